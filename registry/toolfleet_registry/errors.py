@@ -1,0 +1,56 @@
+"""What the fleet raises.
+
+Programming and set-up errors raise; what happens to a call never does, it is a `ToolResult`::
+
+    FleetError
+    ├── SettingsError        a setting is wrong: the process must not start
+    ├── InvalidToolName      a name that is not 'module.tool_name'
+    ├── ManifestRefused      a module's manifest breaks a rule
+    ├── BodyTooLarge         an HTTP body passed its limit
+    ├── BodyUnreadable       an HTTP body cannot be decoded
+    ├── NoRedis              no Redis server to be had on this machine
+    └── FleetUnavailable     the fleet's Redis does not answer
+"""
+
+
+class FleetError(Exception):
+    """Something is wrong with the fleet or with how it is used."""
+
+
+class SettingsError(FleetError):
+    """A setting is wrong; the message names it and says what it must be."""
+
+
+class InvalidToolName(FleetError, ValueError):
+    """A tool's name is not of the form 'module.tool_name'."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"Invalid tool name format: {name}. Expected 'module.tool_name'.")
+
+
+class ManifestRefused(FleetError):
+    """A module's manifest breaks a rule; the message says which."""
+
+
+class BodyTooLarge(FleetError):
+    """An HTTP body is larger than `limit` bytes, as sent or after decompression."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        super().__init__(f"body is larger than {limit} bytes")
+
+
+class BodyUnreadable(FleetError):
+    """An HTTP body's content encoding is unknown, or its data is broken."""
+
+
+class NoRedis(FleetError):
+    """No Redis server: set TOOLFLEET_REDIS_URL, or install redis-server, or the 'toolfleet[worker]' extra."""
+
+    def __init__(self) -> None:
+        super().__init__(type(self).__doc__)
+
+
+class FleetUnavailable(FleetError):
+    """The fleet's Redis does not answer; the message names its address."""

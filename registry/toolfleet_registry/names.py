@@ -1,0 +1,66 @@
+"""Tool names: `module.method` here, and the narrower form that model providers accept."""
+
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Self
+
+from toolfleet_registry.errors import InvalidToolName
+
+MAX_PROVIDER_NAME = 64  # OpenAI, Anthropic and Gemini all accept ^[A-Za-z_][A-Za-z0-9_-]{0,63}$
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ToolName:
+    """A tool's name, split on the first dot only: `git.issue.create` is method `issue.create` of `git`."""
+
+    module: str
+    method: str
+
+    @classmethod
+    def parse(cls, name: str) -> Self:
+        """Read `module.method`. Raises `InvalidToolName`."""
+        module, _, method = name.partition(".")
+        if not _MODULE.fullmatch(module) or not _METHOD.fullmatch(method):
+            raise InvalidToolName(name)
+        return cls(module, method)
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.method}"
+
+
+def is_module_name(name: str) -> bool:
+    """Whether a module may be called so: it becomes part of a queue's name and of Redis keys."""
+    return _MODULE.fullmatch(name) is not None
+
+
+def provider_name(name: str) -> str:
+    """The name under which every provider accepts a tool; no two tools share one.
+
+    A dot becomes two underscores, which is plain to read for ordinary names. A name for which that could be
+    mistaken for another's, that has a character no provider takes, or that gets over 64 characters, keeps its
+    readable start and ends in the first 10 hex digits of its SHA-256, after `-x`.
+    """
+    plain = name.replace(".", "__")
+    if _PLAIN.fullmatch(plain) and not _AMBIGUOUS.search(name):
+        return plain
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
+    readable = _ILLEGAL.sub("_", plain)
+    if not readable[0].isalpha():
+        readable = f"_{readable}"
+    return f"{readable[: MAX_PROVIDER_NAME - _DIGEST - 2]}-x{digest}"
+
+
+def provider_names(names: Iterable[str]) -> dict[str, str]:
+    """Provider name -> our name, for turning a model's answer back into a call."""
+    return {provider_name(name): name for name in names}
+
+
+_DIGEST = 10
+_MODULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
+_METHOD = re.compile(r"[^\s\x00-\x1f\x7f]{1,192}")
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", re.ASCII)
+_ILLEGAL = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
+# Two underscores in the name itself, one beside a dot, or our own suffix: each could spell another tool's plain form.
+_AMBIGUOUS = re.compile(r"__|_\.|\._|-x[0-9a-f]{10}$")

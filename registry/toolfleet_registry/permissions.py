@@ -1,0 +1,38 @@
+"""Who may use a tool: four levels, one order. Pure functions, asked at listing, publishing and running."""
+
+from collections.abc import Set as AbstractSet
+from enum import IntEnum
+from typing import Literal
+
+
+class Permission(IntEnum):
+    """guest < user < admin < owner."""
+
+    GUEST = 0
+    USER = 1
+    ADMIN = 2
+    OWNER = 3
+
+
+def level_of_caller(permission: str) -> Permission:
+    """A caller's level. An unknown one counts as guest: a typo must not give rights."""
+    return level_of_tool(permission) or Permission.GUEST
+
+
+def level_of_tool(required_permission: str) -> Permission | None:
+    """The level a tool asks for; `None` if it is unknown, which closes the tool: a typo must not open it."""
+    return _LEVELS.get(required_permission)
+
+
+def permits(permission: str, required_permission: str) -> bool:
+    """Whether a caller with `permission` may use a tool that asks for `required_permission`. Fails closed."""
+    required = level_of_tool(required_permission)
+    return required is not None and level_of_caller(permission) >= required
+
+
+def reaches(module: str, allowed_modules: AbstractSet[str] | Literal["*"]) -> bool:
+    """Whether a module is among those that a caller may use at all."""
+    return allowed_modules == "*" or module in allowed_modules
+
+
+_LEVELS = {level.name.lower(): level for level in Permission}

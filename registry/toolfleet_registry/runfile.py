@@ -1,0 +1,56 @@
+"""`.toolfleet/run.json`: what a running `toolfleet up` tells the other commands in its folder and below."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+FOLDER = ".toolfleet"
+NAME = "run.json"
+
+
+class RunFile(BaseModel):
+    """`pid` is the `up` process; `settings` are those that it decided, named as in `Settings`; `flower_url` for people."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    pid: int
+    settings: dict[str, Any]
+    flower_url: str | None = None
+
+    def write(self, folder: Path) -> Path:
+        """Write it into `folder/.toolfleet` in one step, so that no reader sees half of it."""
+        path = folder / FOLDER / NAME
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_suffix(f".{os.getpid()}")
+        draft.write_text(self.model_dump_json(indent=2))
+        draft.replace(path)
+        return path
+
+
+def find_run_file(start: Path) -> RunFile | None:
+    """The nearest one in `start` or a folder above whose process still lives."""
+    for folder in (start, *start.parents):
+        found = _read(folder / FOLDER / NAME)
+        if found is not None:
+            return found
+    return None
+
+
+def _read(path: Path) -> RunFile | None:
+    try:
+        run_file = RunFile.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None
+    return run_file if _lives(run_file.pid) else None
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's, so it lives
+        return True
+    return True

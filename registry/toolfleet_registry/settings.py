@@ -1,0 +1,187 @@
+"""Every setting of the fleet, its default and the reason for it.
+
+Read from, first wins: arguments, the environment (`TOOLFLEET_…`), the nearest `toolfleet.toml`, the run file of a
+running `toolfleet up`. A wrong one is one sentence at start, never a surprise later.
+"""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.names import is_module_name
+from toolfleet_registry.runfile import find_run_file
+
+PREFIX = "TOOLFLEET_"
+TOML_NAME = "toolfleet.toml"
+HARD_LIMIT_MARGIN = 10  # seconds from a call's limit to Celery's hard limit: time to report the soft one
+LONGEST_RETRY_DELAY = 30  # seconds: the longest Retry-After that is honoured
+SCHEDULING_MARGIN = 10  # seconds beyond the longest call, before its message may be taken for lost
+
+Names = Annotated[frozenset[str], NoDecode]
+Seconds = Annotated[int, Field(gt=0)]
+
+
+class Settings(BaseSettings):
+    """The fleet's settings; `load_settings` reads them and says clearly what is wrong."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", env_ignore_empty=True)
+
+    redis_url: str | None = None
+    """Redis: manifests, results and, unless `broker_url` says otherwise, the queues. None: the local fleet's own."""
+    broker_url: str | None = None
+    """The broker, if it is not that Redis: another one, or RabbitMQ."""
+    module_services: Annotated[dict[str, str], NoDecode] = {}
+    """Module name -> base URL."""
+    slow_modules: Names = frozenset({"myfitnesspal", "garmin", "renpho_biometrics", "claude_code", "deployer"})
+    """Modules of the `slow` lane: known to wait for slow services, builds or deployments."""
+    default_timeout: Seconds = 30
+    """A call's limit: longer than nearly every tool, shorter than a person's patience."""
+    tool_execution_timeout: Seconds = 120
+    """A call's limit in a slow module."""
+    module_timeouts: Annotated[dict[str, Seconds], NoDecode] = {}
+    """Module name -> limit in seconds, over both of the above."""
+    max_timeout: Seconds = 3600
+    """No call may run longer, whatever a manifest says."""
+    default_guest_modules: Names = frozenset({"research", "file_manager", "code_executor", "knowledge"})
+    """What a caller reaches that does not say: modules that hold nobody's private data."""
+    context_modules: Names = frozenset({"scheduler", "location"})
+    """Modules that are told on which platform and channel a conversation runs, to send messages back."""
+    manifest_ttl_seconds: Seconds = 3600
+    """How long a manifest outlives the last look at its module."""
+    refresh_interval_seconds: Seconds = 300
+    """How often beat looks at every module; well inside the TTL, so that one missed look loses no tool."""
+    discovery_timeout_seconds: float = Field(default=10, gt=0)
+    """For one module's manifest in total, so that a trickling module delays nobody."""
+    max_manifest_bytes: int = Field(default=4 * 2**20, gt=0)
+    """Some hundred tools with full schemas are about 0.5 MiB."""
+    max_reply_bytes: int = Field(default=8 * 2**20, gt=0)
+    """A module's reply; it passes through Redis, which every other call shares."""
+    visibility_timeout: Seconds = 7200
+    """When the broker takes an unfinished message for lost. Must exceed the longest call, or it runs twice."""
+    worker_concurrency: Annotated[int, Field(gt=0, le=100_000)] = 1000
+    """Calls in flight in one worker process. A waiting call costs about 30 kB."""
+    drain_seconds: float = Field(default=140, gt=0)
+    """How long a stopping worker lets running calls finish: the slow lane's hard limit, and a margin."""
+    loop_stall_seconds: float = Field(default=5, gt=0)
+    """After so long without a tick of the event loop, the watchdog logs what blocks it."""
+    result_ttl_seconds: Seconds = 6 * 3600
+    """How long a result can be fetched."""
+    log_format: Literal["console", "json"] = "console"
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+
+    @property
+    def broker(self) -> str | None:
+        """The broker's URL: Redis, if none is set."""
+        return self.broker_url or self.redis_url
+
+    @field_validator("slow_modules", "default_guest_modules", "context_modules", mode="before")
+    @classmethod
+    def _read_names(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        if value.lstrip().startswith("["):
+            return _read_json(value)
+        return [name.strip() for name in value.split(",") if name.strip()]
+
+    @field_validator("module_services", "module_timeouts", mode="before")
+    @classmethod
+    def _read_mapping(cls, value: Any) -> Any:
+        return _read_json(value) if isinstance(value, str) else value
+
+    @field_validator("module_services")
+    @classmethod
+    def _check_services(cls, services: dict[str, str]) -> dict[str, str]:
+        for name, url in services.items():
+            if not is_module_name(name):
+                raise ValueError(f"module name {name!r} may have letters, digits, '_' and '-' only")
+            parts = urlsplit(url)
+            if parts.scheme not in {"http", "https"} or not parts.hostname:
+                raise ValueError(f"module {name!r} needs an http:// or https:// URL, not {url!r}")
+        return {name: url.rstrip("/") for name, url in services.items()}
+
+    @field_validator("redis_url")
+    @classmethod
+    def _check_redis_url(cls, url: str | None) -> str | None:
+        if url is not None and urlsplit(url).scheme not in {"redis", "rediss", "unix", "sentinel"}:
+            raise ValueError("must start with redis://, rediss://, unix:// or sentinel://")
+        return url
+
+    @model_validator(mode="after")
+    def _check_times(self) -> Self:
+        if self.refresh_interval_seconds * 2 > self.manifest_ttl_seconds:
+            raise ValueError(
+                f"TOOLFLEET_REFRESH_INTERVAL_SECONDS ({self.refresh_interval_seconds}) must be at most half of "
+                f"TOOLFLEET_MANIFEST_TTL_SECONDS ({self.manifest_ttl_seconds}), or manifests expire between two looks"
+            )
+        longest = self.max_timeout + HARD_LIMIT_MARGIN + LONGEST_RETRY_DELAY + SCHEDULING_MARGIN
+        if self.visibility_timeout < longest:
+            raise ValueError(
+                f"TOOLFLEET_VISIBILITY_TIMEOUT ({self.visibility_timeout}) must be at least {longest} s, the longest "
+                f"call (TOOLFLEET_MAX_TIMEOUT={self.max_timeout}) and its retry delay, or a running call is delivered again"
+            )
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments, environment, `toolfleet.toml`, run file."""
+        del dotenv_settings, file_secret_settings
+        run_file = find_run_file(Path.cwd())
+        return (
+            init_settings,
+            env_settings,
+            TomlConfigSettingsSource(settings_cls, _find_toml(Path.cwd())),
+            InitSettingsSource(settings_cls, run_file.settings if run_file else {}),
+        )
+
+
+def load_settings(**overrides: Any) -> Settings:
+    """Read the settings. Raises `SettingsError` with one sentence a wrong setting."""
+    try:
+        return Settings(**overrides)
+    except ValidationError as exc:
+        raise SettingsError(" ".join(_sentence(error) for error in exc.errors(include_url=False))) from exc
+    except ValueError as exc:  # a broken TOML file
+        raise SettingsError(f"{TOML_NAME}: {exc}.") from exc
+
+
+def _sentence(error: Any) -> str:
+    reason = error["msg"].removeprefix("Value error, ")
+    if not error["loc"]:
+        return f"{reason}."
+    name = PREFIX + str(error["loc"][0]).upper()
+    if error["type"] == "extra_forbidden":
+        return f"{name}: there is no such setting."
+    if error["type"] == "value_error":  # our own words; and a URL may hold a password that must not be shown
+        return f"{name}: {reason}."
+    return f"{name}: {reason}, not {error['input']!r}."
+
+
+def _read_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as exc:
+        raise ValueError(f"must be JSON ({exc})") from exc
+
+
+def _find_toml(start: Path) -> Path | None:
+    candidates = (folder / TOML_NAME for folder in (start, *start.parents))
+    return next((path for path in candidates if path.is_file()), None)

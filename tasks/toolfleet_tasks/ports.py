@@ -1,0 +1,18 @@
+"""What a worker plugs into the app."""
+
+from typing import Protocol
+
+from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.outcomes import Attempt
+
+
+class Runner(Protocol):
+    """Runs one attempt of a call. Lives in the worker process; tasks know it by this shape only."""
+
+    async def run(self, call: PublishedCall, *, seconds: float) -> Attempt:
+        """Run `call` within `seconds`.
+
+        Raises `TimeoutError` when the time is over after the request was sent, and lets `CancelledError` pass;
+        everything else that can happen is an `Attempt`.
+        """
+        ...

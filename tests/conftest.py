@@ -1,0 +1,50 @@
+"""What every test may ask for: a real Redis server, emptied for each test, and a check of what is left in it."""
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+
+from toolfleet_registry.keys import RULES
+from toolfleet_workers.redis_server import redis_server
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_settings_only(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No setting of the person who runs the tests reaches them."""
+    for name in [name for name in os.environ if name.startswith("TOOLFLEET_")]:
+        del os.environ[name]
+
+
+@pytest.fixture(scope="session")
+def redis_process_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with redis_server(tmp_path_factory.mktemp("redis")) as url:
+        yield url
+
+
+@pytest.fixture
+def redis_url(redis_process_url: str) -> Iterator[str]:
+    """A real Redis, empty at the start; at the end every key in it is one of keys.py, and expires unless it may last."""
+    with Redis.from_url(redis_process_url, decode_responses=True) as client:
+        client.flushall()
+        yield redis_process_url
+        for key in client.scan_iter():
+            rule = next((rule for rule in RULES if rule.pattern.fullmatch(key)), None)
+            assert rule is not None, f"key {key!r} is not in keys.py"
+            assert rule.lasting or client.ttl(key) != -1, f"key {key!r} never expires"
+
+
+@pytest.fixture
+async def redis(redis_url: str) -> AsyncIterator[AsyncRedis]:
+    async with AsyncRedis.from_url(redis_url, decode_responses=True) as client:
+        yield client
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder as working directory, far from any `toolfleet.toml` or run file."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

@@ -1,0 +1,21 @@
+"""Waiting for a fact instead of for a time."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+
+async def wait_until(condition: Callable[[], object], what: str, *, seconds: float = 20) -> None:
+    """Return as soon as `condition()` is true; fail with `what` when it is not within `seconds`."""
+    give_up_at = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up_at, f"waited {seconds} s in vain: {what}"
+        await asyncio.sleep(0.01)
+
+
+def wait_until_sync(condition: Callable[[], object], what: str, *, seconds: float = 20) -> None:
+    """`wait_until` for tests without an event loop."""
+    give_up_at = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up_at, f"waited {seconds} s in vain: {what}"
+        time.sleep(0.01)
