@@ -9,7 +9,9 @@ Programming and set-up errors raise; what happens to a call never does, it is a 
     ├── BodyTooLarge         an HTTP body passed its limit
     ├── BodyUnreadable       an HTTP body cannot be decoded
     ├── NoRedis              no Redis server to be had on this machine
-    └── FleetUnavailable     the fleet's Redis does not answer
+    ├── FleetUnavailable     the fleet's Redis does not answer
+    ├── NotPublished         a call is surely not in its queue
+    └── PublishUnconfirmed   a call may or may not be in its queue
 """
 
 
@@ -54,3 +56,11 @@ class NoRedis(FleetError):
 
 class FleetUnavailable(FleetError):
     """The fleet's Redis does not answer; the message names its address."""
+
+
+class NotPublished(FleetError):
+    """The broker could not be reached, so the call is not in its queue."""
+
+
+class PublishUnconfirmed(FleetError):
+    """The broker was sent the call and did not answer: it may be in its queue."""

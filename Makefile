@@ -1,0 +1,57 @@
+# Everything runs in .venv, made from requirements.lock by the first command that needs it.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint format lock up list-modules refresh-tools bench clean
+
+help: ## This list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Toolfleet needs Python 3.11 or newer: make PYTHON=/path/to/python3.11")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes --requirement requirements.lock
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+install: $(READY) ## Make .venv with everything
+
+demo: $(READY) ## The main job on real input: an agent's calls through the queue to modules and back
+	@$(BIN)/toolfleet demo
+
+test: $(READY) ## The whole suite, with a Redis of its own
+	@$(BIN)/pytest -q
+
+lint: $(READY) ## Style, formatting, types twice, import rules
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/basedpyright
+	@$(BIN)/lint-imports
+
+format: $(READY) ## Let ruff write the style
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+lock: ## Resolve the dependencies anew
+	@test -x $(BIN)/uv || ($(PYTHON) -m venv .venv && $(BIN)/python -m pip install --quiet uv)
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes --no-emit-index-url \
+		--no-header --output-file requirements.lock $(LOCK_FLAGS) pyproject.toml
+
+up: $(READY) ## A whole fleet on this machine, in the foreground
+	@$(BIN)/toolfleet up
+
+list-modules: $(READY) ## What every module offers, and how old the news is
+	@$(BIN)/toolfleet modules list
+
+refresh-tools: $(READY) ## Ask every module now
+	@$(BIN)/toolfleet modules refresh
+
+bench: $(READY) ## The benchmark's figures
+	@$(BIN)/python benchmarks/in_flight.py
+
+clean: ## Remove what make made
+	rm -rf .venv .toolfleet dist

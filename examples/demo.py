@@ -1,0 +1,159 @@
+"""The main job on real input: a scripted agent's tool calls, through the queue to real modules and back.
+
+`toolfleet demo` starts a fleet and plays this on it. An agent of your own looks like `Agent.turn` below: offer the tools,
+let the model answer with tool calls, run them, hand the results back.
+"""
+
+import asyncio
+import json
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from toolfleet import Caller, Settings, ToolCall, ToolDefinition, ToolFleet, ToolResult
+from toolfleet.formats import call_from_openai
+
+ANALYST = Caller(
+    user_id="ada",
+    permission="user",
+    allowed_modules=frozenset({"file_manager", "code_executor", "research", "report_builder"}),
+)
+SALES = [["day", "owls", "price"], *([day, 3 + day * 7 % 5, 19.5 + day % 3] for day in range(1, 29))]
+TOTAL = sum(row[1] * row[2] for row in SALES[1:])  # type: ignore[operator] # numbers below the header
+COMPUTE = """
+import csv
+with open("sales.csv", newline="") as file:
+    rows = list(csv.DictReader(file))
+print(sum(int(row["owls"]) * float(row["price"]) for row in rows))
+"""
+SLOW_SECONDS = 4
+
+
+@dataclass
+class Agent:
+    """Runs what a model asks for. The model here is a script: it answers in OpenAI's form, as a real one would."""
+
+    fleet: ToolFleet
+    tools: list[ToolDefinition]
+    history: list[ToolResult] = field(default_factory=list)
+
+    async def turn(self, *wishes: tuple[str, dict[str, Any]], caller: Caller = ANALYST) -> list[ToolResult]:
+        """One answer of the model with its tool calls, run side by side."""
+        calls = [call_from_openai(_tool_call(self.tools, *wish), self.tools) for wish in wishes]
+        return await self.run(calls, caller)
+
+    async def run(self, calls: list[ToolCall], caller: Caller = ANALYST) -> list[ToolResult]:
+        """Run calls side by side, and keep what came of them."""
+        results = await self.fleet.call_many(calls, caller)
+        self.history.extend(results)
+        return results
+
+
+async def play(settings: Settings, console: Console) -> bool:
+    """Play the whole script; whether everything went as it should."""
+    async with ToolFleet(settings=settings) as fleet:
+        agent = Agent(fleet, await fleet.tools(ANALYST))
+        offered = fleet.tools_to_openai_format(agent.tools)
+        console.print(f"The model is offered {len(offered)} tools, in OpenAI's format:")
+        console.print("  " + ", ".join(tool["function"]["name"] for tool in offered))
+        checks = [await act(agent, console) for act in (_work, _side_by_side, _slow_and_fast, _time_out, _refused)]
+    console.print(_table(agent.history))
+    return all(checks)
+
+
+async def _work(agent: Agent, console: Console) -> bool:
+    """A file is written by one module and computed on by another."""
+    (written,) = await agent.turn(("file_manager.create_document", {"name": "sales.csv", "rows": SALES}))
+    (computed,) = await agent.turn(("code_executor.run_python", {"code": COMPUTE, "files": ["sales.csv"]}))
+    (found,) = await agent.turn(("research.search_docs", {"query": "retry after a timeout", "max_results": 1}))
+    answer = computed.result["stdout"].strip() if computed.success else computed.error
+    console.print(f"\nSales of {len(SALES) - 1} days, written to a CSV file and added up by run_python: {answer}")
+    console.print(f"The documentation on 'retry after a timeout': {_shortened(found)}")
+    return written.success and found.success and computed.success and float(answer) == TOTAL
+
+
+async def _side_by_side(agent: Agent, console: Console) -> bool:
+    """Ten calls of one answer run at the same time."""
+    started_at = time.monotonic()
+    words = ("queue", "lane", "manifest", "permission", "redis", "retry", "module", "caller")
+    results = await agent.turn(
+        *(("research.search_docs", {"query": word}) for word in words),
+        ("file_manager.list_files", {}),
+        ("file_manager.read_document", {"name": "sales.csv"}),
+    )
+    console.print(f"\n{len(results)} calls side by side took {time.monotonic() - started_at:.2f} s together.")
+    return all(result.success for result in results)
+
+
+async def _slow_and_fast(agent: Agent, console: Console) -> bool:
+    """A slow call waits in a lane of its own."""
+    slow = asyncio.create_task(
+        agent.turn(("report_builder.build_report", {"title": "Owls", "seconds": SLOW_SECONDS})), name="slow"
+    )
+    started_at = time.monotonic()
+    (fast,) = await agent.turn(("research.search_docs", {"query": "slow lane"}))
+    took, still_running = time.monotonic() - started_at, not slow.done()
+    (report,) = await slow
+    console.print(f"\nA fast call took {took:.2f} s while a report of {SLOW_SECONDS} s was being built.")
+    return fast.success and still_running and report.success
+
+
+async def _time_out(agent: Agent, console: Console) -> bool:
+    """A tool that misses its limit is stopped, tried once more as it only reads, and reported."""
+    (late,) = await agent.turn(("report_builder.quick_report", {"title": "Too much", "seconds": 60}))
+    console.print(f"\nA tool that misses its limit: {late.error}")
+    return late.error_code == "timed_out"
+
+
+async def _refused(agent: Agent, console: Console) -> bool:
+    """What a caller may not do, or a model made up, is refused at once and never published."""
+    guest = Caller(user_id="eve", permission="guest")
+    denied = await agent.run([ToolCall(tool_name="code_executor.run_python", arguments={"code": "1"})], guest)
+    nonsense = await agent.run(
+        [ToolCall(tool_name="make me rich"), ToolCall(tool_name="research.search_docs", arguments=[])]
+    )
+    console.print("\nRefused, and nothing was published:")
+    for result in (*denied, *nonsense):
+        console.print(f"  {result.error_code}: {result.error}")
+    return [result.error_code for result in (*denied, *nonsense)] == [
+        "permission_denied",
+        "invalid_tool_name",
+        "invalid_arguments",
+    ]
+
+
+def _tool_call(tools: list[ToolDefinition], name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """A model's answer: it knows a tool by the name that it was offered under."""
+    offered = {
+        tool.name: form["function"]["name"]
+        for tool, form in zip(tools, ToolFleet.tools_to_openai_format(tools), strict=True)
+    }
+    return {"id": "call_1", "type": "function", "function": {"name": offered[name], "arguments": json.dumps(arguments)}}
+
+
+def _table(history: list[ToolResult]) -> Table:
+    table = Table(title="\nWhat happened", title_justify="left")
+    for column in ("tool", "queue", "outcome"):
+        table.add_column(column)
+    for column in ("queued ms", "run ms", "attempts"):
+        table.add_column(column, justify="right")
+    for result in history:
+        table.add_row(*_row(result))
+    return table
+
+
+def _row(result: ToolResult) -> list[str]:
+    audit = result.audit
+    outcome = "success" if result.success else str(result.error_code)
+    if audit is None or not audit.attempts:
+        return [result.tool_name, "-", outcome, "-", "-", "0"]
+    queue = f"tools.{result.tool_name.partition('.')[0]}"
+    return [result.tool_name, queue, outcome, f"{audit.queued_ms:.0f}", f"{audit.duration_ms:.0f}", str(audit.attempts)]
+
+
+def _shortened(found: ToolResult) -> str:
+    text = json.dumps(found.result) if found.success else str(found.error)
+    return text if len(text) <= 200 else f"{text[:200]}…"  # noqa: PLR2004 - two lines

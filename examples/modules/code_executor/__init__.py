@@ -1,0 +1,1 @@
+"""The module `code_executor`: runs Python under limits."""

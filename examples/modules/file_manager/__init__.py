@@ -1,0 +1,1 @@
+"""The module `file_manager`: each user's own files."""

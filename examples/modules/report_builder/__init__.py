@@ -1,0 +1,1 @@
+"""The module `report_builder`: slow on purpose, as building a report often is."""

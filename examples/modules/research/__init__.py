@@ -1,0 +1,1 @@
+"""The module `research`: reads web pages, and searches this project's documentation."""

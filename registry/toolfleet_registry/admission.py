@@ -1,0 +1,94 @@
+"""Which manifests may come in: the rules that keep one module from taking over another's tools.
+
+They hold for what a module answers and for what the cache returns. Every refusal names what is wrong.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from toolfleet_registry.bodies import loads_strict
+from toolfleet_registry.contracts import ModuleManifest, ToolDefinition, ToolParameter
+from toolfleet_registry.errors import InvalidToolName, ManifestRefused
+from toolfleet_registry.names import ToolName
+from toolfleet_registry.permissions import level_of_tool
+
+# Far more than a module has; 4 MiB of the shortest tools would be 200,000 objects in every agent's memory.
+MAX_TOOLS = 10_000
+
+
+def read_document(data: bytes) -> dict[str, Any]:
+    """Parse a manifest's text. Raises `ManifestRefused`."""
+    try:
+        document = loads_strict(data)
+    except ValueError as exc:
+        raise ManifestRefused(f"manifest is {exc}") from exc
+    if not isinstance(document, dict):
+        raise ManifestRefused("manifest is not a JSON object")
+    return document
+
+
+def admit(module: str, document: Mapping[str, Any]) -> ModuleManifest:
+    """The manifest, if it is that of `module` and offers only tools of its own. Raises `ManifestRefused`."""
+    tools = document.get("tools")
+    if isinstance(tools, list) and len(tools) > MAX_TOOLS:
+        raise ManifestRefused(f"manifest has {len(tools)} tools; {MAX_TOOLS} are allowed")
+    try:
+        manifest = ModuleManifest.model_validate(document)
+    except ValidationError as exc:
+        raise ManifestRefused(_first_fault(exc)) from exc
+    if manifest.module_name != module:
+        raise ManifestRefused(f"manifest is that of module {_shown(manifest.module_name)}, not of {module!r}")
+    _check_tool_names(manifest)
+    return manifest
+
+
+def closed_tools(manifest: ModuleManifest) -> tuple[str, ...]:
+    """The tools that nobody may use, because they ask for a permission that does not exist."""
+    return tuple(sorted(tool.name for tool in manifest.tools if level_of_tool(tool.required_permission) is None))
+
+
+def unknown_fields(document: Mapping[str, Any]) -> list[str]:
+    """The fields of an admitted document that we ignore, each kind once: `tools[].annotations`. At most 20."""
+    unknown = set(_extra("", ModuleManifest, document))
+    for tool in document["tools"]:
+        unknown.update(_extra("tools[].", ToolDefinition, tool))
+        for parameter in tool.get("parameters", ()):
+            unknown.update(_extra("tools[].parameters[].", ToolParameter, parameter))
+    return sorted(unknown)[:_MOST_FIELDS]
+
+
+def _check_tool_names(manifest: ModuleManifest) -> None:
+    seen = set[str]()
+    for tool in manifest.tools:
+        if not _belongs_to(manifest.module_name, tool.name):
+            raise ManifestRefused(f"tool {_shown(tool.name)} is not named '{manifest.module_name}.<method>'")
+        if tool.name in seen:
+            raise ManifestRefused(f"tool {_shown(tool.name)} is listed twice")
+        seen.add(tool.name)
+
+
+def _belongs_to(module: str, name: str) -> bool:
+    try:
+        return ToolName.parse(name).module == module
+    except InvalidToolName:
+        return False
+
+
+def _first_fault(exc: ValidationError) -> str:
+    fault = exc.errors(include_url=False, include_context=False, include_input=False)[0]
+    others = f" (and {exc.error_count() - 1} more)" if exc.error_count() > 1 else ""
+    return f"manifest is wrong at {'.'.join(str(step) for step in fault['loc'])}: {fault['msg']}{others}"
+
+
+def _extra(place: str, model: type[BaseModel], document: Mapping[str, Any]) -> Iterator[str]:
+    return (place + name[:_SHOWN] for name in document if name not in model.model_fields)
+
+
+def _shown(text: str) -> str:
+    return repr(text[:_SHOWN])
+
+
+_SHOWN = 60  # characters of foreign text in a reason
+_MOST_FIELDS = 20

@@ -1,0 +1,168 @@
+"""HTTP bodies from modules nobody vouches for: read within a limit, and parsed as strict JSON."""
+
+import json
+import math
+import re
+import zlib
+from typing import Any, NoReturn
+
+import httpx
+
+from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable
+
+# Real data stays far below; pydantic's JSON parser stops at 200 levels, of which our envelopes need some.
+MAX_DEPTH = 100
+
+
+async def read_body(response: httpx.Response, limit: int) -> bytes:
+    """The body of a streamed response, decompressed: at most `limit` bytes as sent, and as many when unpacked.
+
+    Raises `BodyTooLarge` as soon as it is, before the excess is in memory, and `BodyUnreadable`; errors of the
+    connection pass as httpx's own. The caller closes the response.
+    """
+    _refuse_announced_excess(response, limit)
+    unpacker = _unpacker_for(response.headers.get("content-encoding", ""), limit)
+    wire_bytes = 0
+    body = bytearray()
+    async for chunk in response.aiter_raw():
+        wire_bytes += len(chunk)
+        if wire_bytes > limit:
+            raise BodyTooLarge(limit)
+        body += unpacker.feed(chunk) if unpacker else chunk
+    if unpacker and wire_bytes:
+        unpacker.finish()
+    return bytes(body)
+
+
+def loads_strict(data: bytes) -> Any:
+    """Parse JSON as its standard defines it. Raises `ValueError` with a reason that can be shown.
+
+    Refused: any encoding but UTF-8, `NaN` and `Infinity`, numbers that overflow to infinity, integers over
+    Python's digit limit, more than `MAX_DEPTH` levels. Of duplicate keys the last one wins. Half a surrogate
+    pair, which no UTF-8 output can carry, becomes U+FFFD: programs that cut strings by length send them.
+    """
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as exc:
+        raise ValueError(f"not UTF-8 (byte {exc.start})") from None
+    value = _parse(text)
+    if _too_deep(data, value):
+        raise ValueError(_DEPTH_REASON)
+    if _SURROGATE_ESCAPE.search(text):
+        return _without_lone_surrogates(value)
+    return value
+
+
+class _Unpacker:
+    """Decompresses one gzip or deflate stream, with output bounded before it is made."""
+
+    def __init__(self, encoding: str, limit: int) -> None:
+        self._encoding = encoding
+        self._limit = limit
+        self._room = limit
+        self._head = b""
+        self._stream = zlib.decompressobj(_GZIP) if encoding != "deflate" else None
+
+    def feed(self, chunk: bytes) -> bytes:
+        if self._stream is None:
+            chunk = self._head + chunk
+            if len(chunk) < _ZLIB_HEADER:
+                self._head = chunk
+                return b""
+            self._stream = zlib.decompressobj(_deflate_format(chunk))
+        try:
+            output = self._stream.decompress(chunk, self._room + 1)
+        except zlib.error as exc:
+            raise BodyUnreadable(f"body is not valid {self._encoding} data") from exc
+        self._room -= len(output)
+        if self._room < 0:
+            raise BodyTooLarge(self._limit)
+        # A second stream is legal in gzip and unheard of in HTTP; unpacking many tiny ones would cost CPU for ever.
+        if self._stream.unused_data:
+            raise BodyUnreadable(f"body goes on after its {self._encoding} data")
+        return output
+
+    def finish(self) -> None:
+        if self._stream is None or not self._stream.eof:
+            raise BodyUnreadable(f"body ends in the middle of its {self._encoding} data")
+
+
+def _refuse_announced_excess(response: httpx.Response, limit: int) -> None:
+    announced = response.headers.get("content-length", "")
+    if announced.isascii() and announced.isdigit() and (len(announced) > _MAX_DIGITS or int(announced) > limit):
+        raise BodyTooLarge(limit)
+
+
+def _unpacker_for(header: str, limit: int) -> _Unpacker | None:
+    encoding = header.strip().lower()
+    if encoding in {"", "identity"}:
+        return None
+    if encoding in {"gzip", "x-gzip", "deflate"}:
+        return _Unpacker(encoding, limit)
+    raise BodyUnreadable(f"body has the content encoding {header[:_SHOWN]!r}; gzip and deflate can be read")
+
+
+def _deflate_format(start: bytes) -> int:
+    # The standard means zlib's format by "deflate"; some servers send the bare stream. zlib's header tells: RFC 1950.
+    is_zlib = start[0] & 0x0F == zlib.DEFLATED and int.from_bytes(start[:_ZLIB_HEADER], "big") % 31 == 0
+    return zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS
+
+
+class _NotStrict(ValueError):
+    """Valid for Python's parser, not for JSON."""
+
+
+def _parse(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+    except json.JSONDecodeError as exc:
+        raise ValueError(f"not JSON ({exc.msg}, line {exc.lineno} column {exc.colno})") from None
+    except _NotStrict:
+        raise
+    except RecursionError:
+        raise ValueError(_DEPTH_REASON) from None
+    except ValueError:  # only an integer past sys.get_int_max_str_digits() is left
+        raise ValueError("not usable JSON (an integer has too many digits)") from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise _NotStrict(f"not JSON ({name} is no JSON number)")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise _NotStrict("not usable JSON (a number is too large)")
+    return value
+
+
+def _too_deep(data: bytes, value: Any) -> bool:
+    """Level by level instead of recursively, so that depth cannot hurt here."""
+    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
+        return False
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            child
+            for node in level
+            if isinstance(node, (dict, list))
+            for child in (node.values() if isinstance(node, dict) else node)
+            if isinstance(child, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _without_lone_surrogates(value: Any) -> Any:
+    text = json.dumps(value, ensure_ascii=False)  # pairs are joined by now, so that a surrogate left is a lone one
+    return json.loads(_SURROGATE.sub("\ufffd", text)) if _SURROGATE.search(text) else value
+
+
+_GZIP = zlib.MAX_WBITS + 16
+_ZLIB_HEADER = 2  # bytes
+_SHOWN = 40  # characters of foreign text in a reason
+_MAX_DIGITS = 19  # of a length; more is no length, and int() of thousands would raise
+_DEPTH_REASON = f"not usable JSON (nested deeper than {MAX_DEPTH} levels)"
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+_SURROGATE = re.compile("[\ud800-\udfff]")

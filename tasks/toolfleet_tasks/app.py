@@ -1,0 +1,143 @@
+"""The Celery app, and the only file with Celery's settings, each with what happens without it.
+
+The measurements behind the reasons: Celery 5.7 and kombu 5.7 on Redis 7, by killing, freezing and restarting things.
+"""
+
+from typing import Any
+
+import kombu.transport.redis
+from celery import Celery
+from celery.signals import setup_logging
+from kombu.entity import Exchange, Queue
+
+from toolfleet_registry.settings import Settings, load_settings
+from toolfleet_tasks import execute, guard, refresh
+from toolfleet_tasks.logs import configure_logs
+from toolfleet_tasks.ports import Runner
+from toolfleet_tasks.queues import CONTROL, Lane, queues_of
+
+# A worker with a free slot and a running call dies when Redis restarts: kombu's clean-up then meets a `None` and
+# raises AttributeError. As a connection error it makes the worker reconnect, which is what was meant.
+kombu.transport.redis.Transport.connection_errors += (AttributeError,)
+
+
+class FleetApp(Celery):  # type: ignore[misc] # Celery ships no types
+    """The app of one process: its settings, its lane and, in a worker, what runs a call."""
+
+    settings: Settings
+    lane: Lane
+    runner: Runner | None = None
+
+
+def make_app(settings: Settings, *, lane: Lane = "all", stores_results: bool = True) -> FleetApp:
+    """An app for a worker of `lane`, for beat and Flower, or for a client (which stores no results).
+
+    Reads nothing and connects to nothing. A worker needs `app.runner` set before it starts.
+    """
+    app = FleetApp("toolfleet", broker=settings.broker, backend=settings.redis_url if stores_results else None)
+    app.settings = settings
+    app.lane = lane
+    app.conf.update(_delivery(), **_broker(settings), **_results(settings), **_worker(settings))
+    app.conf.task_queues = [
+        Queue(name, Exchange("", type="direct"), routing_key=name) for name in queues_of(lane, settings)
+    ]
+    app.conf.beat_schedule = refresh.schedule(settings)
+    execute.register(app)
+    refresh.register(app)
+    guard.install(app)
+    return app
+
+
+def __getattr__(name: str) -> FleetApp:
+    """`app` for Celery's command line, made when it asks: importing this module reads no settings."""
+    if name == "app":
+        return make_app(load_settings())
+    raise AttributeError(name)
+
+
+def _delivery() -> dict[str, Any]:
+    return {
+        # Without late acks a killed worker takes its calls with it.
+        "task_acks_late": True,
+        # Else the process that lost its child would lose the message, or run a poisonous one for ever.
+        "task_reject_on_worker_lost": False,
+        # One row a call in Flower under its own name: "sent" events would carry the task's name instead.
+        "task_send_sent_event": False,
+        # `status()` tells running from queued by it, and a deadline's end whether the call had begun.
+        "task_track_started": True,
+        # A misspelt queue must be an error, not a list that nobody reads.
+        "task_create_missing_queues": False,
+        "task_default_queue": CONTROL,
+        # Our messages are one JSON string; anything else that lies in a queue is refused, pickle above all.
+        "task_serializer": "json",
+        "result_serializer": "json",
+        "accept_content": ["json"],
+        # A second publish after a lost answer would be a second call. The client decides, not kombu.
+        "task_publish_retry": False,
+    }
+
+
+def _broker(settings: Settings) -> dict[str, Any]:
+    conf: dict[str, Any] = {
+        "broker_connection_retry_on_startup": True,
+        # The default of 100 gives up after three quarters of an hour without Redis.
+        "broker_connection_max_retries": None,
+    }
+    if settings.broker and settings.broker.startswith(("redis", "rediss", "unix", "sentinel")):
+        conf["broker_transport_options"] = {
+            # Judged by whichever worker sweeps, so one value everywhere, and longer than the longest call.
+            "visibility_timeout": settings.visibility_timeout,
+            # The default looks for lost messages about every 100 s.
+            "unacked_restore_interval": 10,
+            "unacked_restore_throttle": 1,
+            # The default waits for ever on a half-open connection.
+            "socket_timeout": 10,
+            "socket_connect_timeout": 3,
+            "socket_keepalive": True,
+            "health_check_interval": 10,
+            # Four lists a queue else, and every wait lists all of them; we use no priorities.
+            "priority_steps": [0],
+            # A thousand calls in flight ack through a pool of 10 by default, and the rest fail.
+            "max_connections": 100,
+        }
+    return conf
+
+
+def _results(settings: Settings) -> dict[str, Any]:
+    return {
+        # Without it a Redis restart loses results, and with `task_track_started` whole calls.
+        "result_backend_always_retry": True,
+        "result_expires": settings.result_ttl_seconds,
+        # Arguments would be kept beside every result.
+        "result_extended": False,
+        # The defaults (120 s and none) hang on a frozen Redis.
+        "redis_socket_timeout": 5,
+        "redis_socket_connect_timeout": 2,
+        "redis_backend_health_check_interval": 30,
+        "result_backend_transport_options": {
+            "retry_policy": {"max_retries": 2, "interval_start": 0, "interval_step": 0.2, "interval_max": 0.5},
+        },
+    }
+
+
+def _worker(settings: Settings) -> dict[str, Any]:
+    return {
+        # By name: an agent that uses this app never imports the workers' room.
+        "worker_pool": "toolfleet_workers.pool:AsyncioPool",
+        "worker_concurrency": settings.worker_concurrency,
+        # More than one message a slot would wait here while another worker is free.
+        "worker_prefetch_multiplier": 1,
+        # A long queue of retries after a reconnect comes back in steps.
+        "worker_enable_prefetch_count_reduction": True,
+        # The fleet's logs are structured; Celery would put its own format over them.
+        "worker_hijack_root_logger": False,
+        "worker_redirect_stdouts": False,
+    }
+
+
+def _configure_logs(**_: object) -> None:
+    """Taken by Celery as a replacement for its own log configuration, in workers, beat and Flower alike."""
+    configure_logs(load_settings())
+
+
+setup_logging.connect(_configure_logs, weak=False)

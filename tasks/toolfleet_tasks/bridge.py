@@ -1,0 +1,209 @@
+"""An `async def` task body under Celery's own synchronous tracer.
+
+A job runs in a greenlet of its own: the tracer, and within it every step of the coroutine. Only the futures that the
+coroutine waits for leave the greenlet, to the asyncio task that awaits the `Bridge`. Celery keeps its stacks by
+greenlet, so `current_task` and `self.request` stay right across every await of the body. In tasks that the body starts
+itself (`TaskGroup`, `create_task`) they are not set: take what you need from them before.
+"""
+
+import asyncio
+import contextlib
+import functools
+import inspect
+from asyncio import CancelledError
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from celery.exceptions import SoftTimeLimitExceeded
+from celery.utils.threads import LocalStack
+from greenlet import getcurrent, greenlet  # type: ignore[import-untyped] # greenlet ships no types
+
+from toolfleet_registry.errors import SettingsError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+B = TypeVar("B")
+
+
+class SoftLimitCancelled(SoftTimeLimitExceeded, CancelledError):  # type: ignore[misc] # Celery ships no types
+    """A job's soft limit, as its coroutine sees it: a time limit to catch, a cancellation to task groups and clients."""
+
+
+class JobKilled(BaseException):
+    """Unwinds the tracer of a job whose end is recorded elsewhere: nothing is stored for it."""
+
+
+def bridged(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """Make an `async def` function one that Celery can call: `@app.task(bind=True)`, and below it `@bridged`.
+
+    It wraps the function and not the task's `__call__`, which `autoretry_for` would bypass. Outside of the pool, in an
+    eager call or under another pool, the coroutine runs in an event loop of its own.
+    """
+
+    @functools.wraps(function)
+    def body(*args: P.args, **kwargs: P.kwargs) -> T:
+        current = getcurrent()
+        if isinstance(current, _JobGreenlet):
+            return current.bridge.run_body(function(*args, **kwargs))
+        if _is_loop_running():
+            raise RuntimeError(
+                f"An event loop is running here: await {function.__qualname__}.__wrapped__(...) instead."
+            )
+        return asyncio.run(function(*args, **kwargs))
+
+    # Celery checks a call's arguments against the signature, and does not look through `__wrapped__`.
+    body.__dict__["__signature__"] = inspect.signature(function)
+    return body
+
+
+def in_bridge() -> bool:
+    """Whether this code runs in a job, where `await_` works."""
+    return isinstance(getcurrent(), _JobGreenlet)
+
+
+def await_(awaitable: Awaitable[T]) -> T:
+    """Wait for `awaitable` from synchronous code in a job; the loop goes on meanwhile. Elsewhere: `RuntimeError`."""
+    current = getcurrent()
+    if isinstance(current, _JobGreenlet):
+        return _drive(awaitable.__await__(), current.suspend)
+    if inspect.iscoroutine(awaitable):
+        awaitable.close()
+    raise RuntimeError("await_() works only in the code of a job that runs in the asyncio pool.")
+
+
+def require_greenlet_stacks() -> None:
+    """Raise `SettingsError` if Celery's stacks are not kept by greenlet: every call would see another call's request."""
+    stack = LocalStack()
+    stack.push("ours")
+    if greenlet(lambda: stack.top).switch() is not None:
+        raise SettingsError("Celery keeps its request stacks by thread here: unset USE_FAST_LOCALS.")
+
+
+class Bridge(Generic[T]):
+    """Runs a synchronous function in a greenlet; awaited once, by the asyncio task that stands for the job.
+
+    The methods that interrupt belong to the loop's thread; only `killed` may be set from anywhere.
+    """
+
+    def __init__(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> None:
+        self.killed = False  # what the job still returns or raises is dropped: `JobKilled` leaves the bridge instead
+        self._start = functools.partial(function, *args, **kwargs)
+        self._task: asyncio.Task[Any] | None = None
+        self._interrupt: BaseException | None = None
+        self._bodies = 0
+
+    def __await__(self) -> Generator[Any, None, T]:
+        self._task = asyncio.current_task()
+        job = _JobGreenlet(self._start, self)
+        waited_for = job.switch()
+        while not job.dead:
+            try:
+                yield waited_for
+            except GeneratorExit:  # the loop is closed, or the task dropped
+                self._destroy(job)
+                raise
+            except BaseException as exc:  # noqa: BLE001 - whatever the future raises is the coroutine's
+                waited_for = job.throw(self._take_interrupt() or exc)
+            else:
+                # Somebody below may have swallowed the cancellation that was to carry the interrupt.
+                interrupt = self._take_interrupt()
+                waited_for = job.switch() if interrupt is None else job.throw(interrupt)
+        result: T = waited_for
+        return result
+
+    def limit(self, seconds: float) -> bool:
+        """Raise `SoftLimitCancelled` where the task body waits. False, and nothing happens, if no body is running."""
+        if self._bodies == 0:
+            return False
+        self._interrupt_with(SoftLimitCancelled(seconds))
+        return True
+
+    def kill(self) -> None:
+        """Cancel the coroutine, which may clean up; nothing that it does counts any more."""
+        self.killed = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def abandon(self) -> None:
+        """Leave a coroutine behind that swallows its cancellation, and end the job."""
+        self.killed = True
+        self._interrupt_with(JobKilled())
+
+    def run_body(self, body: Coroutine[Any, Any, B]) -> B:
+        """Run a task body; called in the job's greenlet. Whatever a killed one comes to is `JobKilled`."""
+        if self.killed:
+            body.close()
+            raise JobKilled
+        self._bodies += 1
+        try:
+            return await_(body)
+        except SoftLimitCancelled as exc:
+            # Celery must not see a cancellation, but the traceback still says where the body waited.
+            raise SoftTimeLimitExceeded(*exc.args).with_traceback(exc.__traceback__) from None
+        finally:
+            self._bodies -= 1
+            if self.killed:
+                raise JobKilled from None
+
+    def _interrupt_with(self, interrupt: BaseException) -> None:
+        if self._task is not None:
+            self._interrupt = interrupt
+            self._task.cancel()
+
+    def _take_interrupt(self) -> BaseException | None:
+        interrupt, self._interrupt = self._interrupt, None
+        if interrupt is not None and self._task is not None:
+            # The cancellation has done its work: later timeouts and task groups must not count it.
+            self._task.uncancel()
+        return interrupt
+
+    def _destroy(self, job: "_JobGreenlet") -> None:
+        self.killed = True
+        with contextlib.suppress(JobKilled):
+            job.throw(JobKilled())
+
+
+class _JobGreenlet(greenlet):  # type: ignore[misc] # greenlet ships no types
+    """The greenlet of one job, made in the greenlet that the loop runs in."""
+
+    def __init__(self, run: Callable[[], Any], bridge: Bridge[Any]) -> None:
+        super().__init__(run)
+        self.bridge = bridge
+        self.suspend: Callable[[Any], object] = getcurrent().switch
+        self.gr_context = getcurrent().gr_context  # context variables are those of the asyncio task
+
+
+def _drive(steps: Generator[Any, Any, T], suspend: Callable[[Any], object]) -> T:
+    """Step through a coroutine in this greenlet; `suspend` hands over what it waits for, and returns when that is done."""
+    error: BaseException | None = None
+    try:
+        while True:
+            try:
+                waited_for = steps.send(None) if error is None else steps.throw(error)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            error = None
+            try:
+                suspend(waited_for)
+            except JobKilled:
+                _close(steps)
+                raise
+            except BaseException as exc:  # noqa: BLE001 - thrown into the coroutine in the next round
+                error = exc
+    finally:
+        del error  # it refers to this frame, and this frame to it
+
+
+def _close(steps: Generator[Any, Any, Any]) -> None:
+    """End a coroutine. One that swallows even this stays behind, and so does what its cleanup raises."""
+    with contextlib.suppress(Exception):
+        steps.close()
+
+
+def _is_loop_running() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

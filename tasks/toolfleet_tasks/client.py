@@ -1,0 +1,234 @@
+"""`ToolFleet`: what an agent holds. Judges a call, publishes it, and brings its result."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, Self, TypeVar
+
+import structlog
+from redis.asyncio import Redis
+
+from toolfleet_registry import keys
+from toolfleet_registry.catalog import Catalog
+from toolfleet_registry.contracts import (
+    Audit,
+    Caller,
+    Conversation,
+    ModuleStatus,
+    PublishedCall,
+    ToolCall,
+    ToolDefinition,
+    ToolResult,
+)
+from toolfleet_registry.errors import FleetUnavailable, NotPublished, PublishUnconfirmed, SettingsError
+from toolfleet_registry.formats import tools_to_openai_format
+from toolfleet_registry.manifests import ManifestCache
+from toolfleet_registry.settings import Settings, load_settings
+from toolfleet_tasks import endings
+from toolfleet_tasks.app import make_app
+from toolfleet_tasks.conversation import with_conversation
+from toolfleet_tasks.handle import CallHandle, Follow
+from toolfleet_tasks.inbox import Inbox
+from toolfleet_tasks.publisher import Publisher
+from toolfleet_tasks.queues import Route, route_for
+from toolfleet_tasks.sync import SyncToolFleet
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+_PUBLISH_SECONDS = 10.0  # to get a call into its queue; longer, and the caller hears that the queue is away
+_REDIS_SECONDS = 5.0  # for one answer of Redis
+
+
+class ToolFleet:
+    """The fleet, for asyncio agents: `async with ToolFleet() as fleet: await fleet.call(call, caller)`.
+
+    `url` is the Redis URL; without it that of `settings`, of the environment, of `toolfleet.toml` or of a running
+    `toolfleet up` in this folder or above. Entering it raises `SettingsError` if there is none and
+    `FleetUnavailable` if Redis does not answer. Belongs to the event loop that it was entered in.
+    """
+
+    def __init__(self, url: str | None = None, settings: Settings | None = None) -> None:
+        self._settings = settings or load_settings()
+        if url is not None:
+            self._settings = self._settings.model_copy(update={"redis_url": url})
+        if self._settings.redis_url is None:
+            raise SettingsError(
+                "No fleet to talk to: set TOOLFLEET_REDIS_URL, or run `toolfleet up` here or in a folder above."
+            )
+        self._background: set[asyncio.Task[Any]] = set()
+
+    @classmethod
+    def sync(cls, url: str | None = None, settings: Settings | None = None) -> SyncToolFleet:
+        """The same for programs without an event loop: `with ToolFleet.sync() as fleet: fleet.call(call, caller)`."""
+        return SyncToolFleet(lambda: cls(url, settings))
+
+    async def __aenter__(self) -> Self:
+        url = str(self._settings.redis_url)
+        self._redis = Redis.from_url(url, socket_timeout=_REDIS_SECONDS, socket_connect_timeout=_REDIS_SECONDS)
+        cache = ManifestCache(self._redis, ttl_seconds=self._settings.manifest_ttl_seconds)
+        self._catalog = Catalog(self._settings, cache)
+        self._inbox = Inbox(self._redis, url, news={keys.MANIFESTS_CHANGED: self._reload_soon})
+        self._publisher = Publisher(make_app(self._settings, stores_results=False))
+        try:
+            await self._catalog.ensure()
+        except BaseException:
+            await self._close()
+            raise
+        self._inbox.start()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._close()
+
+    async def tools(self, caller: Caller) -> list[ToolDefinition]:
+        """The tools that `caller` may use, sorted by name. From memory: costs no round trip."""
+        return self._catalog.tools(caller)
+
+    @staticmethod
+    def tools_to_openai_format(tools: Iterable[ToolDefinition]) -> list[dict[str, Any]]:
+        """Tools as OpenAI's Chat Completions take them."""
+        return tools_to_openai_format(tools)
+
+    async def statuses(self) -> dict[str, ModuleStatus]:
+        """What is known of every module, without asking any."""
+        return self._catalog.statuses()
+
+    async def refresh(self) -> dict[str, ModuleStatus]:
+        """Ask every module now for what it offers."""
+        return await self._catalog.refresh()
+
+    async def call(
+        self,
+        call: ToolCall,
+        caller: Caller,
+        *,
+        conversation: Conversation | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - the call's deadline: travels to the worker and the module
+    ) -> ToolResult:
+        """Run a tool and bring its result, by `timeout` seconds at the latest. Never raises for what happens to the call.
+
+        If the awaiting task is cancelled, the call is taken back.
+        """
+        handle = await self.submit(call, caller, conversation=conversation, timeout=timeout)
+        try:
+            return await handle.result()
+        except asyncio.CancelledError:
+            self._spawn(handle.cancel())
+            raise
+
+    async def call_many(
+        self,
+        calls: Sequence[ToolCall],
+        caller: Caller,
+        *,
+        conversation: Conversation | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - as in `call`
+    ) -> list[ToolResult]:
+        """Run tools side by side; the results come in the order of `calls`."""
+        return await asyncio.gather(
+            *(self.call(call, caller, conversation=conversation, timeout=timeout) for call in calls)
+        )
+
+    async def submit(
+        self,
+        call: ToolCall,
+        caller: Caller,
+        *,
+        conversation: Conversation | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - as in `call`
+    ) -> CallHandle:
+        """Publish a call and return at once with a handle on it. A refused call's handle has its result already."""
+        tool = self._catalog.judge(call, caller)
+        if isinstance(tool, ToolResult):
+            return self._ended(_new_call_id(), tool)
+        route = route_for(tool, self._settings)
+        published = PublishedCall(
+            call_id=_new_call_id(),
+            tool_name=tool.name,
+            arguments=with_conversation(call.arguments, tool.name, conversation, self._settings.context_modules),
+            user_id=call.user_id if caller.user_id is None else caller.user_id,
+            caller=caller,
+            effect=tool.effect,
+            limit_seconds=route.limit,
+            published_at=time.time(),
+            deadline_at=self._deadline(route, timeout),
+            idempotency_key=call.idempotency_key,
+        )
+        return await self._send(published, route)
+
+    async def _send(self, call: PublishedCall, route: Route) -> CallHandle:
+        """Listen for the call's end, then publish it."""
+        expected = self._inbox.expect(call.call_id)
+        try:
+            refusal = await self._publish(call, route, expected.listening)
+        except BaseException:
+            self._inbox.forget(call.call_id)
+            raise
+        if refusal is not None:
+            self._inbox.forget(call.call_id)
+            return self._ended(call.call_id, refusal)
+        follow = Follow(call, expected, self._inbox, revoke=self._publisher.revoke)
+        return CallHandle(call.call_id, call.tool_name, self._spawn(follow.ending()), follow)
+
+    def _deadline(self, route: Route, timeout: float | None) -> float:
+        """Without a wish of the caller's: two full attempts, each delivered twice. Nothing waits for ever."""
+        if timeout is None:
+            timeout = 2 * route.hard_limit + 2 * self._settings.visibility_timeout
+        return time.time() + timeout
+
+    async def _publish(self, call: PublishedCall, route: Route, listening: asyncio.Future[None]) -> ToolResult | None:
+        """Get the call into its queue; `None`, or the result of a call that is not, or perhaps not, in it."""
+        seconds = min(_PUBLISH_SECONDS, call.deadline_at - time.time())
+        give_up_at = asyncio.get_running_loop().time() + seconds
+        try:
+            async with asyncio.timeout_at(give_up_at):
+                await asyncio.shield(listening)
+        except TimeoutError:
+            return endings.not_published(call.tool_name, "Redis does not answer")
+        try:
+            async with asyncio.timeout_at(give_up_at):
+                await self._publisher.publish(call, route)
+        except NotPublished as exc:
+            return endings.not_published(call.tool_name, str(exc))
+        except (TimeoutError, PublishUnconfirmed):
+            self._spawn(self._publisher.revoke(call.call_id))
+            return endings.outcome_unknown(call.tool_name, "the queue did not confirm the call.")
+        return None
+
+    def _ended(self, call_id: str, result: ToolResult) -> CallHandle:
+        audit = Audit(call_id=call_id, tool=result.tool_name, ts=time.time())
+        ending = asyncio.get_running_loop().create_future()
+        ending.set_result(result.model_copy(update={"audit": audit}))
+        return CallHandle(call_id, result.tool_name, ending, None)
+
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run something in the background, and end it with the fleet."""
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
+
+    def _reload_soon(self) -> None:
+        """A worker has stored other manifests, or may have while we were not listening."""
+        self._spawn(self._reload())
+
+    async def _reload(self) -> None:
+        try:
+            await self._catalog.load()
+        except FleetUnavailable as exc:
+            log.warning("manifests_not_reloaded", error=str(exc))
+
+    async def _close(self) -> None:
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self._inbox.aclose()
+        self._publisher.close()
+        await self._redis.aclose()
+
+
+def _new_call_id() -> str:
+    return str(uuid.uuid4())

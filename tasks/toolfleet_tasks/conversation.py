@@ -1,0 +1,27 @@
+"""What a module is told about the conversation that a call comes from."""
+
+from typing import Any
+
+from toolfleet_registry.contracts import Conversation
+from toolfleet_registry.names import ToolName
+
+_PLATFORM = ("platform", "platform_channel_id", "platform_thread_id")
+_RESUMED_BY = "scheduler.add_job"  # the one tool that must wake the right conversation later
+
+
+def with_conversation(
+    arguments: dict[str, Any], tool_name: str, conversation: Conversation | None, context_modules: frozenset[str]
+) -> dict[str, Any]:
+    """`arguments` with the conversation's fields where they belong.
+
+    They replace what the model wrote under these names, and without a conversation that is dropped: where a message
+    is sent to, and which conversation wakes up, is never for a model to say.
+    """
+    fields: set[str] = set()
+    if ToolName.parse(tool_name).module in context_modules:
+        fields.update(_PLATFORM)
+    if tool_name == _RESUMED_BY:
+        fields.add("conversation_id")
+    kept = {key: value for key, value in arguments.items() if key not in fields}
+    known = conversation.model_dump(include=fields, exclude_none=True) if conversation else {}
+    return kept | known

@@ -1,0 +1,48 @@
+"""How the fleet's processes log: structlog, and Celery's own lines through it; `call_id` and `tool` where bound."""
+
+import logging
+import sys
+
+import structlog
+
+from toolfleet_registry.settings import Settings
+
+_NOISY = {"httpx": logging.WARNING, "kombu": logging.WARNING, "amqp": logging.WARNING}  # a line a request helps nobody
+
+
+def configure_logs(settings: Settings) -> None:
+    """Send everything to stderr, as JSON lines or, for people, as text. Safe to call twice."""
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    structlog.configure(
+        processors=[
+            *shared,
+            structlog.processors.StackInfoRenderer(),
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=_last_steps(settings))
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(settings.log_level)
+    for name, level in _NOISY.items():
+        logging.getLogger(name).setLevel(max(level, root.level))
+
+
+def _last_steps(settings: Settings) -> list[structlog.typing.Processor]:
+    clean = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    if settings.log_format == "json":
+        return [clean, structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    # Plain tracebacks: the pretty ones print local variables, which hold people's data.
+    plain = structlog.dev.plain_traceback
+    return [clean, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)]

@@ -1,0 +1,75 @@
+"""Publishing a call through kombu, which blocks, without blocking the agent's event loop."""
+
+import asyncio
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+
+from celery import Celery
+from kombu.exceptions import OperationalError
+
+from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.errors import NotPublished, PublishUnconfirmed
+from toolfleet_tasks import execute, wire
+from toolfleet_tasks.queues import Route
+
+_THREADS = 4  # kombu spends its time in Python: more threads only wait for each other
+
+
+class Publisher:
+    """Puts calls into their queues. A call whose caller has gone before its turn came is left out."""
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="toolfleet-publish")
+
+    async def publish(self, call: PublishedCall, route: Route) -> None:
+        """Return when the broker has the call. Raises `NotPublished` or `PublishUnconfirmed`.
+
+        Tried once: after a lost answer the message may be there, and a second one would be a second call.
+        """
+        abandoned = threading.Event()
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._threads, self._send, call, route, abandoned)
+        except OperationalError as exc:
+            raise (NotPublished if _was_refused(exc) else PublishUnconfirmed)(str(exc)) from exc
+        finally:
+            abandoned.set()
+
+    async def revoke(self, call_id: str) -> None:
+        """Tell every worker to drop the call, or to interrupt it. Reaches only workers that are up."""
+        await asyncio.get_running_loop().run_in_executor(
+            self._threads, lambda: self._app.control.revoke(call_id, terminate=True)
+        )
+
+    def close(self) -> None:
+        """Let go of threads and connections; what a thread is at is not waited for."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        threading.Thread(target=self._app.close, name="toolfleet-publish-close").start()
+
+    def _send(self, call: PublishedCall, route: Route, abandoned: threading.Event) -> None:
+        if abandoned.is_set():
+            return
+        self._app.send_task(
+            execute.TASK,
+            args=[wire.dump(call)],
+            task_id=call.call_id,
+            queue=route.queue,
+            shadow=call.tool_name,
+            expires=datetime.fromtimestamp(call.deadline_at, UTC),
+            soft_time_limit=route.soft_limit,
+            time_limit=route.hard_limit,
+            # What Flower and the logs show: which arguments, never their values.
+            argsrepr=f"({', '.join(f'{name}=…' for name in sorted(call.arguments))})",
+            kwargsrepr="{}",
+        )
+
+
+def _was_refused(exc: BaseException | None) -> bool:
+    """Whether no connection came about, so that nothing can have been sent."""
+    while exc is not None:
+        if isinstance(exc, ConnectionRefusedError | socket.gaierror):
+            return True
+        exc = exc.__cause__ or exc.__context__
+    return False

@@ -1,0 +1,59 @@
+"""The beat job: look at every module and put what it offers into Redis."""
+
+import time
+from typing import Any
+
+import structlog
+from celery import Celery, Task
+from celery.signals import beat_init
+from redis.asyncio import Redis
+
+from toolfleet_registry import keys
+from toolfleet_registry.catalog import Catalog
+from toolfleet_registry.manifests import ManifestCache
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.bridge import bridged
+from toolfleet_tasks.queues import CONTROL
+
+TASK = "toolfleet.refresh_manifests"
+
+log = structlog.get_logger(__name__)
+
+
+def register(app: Celery) -> None:
+    """Give the app the task. Its limit: the longest look at a module, and time to store what was found."""
+    limit = app.settings.discovery_timeout_seconds + 20
+    app.task(name=TASK, bind=True, ignore_result=True, soft_time_limit=limit, time_limit=limit + 10)(_body)
+
+
+def schedule(settings: Settings) -> dict[str, Any]:
+    """The beat entry. A tick that was not served before the next one is dropped: they do the same work."""
+    interval = settings.refresh_interval_seconds
+    return {
+        "refresh-manifests": {"task": TASK, "schedule": interval, "options": {"queue": CONTROL, "expires": interval}}
+    }
+
+
+async def refresh_manifests(settings: Settings, *, now: float | None = None) -> bool:
+    """Refresh once for the present time slot; whether this call did it. Two beats, or one that stutters, do no harm."""
+    slot = int((time.time() if now is None else now) // settings.refresh_interval_seconds)
+    async with Redis.from_url(str(settings.redis_url), socket_timeout=5, socket_connect_timeout=2) as redis:
+        if not await redis.set(keys.refresh_slot(slot), 1, nx=True, ex=settings.refresh_interval_seconds):
+            return False
+        statuses = await Catalog(settings, ManifestCache(redis, ttl_seconds=settings.manifest_ttl_seconds)).refresh()
+    failed = sorted(name for name, status in statuses.items() if not status.ok)
+    log.info("manifests_refreshed", modules=len(statuses), failed=failed)
+    return True
+
+
+@bridged
+async def _body(task: Task) -> None:
+    await refresh_manifests(task.app.settings)
+
+
+def _refresh_at_start(sender: Any, **_: object) -> None:
+    """A new installation has no manifests: the first look does not wait for the first tick."""
+    sender.app.send_task(TASK, queue=CONTROL, expires=sender.app.settings.refresh_interval_seconds)
+
+
+beat_init.connect(_refresh_at_start, weak=False)

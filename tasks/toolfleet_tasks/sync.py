@@ -1,0 +1,116 @@
+"""The fleet for programs without an event loop: the same methods, on a loop of their own in a thread."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from toolfleet_registry.contracts import Caller, Conversation, ModuleStatus, ToolCall, ToolDefinition, ToolResult
+from toolfleet_registry.formats import tools_to_openai_format
+from toolfleet_tasks.handle import CallHandle, Status
+
+if TYPE_CHECKING:
+    from toolfleet_tasks.client import ToolFleet
+
+T = TypeVar("T")
+
+
+class SyncToolFleet:
+    """`ToolFleet` with plain methods: `with ToolFleet.sync() as fleet: fleet.call(call, caller)`. Safe from many threads."""
+
+    def __init__(self, make: "Callable[[], ToolFleet]") -> None:
+        self._fleet = make()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="toolfleet", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        try:
+            self._wait(self._fleet.__aenter__())
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        try:
+            self._wait(self._fleet.__aexit__(*exc_info))
+        finally:
+            self._stop()
+
+    def tools(self, caller: Caller) -> list[ToolDefinition]:
+        """As `ToolFleet.tools`."""
+        return self._wait(self._fleet.tools(caller))
+
+    @staticmethod
+    def tools_to_openai_format(tools: Iterable[ToolDefinition]) -> list[dict[str, Any]]:
+        """As `ToolFleet.tools_to_openai_format`."""
+        return tools_to_openai_format(tools)
+
+    def statuses(self) -> dict[str, ModuleStatus]:
+        """As `ToolFleet.statuses`."""
+        return self._wait(self._fleet.statuses())
+
+    def refresh(self) -> dict[str, ModuleStatus]:
+        """As `ToolFleet.refresh`."""
+        return self._wait(self._fleet.refresh())
+
+    def call(
+        self, call: ToolCall, caller: Caller, *, conversation: Conversation | None = None, timeout: float | None = None
+    ) -> ToolResult:
+        """As `ToolFleet.call`."""
+        return self._wait(self._fleet.call(call, caller, conversation=conversation, timeout=timeout))
+
+    def call_many(
+        self,
+        calls: Sequence[ToolCall],
+        caller: Caller,
+        *,
+        conversation: Conversation | None = None,
+        timeout: float | None = None,
+    ) -> list[ToolResult]:
+        """As `ToolFleet.call_many`."""
+        return self._wait(self._fleet.call_many(calls, caller, conversation=conversation, timeout=timeout))
+
+    def submit(
+        self, call: ToolCall, caller: Caller, *, conversation: Conversation | None = None, timeout: float | None = None
+    ) -> "SyncCallHandle":
+        """As `ToolFleet.submit`."""
+        handle = self._wait(self._fleet.submit(call, caller, conversation=conversation, timeout=timeout))
+        return SyncCallHandle(handle, self._wait)
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:  # Ctrl-C too: the call is taken back
+            future.cancel()
+            raise
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class SyncCallHandle:
+    """`CallHandle` with plain methods."""
+
+    def __init__(self, handle: CallHandle, wait: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self.id = handle.id
+        self._handle = handle
+        self._wait = wait
+
+    def result(self, timeout: float | None = None) -> ToolResult:
+        """As `CallHandle.result`."""
+        result: ToolResult = self._wait(self._handle.result(timeout))
+        return result
+
+    def cancel(self) -> None:
+        """As `CallHandle.cancel`."""
+        self._wait(self._handle.cancel())
+
+    def status(self) -> Status:
+        """As `CallHandle.status`."""
+        status: Status = self._wait(self._handle.status())
+        return status

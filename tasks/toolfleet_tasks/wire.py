@@ -1,0 +1,26 @@
+"""How our messages are written down: as one JSON string, which is all that Celery and kombu get to see.
+
+Kombu's own JSON decoder turns a dictionary of the shape {"__type__": …} into a Python object, or raises. Arguments
+and results are other people's data and must pass unchanged, so no decoder but this one ever looks inside.
+"""
+
+import json
+from typing import TypeVar
+
+from toolfleet_registry.contracts import Message
+
+M = TypeVar("M", bound=Message)
+
+
+def dump(message: Message) -> str:
+    """A message as ASCII JSON; a lone surrogate in somebody's text stays the escape that it came as.
+
+    Raises `ValueError` for NaN and infinities, which are no JSON.
+    """
+    # pydantic's own JSON would write null for NaN. The only things here that JSON does not have are sets of names.
+    return json.dumps(message.model_dump(exclude_defaults=True), allow_nan=False, separators=(",", ":"), default=sorted)
+
+
+def load(kind: type[M], text: str) -> M:
+    """Read what `dump` wrote. Raises `ValueError` (pydantic's among them) for anything else."""
+    return kind.model_validate(json.loads(text))

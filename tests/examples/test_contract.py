@@ -1,0 +1,120 @@
+"""The module contract, held by every example module over real HTTP."""
+
+import inspect
+from typing import Any
+
+import httpx
+import pytest
+
+from modules.code_executor.tools import CodeExecutor
+from modules.file_manager.tools import FileManager
+from modules.report_builder.tools import ReportBuilder
+from modules.research.tools import Research
+from support.example_modules import EXAMPLES, Module
+from toolfleet_registry.admission import admit, closed_tools, unknown_fields
+from toolfleet_registry.contracts import ToolDefinition
+from toolfleet_registry.schema import input_schema
+
+TOOLS: dict[str, type] = {
+    "code_executor": CodeExecutor,
+    "file_manager": FileManager,
+    "report_builder": ReportBuilder,
+    "research": Research,
+}
+PERMISSIONS = {
+    "code_executor.run_python": "user",
+    "file_manager.create_document": "guest",
+    "file_manager.delete_file": "user",
+    "file_manager.list_files": "guest",
+    "file_manager.read_document": "guest",
+    "report_builder.build_report": "guest",
+    "report_builder.quick_report": "guest",
+    "research.fetch_webpage": "guest",
+    "research.search_docs": "guest",
+}
+EFFECTS = {
+    "code_executor.run_python": "once",
+    "file_manager.create_document": "idempotent",
+    "file_manager.delete_file": "idempotent",
+}
+
+
+async def test_the_fleet_admits_the_manifest(module: Module) -> None:
+    """A manifest passes the fleet's own rules, with no tool closed and no field ignored."""
+    document = await module.get("/manifest")
+    manifest = admit(module.name, document)
+
+    assert closed_tools(manifest) == ()
+    assert unknown_fields(document) == []
+    for tool in manifest.tools:
+        assert tool.required_permission == PERMISSIONS[tool.name]
+        assert tool.effect == EFFECTS.get(tool.name, "read")
+        assert tool.description
+        assert all(parameter.description for parameter in tool.parameters)
+
+
+async def test_a_manifest_says_what_the_methods_take(module: Module) -> None:
+    """The flat parameters, the schema and the method agree on names and on what is required."""
+    manifest = admit(module.name, await module.get("/manifest"))
+    for tool in manifest.tools:
+        flat = {parameter.name: parameter.required for parameter in tool.parameters}
+        schema = input_schema(tool)
+
+        assert _parameters(tool) == flat
+        assert {name: name in schema.get("required", ()) for name in schema["properties"]} == flat
+
+
+async def test_a_module_is_healthy(module: Module) -> None:
+    """`/health` answers with the module's name and counts."""
+    health = await module.get("/health")
+    assert (health["status"], health["module"]) == ("ok", module.name)
+
+
+async def test_an_unknown_tool_is_a_failed_call(module: Module) -> None:
+    """The model is told which tools there are."""
+    reply = await module("make_coffee")
+    assert not reply["success"]
+    assert f"Unknown tool: '{module.name}.make_coffee'" in reply["error"]
+    assert all(tool in reply["error"] for tool in PERMISSIONS if tool.startswith(module.name))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"not JSON",
+        b"[]",
+        b'{"arguments": {}}',  # no name
+        b'{"tool_name": "x.y", "arguments": [1]}',  # not an object
+        b'{"tool_name": "x.y", "user_id": 7}',
+        b'{"tool_name": "\\ud800"}',  # half a character
+    ],
+)
+async def test_a_request_that_breaks_the_contract_is_refused(module: Module, body: bytes) -> None:
+    """What is not a call is a 422 that says why, and the module goes on."""
+    async with module.client() as client:
+        response = await client.post("/execute", content=body)
+        assert response.status_code == httpx.codes.UNPROCESSABLE_ENTITY
+        assert response.json()["detail"]
+        assert (await client.get("/health")).is_success
+
+
+def test_each_module_has_the_standard_layout() -> None:
+    """A module is a folder with a manifest, its tools and an app."""
+    folders = {path.parent.name for path in (EXAMPLES / "modules").glob("*/__init__.py")}
+    assert folders == set(TOOLS)
+    for folder in folders:
+        assert {"main.py", "manifest.py", "tools.py"} <= {
+            path.name for path in (EXAMPLES / "modules" / folder).iterdir()
+        }
+
+
+def _parameters(tool: ToolDefinition) -> dict[str, bool]:
+    """What the method behind a tool takes, and whether it must be given."""
+    module, _, method = tool.name.partition(".")
+    function: Any = getattr(TOOLS[module], method)
+    return {
+        name: parameter.default is inspect.Parameter.empty
+        for name, parameter in inspect.signature(function).parameters.items()
+        if name not in {"self", "user_id"}
+    }

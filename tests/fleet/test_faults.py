@@ -1,0 +1,210 @@
+"""What dies, freezes or is not there: every call still ends in one result, and nothing hangs."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from support.fleet import TestBed
+from support.module_server import ModuleServer, serve
+from support.waiting import wait_until
+from toolfleet import Caller, FleetUnavailable, ToolCall, ToolFleet
+from toolfleet_workers.redis_server import redis_server
+
+NAP = ToolCall(tool_name="owls.nap_once", arguments={"seconds": 1.5})
+ECHO = ToolCall(tool_name="owls.echo")
+
+
+@pytest.fixture
+def bed(owls: ModuleServer, tmp_path: Path) -> Iterator[TestBed]:
+    """A Redis of this test's own: it is going to be frozen or ended."""
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    owls.forget()
+    with redis_server(tmp_path / "redis") as url:
+        yield TestBed(url, (owls,), logs)
+
+
+@pytest.fixture
+async def fleet(bed: TestBed) -> AsyncIterator[ToolFleet]:
+    """An agent's fleet without any worker."""
+    async with ToolFleet(settings=bed.settings) as fleet:
+        yield fleet
+
+
+async def redis_pid(bed: TestBed) -> int:
+    async with Redis.from_url(bed.redis_url) as redis:
+        return int((await redis.info("server"))["process_id"])
+
+
+@contextlib.asynccontextmanager
+async def frozen(pid: int) -> AsyncIterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+async def test_a_call_that_nobody_takes_expires(fleet: ToolFleet, owner: Caller, owls: ModuleServer) -> None:
+    """Without a worker a call ends at its deadline, as one that surely was not executed; and none executes it later."""
+    result = await fleet.call(ECHO, owner, timeout=0.5)
+
+    assert (result.error_code, result.effect_state, result.retryable) == ("expired", "none", True)
+
+
+async def test_an_expired_call_is_never_begun(
+    bed: TestBed, fleet: ToolFleet, owner: Caller, owls: ModuleServer
+) -> None:
+    """A worker that comes too late drops what has expired, and runs what has not."""
+    expired = await fleet.call(ECHO, owner, timeout=0.5)
+    waiting = await fleet.submit(ECHO, owner, timeout=60)
+    assert await waiting.status() == "queued"
+    with bed.worker():
+        assert (await waiting.result()).success
+
+    assert expired.error_code == "expired"
+    assert len(owls.requests) == 1
+
+
+async def test_a_queued_call_can_be_cancelled(bed: TestBed, owner: Caller, owls: ModuleServer) -> None:
+    """A call that waits for a slot never begins once it is taken back."""
+    with bed.worker(worker_concurrency=1):
+        async with ToolFleet(settings=bed.settings) as fleet:
+            running = await fleet.submit(NAP, owner)
+            await wait_until(lambda: owls.running, "the only slot is taken")
+            queued = await fleet.submit(ECHO, owner)
+            await queued.cancel()
+
+            assert (await running.result(20)).success
+            assert (await queued.result(20)).error_code == "cancelled"
+    assert owls.calls("echo") == []
+
+
+async def test_a_frozen_redis_blocks_nobody(bed: TestBed, fleet: ToolFleet, owner: Caller) -> None:
+    """While Redis does not answer, calls end by their deadlines and the agent's loop goes on ticking."""
+    ticks, longest = 0, 0.0
+    pid = await redis_pid(bed)
+
+    async def tick() -> None:
+        nonlocal ticks, longest
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0.01)
+            longest = max(longest, time.monotonic() - before)
+            ticks += 1
+
+    async with frozen(pid):
+        ticking = asyncio.create_task(tick())
+        results = await fleet.call_many([ECHO, NAP], owner, timeout=1)
+        ticking.cancel()
+
+    assert all(not result.success and result.error for result in results)
+    assert ticks > 20
+    assert longest < 0.5
+
+
+async def test_a_redis_that_freezes_while_waiting_blocks_nobody(bed: TestBed, fleet: ToolFleet, owner: Caller) -> None:
+    """A published call ends by its deadline although nobody can be asked about it: its outcome is unknown."""
+    pid = await redis_pid(bed)
+    handle = await fleet.submit(ECHO, owner, timeout=1)
+    async with frozen(pid):
+        result = await asyncio.wait_for(handle.result(), 15)
+        assert await asyncio.wait_for(handle.status(), 15) == "done"
+
+    assert (result.error_code, result.effect_state) == ("timed_out", "unknown")
+
+
+async def test_without_redis_nothing_is_published(owls: ModuleServer, owner: Caller, tmp_path: Path) -> None:
+    """An agent whose Redis has gone is told so, and that nothing has happened."""
+    with redis_server(tmp_path / "redis") as url:
+        bed = TestBed(url, (owls,), tmp_path)
+        fleet = await ToolFleet(settings=bed.settings).__aenter__()
+    try:
+        result = await fleet.call(ECHO, owner, timeout=2)
+    finally:
+        await fleet.__aexit__()
+
+    assert (result.error_code, result.effect_state, result.retryable) == ("internal", "none", True)
+    with pytest.raises(FleetUnavailable, match=r"127\.0\.0\.1"):
+        async with ToolFleet(settings=bed.settings):
+            pass
+
+
+async def test_a_redis_restart_loses_no_running_call(owls: ModuleServer, owner: Caller, tmp_path: Path) -> None:
+    """A worker with running calls and free slots survives the restart, stores its results, and the agent gets them."""
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    owls.forget()
+    with contextlib.ExitStack() as stack:
+        first = contextlib.ExitStack()
+        url = first.enter_context(redis_server(tmp_path / "redis"))
+        port = int(url.rpartition(":")[2].partition("/")[0])
+        bed = TestBed(url, (owls,), logs)
+        worker = stack.enter_context(bed.worker())
+        async with ToolFleet(settings=bed.settings) as fleet:
+            handles = [await fleet.submit(NAP, owner, timeout=60) for _ in range(5)]
+            await wait_until(lambda: owls.running == 5, "the module has the calls")
+            await asyncio.to_thread(first.close)
+            with redis_server(tmp_path / "redis", port=port):
+                results = [await handle.result(60) for handle in handles]
+                after = await fleet.call(ECHO, owner, timeout=60)
+                stack.close()
+
+    assert [result.success for result in results] == [True] * 5, worker.said()
+    assert after.success
+
+
+async def test_a_killed_worker_leaves_no_caller_waiting_for_ever(
+    bed: TestBed, fleet: ToolFleet, owner: Caller, owls: ModuleServer
+) -> None:
+    """When the worker is killed in the middle, the call ends at its deadline as one that may have been executed."""
+    with bed.worker() as worker:
+        handle = await fleet.submit(ToolCall(tool_name="owls.nap_once", arguments={"seconds": 30}), owner, timeout=4)
+        await wait_until(lambda: owls.running, "the module has the call")
+        worker.kill()
+        result = await handle.result(15)
+
+    assert (result.error_code, result.effect_state) == ("timed_out", "unknown")
+
+
+async def test_sigterm_loses_no_running_call(bed: TestBed, fleet: ToolFleet, owner: Caller, owls: ModuleServer) -> None:
+    """A worker that is told to stop with 100 calls running ends them first, and leaves nothing in the queues."""
+    with bed.worker() as worker:
+        handles = [await fleet.submit(NAP, owner) for _ in range(100)]
+        await wait_until(lambda: owls.running == 100, "the module has the calls")
+        worker.terminate()
+        results = [await handle.result(30) for handle in handles]
+        assert await asyncio.to_thread(worker.process.wait, 20) == 0
+    async with Redis.from_url(bed.redis_url) as redis:
+        left = [await redis.llen("tools.owls"), await redis.hlen("unacked")]
+
+    assert [result.success for result in results] == [True] * 100
+    assert len(owls.requests) == 100
+    assert left == [0, 0]
+
+
+async def test_a_slow_module_does_not_delay_a_fast_one(bed: TestBed, owner: Caller, owls: ModuleServer) -> None:
+    """The slow lane's only slot is taken and more waits in its queue; the fast lane's call returns all the same."""
+    cats = ModuleServer("cats")
+    cats.add("echo", owls.tools["owls.echo"])
+    with serve(cats):
+        two = TestBed(bed.redis_url, (owls, cats), bed.folder, {"slow_modules": frozenset({"owls"})})
+        with two.worker(lane="slow", worker_concurrency=1) as slow, two.worker(lane="fast"):
+            async with ToolFleet(settings=two.settings) as fleet:
+                naps = [await fleet.submit(NAP, owner) for _ in range(2)]
+                await wait_until(lambda: owls.running == 1, "the slow slot is taken")
+                fast = await fleet.call(ToolCall(tool_name="cats.echo"), owner)
+                waiting = [await nap.status() for nap in naps]
+                results = [await nap.result(20) for nap in naps]
+
+    assert fast.success
+    assert waiting == ["running", "queued"]
+    assert all(result.success for result in results)
+    assert "lane=slow" in slow.said()

@@ -1,0 +1,105 @@
+"""The rules for manifests: each module offers its own tools, once."""
+
+import json
+from typing import Any
+
+import pytest
+
+from support.raw_modules import manifest_of
+from toolfleet_registry.admission import MAX_TOOLS, admit, closed_tools, read_document, unknown_fields
+from toolfleet_registry.errors import ManifestRefused
+
+
+def tool(name: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "description": "", "parameters": [], **more}
+
+
+def test_a_manifest_of_the_module_that_was_asked_comes_in() -> None:
+    """Methods may have dots of their own; only the first one separates."""
+    manifest = admit("git", manifest_of("git", "push", "issue.create"))
+    assert [tool.name for tool in manifest.tools] == ["git.push", "git.issue.create"]
+
+
+def test_a_manifest_without_tools_comes_in() -> None:
+    """A module may have nothing to offer for now."""
+    assert admit("git", {"module_name": "git", "tools": []}).tools == []
+
+
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        ({}, "wrong at module_name: Field required (and 1 more)"),
+        ({"module_name": "git"}, "wrong at tools: Field required"),
+        ({"module_name": "git", "tools": {}}, "wrong at tools: Input should be a valid list"),
+        ({"module_name": "git", "tools": [tool("git.push"), {}]}, "wrong at tools.1.name: Field required"),
+        ({"module_name": "git", "tools": ["git.push"]}, "wrong at tools.0: "),
+        ({"module_name": "git", "tools": [tool("git.push", required_permission=None)]}, "tools.0.required_permission"),
+        ({"module_name": "git", "tools": [tool("git.push", effect="maybe")]}, "tools.0.effect"),
+        ({"module_name": "git", "tools": [tool("git.push", timeout_seconds=-1)]}, "tools.0.timeout_seconds"),
+        # One module must not take over another's tools.
+        (manifest_of("mail", "send"), "is that of module 'mail', not of 'git'"),
+        (manifest_of("Git", "push"), "is that of module 'Git', not of 'git'"),
+        ({"module_name": "git", "tools": [tool("mail.send")]}, "tool 'mail.send' is not named 'git.<method>'"),
+        ({"module_name": "git", "tools": [tool("git2.push")]}, "tool 'git2.push' is not named"),
+        ({"module_name": "git", "tools": [tool("gitpush")]}, "tool 'gitpush' is not named"),
+        ({"module_name": "git", "tools": [tool("git. push")]}, "tool 'git. push' is not named"),
+        ({"module_name": "git", "tools": [tool("git.\x1b[2J")]}, r"tool 'git.\x1b[2J' is not named"),
+        (manifest_of("git", "push", "pull", "push"), "tool 'git.push' is listed twice"),
+        (manifest_of("git", *map(str, range(MAX_TOOLS + 1))), "10001 tools; 10000 are allowed"),
+    ],
+)
+def test_a_manifest_that_breaks_a_rule_is_refused(document: dict[str, Any], reason: str) -> None:
+    """The refusal names what is wrong, in one bounded line."""
+    with pytest.raises(ManifestRefused) as caught:
+        admit("git", document)
+    assert reason in str(caught.value)
+    assert len(str(caught.value)) < 200
+    assert "\n" not in str(caught.value)
+
+
+def test_a_refusal_shows_little_of_a_long_name() -> None:
+    """A hostile name does not fill the log."""
+    with pytest.raises(ManifestRefused) as caught:
+        admit("git", manifest_of("x" * 1_000_000))
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"<html>", "manifest is not JSON"),
+        (b"[]", "manifest is not a JSON object"),
+        (b'{"module_name": "git", "tools": [], "x": NaN}', "NaN"),
+        (b"\xff", "not UTF-8"),
+    ],
+)
+def test_text_that_is_no_json_object_is_refused(data: bytes, reason: str) -> None:
+    """The refusal says why."""
+    with pytest.raises(ManifestRefused, match=reason):
+        read_document(data)
+
+
+def test_an_unknown_permission_closes_its_tool_only() -> None:
+    """The manifest comes in, and the closed tools can be reported."""
+    tools = [
+        tool("git.push", required_permission="superuser"),
+        tool("git.log"),
+        tool("git.gc", required_permission="Admin"),
+    ]
+    manifest = admit("git", {"module_name": "git", "tools": tools})
+    assert closed_tools(manifest) == ("git.gc", "git.push")
+
+
+def test_unknown_fields_are_named_once() -> None:
+    """Wherever they stand; the fields that we know are not among them."""
+    parameter = {"name": "a", "type": "string", "default": 1}
+    tools = [tool(f"git.{n}", icon="x", tags=["y"], parameters=[parameter]) for n in range(3)]
+    document = {"module_name": "git", "tools": tools, "vendor": {"a": 1}}
+    admit("git", document)
+    assert unknown_fields(document) == ["tools[].icon", "tools[].parameters[].default", "vendor"]
+
+
+def test_only_some_unknown_fields_are_named() -> None:
+    """A module with a thousand of them does not fill the log."""
+    named = unknown_fields({"module_name": "git", "tools": [], **{f"{n}{'x' * 500}": n for n in range(1000)}})
+    assert len(json.dumps(named)) < 2000

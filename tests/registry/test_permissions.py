@@ -1,0 +1,40 @@
+"""Four levels, and which side an unknown one falls to."""
+
+import itertools
+
+import pytest
+
+from toolfleet_registry.permissions import Permission, level_of_caller, level_of_tool, permits, reaches
+
+LEVELS = ["guest", "user", "admin", "owner"]
+UNKNOWN = ["", "Admin", "OWNER", " owner", "superuser", "3", "guest\n"]
+
+
+@pytest.mark.parametrize(("have", "need"), list(itertools.product(LEVELS, LEVELS)))
+def test_a_level_permits_itself_and_all_below(have: str, need: str) -> None:
+    """Guest < user < admin < owner."""
+    assert permits(have, need) == (LEVELS.index(have) >= LEVELS.index(need))
+
+
+@pytest.mark.parametrize("unknown", UNKNOWN)
+def test_an_unknown_caller_is_a_guest(unknown: str) -> None:
+    """A typo gives no rights."""
+    assert level_of_caller(unknown) is Permission.GUEST
+    assert permits(unknown, "guest")
+    assert not any(permits(unknown, need) for need in LEVELS[1:])
+
+
+@pytest.mark.parametrize("unknown", UNKNOWN)
+def test_an_unknown_level_closes_a_tool(unknown: str) -> None:
+    """A typo opens nothing, not even to those of the same level."""
+    assert level_of_tool(unknown) is None
+    assert not any(permits(have, unknown) for have in [*LEVELS, unknown])
+
+
+def test_modules_are_reached_by_name_or_all() -> None:
+    """A star stands for all, and is no pattern otherwise."""
+    assert reaches("git", frozenset({"git", "mail"}))
+    assert reaches("git", "*")
+    assert not reaches("git", frozenset({"mail"}))
+    assert not reaches("git", frozenset())
+    assert not reaches("git", frozenset({"*"}))

@@ -1,0 +1,70 @@
+"""A tool's arguments as JSON Schema."""
+
+import jsonschema
+
+from toolfleet_registry.contracts import ToolDefinition, ToolParameter
+from toolfleet_registry.schema import input_schema
+
+SEARCH = ToolDefinition(
+    name="research.search",
+    parameters=[
+        ToolParameter(name="query", type="string", description="What to look for"),
+        ToolParameter(name="order", type="string", description="By what", required=False, enum=["date", "rank"]),
+        ToolParameter(name="tags", type="array", required=False),
+    ],
+)
+
+
+def test_flat_parameters_become_a_schema() -> None:
+    """In the manifest's order; an array says that anything may be in it."""
+    assert input_schema(SEARCH) == {
+        "type": "object",
+        "properties": {
+            "query": {"type": "string", "description": "What to look for"},
+            "order": {"type": "string", "description": "By what", "enum": ["date", "rank"]},
+            "tags": {"type": "array", "description": "", "items": {}},
+        },
+        "required": ["query"],
+    }
+
+
+def test_the_schema_is_valid() -> None:
+    """A validator accepts it, and tells good arguments from bad ones."""
+    schema = input_schema(SEARCH)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    assert validator.is_valid({"query": "owls", "order": "date", "tags": [1, "a"]})
+    assert not validator.is_valid({"order": "date"})
+    assert not validator.is_valid({"query": "owls", "order": "size"})
+
+
+def test_no_parameters_are_an_empty_object() -> None:
+    """Providers want all three fields."""
+    assert input_schema(ToolDefinition(name="a.b")) == {"type": "object", "properties": {}, "required": []}
+
+
+def test_a_parameter_that_is_listed_twice_counts_once() -> None:
+    """`required` may name nothing twice; the last description counts."""
+    twice = [ToolParameter(name="a", type="string"), ToolParameter(name="a", type="integer")]
+    schema = input_schema(ToolDefinition(name="a.b", parameters=twice))
+    assert schema["required"] == ["a"]
+    assert schema["properties"]["a"]["type"] == "integer"
+
+
+def test_a_modules_own_schema_replaces_the_parameters() -> None:
+    """It is given as it is, but for what providers insist on."""
+    own = {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"type": "null"}}}
+    assert input_schema(SEARCH.model_copy(update={"input_schema": own})) == own
+    assert input_schema(SEARCH.model_copy(update={"input_schema": {}})) == {"type": "object", "properties": {}}
+
+
+def test_a_schema_is_the_callers_own() -> None:
+    """What is done to it does not reach the definition."""
+    tool = ToolDefinition(
+        name="a.b", input_schema={"properties": {"a": {}}}, parameters=[ToolParameter(name="a", type="s", enum=[[1]])]
+    )
+    input_schema(tool)["properties"]["a"]["type"] = "string"
+    assert tool.input_schema == {"properties": {"a": {}}}
+    flat = tool.model_copy(update={"input_schema": None})
+    input_schema(flat)["properties"]["a"]["enum"][0].append(2)
+    assert flat.parameters[0].enum == [[1]]

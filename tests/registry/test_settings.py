@@ -1,0 +1,216 @@
+"""Where settings come from, in which order, and how a wrong one is reported."""
+
+import os
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.runfile import RunFile
+from toolfleet_registry.settings import load_settings
+
+pytestmark = pytest.mark.usefixtures("elsewhere")
+
+
+@pytest.fixture
+def env(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return lambda name, value: monkeypatch.setenv(f"TOOLFLEET_{name}", value)
+
+
+def error_of(**overrides: Any) -> str:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(**overrides)
+    return str(caught.value)
+
+
+def test_the_defaults_are_valid() -> None:
+    """Nothing needs to be set to start."""
+    settings = load_settings()
+    assert settings.redis_url is None
+    assert settings.module_services == {}
+    assert (settings.default_timeout, settings.tool_execution_timeout) == (30, 120)
+    assert "garmin" in settings.slow_modules
+
+
+def test_the_first_source_wins(elsewhere: Path, env: Any) -> None:
+    """Arguments, then the environment, then `toolfleet.toml`, then the run file."""
+    names = ("default_timeout", "tool_execution_timeout", "result_ttl_seconds", "drain_seconds")
+    RunFile(pid=os.getpid(), settings=dict.fromkeys(names, 1)).write(elsewhere)
+    (elsewhere / "toolfleet.toml").write_text("".join(f"{name} = 2\n" for name in names[:3]))
+    for name in names[:2]:
+        env(name.upper(), "3")
+    settings = load_settings(default_timeout=4)
+    assert [getattr(settings, name) for name in names] == [4, 3, 2, 1]
+
+
+def test_files_are_found_from_any_folder_below(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nearest one counts."""
+    below = elsewhere / "a" / "b"
+    below.mkdir(parents=True)
+    (elsewhere / "toolfleet.toml").write_text("default_timeout = 7")
+    RunFile(pid=os.getpid(), settings={"redis_url": "redis://up"}).write(elsewhere)
+    monkeypatch.chdir(below)
+    assert load_settings().default_timeout == 7
+    assert load_settings().redis_url == "redis://up"
+    (elsewhere / "a" / "toolfleet.toml").write_text("default_timeout = 8")
+    assert load_settings().default_timeout == 8
+
+
+def test_a_toml_file_may_set_everything(elsewhere: Path) -> None:
+    """Tables and lists as TOML has them."""
+    (elsewhere / "toolfleet.toml").write_text(
+        'slow_modules = ["git"]\n[module_services]\ngit = "http://git:8000/"\n[module_timeouts]\ngit = 60\n'
+    )
+    settings = load_settings()
+    assert settings.slow_modules == {"git"}
+    assert settings.module_services == {"git": "http://git:8000"}  # so that a path can follow
+    assert settings.module_timeouts == {"git": 60}
+
+
+@pytest.mark.parametrize("name", ["slow_modules", "default_guest_modules", "context_modules"])
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("git", {"git"}),
+        ("git,mail", {"git", "mail"}),
+        (" git , mail ,", {"git", "mail"}),
+        ('["git", "mail"]', {"git", "mail"}),
+        (" []", set()),
+        (",", set()),
+    ],
+)
+def test_lists_are_comma_separated_or_json(env: Any, name: str, text: str, names: set[str]) -> None:
+    """In the environment."""
+    env(name.upper(), text)
+    assert getattr(load_settings(), name) == names
+
+
+def test_services_are_json(env: Any) -> None:
+    """Name to URL; an empty variable counts as unset."""
+    env("MODULE_SERVICES", '{"git": "http://git:8000", "mail": "https://mail/base/"}')
+    assert load_settings().module_services == {"git": "http://git:8000", "mail": "https://mail/base"}
+    env("MODULE_SERVICES", "")
+    assert load_settings().module_services == {}
+
+
+def test_the_broker_is_redis_unless_it_is_set() -> None:
+    """One URL is enough."""
+    assert load_settings().broker is None
+    assert load_settings(redis_url="redis://a").broker == "redis://a"
+    assert load_settings(redis_url="redis://a", broker_url="amqp://b").broker == "amqp://b"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        (
+            "DEFAULT_TIMEOUT",
+            "soon",
+            "TOOLFLEET_DEFAULT_TIMEOUT: Input should be a valid integer, unable to parse string as an integer, not 'soon'.",
+        ),
+        ("DEFAULT_TIMEOUT", "0", "TOOLFLEET_DEFAULT_TIMEOUT: Input should be greater than 0, not '0'."),
+        ("LOG_FORMAT", "xml", "TOOLFLEET_LOG_FORMAT: Input should be 'console' or 'json', not 'xml'."),
+        (
+            "MODULE_SERVICES",
+            "git=http://git",
+            "TOOLFLEET_MODULE_SERVICES: must be JSON (Expecting value: line 1 column 1 (char 0)).",
+        ),
+        ("MODULE_SERVICES", "[]", "TOOLFLEET_MODULE_SERVICES: Input should be a valid dictionary."),
+        ("MODULE_SERVICES", '{"git": 8000}', "TOOLFLEET_MODULE_SERVICES: Input should be a valid string."),
+        (
+            "MODULE_SERVICES",
+            '{"a.b": "http://git"}',
+            "TOOLFLEET_MODULE_SERVICES: module name 'a.b' may have letters, digits, '_' and '-' only.",
+        ),
+        (
+            "MODULE_SERVICES",
+            '{"git": "git:8000"}',
+            "TOOLFLEET_MODULE_SERVICES: module 'git' needs an http:// or https:// URL with a host.",
+        ),
+        ("SLOW_MODULES", "[git]", "TOOLFLEET_SLOW_MODULES: must be JSON (Expecting value: line 1 column 2 (char 1))."),
+        (
+            "REDIS_URL",
+            "localhost:6379",
+            "TOOLFLEET_REDIS_URL: must start with redis://, rediss://, unix:// or sentinel://.",
+        ),
+        (
+            "REFRESH_INTERVAL_SECONDS",
+            "3000",
+            (
+                "TOOLFLEET_REFRESH_INTERVAL_SECONDS (3000) must be at most a third of TOOLFLEET_MANIFEST_TTL_SECONDS "
+                "(3600), or one missed look loses every tool."
+            ),
+        ),
+        (
+            "VISIBILITY_TIMEOUT",
+            "60",
+            (
+                "TOOLFLEET_VISIBILITY_TIMEOUT (60) must be at least 3650 s, the longest call "
+                "(TOOLFLEET_MAX_TIMEOUT=3600) and its retry delay, or a running call is delivered again."
+            ),
+        ),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence(env: Any, name: str, value: str, sentence: str) -> None:
+    """It names the setting and says what it must be."""
+    env(name, value)
+    assert error_of() == sentence
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["git", "ftp://git", "http://", "http://:80", "http://git:port", "http://git:99999", "http://git:0", "http://[::1"],
+)
+def test_a_module_needs_a_url_that_can_be_asked(url: str) -> None:
+    """Found out at the start, not at the first look."""
+    assert "module 'git' needs an http:// or https:// URL" in error_of(module_services={"git": url})
+
+
+def test_several_wrong_settings_are_several_sentences() -> None:
+    """All are said at once."""
+    assert error_of(default_timeout=0, log_level="LOUD").count("TOOLFLEET_") == 2
+
+
+def test_an_unknown_setting_is_refused(elsewhere: Path) -> None:
+    """A typo in the file does not pass silently."""
+    (elsewhere / "toolfleet.toml").write_text("redis_ulr = 'redis://a'")
+    assert error_of() == "TOOLFLEET_REDIS_ULR: there is no such setting."
+
+
+def test_a_broken_file_is_named(elsewhere: Path) -> None:
+    """With the place of the mistake."""
+    (elsewhere / "toolfleet.toml").write_text("redis_url = redis://a")
+    assert error_of().startswith("toolfleet.toml: Invalid value (at line 1")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"redis_url": "http://me:s3cret@host"},
+        {"redis_url": ["redis://me:s3cret@host"]},
+        {"redis_url": "redis://[me:s3cret@host"},
+        {"broker_url": {"url": "amqp://me:s3cret@host"}},
+        {"module_services": {"git": "ftp://me:s3cret@host"}},
+        {"module_services": {"git": "http://me:s3cret/@host"}},
+        {"module_services": ["http://me:s3cret@host"]},
+        {"module_services": {"git": ["http://me:s3cret@host"]}},
+        {"module_services": '{"git": "http://me:s3cret@host"'},
+        {"redis_url": "redis://me:s3cret@host", "visibility_timeout": 1},
+        {"redis_url": "redis://me:s3cret@host", "no_such_setting": 1},
+    ],
+)
+def test_a_password_is_in_no_error(wrong: dict[str, Any]) -> None:
+    """Not in the sentence, and not in the traceback of what caused it."""
+    with pytest.raises(SettingsError) as caught:
+        load_settings(**wrong)
+    assert "s3cret" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_password_is_not_in_the_text_of_the_settings() -> None:
+    """They may be logged."""
+    secret = "redis://me:s3cret@host"
+    settings = load_settings(redis_url=secret, broker_url=secret, module_services={"git": "http://me:s3cret@host"})
+    assert settings.redis_url == secret
+    assert "s3cret" not in f"{settings!r} {settings}"

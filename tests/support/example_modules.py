@@ -1,0 +1,71 @@
+"""The example modules, as apps in this process and as real servers."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+
+from support.waiting import wait_until_sync
+from toolfleet_workers.processes import spawn, stop
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+_RUNNING = re.compile(r"Uvicorn running on (http://\S+)")
+
+
+@dataclass(frozen=True)
+class Module:
+    """A module behind HTTP: `await module("list_files", user_id="ada")` is the reply's JSON."""
+
+    name: str
+    url: str
+    app: FastAPI | None = None
+    process: subprocess.Popen[bytes] | None = None
+
+    def client(self, timeout: float = 30) -> httpx.AsyncClient:
+        transport = httpx.ASGITransport(self.app) if self.app else None
+        return httpx.AsyncClient(base_url=self.url, transport=transport, timeout=timeout, trust_env=False)
+
+    async def get(self, path: str) -> Any:
+        async with self.client() as client:
+            return (await client.get(path)).raise_for_status().json()
+
+    async def post(self, tool: str, *, user_id: str | None = None, **arguments: Any) -> httpx.Response:
+        body = {"tool_name": f"{self.name}.{tool}", "arguments": arguments, "user_id": user_id}
+        async with self.client() as client:
+            return await client.post("/execute", json=body)
+
+    async def __call__(self, tool: str, *, user_id: str | None = None, **arguments: Any) -> dict[str, Any]:
+        reply: dict[str, Any] = (await self.post(tool, user_id=user_id, **arguments)).raise_for_status().json()
+        assert set(reply) == {"tool_name", "success", "result", "error"}
+        return reply
+
+
+def in_process(name: str, app: FastAPI) -> Module:
+    return Module(name, "http://module.test", app)
+
+
+@contextmanager
+def running(name: str, folder: Path, **env: object) -> Generator[Module]:
+    """Start the module as `toolfleet up` does, on a port that the system chooses."""
+    log = folder / f"{name}.log"
+    with log.open("wb") as output:
+        process = spawn(
+            [sys.executable, "-m", "uvicorn", f"modules.{name}.main:app", "--host", "127.0.0.1", "--port", "0"],
+            env={"FILE_MANAGER_ROOT": str(folder / "files"), **{key: str(value) for key, value in env.items()}},
+            cwd=EXAMPLES,
+            output=output,
+        )
+        try:
+            wait_until_sync(lambda: _RUNNING.search(log.read_text()) or process.poll() is not None, f"{name} runs")
+            found = _RUNNING.search(log.read_text())
+            assert found, log.read_text()
+            yield Module(name, found[1], process=process)
+        finally:
+            stop(process, patience_seconds=5)

@@ -1,0 +1,95 @@
+"""A real module over real HTTP, whose tools a test can see into. Runs in a thread, so that it outlives a test's loop."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+Request = dict[str, Any]
+Tool = Callable[[Request], Awaitable[web.StreamResponse | dict[str, Any]]]
+"""Gets the body of `POST /execute`; answers with the reply's fields beside `tool_name`, or with a whole response."""
+
+
+@dataclass
+class ModuleServer:
+    """`requests` has every body that came, `headers` theirs; `interrupted` those whose caller hung up."""
+
+    name: str
+    definitions: list[dict[str, Any]] = field(default_factory=list)
+    tools: dict[str, Tool] = field(default_factory=dict)
+    requests: list[Request] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    interrupted: list[Request] = field(default_factory=list)
+    running: int = 0
+    most_running: int = 0
+    url: str = ""
+
+    def add(self, method: str, tool: Tool, **definition: Any) -> None:
+        """Offer a tool."""
+        self.tools[f"{self.name}.{method}"] = tool
+        self.definitions.append(
+            {"name": f"{self.name}.{method}", "description": method, "parameters": [], **definition}
+        )
+
+    def forget(self) -> None:
+        """Start counting anew."""
+        for record in (self.requests, self.headers, self.interrupted):
+            record.clear()
+        self.most_running = self.running
+
+    def calls(self, method: str) -> list[Request]:
+        """The requests for one tool."""
+        return [request for request in self.requests if request["tool_name"] == f"{self.name}.{method}"]
+
+    async def manifest(self, _: web.Request) -> web.Response:
+        return web.json_response({"module_name": self.name, "description": "", "tools": self.definitions})
+
+    async def execute(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.requests.append(body)
+        self.headers.append({name.lower(): value for name, value in request.headers.items()})
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        try:
+            answer = await self.tools[body["tool_name"]](body)
+        except asyncio.CancelledError:
+            self.interrupted.append(body)
+            raise
+        finally:
+            self.running -= 1
+        if isinstance(answer, web.StreamResponse):
+            return answer
+        return web.json_response({"tool_name": body["tool_name"], "error": None, "result": None, **answer})
+
+
+@contextmanager
+def serve(module: ModuleServer) -> Generator[ModuleServer]:
+    """Serve the module on a free port of the loopback interface."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    runner = asyncio.run_coroutine_threadsafe(_start(module), loop).result(10)
+    try:
+        yield module
+    finally:
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
+
+
+async def _start(module: ModuleServer) -> web.AppRunner:
+    app = web.Application(client_max_size=2**26)
+    app.router.add_get("/manifest", module.manifest)
+    app.router.add_post("/execute", module.execute)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    host, port = runner.addresses[0][:2]
+    module.url = f"http://{host}:{port}"
+    return runner

@@ -1,0 +1,23 @@
+"""Published calls for tests of what runs them."""
+
+import time
+from typing import Any
+
+from toolfleet_registry.contracts import Caller, PublishedCall
+
+
+def published(tool_name: str = "research.search_docs", **fields: Any) -> PublishedCall:
+    """A call with a minute to live; `fields` replace its own."""
+    now = time.time()
+    defaults: dict[str, Any] = {
+        "call_id": "call-1",
+        "tool_name": tool_name,
+        "arguments": {"query": "owls"},
+        "user_id": None,
+        "caller": Caller(),
+        "effect": None,
+        "limit_seconds": 30,
+        "published_at": now,
+        "deadline_at": now + 60,
+    }
+    return PublishedCall(**{**defaults, **fields})

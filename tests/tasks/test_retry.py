@@ -1,0 +1,67 @@
+"""The table of outcomes, row by row."""
+
+import pytest
+
+from toolfleet_registry.contracts import Effect, ToolResult
+from toolfleet_registry.outcomes import Attempt, Outcome
+from toolfleet_tasks.retry import is_repeatable, is_retried, retry_delay
+
+RESULT = ToolResult.failed("m.t", "module_error", "no", effect_state="unknown")
+EFFECTS: tuple[Effect | None, ...] = (None, "read", "idempotent", "once")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "retried_for", "repeatable_for"),
+    [
+        (Outcome.SUCCESS, (), ()),
+        (Outcome.NOT_SENT, EFFECTS, EFFECTS),
+        (Outcome.TURNED_AWAY, EFFECTS, EFFECTS),
+        (Outcome.PERMANENT, (), ()),
+        (Outcome.FAILED, (None, "read", "idempotent"), ("read", "idempotent")),
+        (Outcome.UNKNOWN, ("read", "idempotent"), ("read", "idempotent")),
+    ],
+)
+def test_the_table(outcome: Outcome, retried_for: tuple[str, ...], repeatable_for: tuple[str, ...]) -> None:
+    """Who is retried, and who may be repeated, follows from the outcome and from what the tool says it does."""
+    assert tuple(effect for effect in EFFECTS if is_retried(outcome, effect)) == retried_for
+    assert tuple(effect for effect in EFFECTS if is_repeatable(outcome, effect)) == repeatable_for
+
+
+def delay(
+    retry_after: float | None = None, *, attempts: int = 1, left: float = 100, longest: float = 100
+) -> float | None:
+    attempt = Attempt(Outcome.TURNED_AWAY, RESULT, retry_after)
+    return retry_delay(attempt, None, attempts=attempts, seconds_left=left, longest=longest)
+
+
+def test_the_retry_comes_within_a_second() -> None:
+    """Without a wish of the module's the delay is jittered and short."""
+    delays = {delay() for _ in range(50)}
+
+    assert len(delays) > 10
+    assert all(value is not None and 0 < value < 1 for value in delays)
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "expected"),
+    [
+        (0, 0),  # now
+        (7, 7),  # honoured
+        (30, 30),  # the longest
+        (31, None),  # longer than an agent would wait for us to wait
+    ],
+)
+def test_the_modules_wish_is_honoured(retry_after: float, expected: float | None) -> None:
+    """Retry-After decides the delay, up to 30 seconds."""
+    assert delay(retry_after) == expected
+
+
+def test_there_are_never_more_than_two_attempts() -> None:
+    """The second attempt is the last, whatever it came to."""
+    assert delay(attempts=2) is None
+
+
+def test_a_retry_that_does_not_fit_is_none() -> None:
+    """Neither past the deadline, nor longer than the broker may hold a message."""
+    assert delay(10, left=9) is None
+    assert delay(10, longest=9) is None

@@ -1,0 +1,60 @@
+"""Signals ask us to end, where and when that is safe."""
+
+import signal
+
+import pytest
+
+from toolfleet_workers.stop_signals import StopRequested, stop_signals
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_interrupts_where_that_is_allowed(signum: signal.Signals) -> None:
+    """In `interrupts` each of them raises at once."""
+    with stop_signals() as signals, pytest.raises(StopRequested), signals.interrupts():
+        signal.raise_signal(signum)
+        pytest.fail("was not interrupted")
+
+
+def test_elsewhere_a_signal_waits_to_be_asked_for() -> None:
+    """Outside `interrupts` a request is noted and raised by `check`."""
+    with stop_signals() as signals:
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(StopRequested):
+            signals.check()
+
+
+def test_what_must_not_be_interrupted_is_not() -> None:
+    """In `held` a request waits for the end of the block."""
+    with stop_signals() as signals, pytest.raises(StopRequested), signals.interrupts():
+        with signals.held():
+            signal.raise_signal(signal.SIGTERM)
+            done = True
+        pytest.fail("was not interrupted after the block")
+    assert done
+
+
+def test_a_request_before_the_body_keeps_it_from_starting() -> None:
+    """Entering `interrupts` raises if we were asked before."""
+    with stop_signals() as signals:
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(StopRequested), signals.interrupts():
+            pytest.fail("the body has started")
+
+
+def test_a_second_request_is_a_hurry() -> None:
+    """One signal asks, two insist."""
+    with stop_signals() as signals:
+        signal.raise_signal(signal.SIGINT)
+        assert not signals.in_hurry
+        signal.raise_signal(signal.SIGINT)
+
+        assert signals.in_hurry
+
+
+def test_the_signals_are_given_back() -> None:
+    """After the block the handlers are those from before."""
+    before = signal.getsignal(signal.SIGTERM)
+    with stop_signals():
+        assert signal.getsignal(signal.SIGTERM) is not before
+
+    assert signal.getsignal(signal.SIGTERM) is before

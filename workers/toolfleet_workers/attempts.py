@@ -1,0 +1,12 @@
+"""Attempts that did not succeed: what each outcome says about the effect."""
+
+from toolfleet_registry.contracts import EffectState, ErrorCode, PublishedCall, ToolResult
+from toolfleet_registry.outcomes import Attempt, Outcome
+
+_NOT_EXECUTED = frozenset({Outcome.NOT_SENT, Outcome.TURNED_AWAY, Outcome.PERMANENT})
+
+
+def unsuccessful(call: PublishedCall, outcome: Outcome, code: ErrorCode, error: str) -> Attempt:
+    """An attempt that ended in `outcome`. Whether it may be repeated is for the tasks to say, who know the effect."""
+    state: EffectState = "none" if outcome in _NOT_EXECUTED else "unknown"
+    return Attempt(outcome, ToolResult.failed(call.tool_name, code, error, effect_state=state))

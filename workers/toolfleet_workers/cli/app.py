@@ -1,0 +1,67 @@
+"""The command as a whole: its groups, its version, and how it tells of an error."""
+
+import logging
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import structlog
+import typer
+
+from toolfleet_registry.errors import FleetError
+from toolfleet_workers.cli import call, fleet, modules, processes, tools
+from toolfleet_workers.cli.output import fail
+
+app = typer.Typer(
+    name="toolfleet",
+    help="A message-queue worker fleet that executes the tool calls of LLM agents.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+fleet.register(app)
+processes.register(app)
+call.register(app)
+app.add_typer(modules.app, name="modules")
+app.add_typer(tools.app, name="tools")
+
+
+def main() -> None:
+    """The entry point. What is wrong with the fleet or its settings is one sentence on stderr and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):  # a result may hold what this terminal's encoding does not
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr] # text streams of the interpreter
+    _log_warnings_only()
+    try:
+        app()
+    except FleetError as exc:
+        fail(str(exc), code=2)
+
+
+@app.callback()
+def _common(
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=lambda asked: _say_version(asked=asked),
+            is_eager=True,
+            help="Say which version this is.",
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+def _log_warnings_only() -> None:
+    """What the libraries log is for processes that run for long; and stdout is for results."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+def _say_version(*, asked: bool) -> None:
+    if asked:
+        typer.echo(f"toolfleet {version('toolfleet')}")
+        raise typer.Exit

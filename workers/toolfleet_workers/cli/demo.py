@@ -1,0 +1,46 @@
+"""What `toolfleet demo` does: play the script in `examples/demo.py` on a fleet of its own."""
+
+import asyncio
+import contextlib
+import importlib.util
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
+
+from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.settings import load_settings
+from toolfleet_workers.cli.output import err, note, out
+from toolfleet_workers.examples import find_examples_folder
+from toolfleet_workers.local import local_fleet
+from toolfleet_workers.stop_signals import StopRequested
+
+_INTERRUPTED = 130
+
+
+def run_demo() -> int:
+    """Play it and leave nothing behind. Returns the exit code."""
+    examples = find_examples_folder()
+    if examples is None:
+        raise SettingsError("The demo runs from a clone of the project, where its example modules are.")
+    script = _load(examples / "demo.py")
+    with TemporaryDirectory(prefix="toolfleet-demo-") as folder, contextlib.chdir(folder):
+        # From in there neither a running fleet nor a `toolfleet.toml` is seen: the demo has modules of its own.
+        settings = load_settings(module_services={})
+        try:
+            with (
+                err.status("Starting a fleet …") as status,
+                local_fleet(Path(folder), settings=settings, announce=note) as fleet,
+            ):
+                status.stop()
+                return 0 if asyncio.run(script.play(fleet.settings, out)) else 1
+        except StopRequested:
+            return _INTERRUPTED
+
+
+def _load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("toolfleet_demo", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise SettingsError(f"The demo's script is missing: {path}.")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,20 @@
+"""Which command needs which of the optional libraries."""
+
+import importlib.util
+
+from toolfleet_registry.errors import SettingsError
+
+_LIBRARIES = {
+    "worker": ("aiohttp", "httpx_aiohttp"),
+    "flower": ("flower",),
+    "up": ("aiohttp", "httpx_aiohttp", "flower"),
+    "demo": ("aiohttp", "httpx_aiohttp", "flower"),
+}
+
+
+def need(command: str) -> None:
+    """Raise `SettingsError`, with what to install, if the command cannot run here."""
+    if missing := [name for name in _LIBRARIES[command] if importlib.util.find_spec(name) is None]:
+        raise SettingsError(
+            f"`toolfleet {command}` needs {' and '.join(missing)}, which an agent does not: pip install 'toolfleet[worker]'."
+        )

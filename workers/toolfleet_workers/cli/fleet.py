@@ -1,0 +1,30 @@
+"""`toolfleet up` and `demo`: a whole fleet on this machine."""
+
+import typer
+
+from toolfleet_workers.cli.extras import need
+
+
+def register(app: typer.Typer) -> None:
+    """Give the app the commands."""
+    app.command()(up)
+    app.command()(demo)
+
+
+def up() -> None:
+    """Run a whole fleet here, in the foreground: Redis, workers, beat, Flower; in a clone the example modules, too.
+
+    The other commands find it from this folder and those below. Its data lie in `.toolfleet/`.
+    """
+    need("up")
+    from toolfleet_workers.cli.up import run_up  # noqa: PLC0415 - only this command needs it
+
+    raise typer.Exit(run_up())
+
+
+def demo() -> None:
+    """Play an agent's day on a fleet of its own, which is gone afterwards. Runs from a clone of the project."""
+    need("demo")
+    from toolfleet_workers.cli.demo import run_demo  # noqa: PLC0415 - only this command needs it
+
+    raise typer.Exit(run_demo())

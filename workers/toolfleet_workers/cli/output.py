@@ -1,0 +1,90 @@
+"""What the command prints: results on stdout, everything about them on stderr."""
+
+import asyncio
+import contextlib
+import json
+import re
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any, NoReturn
+from urllib.parse import urlsplit
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+_PATIENCE_SECONDS = 1.0  # what is faster needs no sign of life
+# What comes from a module must not move the cursor, or worse. Line breaks and tabs do no harm.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def say(text: str) -> None:
+    """Print plain text on stdout, whatever is in it."""
+    out.print(plain(text), markup=False, emoji=False)
+
+
+def note(text: str, *, style: str | None = None) -> None:
+    """Print plain text on stderr."""
+    err.print(plain(text), markup=False, emoji=False, style=style)
+
+
+def fail(text: str, *, code: int) -> NoReturn:
+    """Print why on stderr, and end with `code`."""
+    note(text, style="red")
+    raise SystemExit(code)
+
+
+def say_json(value: Any) -> None:
+    """Print JSON on stdout, for programs: escaped, so that every character passes every pipe."""
+    typer.echo(json.dumps(value, indent=2))
+
+
+def plain(text: str) -> str:
+    """The text without control characters."""
+    return _CONTROL.sub("", text)
+
+
+def shown_url(url: str) -> str:
+    """The URL without a password that it may have."""
+    parts = urlsplit(url)
+    return url if parts.password is None else url.replace(f":{parts.password}@", ":**@", 1)
+
+
+def table(*columns: str) -> Table:
+    """A table for people, in which long values are folded and not cut off."""
+    made = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        made.add_column(column, overflow="fold")
+    return made
+
+
+def age(seconds: float | None) -> str:
+    """How long ago, in the largest unit that fits."""
+    if seconds is None:
+        return "-"
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+@asynccontextmanager
+async def progress(what: str) -> AsyncGenerator[None]:
+    """On a terminal, show what we are waiting for once that takes longer than a second."""
+    shown = asyncio.create_task(_show(what))
+    try:
+        yield
+    finally:
+        shown.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await shown
+
+
+async def _show(what: str) -> None:
+    if err.is_terminal:
+        await asyncio.sleep(_PATIENCE_SECONDS)
+        with err.status(plain(what)):
+            await asyncio.Event().wait()

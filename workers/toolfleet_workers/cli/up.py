@@ -1,0 +1,94 @@
+"""What `toolfleet up` does: start a fleet here, say what runs where, and stay until it is to end."""
+
+import asyncio
+import os
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from toolfleet import Caller, ModuleStatus, ToolDefinition, ToolFleet
+from toolfleet_registry.errors import FleetError
+from toolfleet_registry.runfile import FOLDER, RunFile, find_run_file
+from toolfleet_registry.settings import load_settings
+from toolfleet_tasks.queues import lane_of
+from toolfleet_workers.cli.output import note, out, plain, say, shown_url, table
+from toolfleet_workers.local import LocalFleet, local_fleet
+from toolfleet_workers.stop_signals import StopRequested
+
+_FLOWER_PORT = 5555  # its usual one; another if that is taken
+_OWNER = Caller(permission="owner", allowed_modules="*")
+_FAVOURITES = {"research.search_docs": "query=redis", "file_manager.list_documents": ""}
+# What each process of this folder decides for itself.
+_OWN_AFFAIRS = {"lane", "worker_concurrency", "drain_seconds", "loop_stall_seconds", "log_format", "log_level"}
+
+
+def run_up() -> int:
+    """Run a fleet in the working folder until a signal ends it. Returns the exit code."""
+    folder = Path.cwd()
+    if running := find_run_file(folder):
+        raise FleetError(f"A fleet is running here already (process {running.pid}): use it, or stop it first.")
+    settings = load_settings()
+    say("Starting a fleet …")
+    try:
+        with local_fleet(folder / FOLDER, settings=settings, flower_port=_FLOWER_PORT, announce=note) as fleet:
+            _stay(fleet, folder)
+    except StopRequested:
+        say("All has ended.")
+    return 0
+
+
+def _stay(fleet: LocalFleet, folder: Path) -> None:
+    try:
+        with _announced(fleet, folder):
+            asyncio.run(_introduce(fleet, folder))
+            fleet.watch()
+    except StopRequested:
+        say("Ending: the calls that run may finish. Once more, and they go back into their queues.")
+        raise
+
+
+@contextmanager
+def _announced(fleet: LocalFleet, folder: Path) -> Generator[None]:
+    """Let the other commands find the fleet while it runs."""
+    # Git must not see the data; the folder is ours alone.
+    (folder / FOLDER / ".gitignore").write_text("*\n")
+    values = fleet.settings.model_dump(mode="json", exclude_defaults=True, exclude=_OWN_AFFAIRS)
+    path = RunFile(pid=os.getpid(), settings=values, flower_url=fleet.flower_url).write(folder)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+async def _introduce(fleet: LocalFleet, folder: Path) -> None:
+    """Say what runs where, and how to try it."""
+    async with ToolFleet(settings=fleet.settings) as client:
+        statuses = await client.refresh()
+        tools = await client.tools(_OWNER)
+    say("")
+    say(f"Redis   {shown_url(str(fleet.settings.redis_url))}")
+    say(f"Flower  {fleet.flower_url}")
+    say(f"Logs    {folder / FOLDER / 'logs'}")
+    say("")
+    _print_modules(fleet, statuses)
+    if tools:
+        say(f"\nTry it, from another shell in this folder:\n\n  toolfleet tools list\n  {_example(tools)}\n")
+    say("The fleet is up. Ctrl-C ends it.")
+
+
+def _print_modules(fleet: LocalFleet, statuses: dict[str, ModuleStatus]) -> None:
+    shown = table("MODULE", "LANE", "TOOLS", "URL")
+    for name, status in statuses.items():
+        tools = str(status.tools) if status.ok else f"[red]{plain(status.error or '')}[/red]"
+        shown.add_row(name, lane_of(name, fleet.settings), tools, shown_url(fleet.settings.module_services[name]))
+    out.print(shown)
+
+
+def _example(tools: Sequence[ToolDefinition]) -> str:
+    """A command that is likely to work: a call of a tool that we know, else of the one that wants least."""
+    for tool in tools:
+        if tool.name in _FAVOURITES:
+            return f"toolfleet call {tool.name} {_FAVOURITES[tool.name]}".rstrip()
+    simplest = min(tools, key=lambda tool: sum(parameter.required for parameter in tool.parameters))
+    wanted = [f"{parameter.name}=…" for parameter in simplest.parameters if parameter.required]
+    return " ".join(["toolfleet call", simplest.name, *wanted])

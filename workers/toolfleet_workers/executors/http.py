@@ -1,0 +1,113 @@
+"""Runs a call over HTTP: one POST to the module that owns the tool, and what came of it.
+
+Nothing is sent twice. Whether the module can have seen the request is observed, never guessed from an error's class.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from http import HTTPStatus
+
+import httpx
+import structlog
+
+from toolfleet_registry.bodies import read_body
+from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable, InvalidToolName
+from toolfleet_registry.names import ToolName
+from toolfleet_registry.outcomes import Attempt, Outcome
+from toolfleet_workers.attempts import unsuccessful
+from toolfleet_workers.executors.connections import (
+    CONNECTION_ERRORS,
+    Connections,
+    Progress,
+    is_broken_reply,
+    origin,
+    why_not_connected,
+)
+from toolfleet_workers.executors.error_body import start_of_error
+from toolfleet_workers.executors.reply import judge_reply
+from toolfleet_workers.executors.request import build_request
+from toolfleet_workers.executors.statuses import judge_status
+
+log = structlog.get_logger(__name__)
+
+
+class HttpExecutor:
+    """`POST {url}/execute` to a call's module; `services` is module name -> base URL.
+
+    A reply of more than `max_reply_bytes`, as sent or unpacked, is not read further.
+    """
+
+    def __init__(self, services: Mapping[str, str], *, max_reply_bytes: int) -> None:
+        if max_reply_bytes <= 0:
+            raise ValueError(f"max_reply_bytes must be positive, not {max_reply_bytes}")
+        self._urls = {module: httpx.URL(f"{url.rstrip('/')}/execute") for module, url in services.items()}
+        self._max_reply_bytes = max_reply_bytes
+        self._connections = Connections()
+
+    async def execute(self, call: PublishedCall, *, seconds: float) -> Attempt:
+        """One attempt within `seconds`. Raises `TimeoutError` if they are over after the request was sent."""
+        request = self._prepare(call, seconds)
+        if isinstance(request, Attempt):
+            return request
+        progress = Progress()
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._attempt(call, request, progress)
+        except TimeoutError:
+            if progress.sent:
+                raise
+            return _not_sent(call, f"no connection within {max(seconds, 0):.3g}s")
+
+    async def aclose(self) -> None:
+        """Close all connections; a call that still waits for its reply ends as unknown."""
+        await self._connections.aclose()
+
+    def _prepare(self, call: PublishedCall, seconds: float) -> httpx.Request | Attempt:
+        try:
+            module = ToolName.parse(call.tool_name).module
+        except InvalidToolName as exc:
+            return unsuccessful(call, Outcome.PERMANENT, "invalid_tool_name", str(exc))
+        url = self._urls.get(module)
+        if url is None:
+            return unsuccessful(call, Outcome.PERMANENT, "unknown_module", f"Unknown module: {module}")
+        try:
+            return build_request(call, url, seconds=seconds)
+        except ValueError as exc:
+            text = f"Tool execution error: the arguments are not JSON: {exc}"
+            return unsuccessful(call, Outcome.PERMANENT, "invalid_arguments", text)
+
+    async def _attempt(self, call: PublishedCall, request: httpx.Request, progress: Progress) -> Attempt:
+        try:
+            async with self._connections.exchange(request, progress) as response:
+                return await self._judge(call, response)
+        except CONNECTION_ERRORS as exc:
+            cause = origin(exc)
+            log.warning("module_connection_failed", sent=progress.sent, error=f"{type(cause).__name__}: {cause}")
+            return _lost(call, exc) if progress.sent else _not_sent(call, why_not_connected(exc))
+
+    async def _judge(self, call: PublishedCall, response: httpx.Response) -> Attempt:
+        if response.status_code != HTTPStatus.OK:
+            return judge_status(call, response, await start_of_error(response))
+        try:
+            return judge_reply(call, await read_body(response, self._max_reply_bytes))
+        except BodyTooLarge as exc:
+            text = f"Tool execution error: the module's reply is larger than {exc.limit} bytes"
+            return unsuccessful(call, Outcome.UNKNOWN, "result_too_large", text)
+        except BodyUnreadable as exc:
+            text = f"Tool execution error: the module's reply is invalid: {exc}"
+            return unsuccessful(call, Outcome.UNKNOWN, "invalid_response", text)
+
+
+def _not_sent(call: PublishedCall, reason: str) -> Attempt:
+    text = f"Tool execution error: the module cannot be reached: {reason}"
+    return unsuccessful(call, Outcome.NOT_SENT, "module_unreachable", text)
+
+
+def _lost(call: PublishedCall, exc: BaseException) -> Attempt:
+    if is_broken_reply(exc):
+        text = "Tool execution error: the module's reply is invalid: not HTTP, or cut short"
+        return unsuccessful(call, Outcome.UNKNOWN, "invalid_response", text)
+    # Not module_unreachable: that code promises that nothing was executed.
+    text = "Tool execution error: the connection to the module was lost before it replied"
+    return unsuccessful(call, Outcome.UNKNOWN, "module_error", text)

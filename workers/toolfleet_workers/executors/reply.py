@@ -1,0 +1,88 @@
+"""A module's answer to `POST /execute`: read strictly, because what follows depends on it."""
+
+from typing import Any
+
+from pydantic import ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
+
+from toolfleet_registry.bodies import loads_strict
+from toolfleet_registry.contracts import EffectState, ModuleMessage, PublishedCall, ToolResult
+from toolfleet_registry.outcomes import Attempt, Outcome
+from toolfleet_workers.attempts import unsuccessful
+from toolfleet_workers.executors.error_text import readable
+
+
+class ModuleReply(ModuleMessage):
+    """What a module says about a call. Fields that we do not know are ignored: the effect has happened.
+
+    Of the fields that a `ToolResult` has beyond these, only `effect_state` is believed, and only where the module
+    says that it failed: nobody else can know. Any other value of it counts as absent.
+    """
+
+    model_config = ConfigDict(strict=True)
+
+    tool_name: str
+    success: bool
+    result: Any = None
+    error: str | None = None
+    effect_state: EffectState | None = None
+
+    @field_validator("effect_state", mode="before")
+    @classmethod
+    def _believe_known_states(cls, value: Any) -> Any:
+        return value if value in ("none", "done", "unknown") else None
+
+    @field_validator("error")
+    @classmethod
+    def _make_readable(cls, error: str | None) -> str | None:
+        return None if error is None else readable(error)
+
+    @model_validator(mode="after")
+    def _check(self, info: ValidationInfo) -> "ModuleReply":
+        if self.tool_name != info.context:
+            raise ValueError(f"it is for another tool, {readable(self.tool_name, max_bytes=_SHOWN)!r}")
+        if not self.success and not self.error:
+            raise ValueError("'success' is false and 'error' says nothing")
+        return self
+
+
+def judge_reply(call: PublishedCall, body: bytes) -> Attempt:
+    """What the body of a reply with status 200 means for the call."""
+    try:
+        reply = ModuleReply.model_validate(loads_strict(body), context=call.tool_name)
+    except ValidationError as exc:
+        return _unusable(call, _reason(exc))
+    except ValueError as exc:
+        return _unusable(call, str(exc))
+    if reply.success:
+        return Attempt(Outcome.SUCCESS, ToolResult.ok(call.tool_name, reply.result))
+    return _failure(call, reply)
+
+
+def _failure(call: PublishedCall, reply: ModuleReply) -> Attempt:
+    state = reply.effect_state or "unknown"
+    result = ToolResult(
+        tool_name=call.tool_name,
+        success=False,
+        result=reply.result,
+        error=reply.error,
+        error_code="module_error",
+        effect_state=state,
+        retryable=state == "none",
+    )
+    return Attempt(Outcome.FAILED, result)
+
+
+def _unusable(call: PublishedCall, reason: str) -> Attempt:
+    text = f"Tool execution error: the module's reply is invalid: {reason}"
+    return unsuccessful(call, Outcome.UNKNOWN, "invalid_response", text)
+
+
+def _reason(exc: ValidationError) -> str:
+    error = exc.errors(include_url=False, include_context=False, include_input=False)[0]
+    reason = error["msg"].removeprefix("Value error, ")
+    if error["loc"]:
+        return f"{error['loc'][0]!r}: {reason}"
+    return "it is not an object" if error["type"] == "model_type" else reason
+
+
+_SHOWN = 100  # bytes of a foreign name in a reason

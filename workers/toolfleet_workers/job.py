@@ -1,0 +1,141 @@
+"""One call in flight in the pool: from its acceptance to its end, within its limits."""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import structlog
+from billiard.einfo import ExceptionInfo
+from celery.exceptions import WorkerLostError, WorkerShutdown, WorkerTerminate
+
+from toolfleet_tasks.bridge import Bridge
+
+GRACE_SECONDS = 1.0  # for a cancelled coroutine to clean up, before it is left behind
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What Celery wants run, whom it wants told, and the limits in seconds."""
+
+    target: Callable[..., Any]
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    call_id: str | None
+    accepted: Callable[[int, float], object]
+    timed_out: Callable[[bool, float], object]
+    done: Callable[[Any], object]
+    failed: Callable[[ExceptionInfo], object]
+    soft_limit: float | None
+    hard_limit: float | None
+
+    @classmethod
+    def from_celery(
+        cls, target: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> Self:
+        """From the options of `BasePool.apply_async`; any of them may be missing or `None`."""
+        return cls(
+            target,
+            args,
+            kwargs,
+            call_id=options.get("correlation_id"),
+            accepted=options.get("accept_callback") or _ignore,
+            timed_out=options.get("timeout_callback") or _ignore,
+            done=options.get("callback") or _ignore,
+            failed=options.get("error_callback") or _ignore,
+            soft_limit=options.get("soft_timeout"),
+            hard_limit=options.get("timeout"),
+        )
+
+
+class Job:
+    """Runs one assignment. Celery keeps a weak reference to it, to call `terminate`."""
+
+    def __init__(self, assignment: Assignment, loop: asyncio.AbstractEventLoop) -> None:
+        self._assignment = assignment
+        self._loop = loop
+        self._bridge: Bridge[Any] = Bridge(assignment.target, *assignment.args, **assignment.kwargs)
+        self._timers: list[asyncio.TimerHandle] = []
+        self._is_running = False
+        self._is_cancelled = False
+
+    async def run(self) -> None:
+        """Run it to its end and tell Celery, unless it is killed: then its end is recorded elsewhere."""
+        self._is_running = True
+        self._tell(self._assignment.accepted, os.getpid(), time.monotonic())
+        try:
+            if not self._bridge.killed:  # else it was revoked before it began
+                self._start_timers()
+                await self._execute()
+        finally:
+            self._is_running = False
+            for timer in self._timers:
+                timer.cancel()
+
+    def terminate(self, signum: int | None = None) -> None:
+        """Kill it. At any time, from any thread, and from a signal handler that interrupts the loop or this very job."""
+        del signum
+        self._bridge.killed = True  # at once: what the job comes to in the meantime must not be stored
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._cancel)
+
+    async def _execute(self) -> None:
+        try:
+            outcome = await self._bridge
+        except (WorkerShutdown, WorkerTerminate):
+            raise
+        except BaseException as exc:  # noqa: BLE001 - whatever escapes the tracer; Celery hears of it here or never
+            if not self._bridge.killed:
+                self._tell(self._assignment.failed, _as_failure(exc))
+        else:
+            if not self._bridge.killed:
+                self._tell(self._assignment.done, outcome)
+
+    def _start_timers(self) -> None:
+        soft, hard = self._assignment.soft_limit, self._assignment.hard_limit
+        if soft:
+            self._timers.append(self._loop.call_later(soft, self._on_soft_limit, soft))
+        if hard:
+            self._timers.append(self._loop.call_later(hard, self._on_hard_limit, hard))
+
+    def _on_soft_limit(self, seconds: float) -> None:
+        if not self._bridge.killed and self._bridge.limit(seconds):
+            self._tell(self._assignment.timed_out, True, seconds)
+
+    def _on_hard_limit(self, seconds: float) -> None:
+        if not self._bridge.killed:
+            self._bridge.killed = True
+            self._tell(self._assignment.timed_out, False, seconds)  # Celery stores the failure and acks
+            self._cancel()
+
+    def _cancel(self) -> None:
+        if self._is_running and not self._is_cancelled:
+            self._is_cancelled = True
+            self._bridge.kill()
+            self._timers.append(self._loop.call_later(GRACE_SECONDS, self._abandon))
+
+    def _abandon(self) -> None:
+        log.warning("job_abandoned", call_id=self._assignment.call_id, grace_seconds=GRACE_SECONDS)
+        self._bridge.abandon()
+
+    def _tell(self, callback: Callable[..., object], *args: object) -> None:
+        """Celery's callbacks write to Redis and may fail; the job and its slot must not be lost with them."""
+        try:
+            callback(*args)
+        except Exception:
+            log.exception("job_callback_failed", call_id=self._assignment.call_id, callback=repr(callback))
+
+
+def _as_failure(exc: BaseException) -> ExceptionInfo:
+    """As in Celery's other pools, what is not an `Exception` (`SystemExit` above all) counts as a lost worker."""
+    if isinstance(exc, Exception):
+        return ExceptionInfo((type(exc), exc, exc.__traceback__))
+    return ExceptionInfo((WorkerLostError, WorkerLostError(repr(exc)), exc.__traceback__))
+
+
+def _ignore(*_: object) -> None:
+    """Nobody wants to be told."""

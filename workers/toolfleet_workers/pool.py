@@ -1,0 +1,222 @@
+"""Celery's worker pool on asyncio: thousands of calls in flight on the one thread of the worker's hub.
+
+The tracer, the requests and the consumer are Celery's own. A task body that blocks holds up every other call and the
+connection to the broker; the watchdog (`watchdog.py`) says which.
+"""
+
+import asyncio
+import contextvars
+import functools
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import structlog
+from celery.concurrency.base import BasePool
+
+from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.settings import Settings, load_settings
+from toolfleet_tasks.bridge import require_greenlet_stacks
+from toolfleet_workers.job import GRACE_SECONDS, Assignment, Job
+from toolfleet_workers.pump import Hub, Pump
+
+_CLOSE_SECONDS = 5.0  # for the runner to give back its connections
+
+log = structlog.get_logger(__name__)
+
+
+class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
+    """Set by `worker_pool = "toolfleet_workers.pool:AsyncioPool"`; for brokers with an event loop, Redis and RabbitMQ.
+
+    A soft limit is raised where the body waits, through task groups and HTTP clients, too. After a hard limit or
+    `revoke(terminate=True)` the coroutine is cancelled, and left behind if it does not end. A warm shutdown waits
+    `app.settings.drain_seconds` for running calls. Those that are cut off then, or by a cold shutdown, leave their
+    messages unacked, and Celery puts them back into their queues as it closes the connection. At the end the pool
+    awaits `app.runner.aclose()`, if there is such a method, on the loop that the calls ran on.
+    """
+
+    uses_semaphore = True
+    signal_safe = False
+    limit: int
+    pump: Pump
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._running: dict[Job, asyncio.Task[None]] = {}
+        self._waiting: deque[Job] = deque()
+        self._most_running = 0
+        self._completed = 0
+        self._hub: Hub | None = None
+        self._context = contextvars.copy_context()
+        self._is_stopping = False
+
+    def on_start(self) -> None:
+        """Make the loop. Raises `SettingsError` where the pool cannot work."""
+        if self.options.get("threads"):
+            raise SettingsError("AsyncioPool needs a broker with an event loop: Redis or RabbitMQ.")
+        require_greenlet_stacks()
+        self.pump = Pump()
+        self.pump.loop.set_exception_handler(_log_loop_error)
+
+    def register_with_event_loop(self, loop: Hub) -> None:
+        """Called by Celery at the start and after every reconnect."""
+        self._hub = loop
+        self.pump.attach(loop)
+
+    def on_apply(  # pyright: ignore[reportIncompatibleMethodOverride] # inferred there from an empty body
+        self,
+        target: Callable[..., Any],
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Job:
+        """Run `target` as soon as there is a slot. Options as in `BasePool.apply_async`; limits default to the worker's."""
+        limits = {name: options.get(name) or self.options.get(name) for name in ("soft_timeout", "timeout")}
+        job = Job(Assignment.from_celery(target, args or (), kwargs or {}, {**options, **limits}), self.pump.loop)
+        # Celery's semaphore guards the slots, but forgets the running calls when the broker's connection is lost.
+        self._waiting.append(job)
+        self._fill()
+        return job
+
+    def flush(self) -> None:
+        """Drop what has not begun: the connection that brought it is gone, and the broker will deliver it again."""
+        self._waiting.clear()
+
+    def terminate_job(self, pid: int, signal: int | None = None) -> None:
+        """Nothing: there is one process for all, and Celery's request terminates the job as well."""
+
+    def grow(self, n: int = 1) -> None:
+        """Allow `n` more calls in flight."""
+        self.limit += n
+        slots = self._slots
+        slots.initial_value += n
+        for _ in range(n):  # its own `grow` gives each new slot away twice
+            slots.release()
+        self._fill()
+
+    def shrink(self, n: int = 1) -> None:
+        """Allow `n` fewer calls in flight; running ones are left to end."""
+        self.limit = max(self.limit - n, 0)
+        self._slots.shrink(n)
+
+    def on_stop(self) -> None:
+        """Warm shutdown: let running calls end."""
+        if self._state == self.RUN:
+            return  # a signal handler's cold shutdown: the calls are killed by now, and `on_terminate` will follow
+        self._stop(self._settings.drain_seconds)
+
+    def on_terminate(self) -> None:
+        """Cold shutdown: cut running calls off."""
+        self._stop(0)
+
+    def _get_info(self) -> dict[str, Any]:
+        info: dict[str, Any] = super()._get_info()
+        return info | {
+            "in-flight": len(self._running),
+            "max-in-flight": self._most_running,
+            "completed": self._completed,
+        }
+
+    @property
+    def _settings(self) -> Settings:
+        settings: Settings | None = getattr(self.app, "settings", None)
+        return load_settings() if settings is None else settings
+
+    @property
+    def _slots(self) -> "_Slots":
+        slots: _Slots = self.options["semaphore"]
+        return slots
+
+    def _fill(self) -> None:
+        while self._waiting and self.active and len(self._running) < self.limit:
+            self._begin(self._waiting.popleft())
+
+    def _begin(self, job: Job) -> None:
+        # Contexts of its own: what another job has bound is current here, if its end made room for this one.
+        task = self.pump.loop.create_task(job.run(), context=self._context.copy())
+        self._running[job] = task
+        self._most_running = max(self._most_running, len(self._running))
+        task.add_done_callback(functools.partial(self._end, job), context=self._context.copy())
+
+    def _end(self, job: Job, task: asyncio.Task[None]) -> None:
+        del self._running[job]
+        self._completed += 1
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):  # a worker's shutdown is on its way up already
+            log.error("job_broken", exc_info=error)
+        self._fill()
+        self._slots.release()
+
+    def _stop(self, seconds: float) -> None:
+        if self._is_stopping:
+            return  # a signal handler has interrupted the wait below; what it killed ends there
+        self._is_stopping = True
+        if self._hub is not None:
+            self.pump.attach(self._hub)  # a hub that has lost its connection has a new poller
+        self._drain(seconds)
+        if self._running:
+            log.warning("calls_cut_off", calls=len(self._running), drain_seconds=seconds)
+            for job in tuple(self._running):
+                job.terminate()
+            self._drain(2 * GRACE_SECONDS)
+        self.pump.run(_close_runner(getattr(self.app, "runner", None)))
+        self.pump.close()
+
+    def _drain(self, seconds: float) -> None:
+        """Let running calls end, and Celery ack them, for at most `seconds`."""
+        ends_at = time.monotonic() + seconds
+        self.pump.wake(after=seconds)
+        while self._running and (left := ends_at - time.monotonic()) > 0:
+            if self._hub is None:
+                self.pump.run(_wait(self._running.values(), left))
+            else:
+                self._turn(self._hub)
+        if self._hub is not None:
+            self.pump.wake(after=0)
+            self._turn(self._hub)  # the last acks
+
+    def _turn(self, hub: Hub) -> None:
+        try:
+            hub.run_once()
+        except Exception as exc:  # noqa: BLE001 - callbacks of a connection that breaks; calls may still end without it
+            log.warning("drain_without_broker", error=repr(exc))
+            self._hub = None
+
+
+class _Slots(Protocol):
+    """The part of kombu's semaphore that is used here."""
+
+    initial_value: int
+
+    def release(self) -> None:
+        """Give a slot to the next request that waits, or keep it."""
+        ...
+
+    def shrink(self, n: int) -> None:
+        """Take away free slots."""
+        ...
+
+
+async def _wait(tasks: Iterable[asyncio.Task[None]], seconds: float) -> None:
+    await asyncio.wait(tasks, timeout=seconds)
+
+
+async def _close_runner(runner: object) -> None:
+    aclose: Callable[[], Coroutine[Any, Any, None]] | None = getattr(runner, "aclose", None)
+    if aclose is None:
+        return
+    closing = asyncio.create_task(aclose())
+    await asyncio.wait({closing}, timeout=_CLOSE_SECONDS)
+    if not closing.done():
+        log.warning("runner_not_closed", waited_seconds=_CLOSE_SECONDS)
+    elif error := closing.exception():
+        log.error("runner_not_closed", exc_info=error)
+
+
+def _log_loop_error(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    log.error("loop_error", message=context["message"], source=_source(context), exc_info=context.get("exception"))
+
+
+def _source(context: Mapping[str, Any]) -> str:
+    return repr(context.get("task") or context.get("future") or context.get("handle") or context.get("asyncgen"))

@@ -1,0 +1,75 @@
+"""The programs that a fleet on one machine consists of."""
+
+import signal
+import sys
+from pathlib import Path
+
+from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
+from toolfleet_tasks.queues import Lane
+from toolfleet_workers.child import Program
+from toolfleet_workers.commands import beat_command, flower_command, worker_command
+from toolfleet_workers.environment import environment_of
+from toolfleet_workers.examples import Example
+from toolfleet_workers.ports import LOOPBACK
+from toolfleet_workers.readiness import is_redis, says, serves
+from toolfleet_workers.redis_server import STOP_SECONDS, redis_command
+
+# Python buffers what goes to a file: a log would lag behind, and lose its end in a crash.
+_UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
+_MODULE_GRACE_SECONDS = 5  # the workers have ended by then, so nobody waits for what a module still does
+
+
+def redis_program(folder: Path, port: int, *, lock: int) -> Program:
+    """Redis with its data in `folder`. It inherits the folder's lock: nobody may start another on the same data."""
+    return Program(
+        "redis",
+        redis_command(folder, port),
+        is_ready=is_redis(port),
+        pass_fds=(lock,),
+        patience_seconds=STOP_SECONDS,
+    )
+
+
+def example_program(example: Example, port: int, files: Path) -> Program:
+    """One of the example modules; users' files lie under `files`."""
+    grace = f"--timeout-graceful-shutdown={_MODULE_GRACE_SECONDS}"
+    return Program(
+        example.name,
+        [sys.executable, "-m", "uvicorn", example.app, "--host", LOOPBACK, "--port", str(port), grace],
+        is_ready=serves(port, "/health"),
+        env={"FILE_MANAGER_ROOT": str(files), **_UNBUFFERED},
+        cwd=example.folder,
+        patience_seconds=_MODULE_GRACE_SECONDS * 2,
+    )
+
+
+def worker_program(lane: Lane, settings: Settings) -> Program:
+    """A worker of a lane. It ends when its calls have, which it limits itself; SIGQUIT puts them back into the queue."""
+    return Program(
+        f"worker-{lane}",
+        worker_command(lane),
+        is_ready=says("toolfleet worker ready"),
+        env={**environment_of(settings.model_copy(update={"lane": lane})), **_UNBUFFERED},
+        patience_seconds=settings.drain_seconds + HARD_LIMIT_MARGIN,
+        hurry_signal=signal.SIGQUIT,
+    )
+
+
+def beat_program(settings: Settings) -> Program:
+    """Beat. The last line of what it prints at its start says how long it sleeps at most."""
+    return Program(
+        "beat",
+        beat_command(),
+        is_ready=says("maxinterval ->"),
+        env={**environment_of(settings), **_UNBUFFERED},
+    )
+
+
+def flower_program(settings: Settings, port: int) -> Program:
+    """Flower, for this machine only."""
+    return Program(
+        "flower",
+        flower_command(LOOPBACK, port),
+        is_ready=serves(port, "/healthcheck"),
+        env={**environment_of(settings), **_UNBUFFERED},
+    )

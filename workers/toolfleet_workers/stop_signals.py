@@ -1,0 +1,73 @@
+"""SIGINT, SIGTERM and SIGHUP as a request to end in good order, and a second one as loss of patience."""
+
+import signal
+from collections.abc import Generator
+from contextlib import contextmanager
+from types import FrameType
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class StopRequested(KeyboardInterrupt):
+    """Somebody asks us to end. As for Ctrl-C, no `except Exception` stops it."""
+
+
+class StopSignals:
+    """What has been asked of us so far.
+
+    Raises from within the handler only where `interrupts` allows it: raised at any other moment, it could tear a child
+    that was just started out of our sight.
+    """
+
+    def __init__(self) -> None:
+        self._asked = 0
+        self._may_raise = False
+
+    @property
+    def in_hurry(self) -> bool:
+        """Whether we were asked more than once."""
+        return self._asked > 1
+
+    def check(self) -> None:
+        """Raise `StopRequested` if we were asked to end."""
+        if self._asked:
+            raise StopRequested
+
+    @contextmanager
+    def interrupts(self) -> Generator[None]:
+        """In here `StopRequested` is raised as soon as we are asked."""
+        self.check()
+        self._may_raise = True
+        try:
+            yield
+        finally:
+            self._may_raise = False
+
+    @contextmanager
+    def held(self) -> Generator[None]:
+        """In here, within `interrupts`, we are not interrupted; a request is raised at the end."""
+        before, self._may_raise = self._may_raise, False
+        try:
+            yield
+        finally:
+            self._may_raise = before
+        if before:
+            self.check()
+
+    def take(self, _signum: int, _frame: FrameType | None) -> None:
+        """The handler."""
+        self._asked += 1
+        if self._may_raise:
+            raise StopRequested
+
+
+@contextmanager
+def stop_signals() -> Generator[StopSignals]:
+    """Take the signals over, and give them back at the end. Main thread only."""
+    signals = StopSignals()
+    before = {signum: signal.signal(signum, signals.take) for signum in _SIGNALS}
+    try:
+        yield signals
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)

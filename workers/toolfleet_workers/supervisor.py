@@ -1,0 +1,112 @@
+"""Keeps the processes of a fleet alive: starts them, waits until they are ready, restarts them, ends them in order."""
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import structlog
+
+from toolfleet_workers.child import DEATHS, DEATHS_WINDOW_SECONDS, Child, Program
+from toolfleet_workers.warden import Warden
+
+_HURRY_SECONDS = 3.0  # for a child to end on its own, once somebody has lost patience
+_LOOK_SECONDS = 0.05
+
+log = structlog.get_logger(__name__)
+
+
+class Supervisor:
+    """The children of a fleet, in the groups in which they were started; they end in the reverse order.
+
+    Belongs to the main thread, as `spawn` does. `stop` must be called; should we be killed, the warden ends them.
+    """
+
+    def __init__(self, logs: Path, *, announce: Callable[[str], None]) -> None:
+        self._logs = logs
+        self._announce = announce
+        self._groups: list[list[Child]] = []
+        self._warden = Warden()
+
+    @property
+    def children(self) -> list[Child]:
+        """All of them, in the order of their start."""
+        return [child for group in self._groups for child in group]
+
+    def start(self, programs: Sequence[Program]) -> list[Child]:
+        """Start a group. Does not wait for it."""
+        group: list[Child] = []
+        self._groups.append(group)
+        for program in programs:
+            group.append(Child(program, self._logs / f"{program.name}.log"))
+            self._warden.watch(group[-1].pid)
+        return group
+
+    def wait_ready(self, children: Sequence[Child], *, seconds: float, look: Callable[[], None]) -> None:
+        """Return when all of them are. Raises `ChildFailed`; `look` is called all the while, and may raise."""
+        waiting = list(children)
+        give_up_at = time.monotonic() + seconds
+        while waiting:
+            look()
+            for child in list(waiting):
+                if self._is_ready(child):
+                    waiting.remove(child)
+            if waiting and time.monotonic() > give_up_at:
+                raise waiting[0].failure(f"was not ready within {seconds:g} s")
+            time.sleep(_LOOK_SECONDS if waiting else 0)
+
+    def tend(self) -> None:
+        """Look after everybody once: who has ended is restarted, a little later. Raises `ChildFailed` if in vain."""
+        now = time.monotonic()
+        for child in self.children:
+            if child.restart_at is None:
+                if child.exit_code is not None:
+                    self._bury(child, now)
+            elif now >= child.restart_at:
+                child.restart()
+                self._warden.watch(child.pid)
+
+    def stop(self, *, in_hurry: Callable[[], bool]) -> None:
+        """End all, the last group first, each within its patience; with less of it as soon as `in_hurry` says so."""
+        for group in reversed(self._groups):
+            _end(group, in_hurry=in_hurry)
+            for child in group:
+                self._warden.release(child.pid)
+        self._groups.clear()
+        self._warden.close()
+
+    def _is_ready(self, child: Child) -> bool:
+        if child.exit_code is not None:
+            raise child.failure(f"ended with exit code {child.exit_code} instead of starting")
+        if not child.program.is_ready(child):
+            return False
+        self._announce(f"{child.name} is ready")
+        return True
+
+    def _bury(self, child: Child, now: float) -> None:
+        code = child.exit_code
+        child.kill()  # what it has left behind
+        self._warden.release(child.pid)
+        log.warning("child_ended", name=child.name, exit_code=code, log=str(child.log_path))
+        if not child.plan_restart(now):
+            raise child.failure(f"ended {DEATHS} times within {DEATHS_WINDOW_SECONDS:g} s, last with exit code {code}")
+        self._announce(f"{child.name} ended with exit code {code} and is started again; its log is {child.log_path}")
+
+
+def _end(group: Sequence[Child], *, in_hurry: Callable[[], bool]) -> None:
+    started = time.monotonic()
+    hurried_at: float | None = None
+    for child in group:
+        child.send(signal.SIGTERM)
+    while alive := [child for child in group if child.exit_code is None]:
+        now = time.monotonic()
+        if hurried_at is None and in_hurry():
+            hurried_at = now
+            for child in alive:
+                child.send(child.program.hurry_signal)
+        for child in alive:
+            if now - started > child.program.patience_seconds or (hurried_at and now - hurried_at > _HURRY_SECONDS):
+                child.kill()
+        time.sleep(_LOOK_SECONDS)
+    for child in group:
+        child.kill()  # what it has left behind
