@@ -1,5 +1,6 @@
 """The Markdown documents below a folder, and the sections that their headings make."""
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator
@@ -37,8 +38,9 @@ def read_documents(root: Path) -> list[Document]:
     for path in _paths(root):
         if len(documents) == _MAX_DOCUMENTS:
             break
-        if path.stat().st_size <= _MAX_DOCUMENT_BYTES:
-            documents.append(Document(path.relative_to(root).as_posix(), path.read_text("utf-8", "replace")))
+        with contextlib.suppress(OSError):  # it was deleted a moment ago, or is not ours to read
+            if path.stat().st_size <= _MAX_DOCUMENT_BYTES:
+                documents.append(Document(path.relative_to(root).as_posix(), path.read_text("utf-8", "replace")))
     return documents
 
 

@@ -69,7 +69,8 @@ class UserFiles:
         name = _checked(name)
         if len(data) > self.max_bytes:
             raise ToolError(f"{name!r} would have {len(data)} bytes; {self.max_bytes} are allowed.")
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):  # what exists is judged when it is opened
+            self.folder.mkdir(mode=0o700, parents=True)
         with self._opened() as folder:
             present = {entry.name for entry in _entries(folder)}
             if name not in present and len(present) >= self.max_files:

@@ -68,9 +68,10 @@ class ToolFleet:
     async def __aenter__(self) -> Self:
         url = str(self._settings.redis_url)
         self._redis = Redis.from_url(url, socket_timeout=_REDIS_SECONDS, socket_connect_timeout=_REDIS_SECONDS)
+        self._news = asyncio.Event()
         cache = ManifestCache(self._redis, ttl_seconds=self._settings.manifest_ttl_seconds)
         self._catalog = Catalog(self._settings, cache)
-        self._inbox = Inbox(self._redis, url, news={keys.MANIFESTS_CHANGED: self._reload_soon})
+        self._inbox = Inbox(self._redis, url, news={keys.MANIFESTS_CHANGED: self._news.set})
         self._publisher = Publisher(make_app(self._settings, stores_results=False))
         try:
             await self._catalog.ensure()
@@ -78,6 +79,7 @@ class ToolFleet:
             await self._close()
             raise
         self._inbox.start()
+        self._spawn(self._follow_news())
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -211,15 +213,14 @@ class ToolFleet:
         task.add_done_callback(self._background.discard)
         return task
 
-    def _reload_soon(self) -> None:
-        """A worker has stored other manifests, or may have while we were not listening."""
-        self._spawn(self._reload())
-
-    async def _reload(self) -> None:
-        try:
-            await self._catalog.load()
-        except FleetUnavailable as exc:
-            log.warning("manifests_not_reloaded", error=str(exc))
+    async def _follow_news(self) -> None:
+        """Take over manifests when a worker has stored other ones, or may have while we were not listening."""
+        while await self._news.wait():
+            self._news.clear()
+            try:
+                await self._catalog.load()
+            except FleetUnavailable as exc:
+                log.warning("manifests_not_reloaded", error=str(exc))
 
     async def _close(self) -> None:
         for task in self._background:

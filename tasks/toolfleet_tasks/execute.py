@@ -83,5 +83,5 @@ def _final(task: Task, call: PublishedCall, attempt: Attempt, started_at: float)
         duration_ms=round((now - started_at) * 1000, 1),
         worker=task.request.hostname,
     )
-    repeatable = attempt.result.retryable or is_repeatable(attempt.outcome, call.effect)
+    repeatable = attempt.result.retryable or is_repeatable(attempt, call.effect)
     return attempt.result.model_copy(update={"audit": audit, "retryable": repeatable})

@@ -26,7 +26,7 @@ def configure_logs(settings: Settings) -> None:
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
-        cache_logger_on_first_use=True,
+        cache_logger_on_first_use=False,  # a test or an agent may configure structlog anew
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(

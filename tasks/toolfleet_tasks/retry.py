@@ -8,6 +8,9 @@
 | permanent    | never                                          | no, and useless                   |
 | failed       | if the effect is undeclared, read, idempotent  | if it is read or idempotent       |
 | unknown      | if the effect is read or idempotent            | if it is read or idempotent       |
+
+A module that fails may state its `effect_state`: after `none` everybody may repeat, after `done` an undeclared tool is
+not retried.
 """
 
 import random
@@ -20,16 +23,19 @@ MAX_ATTEMPTS = 2
 _SHORTEST_DELAY, _LONGEST_JITTER = 0.1, 0.9  # seconds: long enough for a restart of a connection, short for a person
 
 
-def is_repeatable(outcome: Outcome, effect: Effect | None) -> bool:
+def is_repeatable(attempt: Attempt, effect: Effect | None) -> bool:
     """Whether repeating the call cannot double an effect."""
-    if outcome in {Outcome.NOT_SENT, Outcome.TURNED_AWAY}:
+    if attempt.outcome in {Outcome.NOT_SENT, Outcome.TURNED_AWAY}:
         return True
-    return outcome in {Outcome.FAILED, Outcome.UNKNOWN} and effect in {"read", "idempotent"}
+    if attempt.outcome not in {Outcome.FAILED, Outcome.UNKNOWN}:
+        return False
+    return effect in {"read", "idempotent"} or attempt.result.effect_state == "none"
 
 
-def is_retried(outcome: Outcome, effect: Effect | None) -> bool:
+def is_retried(attempt: Attempt, effect: Effect | None) -> bool:
     """Whether the fleet itself tries such an attempt once more."""
-    return is_repeatable(outcome, effect) or (outcome is Outcome.FAILED and effect is None)
+    undeclared = attempt.outcome is Outcome.FAILED and effect is None and attempt.result.effect_state != "done"
+    return undeclared or is_repeatable(attempt, effect)
 
 
 def retry_delay(
@@ -40,7 +46,7 @@ def retry_delay(
     `attempts` counts those made, this one included; `longest` is what the broker allows a message to be held. The
     module's own Retry-After is honoured up to 30 s; a delay that does not fit the time left means no retry.
     """
-    if attempts >= MAX_ATTEMPTS or not is_retried(attempt.outcome, effect):
+    if attempts >= MAX_ATTEMPTS or not is_retried(attempt, effect):
         return None
     delay = _jitter() if attempt.retry_after_seconds is None else attempt.retry_after_seconds
     fits = delay < seconds_left and delay <= min(longest, LONGEST_RETRY_DELAY)

@@ -1,5 +1,6 @@
 """`fetch_webpage`: what it reads, and where it refuses to go. The web is a server on the loopback interface."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from ipaddress import ip_address
@@ -264,6 +265,21 @@ async def test_a_host_with_one_private_address_is_refused(site: WebSite, fetcher
     with pytest.raises(ToolError, match=r"There is no host 'unknown\.example'"):
         await asked.fetch(url(site, "/", "unknown.example"))
     assert site.asked == []
+
+
+async def test_tls_is_spoken_with_the_host_that_was_asked_for(fetcher: PageFetcher) -> None:
+    """The handshake names the host and not its address, so it is the host's certificate that is checked."""
+    hello = asyncio.Queue[bytes]()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        hello.put_nowait(await reader.read(2000))
+        writer.close()
+
+    async with await asyncio.start_server(listen, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(ToolError, match="cannot be fetched"):
+            await replace(fetcher, resolve=known_as(owls="127.0.0.1")).fetch(f"https://owls.example:{port}/")
+    assert b"owls.example" in hello.get_nowait()
 
 
 async def test_no_proxy_of_the_environment_is_used(

@@ -144,9 +144,15 @@ def test_deleting_a_link_leaves_its_target(files: UserFiles, outside: Path) -> N
     assert outside.read_text() == "secret"
 
 
-def test_a_link_in_place_of_a_users_folder_is_refused(settings: FileSettings, files: UserFiles) -> None:
-    """A folder that leads to another user's, or out of the root, is nobody's."""
-    (settings.root / "eve").symlink_to(files.folder)
+@pytest.mark.parametrize("target", ["ada", "..", "nowhere", None])  # None: a file
+def test_a_link_in_place_of_a_users_folder_is_refused(
+    settings: FileSettings, files: UserFiles, target: str | None
+) -> None:
+    """A folder that leads to another user's, or out of the root, is nobody's; so is what is no folder at all."""
+    if target:
+        (settings.root / "eve").symlink_to(target)
+    else:
+        (settings.root / "eve").touch()
     eve = UserFiles.of("eve", settings)
     uses: list[Callable[[], object]] = [
         lambda: eve.read("own.txt"),

@@ -1,55 +1,16 @@
 """One Redis, one module and one worker for all tests of a file that do not break them."""
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
 
 import pytest
-from aiohttp import web
 
 from support.fleet import TestBed, WorkerProcess
-from support.module_server import ModuleServer, Request, serve
+from support.module_server import ModuleServer, serve
+from support.owls import make_module
 from toolfleet import Caller, ToolFleet
 from toolfleet_workers.redis_server import redis_server
 
 OWNER = Caller(user_id="ada", permission="owner", allowed_modules="*")
-
-
-async def echo(request: Request) -> dict[str, Any]:
-    return {"success": True, "result": request["arguments"]}
-
-
-async def nap(request: Request) -> dict[str, Any]:
-    await asyncio.sleep(request["arguments"].get("seconds", 1))
-    return {"success": True, "result": "awake"}
-
-
-async def fail(request: Request) -> dict[str, Any]:
-    return {"success": False, "error": "I cannot."}
-
-
-async def turn_away(request: Request) -> web.Response:
-    return web.Response(status=503, headers={"Retry-After": "0"}, text="later")
-
-
-async def hang_up(request: Request) -> web.StreamResponse:
-    """Answers half of what it promises: the effect may have happened."""
-    return web.Response(status=200, headers={"Content-Type": "application/json"}, text='{"tool_name": ')
-
-
-def make_module(name: str = "owls") -> ModuleServer:
-    module = ModuleServer(name)
-    module.add("echo", echo, effect="read")
-    module.add("nap", nap, effect="read")
-    module.add("nap_once", nap, effect="once")
-    module.add("brief_nap", nap, effect="once", timeout_seconds=0.3)
-    module.add("fail", fail)
-    module.add("fail_once", fail, effect="once")
-    module.add("turn_away", turn_away, effect="once")
-    module.add("garble", hang_up, effect="once")
-    module.add("garble_read", hang_up, effect="read")
-    module.add("admin_only", echo, required_permission="admin")
-    return module
 
 
 @pytest.fixture(scope="module")

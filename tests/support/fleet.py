@@ -2,7 +2,7 @@
 
 import signal
 import subprocess
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,20 +53,30 @@ class TestBed:
 
     @contextmanager
     def worker(self, *, lane: str = "all", **settings: object) -> Generator[WorkerProcess]:
-        """A worker process of the lane; stopped at the end, and its log shown if that did not go well."""
-        log = self.folder / f"worker-{lane}-{len(list(self.folder.iterdir()))}.log"
-        env = environment_of(self.settings.model_copy(update={"lane": lane, **settings}))
-        with log.open("wb") as output:
-            process = spawn(worker_command("all"), env={**env, "PYTHONUNBUFFERED": "1"}, output=output)
-        worker = WorkerProcess(process, log)
-        try:
-            wait_until_sync(
-                lambda: "toolfleet worker ready" in worker.said() or process.poll() is not None, "the worker is ready"
-            )
-            assert process.poll() is None, worker.said()
+        """A worker process of the lane."""
+        own = self.settings.model_copy(update={"lane": lane, **settings})
+        with program(
+            self, worker_command("all"), f"worker-{lane}", ready="toolfleet worker ready", settings=own
+        ) as worker:
             yield worker
-        except BaseException:
-            print(worker.said())  # noqa: T201 - pytest shows it beside the failure
-            raise
-        finally:
-            stop(process, patience_seconds=STOP_SECONDS)
+
+
+@contextmanager
+def program(
+    bed: TestBed, command: Sequence[str], name: str, *, ready: str, settings: Settings | None = None
+) -> Generator[WorkerProcess]:
+    """A process of the fleet that has said `ready`; stopped at the end, and its log shown if that did not go well."""
+    log = bed.folder / f"{name}-{len(list(bed.folder.iterdir()))}.log"
+    env = {**environment_of(settings or bed.settings), "PYTHONUNBUFFERED": "1"}
+    with log.open("wb") as output:
+        process = spawn(command, env=env, output=output)
+    started = WorkerProcess(process, log)
+    try:
+        wait_until_sync(lambda: ready in started.said() or process.poll() is not None, f"{name} is ready")
+        assert process.poll() is None, started.said()
+        yield started
+    except BaseException:
+        print(started.said())  # noqa: T201 - pytest shows it beside the failure
+        raise
+    finally:
+        stop(process, patience_seconds=STOP_SECONDS)

@@ -24,6 +24,7 @@ class ModuleServer:
     requests: list[Request] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     interrupted: list[Request] = field(default_factory=list)
+    looks: int = 0
     running: int = 0
     most_running: int = 0
     url: str = ""
@@ -46,6 +47,7 @@ class ModuleServer:
         return [request for request in self.requests if request["tool_name"] == f"{self.name}.{method}"]
 
     async def manifest(self, _: web.Request) -> web.Response:
+        self.looks += 1
         return web.json_response({"module_name": self.name, "description": "", "tools": self.definitions})
 
     async def execute(self, request: web.Request) -> web.StreamResponse:

@@ -9,15 +9,13 @@ from typing import Any, NoReturn
 import aiohttp
 from celery import Celery, Task, current_task
 from celery.exceptions import SoftTimeLimitExceeded
-from kombu import Queue
+from kombu.entity import Queue
 
+from support.pool_worker import QUEUE, REDIS_VARIABLE
 from toolfleet_registry.settings import load_settings
 from toolfleet_tasks import guard
 from toolfleet_tasks.bridge import bridged
 from toolfleet_workers import bootsteps
-
-QUEUE = "tools.pool"
-REDIS_VARIABLE = "POOL_APP_REDIS_URL"
 
 _mark: ContextVar[str | None] = ContextVar("mark", default=None)
 _gathered: set[str] = set()
@@ -32,46 +30,23 @@ class Runner:
         print("runner closed", flush=True)  # noqa: T201
 
 
-app: Any = Celery("pool", broker=os.environ.get(REDIS_VARIABLE), backend=os.environ.get(REDIS_VARIABLE))
-app.settings = load_settings()
-app.runner = Runner()
-app.conf.update(
-    broker_connection_retry_on_startup=True,
-    task_acks_late=True,
-    task_default_queue=QUEUE,
-    task_queues=[Queue(QUEUE)],
-    task_track_started=True,
-    worker_pool="toolfleet_workers.pool:AsyncioPool",
-    worker_pool_restarts=True,
-    worker_prefetch_multiplier=1,
-    worker_redirect_stdouts=False,
-    worker_send_task_events=True,
-    broker_transport_options={"max_connections": 100, "priority_steps": [0]},
-    result_expires=600,
-)
-bootsteps.install(app)
-guard.install(app)
-
-
-@app.task(name="pool.sleep")
 @bridged
 async def sleep(seconds: float) -> float:
     await asyncio.sleep(seconds)
     return seconds
 
 
-@app.task(name="pool.echo", bind=True)
 @bridged
 async def echo(task: Task, pauses: int) -> list[str]:
     """The ids that the task sees before, between and after its pauses."""
-    seen = [current_task.request.id, task.request.id]
+    current: Any = current_task
+    seen = [current.request.id, task.request.id]
     for pause in range(pauses):
         await asyncio.sleep(0.01 * (pause + 1))
-        seen += [current_task.request.id, task.request.id]
+        seen += [current.request.id, task.request.id]
     return seen
 
 
-@app.task(name="pool.mark")
 @bridged
 async def mark(value: str) -> list[str | None]:
     """What the context variable held before it was set, and after a pause."""
@@ -81,7 +56,6 @@ async def mark(value: str) -> list[str | None]:
     return [before, _mark.get()]
 
 
-@app.task(name="pool.gather")
 @bridged
 async def gather(call: str, calls: int, seconds: float) -> int:
     """Wait until `calls` calls are inside, then `seconds` more."""
@@ -93,7 +67,6 @@ async def gather(call: str, calls: int, seconds: float) -> int:
     return len(_gathered)
 
 
-@app.task(name="pool.careful")
 @bridged
 async def careful() -> str:
     """Return in spite of the soft limit, after a pause."""
@@ -106,7 +79,6 @@ async def careful() -> str:
     return "never interrupted"
 
 
-@app.task(name="pool.group")
 @bridged
 async def group(url: str) -> None:
     """Ask for one page four times over, in a task group."""
@@ -115,14 +87,12 @@ async def group(url: str) -> None:
             children.create_task(_fetch(session, url))
 
 
-@app.task(name="pool.request")
 @bridged
 async def request(url: str) -> str:
     async with aiohttp.ClientSession() as session:
         return await _fetch(session, url)
 
 
-@app.task(name="pool.stubborn")
 @bridged
 async def stubborn() -> NoReturn:
     """Swallow every cancellation, and the closing of the coroutine as well."""
@@ -133,7 +103,6 @@ async def stubborn() -> NoReturn:
             await asyncio.sleep(0)
 
 
-@app.task(name="pool.delegating")
 @bridged
 async def delegating() -> str:
     """Wait for a child task that swallows its cancellation, and return as if nothing had happened."""
@@ -141,20 +110,17 @@ async def delegating() -> str:
     return "not limited"
 
 
-@app.task(name="pool.fail")
 @bridged
 async def fail() -> NoReturn:
     await asyncio.sleep(0)
     raise ValueError("no")
 
 
-@app.task(name="pool.leave")
 @bridged
 async def leave() -> NoReturn:
     raise SystemExit(3)
 
 
-@app.task(name="pool.cancel_itself")
 @bridged
 async def cancel_itself() -> None:
     this = asyncio.current_task()
@@ -163,7 +129,6 @@ async def cancel_itself() -> None:
     await asyncio.sleep(60)
 
 
-@app.task(name="pool.retry", bind=True)
 @bridged
 async def retry(task: Task) -> NoReturn:
     """Fail, once more a little later, and then for good."""
@@ -171,7 +136,6 @@ async def retry(task: Task) -> NoReturn:
     raise task.retry(exc=ValueError("still no"), countdown=0.1, max_retries=1)
 
 
-@app.task(name="pool.block")
 @bridged
 async def block(seconds: float) -> None:
     """Do what no task body may do."""
@@ -188,3 +152,43 @@ async def _unimpressed() -> None:
         await asyncio.sleep(60)
     except asyncio.CancelledError:
         await asyncio.sleep(0)
+
+
+app: Any = Celery("pool", broker=os.environ.get(REDIS_VARIABLE), backend=os.environ.get(REDIS_VARIABLE))
+app.settings = load_settings()
+app.runner = Runner()
+app.lane = "slow"
+app.conf.update(
+    broker_connection_retry_on_startup=True,
+    task_acks_late=True,
+    task_default_queue=QUEUE,
+    task_queues=[Queue(QUEUE)],
+    task_track_started=True,
+    worker_pool="toolfleet_workers.pool:AsyncioPool",
+    worker_pool_restarts=True,
+    worker_prefetch_multiplier=1,
+    worker_redirect_stdouts=False,
+    worker_send_task_events=True,
+    # A worker that ends waits for the answer to its last question for messages: by default for up to a second.
+    broker_transport_options={"max_connections": 100, "priority_steps": [0], "polling_interval": 0.2},
+    result_expires=600,
+)
+bootsteps.install(app)
+guard.install(app)
+for function in (
+    block,
+    cancel_itself,
+    careful,
+    delegating,
+    fail,
+    gather,
+    group,
+    leave,
+    mark,
+    request,
+    sleep,
+    stubborn,
+):
+    app.task(name=f"pool.{function.__name__}")(function)
+for bound in (echo, retry):
+    app.task(name=f"pool.{bound.__name__}", bind=True)(bound)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolfleet_registry.contracts import Effect, ToolResult
+from toolfleet_registry.contracts import Effect, EffectState, ToolResult
 from toolfleet_registry.outcomes import Attempt, Outcome
 from toolfleet_tasks.retry import is_repeatable, is_retried, retry_delay
 
@@ -23,8 +23,27 @@ EFFECTS: tuple[Effect | None, ...] = (None, "read", "idempotent", "once")
 )
 def test_the_table(outcome: Outcome, retried_for: tuple[str, ...], repeatable_for: tuple[str, ...]) -> None:
     """Who is retried, and who may be repeated, follows from the outcome and from what the tool says it does."""
-    assert tuple(effect for effect in EFFECTS if is_retried(outcome, effect)) == retried_for
-    assert tuple(effect for effect in EFFECTS if is_repeatable(outcome, effect)) == repeatable_for
+    attempt = Attempt(outcome, RESULT)
+
+    assert tuple(effect for effect in EFFECTS if is_retried(attempt, effect)) == retried_for
+    assert tuple(effect for effect in EFFECTS if is_repeatable(attempt, effect)) == repeatable_for
+
+
+@pytest.mark.parametrize(
+    ("stated", "retried_for", "repeatable_for"),
+    [
+        ("none", EFFECTS, EFFECTS),  # it failed before it did anything
+        ("done", ("read", "idempotent"), ("read", "idempotent")),  # it did the thing, and failed afterwards
+    ],
+)
+def test_a_module_may_state_what_its_failure_left(
+    stated: EffectState, retried_for: tuple[str, ...], repeatable_for: tuple[str, ...]
+) -> None:
+    """A failed attempt whose module says what has happened is judged by that."""
+    attempt = Attempt(Outcome.FAILED, RESULT.model_copy(update={"effect_state": stated}))
+
+    assert tuple(effect for effect in EFFECTS if is_retried(attempt, effect)) == retried_for
+    assert tuple(effect for effect in EFFECTS if is_repeatable(attempt, effect)) == repeatable_for
 
 
 def delay(

@@ -5,25 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from support.pool_app import QUEUE, REDIS_VARIABLE
+from support.pool_worker import pool_calls, pool_worker
 from support.waiting import wait_until_sync
-from support.worker_process import Calls, worker_process
-
-QUIET = ("--loglevel=WARNING", "--without-mingle", "--without-gossip", "--without-heartbeat")
+from support.worker_process import Calls
 
 
 @pytest.fixture
 def calls(redis_url: str) -> Iterator[Calls]:
-    calls = Calls(redis_url, QUEUE)
-    yield calls
-    calls.close()
+    yield from pool_calls(redis_url)
 
 
 def test_a_thousand_calls_are_in_flight_in_one_process(calls: Calls, redis_url: str, tmp_path: Path) -> None:
     """Each waits until all are there, and then for 2 s: all of them return."""
-    with worker_process(
-        "support.pool_app", "-c1000", *QUIET, env={REDIS_VARIABLE: redis_url}, folder=tmp_path
-    ) as worker:
+    with pool_worker(redis_url, tmp_path, "-c1000", "--loglevel=WARNING") as worker:
         ids = [calls.send("pool.gather", str(number), 1000, 2) for number in range(1000)]
         ends = calls.wait(*ids, seconds=40)
         pool = calls.pool()
@@ -36,8 +30,7 @@ def test_a_thousand_calls_are_in_flight_in_one_process(calls: Calls, redis_url: 
 
 def test_autoscale_follows_the_calls(calls: Calls, redis_url: str, tmp_path: Path) -> None:
     """From 2 slots it grows to as many as there are calls, but not past its maximum."""
-    options = ("--autoscale=20,2", *QUIET)
-    with worker_process("support.pool_app", *options, env={REDIS_VARIABLE: redis_url}, folder=tmp_path) as worker:
+    with pool_worker(redis_url, tmp_path, "--autoscale=20,2") as worker:
         ids = [calls.send("pool.sleep", 0.5) for _ in range(10)]
         calls.wait_for({"STARTED"}, *ids)
         assert calls.pool()["in-flight"] == 10

@@ -7,27 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from support.pool_app import QUEUE, REDIS_VARIABLE
+from support.pool_worker import pool_calls, pool_worker
 from support.waiting import wait_until_sync
-from support.worker_process import Calls, WorkerProcess, worker_process
+from support.worker_process import Calls, WorkerProcess
 
 CALLS = 30
 
 
 @pytest.fixture
 def calls(redis_url: str) -> Iterator[Calls]:
-    calls = Calls(redis_url, QUEUE)
-    yield calls
-    calls.close()
+    yield from pool_calls(redis_url)
 
 
 @contextmanager
 def running(url: str, folder: Path, env: Mapping[str, str] | None = None) -> Generator[WorkerProcess]:
     """A worker for 100 calls."""
-    options = ("-c100", "--without-mingle", "--without-gossip", "--without-heartbeat")
-    with worker_process(
-        "support.pool_app", *options, env={REDIS_VARIABLE: url, **(env or {})}, folder=folder
-    ) as worker:
+    with pool_worker(url, folder, "-c100", env=env) as worker:
         try:
             yield worker
         finally:

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from support.processes import is_gone, next_line, python_program
 from support.waiting import wait_until_sync
-
 from toolfleet_workers.processes import signal_group, spawn, stop
 
 _PARENT = """

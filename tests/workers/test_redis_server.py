@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 from redis import Redis
+
 from support.processes import is_gone, next_line, python_program
 from support.waiting import wait_until_sync
-
 from toolfleet_registry.errors import FleetUnavailable, NoRedis
 from toolfleet_workers.ports import free_port
 from toolfleet_workers.redis_server import find_redis_server, is_ours, redis_server

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from support.processes import is_gone
 from support.waiting import wait_until_sync
-
 from toolfleet_workers.child import DEATHS, Child, ChildFailed, Program
 from toolfleet_workers.readiness import says
 from toolfleet_workers.supervisor import Supervisor

@@ -1,11 +1,23 @@
 """The worker's composition root: `celery -A toolfleet_workers.main worker`."""
 
+import resource
+
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_tasks.app import FleetApp, make_app
 from toolfleet_workers import bootsteps
 from toolfleet_workers.executors.http import HttpExecutor
 from toolfleet_workers.middleware.call_log import CallLog
 from toolfleet_workers.runner import CallRunner
+
+OPEN_FILES = 65_536  # enough for any number of calls in flight; "unlimited" makes some libraries count to infinity
+
+
+def allow_open_files() -> None:
+    """Raise our limit of open files: each call in flight has a connection, and 1024 is a usual default."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def make_worker_app(settings: Settings) -> FleetApp:
@@ -17,4 +29,5 @@ def make_worker_app(settings: Settings) -> FleetApp:
     return app
 
 
+allow_open_files()
 app = make_worker_app(load_settings())

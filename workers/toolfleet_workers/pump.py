@@ -5,6 +5,7 @@ longer than until asyncio's next timer.
 """
 
 import asyncio
+import contextlib
 import selectors
 import signal
 import socket
@@ -123,10 +124,13 @@ class _SignalAlarm:
         for end in (self._reader, self._writer):
             end.setblocking(False)
         loop.add_reader(self._reader, self._reader.recv, 4096)
-        self._before = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        self._before: int | None = None
+        with contextlib.suppress(ValueError):  # a worker embedded in a thread gets no signals
+            self._before = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
 
     def close(self) -> None:
-        signal.set_wakeup_fd(self._before)
+        if self._before is not None:
+            signal.set_wakeup_fd(self._before)
         self._loop.remove_reader(self._reader)
         self._reader.close()
         self._writer.close()

@@ -7,7 +7,7 @@ import typer
 
 from toolfleet_registry.contracts import ModuleStatus
 from toolfleet_registry.settings import Settings, load_settings
-from toolfleet_workers.cli.output import age, note, out, plain, progress, say_json, shown_url, table
+from toolfleet_workers.cli.output import age, note, plain, progress, say_json, show_table, shown_url, table
 
 app = typer.Typer(help="The modules: which there are, and whether they answer.", no_args_is_help=True)
 
@@ -50,7 +50,7 @@ def _show(settings: Settings, statuses: dict[str, ModuleStatus], *, as_json: boo
         shown.add_row(
             status.module, shown_url(url), _coloured(state), tools, age(status.age_seconds), plain(status.error or "")
         )
-    out.print(shown)
+    show_table(shown)
 
 
 def _state(status: ModuleStatus, settings: Settings) -> Literal["ok", "stale", "unreachable"]:

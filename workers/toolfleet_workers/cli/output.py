@@ -16,6 +16,7 @@ from rich.table import Table
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
+_WIDEST = 2000  # characters of a row in a pipe
 _PATIENCE_SECONDS = 1.0  # what is faster needs no sign of life
 # What comes from a module must not move the cursor, or worse. Line breaks and tabs do no harm.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -54,11 +55,18 @@ def shown_url(url: str) -> str:
 
 
 def table(*columns: str) -> Table:
-    """A table for people, in which long values are folded and not cut off."""
+    """A table for people: the first column stays whole, long values in the others are folded and not cut off."""
     made = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
-        made.add_column(column, overflow="fold")
+        made.add_column(column, overflow="fold", no_wrap=column == columns[0])
     return made
+
+
+def show_table(made: Table) -> None:
+    """Print a table; into a pipe each row as one line."""
+    if not out.is_terminal:
+        made.width = out.measure(made, options=out.options.update(width=_WIDEST)).maximum
+    out.print(made, width=made.width)
 
 
 def age(seconds: float | None) -> str:

@@ -5,10 +5,11 @@ import json
 from typing import Annotated
 
 import typer
+from rich.table import Table
 
 from toolfleet_registry.contracts import Caller, ToolDefinition
 from toolfleet_workers.cli.caller import Level, ModulesOption, PermissionOption, UserOption, caller_of
-from toolfleet_workers.cli.output import fail, note, out, plain, progress, say, say_json, table
+from toolfleet_workers.cli.output import fail, note, plain, progress, say, say_json, show_table, table
 
 app = typer.Typer(help="The tools: which there are, and what they take.", no_args_is_help=True)
 
@@ -35,7 +36,7 @@ def list_(
     for tool in tools:
         first_line = plain(tool.description).partition("\n")[0]
         shown.add_row(tool.name, plain(tool.required_permission), tool.effect or "-", first_line)
-    out.print(shown)
+    show_table(shown)
 
 
 @app.command()
@@ -81,10 +82,10 @@ def _print(tool: ToolDefinition) -> None:
         say(f"\nArguments (JSON Schema):\n{json.dumps(tool.input_schema, indent=2, ensure_ascii=False)}")
     elif tool.parameters:
         say("")
-        out.print(_parameters(tool))
+        show_table(_parameters(tool))
 
 
-def _parameters(tool: ToolDefinition) -> object:
+def _parameters(tool: ToolDefinition) -> Table:
     shown = table("ARGUMENT", "TYPE", "REQUIRED", "DESCRIPTION")
     for parameter in tool.parameters:
         choices = "" if parameter.enum is None else f" One of {json.dumps(parameter.enum, ensure_ascii=False)}."

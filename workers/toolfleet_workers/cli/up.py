@@ -11,13 +11,13 @@ from toolfleet_registry.errors import FleetError
 from toolfleet_registry.runfile import FOLDER, RunFile, find_run_file
 from toolfleet_registry.settings import load_settings
 from toolfleet_tasks.queues import lane_of
-from toolfleet_workers.cli.output import note, out, plain, say, shown_url, table
+from toolfleet_workers.cli.output import note, plain, say, show_table, shown_url, table
 from toolfleet_workers.local import LocalFleet, local_fleet
 from toolfleet_workers.stop_signals import StopRequested
 
 _FLOWER_PORT = 5555  # its usual one; another if that is taken
 _OWNER = Caller(permission="owner", allowed_modules="*")
-_FAVOURITES = {"research.search_docs": "query=redis", "file_manager.list_documents": ""}
+_FAVOURITE = "research.search_docs"
 # What each process of this folder decides for itself.
 _OWN_AFFAIRS = {"lane", "worker_concurrency", "drain_seconds", "loop_stall_seconds", "log_format", "log_level"}
 
@@ -81,14 +81,13 @@ def _print_modules(fleet: LocalFleet, statuses: dict[str, ModuleStatus]) -> None
     for name, status in statuses.items():
         tools = str(status.tools) if status.ok else f"[red]{plain(status.error or '')}[/red]"
         shown.add_row(name, lane_of(name, fleet.settings), tools, shown_url(fleet.settings.module_services[name]))
-    out.print(shown)
+    show_table(shown)
 
 
 def _example(tools: Sequence[ToolDefinition]) -> str:
-    """A command that is likely to work: a call of a tool that we know, else of the one that wants least."""
-    for tool in tools:
-        if tool.name in _FAVOURITES:
-            return f"toolfleet call {tool.name} {_FAVOURITES[tool.name]}".rstrip()
+    """A command that is likely to work: the example that is there, else the tool that wants least."""
+    if any(tool.name == _FAVOURITE for tool in tools):
+        return f"toolfleet call {_FAVOURITE} query=redis max_results=1"
     simplest = min(tools, key=lambda tool: sum(parameter.required for parameter in tool.parameters))
     wanted = [f"{parameter.name}=…" for parameter in simplest.parameters if parameter.required]
     return " ".join(["toolfleet call", simplest.name, *wanted])
