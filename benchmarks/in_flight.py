@@ -99,7 +99,7 @@ async def measure(fleet: ToolFleet, module: SlowModule, worker_pid: int, calls: 
 
 async def main() -> None:
     """Start everything, measure, end everything."""
-    options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    options = argparse.ArgumentParser(description="Calls in flight in one worker process.")
     options.add_argument("--calls", type=int, default=1000)
     options.add_argument("--seconds", type=float, default=2.0)
     options.add_argument("--rounds", type=int, default=3)

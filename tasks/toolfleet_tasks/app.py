@@ -43,7 +43,7 @@ def make_app(settings: Settings, *, lane: Lane = "all", stores_results: bool = T
     ]
     app.conf.beat_schedule = refresh.schedule(settings)
     execute.register(app)
-    refresh.register(app)
+    refresh.register(app, settings)
     guard.install(app)
     return app
 

@@ -145,13 +145,15 @@ class Inbox:
 
     async def _read(self, connection: AbstractConnection) -> None:
         while True:
-            frame = await connection.read_response(timeout=math.inf)
+            frame: Any = await connection.read_response(timeout=math.inf)
             self._heard_at = time.monotonic()
-            kind, channel, content = (*frame, None, None)[:3]
-            if kind == b"message":
-                self._hear(channel.decode(), content)
-            elif kind == b"subscribe":
-                self._listens(channel.decode())
+            match frame:
+                case [b"message", bytes(channel), bytes(content)]:
+                    self._hear(channel.decode(), content)
+                case [b"subscribe", bytes(channel), _]:
+                    self._listens(channel.decode())
+                case _:  # the answer to a PING or an UNSUBSCRIBE: a sign of life
+                    pass
 
     def _hear(self, channel: str, content: bytes) -> None:
         if channel in self._news:

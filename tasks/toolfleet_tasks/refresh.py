@@ -20,9 +20,9 @@ TASK = "toolfleet.refresh_manifests"
 log = structlog.get_logger(__name__)
 
 
-def register(app: Celery) -> None:
+def register(app: Celery, settings: Settings) -> None:
     """Give the app the task. Its limit: the longest look at a module, and time to store what was found."""
-    limit = app.settings.discovery_timeout_seconds + 20
+    limit = settings.discovery_timeout_seconds + 20
     app.task(name=TASK, bind=True, ignore_result=True, soft_time_limit=limit, time_limit=limit + 10)(_body)
 
 

