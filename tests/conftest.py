@@ -8,6 +8,10 @@ import pytest
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
+from support.fleet import TestBed, WorkerProcess
+from support.module_server import ModuleServer, serve
+from support.owls import make_module
+from toolfleet import Caller, ToolFleet
 from toolfleet_registry.keys import RULES
 from toolfleet_workers.redis_server import redis_server
 
@@ -48,3 +52,37 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder as working directory, far from any `toolfleet.toml` or run file."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def owls() -> Iterator[ModuleServer]:
+    """A module with tools that work, nap, fail, turn away and garble."""
+    with serve(make_module()) as module:
+        yield module
+
+
+@pytest.fixture(scope="session")
+def bed(owls: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
+    with redis_server(tmp_path_factory.mktemp("redis")) as url:
+        yield TestBed(url, (owls,), tmp_path_factory.mktemp("logs"))
+
+
+@pytest.fixture(scope="session")
+def worker(bed: TestBed) -> Iterator[WorkerProcess]:
+    with bed.worker() as worker:
+        yield worker
+
+
+@pytest.fixture
+async def fleet(bed: TestBed, worker: WorkerProcess) -> AsyncIterator[ToolFleet]:
+    """An agent's fleet, with a worker."""
+    for module in bed.modules:
+        module.forget()
+    async with ToolFleet(settings=bed.settings) as fleet:
+        yield fleet
+
+
+@pytest.fixture
+def owner() -> Caller:
+    """A caller who may do everything."""
+    return Caller(user_id="ada", permission="owner", allowed_modules="*")

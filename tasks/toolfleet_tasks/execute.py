@@ -2,11 +2,10 @@
 
 import asyncio
 import time
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import structlog
 from celery import Celery, Task
-from celery.canvas import Signature
 from celery.exceptions import Retry, SoftTimeLimitExceeded
 
 from toolfleet_registry.contracts import Audit, PublishedCall, ToolResult
@@ -57,7 +56,7 @@ async def _attempt(task: Task, call: PublishedCall) -> Attempt:
 
 async def _is_republished(task: Task, delay: float) -> bool:
     """Publish the retry, in a thread, as kombu would block the loop. If that fails, the first attempt's end stands."""
-    again: Signature = task.signature_from_request(
+    again: Any = task.signature_from_request(
         countdown=delay, retries=task.request.retries + 1, argsrepr=task.request.argsrepr, kwargsrepr="{}"
     )
     try:

@@ -61,6 +61,7 @@ class Inbox:
         self._work = asyncio.Event()
         self._heard_at = 0.0
         self._task: asyncio.Task[None] | None = None
+        self._is_closing = False
 
     def start(self) -> None:
         """Begin to listen, and keep at it until `aclose`."""
@@ -68,9 +69,11 @@ class Inbox:
 
     async def aclose(self) -> None:
         """Stop listening; who still waits is cancelled."""
-        if self._task is not None:
+        self._is_closing = True
+        while self._task is not None and not self._task.done():
+            # A task group swallows a cancellation that comes while one of its tasks fails: hence again.
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await asyncio.wait([self._task], timeout=_CLOSE_SECONDS)
         for expected in self._expected.values():
             expected.meta.cancel()
             expected.listening.cancel()
@@ -101,7 +104,7 @@ class Inbox:
 
     async def _listen(self) -> None:
         backoff = 0.05
-        while True:
+        while not self._is_closing:
             connected_at = time.monotonic()
             try:
                 await self._session()
@@ -201,7 +204,7 @@ class Inbox:
 
 
 def _goes_on() -> bool:
-    """Whether this task was not cancelled. redis-py waits with `asyncio.wait_for`, which can lose that on Python 3.11."""
+    """Whether this task was not cancelled: redis-py waits with `asyncio.wait_for`, which can lose that on Python 3.11."""
     task = asyncio.current_task()
     return task is None or not task.cancelling()
 

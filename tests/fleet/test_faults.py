@@ -155,7 +155,7 @@ async def test_a_redis_restart_loses_no_running_call(owls: ModuleServer, owner: 
             with redis_server(tmp_path / "redis", port=port):
                 results = [await handle.result(60) for handle in handles]
                 after = await fleet.call(ECHO, owner, timeout=60)
-                stack.close()
+                await asyncio.to_thread(stack.close)
 
     assert [result.success for result in results] == [True] * 5, worker.said()
     assert after.success

@@ -184,11 +184,13 @@ for function in (
     gather,
     group,
     leave,
-    mark,
     request,
     sleep,
     stubborn,
 ):
     app.task(name=f"pool.{function.__name__}")(function)
+# Acked when they begin, so that more of them arrive than there are slots.
+app.task(name="pool.mark", acks_late=False)(mark)
+app.task(name="pool.doze", acks_late=False)(sleep)
 for bound in (echo, retry):
     app.task(name=f"pool.{bound.__name__}", bind=True)(bound)

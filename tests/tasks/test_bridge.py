@@ -95,20 +95,25 @@ async def test_errors_arrive_where_the_code_waits() -> None:
 
 
 async def test_each_job_has_stacks_and_context_of_its_own() -> None:
-    """Interleaved jobs see their own top of a stack of Celery's, and their own context variables."""
+    """Interleaved jobs see their own top of a stack of Celery's; their context is that of their asyncio task."""
     stack = LocalStack()
     variable = ContextVar[int]("variable")
 
     def code(number: int) -> list[object]:
         stack.push(number)
-        variable.set(number)
+        seen = variable.get()
+        variable.set(2 * number)
         for _ in range(3):
             await_(asyncio.sleep(0))
-        return [stack.pop(), variable.get()]
+        return [stack.pop(), seen, variable.get()]
 
-    ends = await asyncio.gather(*[await start(Bridge(code, number)) for number in range(20)])
+    async def job(number: int) -> list[object]:
+        variable.set(number)
+        return [*await Bridge(code, number), variable.get()]
 
-    assert ends == [[number, number] for number in range(20)]
+    ends = await asyncio.gather(*[job(number) for number in range(20)])
+
+    assert ends == [[number, number, 2 * number, 2 * number] for number in range(20)]
 
 
 async def test_the_soft_limit_leaves_the_body_as_celerys_own() -> None:
@@ -195,11 +200,18 @@ async def test_a_killed_job_cleans_up_and_counts_for_nothing() -> None:
 
 async def test_a_job_that_is_killed_before_its_body_never_runs_it() -> None:
     """Revoked while the tracer was still at its preparations."""
-    bridge = Bridge(double, 4)
+    started: list[str] = []
+
+    @bridged
+    async def body() -> None:
+        started.append("body")
+
+    bridge = Bridge(body)
     bridge.killed = True
 
     with pytest.raises(JobKilled):
         await bridge
+    assert started == []
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the coroutine protests to the end

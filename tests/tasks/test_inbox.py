@@ -1,5 +1,6 @@
 """One connection brings all results, and what it may have missed is read."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -151,3 +152,12 @@ async def test_closing_leaves_nobody_waiting(inbox: Inbox) -> None:
     await inbox.aclose()
 
     assert expected.meta.cancelled()
+
+
+async def test_closing_ends_it_while_its_connection_breaks(redis: Redis, redis_url: str) -> None:
+    """A connection that is lost at the very moment of closing does not keep the inbox going."""
+    for _ in range(20):
+        inbox = Inbox(redis, redis_url, news={})
+        inbox.start()
+        await inbox.expect("a").listening
+        await asyncio.gather(redis.client_kill_filter(_type="pubsub"), asyncio.wait_for(inbox.aclose(), 10))

@@ -36,25 +36,26 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], els
         monkeypatch.setattr(sys, "argv", ["toolfleet", *words])
         with pytest.raises(SystemExit) as ended:
             main()
-        return Ended(ended.value.code, *capsys.readouterr())
+        said = capsys.readouterr()
+        return Ended(ended.value.code, said.out, said.err)
 
     yield run
     structlog.configure(**before)
 
 
 @pytest.fixture
-def owls() -> Iterator[ModuleServer]:
-    with serve(make_module()) as module:
-        yield module
+def module() -> Iterator[ModuleServer]:
+    with serve(make_module()) as served:
+        yield served
 
 
 @pytest.fixture
-def fleet(owls: ModuleServer, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> ModuleServer:
+def two_modules(module: ModuleServer, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> ModuleServer:
     """A module and a Redis that the command knows of. The second module does not answer."""
-    services = {"owls": owls.url, "dead": f"http://user:secret@127.0.0.1:{free_port()}"}
+    services = {"owls": module.url, "dead": f"http://user:secret@127.0.0.1:{free_port()}"}
     monkeypatch.setenv("TOOLFLEET_REDIS_URL", redis_url)
     monkeypatch.setenv("TOOLFLEET_MODULE_SERVICES", json.dumps(services))
-    return owls
+    return module
 
 
 def test_it_says_its_version(run: Run) -> None:
@@ -68,27 +69,27 @@ def test_without_a_command_it_shows_which_there_are(run: Run, words: list[str]) 
     assert "Commands" in run(*words).out
 
 
-def test_modules_refresh_asks_every_module(run: Run, fleet: ModuleServer) -> None:
+def test_modules_refresh_asks_every_module(run: Run, two_modules: ModuleServer) -> None:
     """Each module is a row with its state; one that does not answer has its reason."""
     ended = run("modules", "refresh")
     owls, dead = (next(line for line in ended.out.splitlines() if line.startswith(name)) for name in ("owls", "dead"))
 
-    assert owls.split()[:5] == ["owls", fleet.url, "ok", "10", "0"]
+    assert owls.split()[:5] == ["owls", two_modules.url, "ok", "10", "0"]
     assert dead.split()[2] == "unreachable"
     assert "secret" not in ended.out
     assert ended.code == 0
 
 
-def test_modules_list_asks_nobody(run: Run, fleet: ModuleServer) -> None:
+def test_modules_list_asks_nobody(run: Run, two_modules: ModuleServer) -> None:
     """What is known comes from the cache: the module is not looked at again."""
     run("modules", "refresh")
-    looks = fleet.looks
+    looks = two_modules.looks
 
     assert "ok" in run("modules", "list").out
-    assert fleet.looks == looks
+    assert two_modules.looks == looks
 
 
-def test_modules_list_has_a_form_for_programs(run: Run, fleet: ModuleServer) -> None:
+def test_modules_list_has_a_form_for_programs(run: Run, two_modules: ModuleServer) -> None:
     """`--json` prints one object a module, and nothing else on stdout."""
     found = {module["module"]: module for module in json.loads(run("modules", "refresh", "--json").out)}
 
@@ -97,20 +98,20 @@ def test_modules_list_has_a_form_for_programs(run: Run, fleet: ModuleServer) -> 
 
 
 def test_a_module_that_fails_after_it_was_found_is_stale(
-    run: Run, owls: ModuleServer, redis_url: str, monkeypatch: pytest.MonkeyPatch
+    run: Run, module: ModuleServer, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its tools of the last good look stay."""
     monkeypatch.setenv("TOOLFLEET_REDIS_URL", redis_url)
-    monkeypatch.setenv("TOOLFLEET_MODULE_SERVICES", json.dumps({"owls": owls.url}))
+    monkeypatch.setenv("TOOLFLEET_MODULE_SERVICES", json.dumps({"owls": module.url}))
     run("modules", "refresh")
     monkeypatch.setenv("TOOLFLEET_MODULE_SERVICES", json.dumps({"owls": f"http://127.0.0.1:{free_port()}"}))
-    (module,) = json.loads(run("modules", "refresh", "--json").out)
+    (status,) = json.loads(run("modules", "refresh", "--json").out)
 
-    assert (module["state"], module["tools"]) == ("stale", 10)
-    assert module["error"]
+    assert (status["state"], status["tools"]) == ("stale", 10)
+    assert status["error"]
 
 
-def test_tools_list_is_a_line_a_tool(run: Run, fleet: ModuleServer) -> None:
+def test_tools_list_is_a_line_a_tool(run: Run, two_modules: ModuleServer) -> None:
     """In a pipe no row is folded."""
     lines = run("tools", "list").out.splitlines()
 
@@ -118,7 +119,7 @@ def test_tools_list_is_a_line_a_tool(run: Run, fleet: ModuleServer) -> None:
     assert lines[1].split() == ["owls.admin_only", "admin", "-", "admin_only"]
 
 
-def test_tools_list_is_that_of_the_caller(run: Run, fleet: ModuleServer) -> None:
+def test_tools_list_is_that_of_the_caller(run: Run, two_modules: ModuleServer) -> None:
     """`--permission` and `--modules` say in whose name it asks."""
     guest = json.loads(run("tools", "list", "--permission", "guest", "--json").out)
     stranger = run("tools", "list", "--modules", "dead, cats")
@@ -129,11 +130,11 @@ def test_tools_list_is_that_of_the_caller(run: Run, fleet: ModuleServer) -> None
     assert "There are no tools for this caller" in stranger.err
 
 
-def test_tools_show_says_what_a_tool_takes(run: Run, fleet: ModuleServer) -> None:
+def test_tools_show_says_what_a_tool_takes(run: Run, two_modules: ModuleServer) -> None:
     """Its description, its permission, its effect and its arguments."""
-    fleet.add(
+    two_modules.add(
         "find",
-        fleet.tools["owls.echo"],
+        two_modules.tools["owls.echo"],
         parameters=[{"name": "kind", "type": "string", "description": "Of owl.", "enum": ["barn", "eagle"]}],
         timeout_seconds=7,
     )
@@ -145,7 +146,7 @@ def test_tools_show_says_what_a_tool_takes(run: Run, fleet: ModuleServer) -> Non
     assert 'Of owl. One of ["barn", "eagle"].' in shown
 
 
-def test_tools_show_of_an_unknown_tool_fails(run: Run, fleet: ModuleServer) -> None:
+def test_tools_show_of_an_unknown_tool_fails(run: Run, two_modules: ModuleServer) -> None:
     """Exit code 1, and where to look."""
     ended = run("tools", "show", "owls.fly")
 
@@ -153,7 +154,7 @@ def test_tools_show_of_an_unknown_tool_fails(run: Run, fleet: ModuleServer) -> N
     assert ended.err == "Unknown tool: owls.fly. `toolfleet tools list` shows those that there are.\n"
 
 
-def test_a_refused_call_fails(run: Run, fleet: ModuleServer) -> None:
+def test_a_refused_call_fails(run: Run, two_modules: ModuleServer) -> None:
     """Exit code 1; the code, the reason and the hint are on stderr, and stdout is empty."""
     ended = run("call", "owls.ecko")
 
@@ -161,7 +162,7 @@ def test_a_refused_call_fails(run: Run, fleet: ModuleServer) -> None:
     assert ended.err.splitlines() == ["unknown_tool: Unknown tool: owls.ecko", "Did you mean owls.echo?"]
 
 
-def test_a_refused_call_has_a_form_for_programs(run: Run, fleet: ModuleServer) -> None:
+def test_a_refused_call_has_a_form_for_programs(run: Run, two_modules: ModuleServer) -> None:
     """`--json` prints the whole result; the exit code is the same."""
     ended = run("call", "owls.admin_only", "--permission", "user", "--json")
     result = json.loads(ended.out)
@@ -170,7 +171,7 @@ def test_a_refused_call_has_a_form_for_programs(run: Run, fleet: ModuleServer) -
     assert (result["success"], result["error_code"], result["effect_state"]) == (False, "permission_denied", "none")
 
 
-def test_a_call_that_nobody_serves_ends_at_its_timeout(run: Run, fleet: ModuleServer) -> None:
+def test_a_call_that_nobody_serves_ends_at_its_timeout(run: Run, two_modules: ModuleServer) -> None:
     """`--timeout` bounds the time in the queue, too."""
     ended = run("call", "owls.echo", "--timeout", "0.3", "--json")
 
@@ -178,9 +179,9 @@ def test_a_call_that_nobody_serves_ends_at_its_timeout(run: Run, fleet: ModuleSe
     assert json.loads(ended.out)["error_code"] in {"expired", "timed_out"}
 
 
-def test_control_characters_do_not_reach_the_terminal(run: Run, fleet: ModuleServer) -> None:
+def test_control_characters_do_not_reach_the_terminal(run: Run, two_modules: ModuleServer) -> None:
     """A module cannot clear the screen of whoever lists its tools."""
-    fleet.add("trick", fleet.tools["owls.echo"], description="a\x1b[2Jb\x07c")
+    two_modules.add("trick", two_modules.tools["owls.echo"], description="a\x1b[2Jb\x07c")
 
     assert "a[2Jbc" in run("tools", "list").out
 
@@ -193,7 +194,9 @@ def test_control_characters_do_not_reach_the_terminal(run: Run, fleet: ModuleSer
         (["call"], "MODULE.TOOL"),
     ],
 )
-def test_a_misused_command_is_a_usage_error(run: Run, fleet: ModuleServer, words: list[str], message: str) -> None:
+def test_a_misused_command_is_a_usage_error(
+    run: Run, two_modules: ModuleServer, words: list[str], message: str
+) -> None:
     """Exit code 2, and what is wrong."""
     ended = run(*words)
 
@@ -201,21 +204,32 @@ def test_a_misused_command_is_a_usage_error(run: Run, fleet: ModuleServer, words
     assert message in ended.err
 
 
+_NO_REDIS = "There is no Redis to work with: set TOOLFLEET_REDIS_URL, such as redis://127.0.0.1:6379/0."
+
+
 @pytest.mark.parametrize(
     ("words", "env", "message"),
     [
         # No fleet is known here.
-        (["tools", "list"], {}, "No fleet to talk to: set TOOLFLEET_REDIS_URL, or run `toolfleet up` here or in a folder above."),
-        (["worker"], {}, "There is no Redis to work with: set TOOLFLEET_REDIS_URL, such as redis://127.0.0.1:6379/0."),
-        (["beat"], {}, "There is no Redis to work with: set TOOLFLEET_REDIS_URL, such as redis://127.0.0.1:6379/0."),
+        (["tools", "list"], {}, "No fleet to talk to: set TOOLFLEET_REDIS_URL, or run `toolfleet up`"),
+        (["worker"], {}, _NO_REDIS),
+        (["beat"], {}, _NO_REDIS),
         # A setting is wrong.
         (["worker"], {"TOOLFLEET_REDIS_URL": "http://x"}, "TOOLFLEET_REDIS_URL: must start with redis://"),
         (["modules", "list"], {"TOOLFLEET_DEFAULT_TIMEOUT": "soon"}, "TOOLFLEET_DEFAULT_TIMEOUT: "),
         # Redis does not answer; port 1 is nobody's.
-        (["tools", "list"], {"TOOLFLEET_REDIS_URL": "redis://:secret@127.0.0.1:1/0"}, "127.0.0.1:1"),
-        (["up"], {"TOOLFLEET_REDIS_URL": "redis://:secret@127.0.0.1:1/0"}, "Redis at redis://:**@127.0.0.1:1/0 does not answer: "),
+        (
+            ["tools", "list"],
+            {"TOOLFLEET_REDIS_URL": "redis://:secret@127.0.0.1:1/0", "TOOLFLEET_MODULE_SERVICES": '{"a": "http://a"}'},
+            "127.0.0.1:1",
+        ),
+        (
+            ["up"],
+            {"TOOLFLEET_REDIS_URL": "redis://:secret@127.0.0.1:1/0"},
+            "Redis at redis://:**@127.0.0.1:1/0 does not answer: ",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_with_the_fleet_is_one_sentence(
     run: Run, monkeypatch: pytest.MonkeyPatch, words: list[str], env: dict[str, str], message: str
 ) -> None:
@@ -232,7 +246,7 @@ def test_what_is_wrong_with_the_fleet_is_one_sentence(
 
 
 @pytest.mark.parametrize("role", [["worker", "--lane", "fast"], ["beat"]])
-def test_a_check_fails_where_nobody_answers(run: Run, fleet: ModuleServer, role: list[str]) -> None:
+def test_a_check_fails_where_nobody_answers(run: Run, two_modules: ModuleServer, role: list[str]) -> None:
     """`--check` without a worker or beat here is exit code 1, without a word."""
     ended = run(*role, "--check")
 
@@ -244,8 +258,7 @@ def test_a_check_fails_without_redis(run: Run, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("TOOLFLEET_REDIS_URL", "redis://127.0.0.1:1/0")
     ended = run("worker", "--check")
 
-    assert ended.code in {1, 2}
-    assert "Traceback" not in ended.err
+    assert (ended.code, ended.out, ended.err) == (1, "", "")
 
 
 def test_the_demo_needs_a_clone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,12 +283,6 @@ def test_up_without_modules_says_what_to_set(run: Run, monkeypatch: pytest.Monke
 def test_the_levels_are_those_of_the_registry() -> None:
     """The command knows the same permissions as the fleet, in the same order."""
     assert [level.value for level in Level] == [level.name.lower() for level in Permission]
-
-
-def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **env}, capture_output=True, text=True, timeout=60, check=False
-    )
 
 
 _WITHOUT_EXTRA = """
@@ -324,7 +331,7 @@ def test_a_command_whose_extra_is_missing_says_which(elsewhere: Path, command: s
     )
 
 
-def test_client_commands_load_no_worker_library(elsewhere: Path, fleet: ModuleServer) -> None:
+def test_client_commands_load_no_worker_library(elsewhere: Path, two_modules: ModuleServer) -> None:
     """`toolfleet tools list` works where the extra is not installed."""
     ended = run_without_extra("tools", "list")
 

@@ -55,7 +55,9 @@ def test_context_variables_belong_to_a_call(calls: Calls, worker: WorkerProcess)
 def test_no_more_calls_are_in_flight_than_allowed(calls: Calls, worker: WorkerProcess) -> None:
     """Of 150 calls at once never more than the 50 of `-c` run, and those do."""
     before = calls.pool()["completed"]
-    calls.wait(*[calls.send("pool.sleep", 0.3) for _ in range(3 * CONCURRENCY)])
+    calls.wait(
+        *[calls.send(task, 0.3) for task in ("pool.sleep", "pool.doze", "pool.sleep") for _ in range(CONCURRENCY)]
+    )
 
     wait_until_sync(lambda: calls.pool()["completed"] == before + 3 * CONCURRENCY, "all calls are counted")
     pool = calls.pool()
@@ -97,6 +99,15 @@ async def test_the_soft_limit_ends_requests_of_a_task_group(calls: Calls, worker
     (end,) = calls.wait(call)
 
     assert (end["status"], exception_of(end)) == ("FAILURE", "SoftTimeLimitExceeded")
+
+
+def test_limits_do_not_outlive_their_call(calls: Calls, worker: WorkerProcess) -> None:
+    """A call that has ended well stays so when its limits have passed."""
+    call = calls.send("pool.sleep", 0.1, soft_time_limit=0.2, time_limit=0.3)
+    calls.wait(call, calls.send("pool.sleep", 0.5))
+
+    assert calls.status(call) == "SUCCESS"
+    assert f"exceeded for pool.sleep[{call}]" not in worker.said()
 
 
 async def test_the_hard_limit_ends_a_request(calls: Calls, worker: WorkerProcess) -> None:
@@ -144,11 +155,13 @@ def test_a_revoked_call_stays_revoked(calls: Calls, worker: WorkerProcess) -> No
 
 
 def test_a_call_that_waits_for_a_slot_can_be_revoked(calls: Calls, worker: WorkerProcess) -> None:
-    """It never starts."""
-    running = [calls.send("pool.sleep", 0.5) for _ in range(CONCURRENCY)]
-    queued = calls.send("pool.sleep", 0)
-    calls.app.control.revoke(queued)
-    ends = calls.wait(*running, queued)
+    """It never starts, though the worker has it already."""
+    running = [calls.send("pool.doze", 0.5) for _ in range(CONCURRENCY)]
+    waiting = calls.send("pool.doze", 0)
+    wait_until_sync(lambda: f"pool.doze[{waiting}] received" in worker.said(), "the worker has it")
+    assert calls.status(waiting) == "PENDING"
+    calls.app.control.revoke(waiting)
+    ends = calls.wait(*running, waiting)
 
     assert [end["status"] for end in ends] == ["SUCCESS"] * CONCURRENCY + ["REVOKED"]
 
@@ -233,7 +246,7 @@ def cut_off(worker: WorkerProcess, calls: Calls) -> None:
 
 def test_a_lost_connection_loses_no_call(calls: Calls, worker: WorkerProcess) -> None:
     """Redis cuts the worker off, twice, while calls run: they end well, and so do later ones."""
-    ids = [calls.send("pool.sleep", 1.5) for _ in range(CONCURRENCY)]
+    ids = [calls.send("pool.sleep", 1) for _ in range(CONCURRENCY)]
     calls.wait_for({"STARTED"}, *ids)
     cut_off(worker, calls)
     cut_off(worker, calls)

@@ -87,6 +87,17 @@ def test_a_cold_shutdown_puts_every_call_back(calls: Calls, redis_url: str, tmp_
     assert (calls.queued(), calls.unacked()) == (CALLS, 0)
 
 
+def test_a_signal_may_interrupt_the_code_of_a_call(calls: Calls, redis_url: str, tmp_path: Path) -> None:
+    """SIGQUIT while a body blocks the loop: the handler runs in the middle of it, and that call goes back as well."""
+    with running(redis_url, tmp_path) as worker:
+        ids = [*start(calls, 5, "pool.sleep", 60), *start(calls, 1, "pool.block", 0.5)]
+        worker.send_signal(signal.SIGQUIT)
+        worker.wait()
+
+    assert {calls.status(call_id) for call_id in ids} == {"STARTED"}
+    assert (calls.queued(), calls.unacked()) == (6, 0)
+
+
 @pytest.mark.parametrize(
     "signals",
     [

@@ -9,7 +9,7 @@ from support.pool_worker import pool_calls, pool_worker
 from support.waiting import wait_until_sync
 from support.worker_process import Calls, WorkerProcess
 
-STALL_SECONDS = 0.4
+STALL_SECONDS = 0.25
 
 
 @pytest.fixture

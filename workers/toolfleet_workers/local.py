@@ -15,7 +15,7 @@ from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.queues import Lane, lane_of
 from toolfleet_workers.child import Program
-from toolfleet_workers.examples import SLOW_EXAMPLES, find_examples
+from toolfleet_workers.examples import SLOW_EXAMPLES, Example, find_examples
 from toolfleet_workers.folder_lock import folder_lock
 from toolfleet_workers.ports import LOOPBACK, held_port
 from toolfleet_workers.programs import (
@@ -80,13 +80,14 @@ def local_fleet(
     Main thread only. In the body SIGINT, SIGTERM and SIGHUP raise `StopRequested`; another one while the fleet ends makes
     it end fast. Raises `SettingsError`, `NoRedis`, `FleetUnavailable`, `ChildFailed`, or `FolderInUse`.
     """
+    examples = [] if settings.module_services else find_examples()
     with ExitStack() as stack:
         signals = stack.enter_context(stop_signals())
         lock = stack.enter_context(folder_lock(folder, look=signals.check))
         supervisor = Supervisor(folder / "logs", announce=announce)
         stack.callback(lambda: supervisor.stop(in_hurry=lambda: signals.in_hurry))
         start = _Start(folder, supervisor, signals, stack)
-        settings = start.modules(start.redis(settings, lock=lock))
+        settings = start.modules(examples, start.redis(settings, lock=lock))
         flower_url = start.processes(settings, flower_port=flower_port)
         with signals.interrupts():
             yield LocalFleet(settings, flower_url, supervisor, signals)
@@ -109,10 +110,10 @@ class _Start:
         self._run([redis_program(self._folder / "redis", port, lock=lock)], seconds=START_SECONDS)
         return settings.model_copy(update={"redis_url": redis_url(port)})
 
-    def modules(self, settings: Settings) -> Settings:
-        if settings.module_services:
+    def modules(self, examples: list[Example], settings: Settings) -> Settings:
+        if not examples:
             return settings
-        ports = {example: self._port() for example in find_examples()}
+        ports = {example: self._port() for example in examples}
         files = self._folder / "files"
         self._run([example_program(example, port, files) for example, port in ports.items()])
         services = {example.name: f"http://{LOOPBACK}:{port}" for example, port in ports.items()}
@@ -152,4 +153,4 @@ def _check_redis(url: str) -> None:
         try:
             redis.ping()
         except RedisError as exc:
-            raise FleetUnavailable(f"Redis at {maybe_sanitize_url(url)} does not answer: {exc}.") from exc
+            raise FleetUnavailable(f"Redis at {maybe_sanitize_url(url)} does not answer: {str(exc).rstrip('.')}.") from exc

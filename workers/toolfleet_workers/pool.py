@@ -5,7 +5,6 @@ connection to the broker; the watchdog (`watchdog.py`) says which.
 """
 
 import asyncio
-import contextvars
 import functools
 import time
 from collections import deque
@@ -49,7 +48,6 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
         self._most_running = 0
         self._completed = 0
         self._hub: Hub | None = None
-        self._context = contextvars.copy_context()
         self._is_stopping = False
 
     def on_start(self) -> None:
@@ -57,6 +55,8 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
         if self.options.get("threads"):
             raise SettingsError("AsyncioPool needs a broker with an event loop: Redis or RabbitMQ.")
         require_greenlet_stacks()
+        settings: Settings = getattr(self.app, "settings", None) or load_settings()
+        self._drain_seconds = settings.drain_seconds
         self.pump = Pump()
         self.pump.loop.set_exception_handler(_log_loop_error)
 
@@ -105,7 +105,7 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
         """Warm shutdown: let running calls end."""
         if self._state == self.RUN:
             return  # a signal handler's cold shutdown: the calls are killed by now, and `on_terminate` will follow
-        self._stop(self._settings.drain_seconds)
+        self._stop(self._drain_seconds)
 
     def on_terminate(self) -> None:
         """Cold shutdown: cut running calls off."""
@@ -120,11 +120,6 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
         }
 
     @property
-    def _settings(self) -> Settings:
-        settings: Settings | None = getattr(self.app, "settings", None)
-        return load_settings() if settings is None else settings
-
-    @property
     def _slots(self) -> "_Slots":
         slots: _Slots = self.options["semaphore"]
         return slots
@@ -134,11 +129,11 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
             self._begin(self._waiting.popleft())
 
     def _begin(self, job: Job) -> None:
-        # Contexts of its own: what another job has bound is current here, if its end made room for this one.
-        task = self.pump.loop.create_task(job.run(), context=self._context.copy())
+        task = self.pump.loop.create_task(job.run())
         self._running[job] = task
         self._most_running = max(self._most_running, len(self._running))
-        task.add_done_callback(functools.partial(self._end, job), context=self._context.copy())
+        # Called in today's context, not in the job's: what a job has bound does not reach the one that takes its slot.
+        task.add_done_callback(functools.partial(self._end, job))
 
     def _end(self, job: Job, task: asyncio.Task[None]) -> None:
         del self._running[job]
@@ -175,7 +170,7 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
                 self._turn(self._hub)
         if self._hub is not None:
             self.pump.wake(after=0)
-            self._turn(self._hub)  # the last acks
+            self._turn(self._hub)  # the last acks, before what closes takes its time
 
     def _turn(self, hub: Hub) -> None:
         try:
@@ -211,13 +206,10 @@ async def _close_runner(runner: object) -> None:
     await asyncio.wait({closing}, timeout=_CLOSE_SECONDS)
     if not closing.done():
         log.warning("runner_not_closed", waited_seconds=_CLOSE_SECONDS)
-    elif error := closing.exception():
+    elif not closing.cancelled() and (error := closing.exception()):
         log.error("runner_not_closed", exc_info=error)
 
 
 def _log_loop_error(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    log.error("loop_error", message=context["message"], source=_source(context), exc_info=context.get("exception"))
-
-
-def _source(context: Mapping[str, Any]) -> str:
-    return repr(context.get("task") or context.get("future") or context.get("handle") or context.get("asyncgen"))
+    details = {name: repr(value) for name, value in context.items() if name != "exception"}
+    log.error("loop_error", **details, exc_info=context.get("exception"))

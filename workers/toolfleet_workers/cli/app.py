@@ -30,7 +30,7 @@ def main() -> None:
     """The entry point. What is wrong with the fleet or its settings is one sentence on stderr and exit code 2."""
     for stream in (sys.stdout, sys.stderr):  # a result may hold what this terminal's encoding does not
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr] # text streams of the interpreter
-    _log_warnings_only()
+    _log_errors_only()
     try:
         app()
     except FleetError as exc:
@@ -53,10 +53,10 @@ def _common(
     pass
 
 
-def _log_warnings_only() -> None:
-    """What the libraries log is for processes that run for long; and stdout is for results."""
+def _log_errors_only() -> None:
+    """The rest is for processes that run for long: here a table or a result says it. And stdout is for results."""
     structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
 

@@ -1,0 +1,144 @@
+"""`toolfleet up` in a clone: everything runs, is found from below, stays alive."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from redis import Redis
+
+from support.processes import is_gone
+from support.up import Up, call, toolfleet, up
+from support.waiting import wait_until_sync
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """A fleet with the example modules. No test ends it."""
+    with up(tmp_path_factory.mktemp("home")) as running:
+        yield running
+
+
+@pytest.fixture
+def below(fleet: Up) -> Path:
+    """A folder somewhere below that of the fleet."""
+    folder = fleet.folder / "some" / "where"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def test_the_run_file_says_what_runs_where(fleet: Up) -> None:
+    """Redis, Flower and each module of the clone answer at the addresses in it."""
+    run_file = fleet.run_file()
+    modules = run_file.settings["module_services"]
+
+    assert run_file.pid == fleet.process.pid
+    assert set(modules) == {"code_executor", "file_manager", "report_builder", "research"}
+    assert "report_builder" in run_file.settings["slow_modules"]
+    for name, url in modules.items():
+        assert httpx.get(f"{url}/health", timeout=10).json()["module"] == name
+    assert run_file.flower_url is not None
+    assert httpx.get(f"{run_file.flower_url}/healthcheck", timeout=10).text == "OK"
+    with Redis.from_url(run_file.settings["redis_url"]) as redis:
+        assert redis.config_get("appendonly") == {b"appendonly": b"yes"} or redis.ping()
+
+
+def test_nobody_else_may_look_into_its_folder(fleet: Up) -> None:
+    """The folder holds users' files, results, and perhaps a password; git does not see it either."""
+    folder = fleet.folder / ".toolfleet"
+
+    assert folder.stat().st_mode & 0o077 == 0
+    assert (folder / ".gitignore").read_text() == "*\n"
+
+
+def test_it_says_what_runs_and_how_to_try_it(fleet: Up) -> None:
+    """The addresses, the modules with their lanes, and a command to copy, which works."""
+    said = fleet.said()
+    settings = fleet.run_file().settings
+    command = next(line.split() for line in said.splitlines() if line.startswith("  toolfleet call "))
+
+    assert settings["redis_url"] in said
+    assert f"Flower  {fleet.run_file().flower_url}" in said
+    for name, url in settings["module_services"].items():
+        lane = "slow" if name == "report_builder" else "fast"
+        assert any(line.split()[:2] == [name, lane] and line.split()[3] == url for line in said.splitlines() if line)
+    assert toolfleet(*command[1:], cwd=fleet.folder).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("tool", "words", "lane"),
+    [
+        ("file_manager.create_document", ["name=owls.txt", "content=hoot", "--user", "ada"], "fast"),
+        ("report_builder.build_report", ["title=Owls", "seconds=1", "--user", "ada"], "slow"),
+    ],
+)
+def test_other_commands_find_it_from_below(fleet: Up, below: Path, tool: str, words: list[str], lane: str) -> None:
+    """A call from a subfolder is run by the worker of its module's lane."""
+    result = call(tool, *words, cwd=below)
+
+    assert result["success"], result
+    assert f"{lane}-{fleet.process.pid}@" in json.dumps(result["audit"])
+
+
+def test_users_files_lie_in_its_folder(fleet: Up, below: Path) -> None:
+    """What a module stores goes with the fleet's data, not into the clone."""
+    assert call("file_manager.create_document", "name=a.txt", "content=b", "--user", "bea", cwd=below)["success"]
+
+    assert (fleet.folder / ".toolfleet" / "files" / "bea" / "a.txt").read_text() == "b"
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["worker", "--lane", "fast", "--check"], 0),
+        (["worker", "--lane", "slow", "--check"], 0),
+        (["beat", "--check"], 0),
+        (["worker", "--lane", "all", "--check"], 1),  # there is no such worker here
+    ],
+)
+def test_a_check_tells_who_answers(fleet: Up, below: Path, words: list[str], code: int) -> None:
+    """The health check of a container works here as well."""
+    ended = toolfleet(*words, cwd=below)
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", "")
+
+
+def test_a_second_one_is_refused(fleet: Up, below: Path) -> None:
+    """Here and below: one sentence that names the process."""
+    for folder in (fleet.folder, below):
+        ended = toolfleet("up", cwd=folder)
+
+        assert ended.returncode == 2
+        assert ended.stderr == (
+            f"A fleet is running here already (process {fleet.process.pid}): use it, or stop it first.\n"
+        )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["main worker", "fast-"],
+        ["redis-server"],
+        ["uvicorn", "modules.research"],
+    ],
+)
+def test_a_killed_process_comes_back(fleet: Up, words: list[str]) -> None:
+    """A call that is made while a worker, Redis or its module is away still ends well."""
+    killed = fleet.pid(*words)
+    os.kill(killed, signal.SIGKILL)
+
+    def is_back() -> bool:
+        found = [pid for pid, line in fleet.processes().items() if all(word in line for word in words)]
+        return bool(found) and killed not in found
+
+    wait_until_sync(is_back, f"it is back\n{fleet.said()}")
+    wait_until_sync(
+        lambda: call("research.search_docs", "query=redis", "--timeout", "5", cwd=fleet.folder)["success"],
+        f"calls work again\n{fleet.log('worker-fast')}",
+        seconds=60,
+    )
+    assert "is started again" in fleet.said()
+    assert is_gone(killed)

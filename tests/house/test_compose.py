@@ -1,0 +1,271 @@
+"""The compose file and the image, as far as they can be judged without a container engine."""
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import typer
+import yaml
+
+from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
+from toolfleet_tasks.queues import lane_of
+from toolfleet_workers.cli.app import app
+from toolfleet_workers.examples import SLOW_EXAMPLES, find_examples
+
+ROOT = Path(__file__).parents[2]
+OURS = ("worker-fast", "worker-slow", "beat", "flower")
+MODULES = ("file-manager", "code-executor", "research", "report-builder")
+
+
+def read_compose() -> dict[str, Any]:
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    assert isinstance(compose, dict)
+    return compose
+
+
+COMPOSE = read_compose()
+SERVICES: Mapping[str, dict[str, Any]] = COMPOSE["services"]
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+
+
+def settings_of(service: str) -> Settings:
+    """What a container's environment comes to."""
+    environment = SERVICES[service]["environment"]
+    prefix = "TOOLFLEET_"
+    return Settings(
+        **{name.removeprefix(prefix).lower(): value for name, value in environment.items() if prefix in name}
+    )
+
+
+def seconds(duration: str) -> int:
+    assert re.fullmatch(r"\d+s", duration), f"{duration} is not in seconds"
+    return int(duration[:-1])
+
+
+def parse(words: list[str]) -> tuple[str, dict[str, Any]]:
+    """The command and its options, as our command line reads them. Fails for what it does not know."""
+    program, name, *options = words
+    assert program == "toolfleet"
+    command: Any = typer.main.get_command(app)
+    with command.commands[name].make_context(name, options) as context:
+        return name, dict(context.params)
+
+
+def test_it_is_a_compose_file() -> None:
+    """The schema of the Compose Specification accepts it."""
+    schema = json.loads((Path(__file__).parent / "compose-spec.json").read_text())
+
+    assert [error.message for error in jsonschema.Draft201909Validator(schema).iter_errors(COMPOSE)] == []
+
+
+def test_the_whole_fleet_is_there() -> None:
+    """Redis, both lanes, beat, Flower and each example module."""
+    assert set(SERVICES) == {"redis", *OURS, *MODULES}
+    assert {example.name.replace("_", "-") for example in find_examples()} == set(MODULES)
+
+
+def test_redis_keeps_what_it_was_given() -> None:
+    """Append-only file on a volume, no eviction, and its health is known before anybody connects."""
+    redis = SERVICES["redis"]
+    options = dict(zip(redis["command"][1::2], redis["command"][2::2], strict=True))
+
+    assert options["--appendonly"] == "yes"
+    assert options["--maxmemory-policy"] == "noeviction"
+    assert redis["volumes"] == ["redis:/data"]
+    assert "redis" in COMPOSE["volumes"]
+    assert "redis-cli ping" in redis["healthcheck"]["test"][1]
+    for service in OURS:
+        assert SERVICES[service]["depends_on"] == {"redis": {"condition": "service_healthy"}}
+
+
+def test_only_flower_is_published_and_only_here() -> None:
+    """Nobody else on the network reaches Redis, a module or Flower."""
+    published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
+
+    assert published == {"flower": ["127.0.0.1:5555:5555"]}
+
+
+def test_code_that_a_model_wrote_reaches_neither_redis_nor_the_world() -> None:
+    """The module that runs it shares a network without a way out, with the workers alone."""
+    neighbours = {name for name, service in SERVICES.items() if "code" in service["networks"]}
+
+    assert neighbours == {"code-executor", "worker-fast", "worker-slow"}
+    assert SERVICES["code-executor"]["networks"] == ["code"]
+    assert COMPOSE["networks"]["code"] == {"internal": True}
+    assert COMPOSE["networks"]["queues"] == {"internal": True}
+
+
+@pytest.mark.parametrize("worker", ["worker-fast", "worker-slow"])
+def test_a_stopping_worker_has_time_for_its_calls(worker: str) -> None:
+    """The grace period exceeds the drain time, which exceeds the longest hard limit of any lane."""
+    settings = settings_of(worker)
+    hard_limit = max(settings.default_timeout, settings.tool_execution_timeout) + HARD_LIMIT_MARGIN
+
+    assert hard_limit < settings.drain_seconds < seconds(SERVICES[worker]["stop_grace_period"])
+
+
+def test_a_stopping_module_has_time_for_its_calls() -> None:
+    """A slow module may take as long as its calls may."""
+    settings = settings_of("worker-slow")
+
+    assert seconds(SERVICES["report-builder"]["stop_grace_period"]) > settings.tool_execution_timeout
+    assert seconds(SERVICES["file-manager"]["stop_grace_period"]) >= settings.default_timeout
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_service_comes_back_and_shows_its_health(name: str) -> None:
+    """Restarted whenever it ends, unless somebody stopped it; and checked."""
+    service = SERVICES[name]
+
+    assert service["restart"] == "unless-stopped"
+    assert service["healthcheck"]["test"][0] in {"CMD", "CMD-SHELL"}
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_service_has_more_rights_than_it_needs(name: str) -> None:
+    """Not root, nothing to write to but its volume, no capabilities, and no way to get any."""
+    service = SERVICES[name]
+
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert "privileged" not in service
+    assert service.get("user", "the image's") not in {"root", "0"}
+    assert service["user"] == "redis" if name == "redis" else service["image"] == "toolfleet"
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_our_command_line_knows_the_commands(name: str) -> None:
+    """What a container runs, and what its health check runs, is spelt as our command wants it."""
+    service = SERVICES[name]
+    command, _ = parse(service["command"])
+    check = service["healthcheck"]["test"]
+
+    assert command == name.partition("-")[0]
+    if check[1] == "toolfleet":
+        assert parse(check[1:])[1]["check"] is True
+
+
+def test_both_lanes_are_served() -> None:
+    """Each lane has its own service, which checks the same lane, and each has a module."""
+    for lane in ("fast", "slow"):
+        service = SERVICES[f"worker-{lane}"]
+        assert parse(service["command"])[1]["lane"] == lane
+        assert parse(service["healthcheck"]["test"][1:])[1]["lane"] == lane
+    settings = settings_of("worker-fast")
+
+    assert {lane_of(module, settings) for module in settings.module_services} == {"fast", "slow"}
+    assert settings.slow_modules == SLOW_EXAMPLES
+
+
+def test_there_is_one_beat() -> None:
+    """Everything that is due would be done twice by two."""
+    beats = [service for service in SERVICES.values() if "beat" in service["command"]]
+
+    assert [beat["deploy"]["replicas"] for beat in beats] == [1]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_all_have_the_same_settings(name: str) -> None:
+    """Lanes, queues and modules are the same in every process, and wait where they are said to."""
+    settings = settings_of(name)
+
+    assert settings == settings_of("worker-fast")
+    assert settings.redis_url == "redis://redis:6379/0"
+    for module, url in settings.module_services.items():
+        service = SERVICES[module.replace("_", "-")]
+        assert url == f"http://{module.replace('_', '-')}:{service['command'][-1]}"
+        assert f"modules.{module}.main:app" in service["command"]
+
+
+def test_there_is_no_secret_in_the_file() -> None:
+    """Flower's password comes from outside, and without one Flower does not start."""
+    flower = SERVICES["flower"]["environment"]
+    named = {
+        name: value
+        for service in SERVICES.values()
+        for name, value in service.get("environment", {}).items()
+        if re.search("AUTH|PASSWORD|SECRET|TOKEN|KEY", name)
+    }
+
+    assert re.fullmatch(r"\$\{FLOWER_BASIC_AUTH:\?.+\}", flower["FLOWER_BASIC_AUTH"])
+    assert named == {"FLOWER_BASIC_AUTH": flower["FLOWER_BASIC_AUTH"]}
+    assert not re.search(r"://[^/\s]*:[^/\s]*@", (ROOT / "docker-compose.yml").read_text())
+
+
+def test_flower_shows_and_does_nothing() -> None:
+    """Whoever may look may not revoke, publish or stop."""
+    assert SERVICES["flower"]["environment"]["FLOWER_READ_ONLY"] == "true"
+
+
+def test_the_image_is_built_and_never_pulled() -> None:
+    """A stranger's image of this name would run with our settings."""
+    for name in (*OURS, *MODULES):
+        assert (SERVICES[name]["build"], SERVICES[name]["pull_policy"]) == (".", "build")
+
+
+def instructions(name: str) -> list[str]:
+    """The arguments of one kind of instruction in the Dockerfile, with continued lines joined."""
+    lines = re.sub(r"\\\n", " ", re.sub(r"(?m)^#.*\n", "", DOCKERFILE)).splitlines()
+    return [line.removeprefix(name).strip() for line in lines if line.startswith(f"{name} ")]
+
+
+def test_the_image_installs_what_is_locked() -> None:
+    """Versions and hashes come from the lock; the project itself brings nothing along."""
+    installs = [command for run in instructions("RUN") for command in run.split("&&") if "uv " in command]
+    dependencies, build, project = (
+        shlex.split(command) for command in installs if "pip install --no-cache" not in command
+    )
+
+    assert "--require-hashes" in dependencies
+    assert dependencies[dependencies.index("--constraint") + 1] == "requirements.lock"
+    assert "--require-hashes" in build
+    assert build[build.index("--build-constraint") + 1] == "requirements.lock"
+    assert {"--no-deps", "--no-index"} <= set(project)
+
+
+def test_the_image_is_compiled() -> None:
+    """A container does not compile at each of its starts: it could not keep the result."""
+    assert any("-m compileall" in run and "/venv" in run for run in instructions("RUN"))
+
+
+def test_the_image_is_small_and_nobodys() -> None:
+    """Two stages on a slim Python; it runs as a user with a number that is not root's."""
+    users = instructions("USER")
+
+    assert [base.split()[0] for base in instructions("FROM")] == ["python:3.12-slim"] * 2
+    assert len(users) == 1
+    assert all(int(number) > 0 for number in users[0].split(":"))
+
+
+def test_the_image_ends_in_good_order() -> None:
+    """SIGTERM reaches our process itself: no shell stands between."""
+    assert instructions("STOPSIGNAL") == ["SIGTERM"]
+    assert parse(json.loads(instructions("CMD")[0]))[0] == "worker"
+    assert instructions("ENTRYPOINT") == []
+
+
+def test_the_image_is_built_from_what_is_named() -> None:
+    """Nothing that lies around in the folder gets into it: everything is ignored but what is copied."""
+    ignored = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
+    copied = {
+        source.split("/")[0]
+        for copy in instructions("COPY")
+        if not copy.startswith("--from")
+        for source in copy.split()[:-1]
+    }
+
+    assert ignored[0] == "*"
+    kept = {line[1:] for line in ignored if line.startswith("!")}
+    assert all(source in kept or (source.endswith(".md") and "*.md" in kept) for source in copied)
+    assert all(
+        (ROOT / source).exists()
+        for copy in instructions("COPY")
+        if "--from" not in copy
+        for source in copy.split()[:-1]
+    )

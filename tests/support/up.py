@@ -1,0 +1,115 @@
+"""`toolfleet up` as a person runs it, and the other commands beside it."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from support.processes import is_gone
+from support.waiting import wait_until_sync
+from toolfleet_registry.runfile import RunFile
+
+COMMAND = [sys.executable, "-c", "from toolfleet_workers.cli import main; main()"]
+_UP_SECONDS = 90  # nine Pythons start, perhaps on a machine that has other things to do
+_CALL_SECONDS = 60
+
+
+@dataclass
+class Up:
+    """A fleet in `folder` that was up at some time."""
+
+    folder: Path
+    process: subprocess.Popen[bytes]
+    output: Path
+
+    def said(self) -> str:
+        return self.output.read_text(errors="replace")
+
+    def run_file(self) -> RunFile:
+        return RunFile.model_validate_json((self.folder / ".toolfleet" / "run.json").read_bytes())
+
+    def log(self, name: str) -> str:
+        return (self.folder / ".toolfleet" / "logs" / f"{name}.log").read_text(errors="replace")
+
+    def processes(self) -> dict[int, str]:
+        """All that it has started, and what these have: process id -> command line."""
+        found: dict[int, str] = {}
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+                found[child.pid] = " ".join(child.cmdline())
+        return found
+
+    def pid(self, *words: str) -> int:
+        """The process whose command line has all these words."""
+        (pid,) = (pid for pid, line in self.processes().items() if all(word in line for word in words))
+        return pid
+
+    def wait(self, *, seconds: float = 60) -> int:
+        """Its exit code, once it has ended."""
+        wait_until_sync(lambda: self.process.poll() is not None, f"`up` has ended\n{self.said()}", seconds=seconds)
+        return self.process.wait()
+
+
+@contextmanager
+def up(folder: Path, env: Mapping[str, str] | None = None) -> Generator[Up]:
+    """Run `toolfleet up` in `folder`, from when it says that it is up; whatever happens, nothing is left of it."""
+    output = folder / "up.txt"
+    with output.open("wb") as file:
+        process = subprocess.Popen(
+            [*COMMAND, "up"],
+            cwd=folder,
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    running = Up(folder, process, output)
+    try:
+        wait_until_sync(
+            lambda: "The fleet is up." in running.said() or process.poll() is not None, "it is up", seconds=_UP_SECONDS
+        )
+        assert process.poll() is None, running.said()
+        yield running
+    finally:
+        leave_nothing(process)
+
+
+def leave_nothing(process: subprocess.Popen[bytes]) -> None:
+    """End it and all that it has started."""
+    if process.poll() is None:
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        process.wait()
+        for child in children:
+            if not is_gone(child.pid):
+                child.kill()
+
+
+def toolfleet(*words: object, cwd: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run another command to its end."""
+    return subprocess.run(
+        [*COMMAND, *map(str, words)],
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=_CALL_SECONDS,
+        check=False,
+    )
+
+
+def call(tool: str, *words: str, cwd: Path) -> dict[str, object]:
+    """`toolfleet call … --json`."""
+    ended = toolfleet("call", tool, *words, "--json", "--timeout", 40, cwd=cwd)
+    assert ended.stdout, ended.stderr
+    result = json.loads(ended.stdout)
+    assert isinstance(result, dict)
+    return result
