@@ -118,8 +118,8 @@ class Settings(BaseSettings):
     @field_validator("redis_url")
     @classmethod
     def _check_redis_url(cls, url: str | None) -> str | None:
-        if url is not None and urlsplit(url).scheme not in {"redis", "rediss", "unix", "sentinel"}:
-            raise ValueError("must start with redis://, rediss://, unix:// or sentinel://")
+        if url is not None and urlsplit(url).scheme not in {"redis", "rediss", "unix"}:
+            raise ValueError("must start with redis://, rediss:// or unix://")
         return url
 
     @model_validator(mode="after")

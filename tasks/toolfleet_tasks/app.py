@@ -4,6 +4,7 @@ The measurements behind the reasons: Celery 5.7 and kombu 5.7 on Redis 7, by kil
 """
 
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import kombu.transport.redis
 from celery import Celery
@@ -34,12 +35,13 @@ def make_app(settings: Settings, *, lane: Lane = "all", stores_results: bool = T
 
     Reads nothing and connects to nothing. A worker needs `app.runner` set before it starts.
     """
-    app = FleetApp("toolfleet", broker=settings.broker, backend=settings.redis_url if stores_results else None)
+    backend = _celery_url(settings.redis_url) if stores_results else None
+    app = FleetApp("toolfleet", broker=_celery_url(settings.broker), backend=backend)
     app.settings = settings
     app.lane = lane
     app.conf.update(_delivery(), **_broker(settings), **_results(settings), **_worker(settings))
     app.conf.task_queues = [
-        Queue(name, Exchange("", type="direct"), routing_key=name) for name in queues_of(lane, settings)
+        Queue(name, Exchange("toolfleet", type="direct"), routing_key=name) for name in queues_of(lane, settings)
     ]
     app.conf.beat_schedule = refresh.schedule(settings)
     execute.register(app)
@@ -53,6 +55,15 @@ def __getattr__(name: str) -> FleetApp:
     if name == "app":
         return make_app(load_settings())
     raise AttributeError(name)
+
+
+def _celery_url(url: str | None) -> str | None:
+    """A Redis URL as Celery writes it: redis-py's `unix:///path?db=1` is `redis+socket:///path?virtual_host=1` there."""
+    parts = urlsplit(url or "")
+    if parts.scheme != "unix":
+        return url
+    database = dict(parse_qsl(parts.query)).get("db", "0")
+    return f"redis+socket://{parts.netloc}{parts.path}?virtual_host={database}"
 
 
 def _delivery() -> dict[str, Any]:

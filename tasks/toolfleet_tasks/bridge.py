@@ -16,7 +16,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from celery.exceptions import SoftTimeLimitExceeded
 from celery.utils.threads import LocalStack
-from greenlet import getcurrent, greenlet  # type: ignore[import-untyped] # greenlet ships no types
+from greenlet import getcurrent, greenlet
 
 from toolfleet_registry.errors import SettingsError
 

@@ -27,6 +27,7 @@ from toolfleet_registry.manifests import ManifestCache
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_tasks import endings
 from toolfleet_tasks.app import make_app
+from toolfleet_tasks.cluster import refuse_cluster
 from toolfleet_tasks.conversation import with_conversation
 from toolfleet_tasks.handle import CallHandle, Follow
 from toolfleet_tasks.inbox import Inbox
@@ -74,6 +75,7 @@ class ToolFleet:
         self._inbox = Inbox(self._redis, url, news={keys.MANIFESTS_CHANGED: self._news.set})
         self._publisher = Publisher(make_app(self._settings, stores_results=False))
         try:
+            await refuse_cluster(self._redis)
             await self._catalog.ensure()
         except BaseException:
             await self._close()

@@ -1,27 +1,43 @@
-"""Refuses to start a worker from an app that can only publish calls."""
+"""Refuses to start a worker that could not work: its app has no runner, or its Redis is a cluster."""
 
 from typing import Any
 
 from celery import Celery, bootsteps
 
+from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.cluster import refuse_cluster_at
+
 COMMAND = "celery -A toolfleet_workers.main worker"
 
 
-class RequireRunner(bootsteps.Step):  # type: ignore[misc] # Celery ships no types
-    """Ends the process before the worker connects to anything, if its app has no `runner`."""
+class Requirements(bootsteps.Step):  # type: ignore[misc] # Celery ships no types
+    """Ends the process, before the worker connects to its broker, with one sentence that says what to do."""
 
     def __init__(self, parent: Any, **options: object) -> None:
         super().__init__(parent, **options)
         require_runner(parent.app)
+        require_standalone(parent.app)
 
 
 def install(app: Celery) -> None:
     """Have every worker that is started from `app` checked."""
     steps: Any = app.steps
-    steps["worker"].add(RequireRunner)
+    steps["worker"].add(Requirements)
 
 
 def require_runner(app: Celery) -> None:
     """Raise `SystemExit`, with the right command in its message, if `app.runner` is missing or `None`."""
     if getattr(app, "runner", None) is None:
         raise SystemExit(f"This app publishes calls and has no runner to run them. Start the worker with: {COMMAND}")
+
+
+def require_standalone(app: Celery) -> None:
+    """Raise `SystemExit` if the app's Redis is a node of Redis Cluster."""
+    settings: Settings | None = getattr(app, "settings", None)
+    if settings is None or settings.redis_url is None:
+        return
+    try:
+        refuse_cluster_at(settings.redis_url)
+    except SettingsError as exc:
+        raise SystemExit(str(exc)) from exc

@@ -7,7 +7,13 @@ import structlog
 
 from toolfleet_registry.settings import Settings
 
-_NOISY = {"httpx": logging.WARNING, "kombu": logging.WARNING, "amqp": logging.WARNING}  # a line a request helps nobody
+_QUIET = (
+    "httpx",  # a line a request
+    "kombu",
+    "amqp",
+    "celery.worker.strategy",  # a line a call, beside our own
+    "celery.app.trace",  # the same, and with the whole result: people's data
+)
 
 
 def configure_logs(settings: Settings) -> None:
@@ -35,8 +41,8 @@ def configure_logs(settings: Settings) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.log_level)
-    for name, level in _NOISY.items():
-        logging.getLogger(name).setLevel(max(level, root.level))
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
 
 
 def _last_steps(settings: Settings) -> list[structlog.typing.Processor]:

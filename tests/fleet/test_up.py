@@ -42,8 +42,8 @@ def test_the_run_file_says_what_runs_where(fleet: Up) -> None:
         assert httpx.get(f"{url}/health", timeout=10).json()["module"] == name
     assert run_file.flower_url is not None
     assert httpx.get(f"{run_file.flower_url}/healthcheck", timeout=10).text == "OK"
-    with Redis.from_url(run_file.settings["redis_url"]) as redis:
-        assert redis.config_get("appendonly") == {b"appendonly": b"yes"} or redis.ping()
+    with Redis.from_url(run_file.settings["redis_url"], decode_responses=True) as redis:
+        assert redis.config_get("appendonly") == {"appendonly": "yes"}
 
 
 def test_nobody_else_may_look_into_its_folder(fleet: Up) -> None:
@@ -90,20 +90,12 @@ def test_users_files_lie_in_its_folder(fleet: Up, below: Path) -> None:
     assert (fleet.folder / ".toolfleet" / "files" / "bea" / "a.txt").read_text() == "b"
 
 
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        (["worker", "--lane", "fast", "--check"], 0),
-        (["worker", "--lane", "slow", "--check"], 0),
-        (["beat", "--check"], 0),
-        (["worker", "--lane", "all", "--check"], 1),  # there is no such worker here
-    ],
-)
-def test_a_check_tells_who_answers(fleet: Up, below: Path, words: list[str], code: int) -> None:
+@pytest.mark.parametrize("words", [["worker", "--lane", "fast"], ["worker", "--lane", "slow"], ["beat"]])
+def test_a_check_tells_who_answers(fleet: Up, below: Path, words: list[str]) -> None:
     """The health check of a container works here as well."""
-    ended = toolfleet(*words, cwd=below)
+    ended = toolfleet(*words, "--check", cwd=below)
 
-    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", "")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
 def test_a_second_one_is_refused(fleet: Up, below: Path) -> None:

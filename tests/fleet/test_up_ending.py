@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 from redis import Redis
 
 from support.module_server import ModuleServer, serve
 from support.owls import make_module
 from support.processes import is_gone
-from support.up import Up, call, toolfleet, up
+from support.up import Up, call, publish, starting, up
 from support.waiting import wait_until_sync
 from toolfleet_registry.runfile import find_run_file
 from toolfleet_workers.redis_server import redis_server
@@ -33,54 +34,65 @@ def fleet(naps: ModuleServer, tmp_path: Path) -> Iterator[Up]:
         yield running
 
 
-def wait_until_gone(pids: dict[int, str], *, seconds: float = 30) -> None:
-    wait_until_sync(
-        lambda: all(is_gone(pid) for pid in pids),
-        f"all processes are gone, of {pids}",
-        seconds=seconds,
-    )
+def nobody_lives_in(folder: Path) -> bool:
+    """Whether no process has its working folder there, as all that `up` starts here have."""
+    living = [process for process in psutil.process_iter(["cwd"]) if folder in Path(process.info["cwd"] or "/").parents]
+    return all(is_gone(process.pid) for process in living)
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_in_order(fleet: Up, naps: ModuleServer, signum: signal.Signals) -> None:
+def wait_until_gone(folder: Path) -> None:
+    wait_until_sync(lambda: nobody_lives_in(folder), f"all processes in {folder} are gone", seconds=30)
+
+
+def test_a_signal_ends_it_in_order(fleet: Up, naps: ModuleServer) -> None:
     """A call that runs comes to its end, its caller gets the result, and then no process and no run file is left."""
-    processes = fleet.processes()
     with ThreadPoolExecutor(1) as threads:
         nap = threads.submit(call, "owls.nap", "seconds:=1.5", cwd=fleet.folder)
         wait_until_sync(lambda: naps.running, "the module has the call")
-        fleet.process.send_signal(signum)
+        fleet.process.send_signal(signal.SIGTERM)
 
         assert nap.result(60)["result"] == "awake"
     assert fleet.wait() == 0
-    wait_until_gone(processes)
+    wait_until_gone(fleet.folder)
     assert find_run_file(fleet.folder) is None
     assert not (fleet.folder / ".toolfleet" / "run.json").exists()
     assert fleet.said().endswith("All has ended.\n")
 
 
 def test_a_second_signal_ends_it_fast(fleet: Up, naps: ModuleServer) -> None:
-    """What still runs then goes back into its queue, and is there for the next fleet in this folder."""
-    processes = fleet.processes()
-    with ThreadPoolExecutor(1) as threads:
-        nap = threads.submit(toolfleet, "call", "owls.nap", "seconds:=50", "--timeout", "55", cwd=fleet.folder)
+    """Ctrl-C, twice: what still runs then goes back into its queue, and is there for the next fleet in this folder."""
+    with publish("owls.nap", "seconds:=60", cwd=fleet.folder):
         wait_until_sync(lambda: naps.running, "the module has the call")
         fleet.process.send_signal(signal.SIGINT)
         wait_until_sync(lambda: "Warm shutdown" in fleet.log("worker-fast"), "the worker ends")
         fleet.process.send_signal(signal.SIGINT)
 
         assert fleet.wait(seconds=30) == 0
-        wait_until_gone(processes)
-        with redis_server(fleet.folder / ".toolfleet" / "redis") as url, Redis.from_url(url) as redis:
-            assert redis.llen("tools.owls") + redis.hlen("unacked") == 1
-        nap.cancel()
+    wait_until_gone(fleet.folder)
+    with redis_server(fleet.folder / ".toolfleet" / "redis") as url, Redis.from_url(url) as redis:
+        assert redis.llen("tools.owls") == 1
+
+
+def test_a_signal_during_the_start_ends_it_too(naps: ModuleServer, tmp_path: Path) -> None:
+    """What has been started by then ends; the run file never appears."""
+    with starting(tmp_path, {"TOOLFLEET_MODULE_SERVICES": json.dumps({"owls": naps.url})}) as fleet:
+        wait_until_sync(lambda: "redis is ready" in fleet.said(), "Redis is there")
+        assert not nobody_lives_in(tmp_path)
+        fleet.process.send_signal(signal.SIGTERM)
+
+        assert fleet.wait() == 0
+    assert fleet.said().endswith("All has ended.\n")
+    assert not (tmp_path / ".toolfleet" / "run.json").exists()
+    wait_until_gone(tmp_path)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere Redis, a child of the dead, may live on for a while")
 def test_a_killed_one_leaves_nothing_behind(fleet: Up, naps: ModuleServer) -> None:
-    """Kill -9: its children end, their children too, and another fleet can start in the folder at once."""
-    processes = fleet.processes()
+    """Kill -9: its children end, and another fleet can start in the folder at once."""
+    killed = fleet.processes()
     fleet.process.kill()
+    fleet.wait()
     with up(fleet.folder, {"TOOLFLEET_MODULE_SERVICES": json.dumps({"owls": naps.url})}) as another:
         assert call("owls.echo", "kind=barn", cwd=another.folder)["result"] == {"kind": "barn"}
 
-        wait_until_gone(processes)
+        wait_until_sync(lambda: all(is_gone(pid) for pid in killed), f"all are gone of {killed}")

@@ -133,7 +133,7 @@ def test_the_broker_is_redis_unless_it_is_set() -> None:
         (
             "REDIS_URL",
             "localhost:6379",
-            "TOOLFLEET_REDIS_URL: must start with redis://, rediss://, unix:// or sentinel://.",
+            "TOOLFLEET_REDIS_URL: must start with redis://, rediss:// or unix://.",
         ),
         (
             "REFRESH_INTERVAL_SECONDS",

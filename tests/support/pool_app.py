@@ -52,7 +52,7 @@ async def mark(value: str) -> list[str | None]:
     """What the context variable held before it was set, and after a pause."""
     before = _mark.get()
     _mark.set(value)
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.3)
     return [before, _mark.get()]
 
 

@@ -3,9 +3,8 @@
 import os
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 
 import psutil
 
@@ -19,10 +18,12 @@ def is_gone(pid: int) -> bool:
 
 
 @contextmanager
-def python_program(code: str, *args: object, cwd: Path | None = None) -> Generator[subprocess.Popen[str]]:
+def python_program(code: str, *args: object, env: Mapping[str, str] | None = None) -> Generator[subprocess.Popen[str]]:
     """Run `code` in a Python of its own, with its output in a pipe; killed at the end, if it still runs."""
     argv = [sys.executable, "-c", code, *map(str, args)]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=cwd, start_new_session=True) as program:
+    with subprocess.Popen(
+        argv, stdout=subprocess.PIPE, text=True, env={**os.environ, **(env or {})}, start_new_session=True
+    ) as program:
         try:
             yield program
         finally:

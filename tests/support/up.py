@@ -58,8 +58,8 @@ class Up:
 
 
 @contextmanager
-def up(folder: Path, env: Mapping[str, str] | None = None) -> Generator[Up]:
-    """Run `toolfleet up` in `folder`, from when it says that it is up; whatever happens, nothing is left of it."""
+def starting(folder: Path, env: Mapping[str, str] | None = None) -> Generator[Up]:
+    """Run `toolfleet up` in `folder`; whatever happens, nothing is left of it."""
     output = folder / "up.txt"
     with output.open("wb") as file:
         process = subprocess.Popen(
@@ -71,15 +71,23 @@ def up(folder: Path, env: Mapping[str, str] | None = None) -> Generator[Up]:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    running = Up(folder, process, output)
     try:
-        wait_until_sync(
-            lambda: "The fleet is up." in running.said() or process.poll() is not None, "it is up", seconds=_UP_SECONDS
-        )
-        assert process.poll() is None, running.said()
-        yield running
+        yield Up(folder, process, output)
     finally:
         leave_nothing(process)
+
+
+@contextmanager
+def up(folder: Path, env: Mapping[str, str] | None = None) -> Generator[Up]:
+    """The same, from when it says that it is up."""
+    with starting(folder, env) as fleet:
+        wait_until_sync(
+            lambda: "The fleet is up." in fleet.said() or fleet.process.poll() is not None,
+            "it is up",
+            seconds=_UP_SECONDS,
+        )
+        assert fleet.process.poll() is None, fleet.said()
+        yield fleet
 
 
 def leave_nothing(process: subprocess.Popen[bytes]) -> None:
@@ -113,3 +121,14 @@ def call(tool: str, *words: str, cwd: Path) -> dict[str, object]:
     result = json.loads(ended.stdout)
     assert isinstance(result, dict)
     return result
+
+
+@contextmanager
+def publish(tool: str, *words: str, cwd: Path) -> Generator[None]:
+    """A `toolfleet call` that is killed at the end, so that nobody takes the call back."""
+    argv = [*COMMAND, "call", tool, *words]
+    with subprocess.Popen(argv, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as client:
+        try:
+            yield
+        finally:
+            client.kill()

@@ -246,8 +246,11 @@ def test_what_is_wrong_with_the_fleet_is_one_sentence(
 
 
 @pytest.mark.parametrize("role", [["worker", "--lane", "fast"], ["beat"]])
-def test_a_check_fails_where_nobody_answers(run: Run, two_modules: ModuleServer, role: list[str]) -> None:
+def test_a_check_fails_where_nobody_answers(
+    run: Run, two_modules: ModuleServer, monkeypatch: pytest.MonkeyPatch, role: list[str]
+) -> None:
     """`--check` without a worker or beat here is exit code 1, without a word."""
+    monkeypatch.setattr("toolfleet_workers.pings._ANSWER_SECONDS", 0.2)  # nobody will, however long we wait
     ended = run(*role, "--check")
 
     assert (ended.code, ended.out, ended.err) == (1, "", "")

@@ -1,5 +1,6 @@
 """Signals ask us to end, where and when that is safe."""
 
+import asyncio
 import signal
 
 import pytest
@@ -12,6 +13,17 @@ def test_a_signal_interrupts_where_that_is_allowed(signum: signal.Signals) -> No
     """In `interrupts` each of them raises at once."""
     with stop_signals() as signals, signals.interrupts(), pytest.raises(StopRequested):
         signal.raise_signal(signum)
+
+
+def test_a_signal_ends_an_event_loop() -> None:
+    """It comes out of `asyncio.run`, whatever the loop is at."""
+
+    async def work() -> None:
+        asyncio.get_running_loop().call_later(0.01, signal.raise_signal, signal.SIGTERM)
+        await asyncio.sleep(600)
+
+    with stop_signals() as signals, signals.interrupts(), pytest.raises(StopRequested):
+        asyncio.run(work())
 
 
 def test_elsewhere_a_signal_waits_to_be_asked_for() -> None:

@@ -27,7 +27,7 @@ class Program:
     """What to run. `is_ready` is asked until it says yes.
 
     `patience_seconds` is how long an end in good order may take; `hurry_signal` ends it fast, with as much order as
-    that allows. `pass_fds` are inherited.
+    that allows. `cwd` is by default that of its log; `pass_fds` are inherited.
     """
 
     name: str
@@ -105,7 +105,9 @@ class Child:
         _roll(self.log_path)
         with self.log_path.open("ab") as output:
             self._log_start = output.tell()
-            return spawn(program.argv, env=program.env, cwd=program.cwd, output=output, pass_fds=program.pass_fds)
+            # Celery imports from its working folder first: in a user's, a `redis.py` would stand in for the library.
+            cwd = program.cwd or self.log_path.parent
+            return spawn(program.argv, env=program.env, cwd=cwd, output=output, pass_fds=program.pass_fds)
 
 
 def _roll(path: Path) -> None:
