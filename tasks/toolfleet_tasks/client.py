@@ -27,6 +27,7 @@ from toolfleet_registry.manifests import ManifestCache
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_tasks import endings
 from toolfleet_tasks.app import make_app
+from toolfleet_tasks.cancelling import end
 from toolfleet_tasks.cluster import refuse_cluster
 from toolfleet_tasks.conversation import with_conversation
 from toolfleet_tasks.handle import CallHandle, Follow
@@ -225,9 +226,7 @@ class ToolFleet:
                 log.warning("manifests_not_reloaded", error=str(exc))
 
     async def _close(self) -> None:
-        for task in self._background:
-            task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
+        await end(self._background)
         await self._inbox.aclose()
         self._publisher.close()
         await self._redis.aclose()

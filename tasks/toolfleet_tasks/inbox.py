@@ -18,6 +18,8 @@ from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
+from toolfleet_tasks.cancelling import end, is_wanted
+
 log = structlog.get_logger(__name__)
 
 READY = frozenset({"SUCCESS", "FAILURE", "REVOKED"})
@@ -70,10 +72,8 @@ class Inbox:
     async def aclose(self) -> None:
         """Stop listening; who still waits is cancelled."""
         self._is_closing = True
-        while self._task is not None and not self._task.done():
-            # A task group swallows a cancellation that comes while one of its tasks fails: hence again.
-            self._task.cancel()
-            await asyncio.wait([self._task], timeout=_CLOSE_SECONDS)
+        if self._task is not None:
+            await end([self._task])
         for expected in self._expected.values():
             expected.meta.cancel()
             expected.listening.cancel()
@@ -138,7 +138,7 @@ class Inbox:
 
     async def _write(self, connection: AbstractConnection) -> None:
         """Send what was ordered since the last time, as one command of each kind."""
-        while _goes_on():
+        while is_wanted():
             await self._work.wait()
             self._work.clear()
             commands, self._commands = self._commands, {}
@@ -174,7 +174,7 @@ class Inbox:
 
     async def _beat(self, connection: AbstractConnection) -> None:
         """Ask a quiet connection for a sign of life."""
-        while _goes_on():
+        while is_wanted():
             await asyncio.sleep(_BEAT_SECONDS)
             if time.monotonic() - self._heard_at > _SILENCE_SECONDS:
                 raise ConnectionResetError("no sign of life")
@@ -183,7 +183,7 @@ class Inbox:
     async def _look(self) -> None:
         """Read the results whose announcement may have been lost: of all calls now, later of the old ones."""
         await self._sweep(list(self._expected))
-        while _goes_on():
+        while is_wanted():
             await asyncio.sleep(_BEAT_SECONDS)
             old = time.monotonic() - _BEAT_SECONDS
             await self._sweep([call_id for call_id, expected in self._expected.items() if expected.since < old])
@@ -201,12 +201,6 @@ class Inbox:
         expected = self._expected.get(call_id)
         if expected is not None and meta is not None and meta["status"] in READY and not expected.meta.done():
             expected.meta.set_result(meta)
-
-
-def _goes_on() -> bool:
-    """Whether this task was not cancelled: redis-py waits with `asyncio.wait_for`, which can lose that on Python 3.11."""
-    task = asyncio.current_task()
-    return task is None or not task.cancelling()
 
 
 async def _send(connection: AbstractConnection, *command: str) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from redis import Redis
 
 from support.processes import is_gone
-from support.up import Up, call, toolfleet, up
+from support.up import COMMAND, Up, call, toolfleet, up
 from support.waiting import wait_until_sync
 
 
@@ -81,6 +82,20 @@ def test_other_commands_find_it_from_below(fleet: Up, below: Path, tool: str, wo
 
     assert result["success"], result
     assert f"{lane}-{fleet.process.pid}@" in json.dumps(result["audit"])
+
+
+def test_a_call_that_takes_its_time_shows_it(fleet: Up) -> None:
+    """On a terminal, after a second, and apart from the result."""
+    words = ["call", "report_builder.build_report", "title=Owls", "seconds=2", "--user", "ada", "--json"]
+    ours, theirs = os.openpty()
+    with subprocess.Popen([*COMMAND, *words], cwd=fleet.folder, stdout=subprocess.PIPE, stderr=theirs) as command:
+        os.close(theirs)
+        result, _ = command.communicate(timeout=60)
+    shown = os.read(ours, 2**16).decode()
+    os.close(ours)
+
+    assert "report_builder.build_report is running" in shown
+    assert json.loads(result)["success"]
 
 
 def test_users_files_lie_in_its_folder(fleet: Up, below: Path) -> None:

@@ -70,6 +70,17 @@ def test_the_signals_are_given_back() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_under_nohup_the_end_of_the_terminal_is_not_ours() -> None:
+    """SIGHUP stays ignored where it was."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stop_signals() as signals:
+            signal.raise_signal(signal.SIGHUP)
+            signals.check()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def _after_a_signal() -> list[str]:
     signal.raise_signal(signal.SIGTERM)
     return ["still here"]

@@ -153,4 +153,6 @@ def _check_redis(url: str) -> None:
         try:
             redis.ping()
         except RedisError as exc:
-            raise FleetUnavailable(f"Redis at {maybe_sanitize_url(url)} does not answer: {str(exc).rstrip('.')}.") from exc
+            raise FleetUnavailable(
+                f"Redis at {maybe_sanitize_url(url)} does not answer: {str(exc).rstrip('.')}."
+            ) from exc

@@ -65,7 +65,9 @@ class StopSignals:
 def stop_signals() -> Generator[StopSignals]:
     """Take the signals over, and give them back at the end. Main thread only."""
     signals = StopSignals()
-    before = {signum: signal.signal(signum, signals.take) for signum in _SIGNALS}
+    # Under `nohup` it is the terminal's end that must not end us.
+    taken = [signum for signum in _SIGNALS if (signum, signal.getsignal(signum)) != (signal.SIGHUP, signal.SIG_IGN)]
+    before = {signum: signal.signal(signum, signals.take) for signum in taken}
     try:
         yield signals
     finally:

@@ -37,10 +37,11 @@ def register(app: typer.Typer) -> None:
 
 def worker(*, lane: LaneOption = None, concurrency: ConcurrencyOption = None, check: CheckOption = False) -> None:
     """Run calls, until SIGTERM: then finish those that run. Prints `toolfleet worker ready lane=…` when it is."""
+    if not check:
+        need("worker")
     settings = _settings(lane=lane, worker_concurrency=concurrency)
     if check:
         _check(settings.lane, settings)
-    need("worker")
     from toolfleet_workers.commands import worker_command  # noqa: PLC0415 - only this command needs it
 
     changed = {"LANE": settings.lane, "WORKER_CONCURRENCY": str(settings.worker_concurrency)}
@@ -65,8 +66,8 @@ def flower(
     ] = "127.0.0.1",
 ) -> None:
     """Show calls, queues and workers in the browser. Takes Flower's own `FLOWER_…` variables as well."""
-    _settings()
     need("flower")
+    _settings()
     from toolfleet_workers.commands import flower_command  # noqa: PLC0415 - only this command needs it
 
     _become(flower_command(address, port))
