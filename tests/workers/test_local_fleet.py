@@ -27,31 +27,24 @@ async def call(settings: Settings, tool: str) -> dict[str, object]:
 
 
 def test_it_works_with_what_the_settings_name(tmp_path: Path, redis_url: str, owls: ModuleServer) -> None:
-    """A Redis and modules of somebody else's are used, and left as they are; Flower is not there unless asked for."""
+    """A Redis and modules of somebody else's are used, and left as they are; Flower is not there unless asked for.
+
+    An error in the block comes through, and nothing is left of the fleet.
+    """
     settings = Settings(redis_url=redis_url, module_services={"owls": owls.url}, slow_modules=frozenset({"owls"}))
     said: list[str] = []
-    with local_fleet(tmp_path, settings=settings, announce=said.append) as fleet:
-        pids = fleet.pids()
+    pids: dict[str, int] = {}
+    with pytest.raises(ZeroDivisionError), local_fleet(tmp_path, settings=settings, announce=said.append) as fleet:  # noqa: PT012 - the block is the point
+        pids.update(fleet.pids())
 
         assert set(pids) == {"worker-fast", "worker-slow", "beat"}
         assert (fleet.settings, fleet.flower_url) == (settings, None)
         assert set(said) == {"worker-fast is ready", "worker-slow is ready", "beat is ready"}
         assert asyncio.run(call(fleet.settings, "owls.echo"))["success"]
+        raise ZeroDivisionError
     assert all(is_gone(pid) for pid in pids.values())
     with Redis.from_url(redis_url) as redis:
         assert redis.ping()
-
-
-def test_it_ends_when_its_block_fails(tmp_path: Path, redis_url: str, owls: ModuleServer) -> None:
-    """The error comes through, and nothing is left; where nothing is slow there was no slow lane either."""
-    settings = Settings(redis_url=redis_url, module_services={"owls": owls.url})
-    pids: dict[str, int] = {}
-    with pytest.raises(ZeroDivisionError), local_fleet(tmp_path, settings=settings) as fleet:  # noqa: PT012 - the block is the point
-        pids.update(fleet.pids())
-        raise ZeroDivisionError
-
-    assert set(pids) == {"worker-fast", "beat"}
-    assert all(is_gone(pid) for pid in pids.values())
 
 
 def test_a_worker_that_does_not_start_is_an_error_with_its_reason(
