@@ -11,8 +11,12 @@ Programming and set-up errors raise; what happens to a call never does, it is a 
     ├── NoRedis              no Redis server to be had on this machine
     ├── FleetUnavailable     the fleet's Redis does not answer
     ├── NotPublished         a call is surely not in its queue
-    └── PublishUnconfirmed   a call may or may not be in its queue
+    ├── PublishUnconfirmed   a call may or may not be in its queue
+    ├── ChildFailed          a process of a local fleet does not start, or does not stay alive
+    └── FolderInUse          a local fleet runs in this folder already
 """
+
+from pathlib import Path
 
 
 class FleetError(Exception):
@@ -64,3 +68,16 @@ class NotPublished(FleetError):
 
 class PublishUnconfirmed(FleetError):
     """The broker was sent the call and did not answer: it may be in its queue."""
+
+
+class ChildFailed(FleetError):
+    """A process of the local fleet does not start or does not stay alive; the message ends with its log's last lines."""
+
+
+class FolderInUse(FleetError):
+    """Another fleet has its data in this folder."""
+
+    def __init__(self, folder: Path, pid: int | None) -> None:
+        self.pid = pid
+        by = "" if pid is None else f" (process {pid})"
+        super().__init__(f"A fleet is running in {folder} already{by}: use it, or stop it first.")

@@ -34,6 +34,9 @@ RULES = (
     KeyRule(re.compile(r"celery-task-meta-.+")),
     KeyRule(re.compile(r"(tools\..+|toolfleet\.control)"), lasting="a queue: the broker removes it when it is empty"),
     KeyRule(re.compile(r"unacked(_index|_mutex)?"), lasting="the broker's own: messages that a worker holds"),
-    KeyRule(re.compile(r"_kombu\.binding(\..+|_deadlines|_permanent\..+)"), lasting="the broker's own: which queue is bound to which exchange"),
+    KeyRule(
+        re.compile(r"_kombu\.binding(\..+|_deadlines|_permanent\..+)"),
+        lasting="the broker's own: which queue is bound to which exchange",
+    ),
     KeyRule(re.compile(r".*\.reply\.celery\.pidbox"), lasting="the broker's own: answers to inspect commands"),
 )

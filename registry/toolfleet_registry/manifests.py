@@ -53,6 +53,11 @@ class ManifestCache:
         self._redis = redis
         self._ttl_seconds = ttl_seconds
 
+    async def check(self) -> None:
+        """Do nothing, but find out whether Redis answers."""
+        async with self._answering():
+            await self._redis.ping()
+
     async def save(self, manifest: ModuleManifest) -> CachedManifest:
         """Store what a look just found, and announce it on `keys.MANIFESTS_CHANGED` if it says something new."""
         cached = CachedManifest(manifest, time.time())

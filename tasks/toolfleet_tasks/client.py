@@ -41,6 +41,7 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 _PUBLISH_SECONDS = 10.0  # to get a call into its queue; longer, and the caller hears that the queue is away
+_REVOKE_SECONDS = 3.0  # for the workers to hear, when the fleet is left, that a call was given up
 _REDIS_SECONDS = 5.0  # for one answer of Redis
 
 
@@ -61,6 +62,7 @@ class ToolFleet:
                 "No fleet to talk to: set TOOLFLEET_REDIS_URL, or run `toolfleet up` here or in a folder above."
             )
         self._background: set[asyncio.Task[Any]] = set()
+        self._revocations: set[asyncio.Task[None]] = set()
 
     @classmethod
     def sync(cls, url: str | None = None, settings: Settings | None = None) -> SyncToolFleet:
@@ -76,6 +78,7 @@ class ToolFleet:
         self._inbox = Inbox(self._redis, url, news={keys.MANIFESTS_CHANGED: self._news.set})
         self._publisher = Publisher(make_app(self._settings, stores_results=False))
         try:
+            await cache.check()
             await refuse_cluster(self._redis)
             await self._catalog.ensure()
         except BaseException:
@@ -121,7 +124,7 @@ class ToolFleet:
         try:
             return await handle.result()
         except asyncio.CancelledError:
-            self._spawn(handle.cancel())
+            self._revoke_soon(handle.id)
             raise
 
     async def call_many(
@@ -199,7 +202,7 @@ class ToolFleet:
         except NotPublished as exc:
             return endings.not_published(call.tool_name, str(exc))
         except (TimeoutError, PublishUnconfirmed):
-            self._spawn(self._publisher.revoke(call.call_id))
+            self._revoke_soon(call.call_id)
             return endings.outcome_unknown(call.tool_name, "the queue did not confirm the call.")
         return None
 
@@ -208,6 +211,11 @@ class ToolFleet:
         ending = asyncio.get_running_loop().create_future()
         ending.set_result(result.model_copy(update={"audit": audit}))
         return CallHandle(call_id, result.tool_name, ending, None)
+
+    def _revoke_soon(self, call_id: str) -> None:
+        """Tell the workers to drop a call whose caller has gone; `_close` waits a little for that."""
+        self._revocations.add(revocation := self._spawn(self._publisher.revoke(call_id)))
+        revocation.add_done_callback(self._revocations.discard)
 
     def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run something in the background, and end it with the fleet."""
@@ -226,6 +234,8 @@ class ToolFleet:
                 log.warning("manifests_not_reloaded", error=str(exc))
 
     async def _close(self) -> None:
+        if self._revocations:
+            await asyncio.wait(self._revocations, timeout=_REVOKE_SECONDS)
         await end(self._background)
         await self._inbox.aclose()
         self._publisher.close()

@@ -5,14 +5,19 @@ import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from typing import Any
 
+import structlog
 from celery import Celery
 from kombu.exceptions import OperationalError
+from kombu.messaging import Producer
 
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import NotPublished, PublishUnconfirmed
 from toolfleet_tasks import execute, wire
 from toolfleet_tasks.queues import Route
+
+log = structlog.get_logger(__name__)
 
 _THREADS = 4  # kombu spends its time in Python: more threads only wait for each other
 
@@ -38,10 +43,11 @@ class Publisher:
             abandoned.set()
 
     async def revoke(self, call_id: str) -> None:
-        """Tell every worker to drop the call, or to interrupt it. Reaches only workers that are up."""
-        await asyncio.get_running_loop().run_in_executor(
-            self._threads, lambda: self._app.control.revoke(call_id, terminate=True)
-        )
+        """Tell every worker to drop the call, or to interrupt it. Reaches only workers that are up; raises nothing."""
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._threads, self._send_revoke, call_id)
+        except Exception as exc:  # noqa: BLE001 - whatever kombu and its transports raise
+            log.warning("call_not_revoked", call_id=call_id, error=str(exc))
 
     def close(self) -> None:
         """Let go of threads and connections; what a thread is at is not waited for."""
@@ -64,6 +70,21 @@ class Publisher:
             argsrepr=f"({', '.join(f'{name}=…' for name in sorted(call.arguments))})",
             kwargsrepr="{}",
         )
+
+    def _send_revoke(self, call_id: str) -> None:
+        order = {"task_id": [call_id], "terminate": True, "signal": "SIGTERM"}
+        with self._app.connection_or_acquire() as connection:
+            # As `app.control.revoke` does, which would try for ever while the broker is away, in a thread of ours.
+            once = _OneTry(connection)  # type: ignore[no-untyped-call] # kombu's types are partial
+            self._app.control.mailbox(connection)._publish("revoke", order, producer=once)  # noqa: SLF001 - no public way
+
+
+class _OneTry(Producer):
+    """A producer that publishes or fails, whatever it is asked."""
+
+    def publish(self, *args: Any, **options: Any) -> Any:
+        """As kombu's, once."""
+        return super().publish(*args, **{**options, "retry": False})  # type: ignore[no-untyped-call] # as above
 
 
 def _was_refused(exc: BaseException | None) -> bool:

@@ -201,6 +201,25 @@ async def test_a_cancelled_coroutine_takes_its_call_back(fleet: ToolFleet, owner
         await waiting
 
 
+async def test_leaving_the_fleet_does_not_forget_a_call_that_was_given_up(
+    bed: TestBed, worker: WorkerProcess, owner: Caller, owls: ModuleServer
+) -> None:
+    """An agent that is interrupted in the middle of a call, and ends, still takes the call back."""
+    owls.forget()
+
+    async def agent() -> None:
+        async with ToolFleet(settings=bed.settings) as fleet:
+            await fleet.call(call("nap_once", seconds=30), owner)
+
+    running = asyncio.create_task(agent())
+    await wait_until(lambda: owls.running, "the module has the call")
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    await wait_until(lambda: owls.interrupted, "the module has seen the caller hang up")
+
+
 async def test_a_handle_can_be_asked_again(fleet: ToolFleet, owner: Caller) -> None:
     """`result(timeout)` raises when it is not there yet; the call goes on."""
     handle = await fleet.submit(call("nap", seconds=0.5), owner)

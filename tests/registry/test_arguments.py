@@ -66,7 +66,7 @@ def test_json_objects_have_no_fault(arguments: dict[str, Any]) -> None:
         ('{"query": "ow', "Arguments are not JSON (Unterminated string starting at, line 1 column 11)."),
         ("", "Arguments are not JSON (Expecting value, line 1 column 1)."),
         ('{"a": NaN}', "Arguments are not JSON (NaN is no JSON number)."),
-        ("[" * 5000, "Arguments are not usable JSON (nested deeper than 100 levels)."),
+        ("[" * 5000 + "]" * 5000, "Arguments are not usable JSON (nested deeper than 100 levels)."),
         ('"text"', "Arguments must be a JSON object, not a string."),
         ("[]", "Arguments must be a JSON object, not a string."),
         ('{"a": 1}', "Arguments must be a JSON object, not the text of one."),

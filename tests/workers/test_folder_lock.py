@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from support.processes import is_gone, next_line, python_program
-from toolfleet_workers.folder_lock import FolderInUse, folder_lock
+from toolfleet_registry.errors import FolderInUse
+from toolfleet_workers.folder_lock import folder_lock
 from toolfleet_workers.stop_signals import StopRequested
 
 _OWNER = """

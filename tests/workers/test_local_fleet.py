@@ -11,10 +11,9 @@ from redis import Redis
 from support.module_server import ModuleServer
 from support.processes import is_gone
 from toolfleet import Caller, Settings, ToolCall, ToolFleet
-from toolfleet_registry.errors import FleetUnavailable, SettingsError
+from toolfleet_registry.errors import ChildFailed, FleetUnavailable, SettingsError
 from toolfleet_registry.settings import load_settings
 from toolfleet_workers import examples
-from toolfleet_workers.child import ChildFailed
 from toolfleet_workers.environment import environment_of
 from toolfleet_workers.examples import find_examples, find_examples_folder
 from toolfleet_workers.local import local_fleet

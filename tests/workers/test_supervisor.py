@@ -10,7 +10,8 @@ import pytest
 
 from support.processes import is_gone
 from support.waiting import wait_until_sync
-from toolfleet_workers.child import DEATHS, Child, ChildFailed, Program
+from toolfleet_registry.errors import ChildFailed
+from toolfleet_workers.child import DEATHS, Child, Program
 from toolfleet_workers.readiness import says
 from toolfleet_workers.supervisor import Supervisor
 

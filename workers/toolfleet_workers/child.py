@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from toolfleet_registry.errors import FleetError
+from toolfleet_registry.errors import ChildFailed
 from toolfleet_workers.processes import signal_group, spawn
 
 DEATHS = 5  # so many ends within the window below are no accident: restarting goes nowhere
@@ -16,10 +16,6 @@ _FIRST_BACKOFF_SECONDS = 0.5  # doubled with each death in the window
 _TAIL_LINES = 15
 _TAIL_BYTES = 64 * 2**10
 _LARGEST_LOG_BYTES = 10 * 2**20
-
-
-class ChildFailed(FleetError):
-    """A process of the local fleet does not start or does not stay alive; the message ends with its log's last lines."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,21 +7,12 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from toolfleet_registry.errors import FleetError
+from toolfleet_registry.errors import FolderInUse
 from toolfleet_workers.warden import PATIENCE_SECONDS
 
 _NAME = "lock"
 _LOOK_SECONDS = 0.1
 _WAIT_SECONDS = PATIENCE_SECONDS * 2  # what a killed fleet leaves behind is gone by then
-
-
-class FolderInUse(FleetError):
-    """Another fleet has its data in this folder."""
-
-    def __init__(self, folder: Path, pid: int | None) -> None:
-        self.pid = pid
-        by = "" if pid is None else f" (process {pid})"
-        super().__init__(f"A fleet is running in {folder} already{by}: use it, or stop it first.")
 
 
 @contextmanager
