@@ -1,6 +1,7 @@
 """`ToolFleet`: what an agent holds. Judges a call, publishes it, and brings its result."""
 
 import asyncio
+import math
 import time
 import uuid
 from collections.abc import Coroutine, Iterable, Sequence
@@ -41,6 +42,7 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 _PUBLISH_SECONDS = 10.0  # to get a call into its queue; longer, and the caller hears that the queue is away
+_LONGEST_TIMEOUT = 10 * 365 * 86400.0  # seconds: longer is for ever, which clocks and brokers cannot count
 _REVOKE_SECONDS = 3.0  # for the workers to hear, when the fleet is left, that a call was given up
 _REDIS_SECONDS = 5.0  # for one answer of Redis
 
@@ -61,6 +63,7 @@ class ToolFleet:
             raise SettingsError(
                 "No fleet to talk to: set TOOLFLEET_REDIS_URL, or run `toolfleet up` here or in a folder above."
             )
+        self._is_open = False
         self._background: set[asyncio.Task[Any]] = set()
         self._revocations: set[asyncio.Task[None]] = set()
 
@@ -86,14 +89,21 @@ class ToolFleet:
             raise
         self._inbox.start()
         self._spawn(self._follow_news())
+        self._is_open = True
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self._close()
 
+    @property
+    def _open_catalog(self) -> Catalog:
+        if not self._is_open:
+            raise RuntimeError("This fleet is not open: use it inside `async with ToolFleet() as fleet:`.")
+        return self._catalog
+
     async def tools(self, caller: Caller) -> list[ToolDefinition]:
         """The tools that `caller` may use, sorted by name. From memory: costs no round trip."""
-        return self._catalog.tools(caller)
+        return self._open_catalog.tools(caller)
 
     @staticmethod
     def tools_to_openai_format(tools: Iterable[ToolDefinition]) -> list[dict[str, Any]]:
@@ -102,11 +112,11 @@ class ToolFleet:
 
     async def statuses(self) -> dict[str, ModuleStatus]:
         """What is known of every module, without asking any."""
-        return self._catalog.statuses()
+        return self._open_catalog.statuses()
 
     async def refresh(self) -> dict[str, ModuleStatus]:
         """Ask every module now for what it offers."""
-        return await self._catalog.refresh()
+        return await self._open_catalog.refresh()
 
     async def call(
         self,
@@ -149,7 +159,7 @@ class ToolFleet:
         timeout: float | None = None,  # noqa: ASYNC109 - as in `call`
     ) -> CallHandle:
         """Publish a call and return at once with a handle on it. A refused call's handle has its result already."""
-        tool = self._catalog.judge(call, caller)
+        tool = self._open_catalog.judge(call, caller)
         if isinstance(tool, ToolResult):
             return self._ended(_new_call_id(), tool)
         route = route_for(tool, self._settings)
@@ -174,6 +184,7 @@ class ToolFleet:
             refusal = await self._publish(call, route, expected.listening)
         except BaseException:
             self._inbox.forget(call.call_id)
+            self._revoke_soon(call.call_id)  # it may have got into its queue just now
             raise
         if refusal is not None:
             self._inbox.forget(call.call_id)
@@ -185,23 +196,22 @@ class ToolFleet:
         """Without a wish of the caller's: two full attempts, each delivered twice. Nothing waits for ever."""
         if timeout is None:
             timeout = 2 * route.hard_limit + 2 * self._settings.visibility_timeout
-        return time.time() + timeout
+        if math.isnan(timeout):
+            raise ValueError("timeout must be a number of seconds, not nan")
+        return time.time() + min(timeout, _LONGEST_TIMEOUT)
 
     async def _publish(self, call: PublishedCall, route: Route, listening: asyncio.Future[None]) -> ToolResult | None:
         """Get the call into its queue; `None`, or the result of a call that is not, or perhaps not, in it."""
-        seconds = min(_PUBLISH_SECONDS, call.deadline_at - time.time())
-        give_up_at = asyncio.get_running_loop().time() + seconds
+        give_up_at = min(time.time() + _PUBLISH_SECONDS, call.deadline_at)
         try:
-            async with asyncio.timeout_at(give_up_at):
+            async with asyncio.timeout(give_up_at - time.time()):
                 await asyncio.shield(listening)
-        except TimeoutError:
-            return endings.not_published(call.tool_name, "Redis does not answer")
-        try:
-            async with asyncio.timeout_at(give_up_at):
-                await self._publisher.publish(call, route)
-        except NotPublished as exc:
-            return endings.not_published(call.tool_name, str(exc))
-        except (TimeoutError, PublishUnconfirmed):
+            await self._publisher.publish(call, route, seconds=give_up_at - time.time())
+        except (TimeoutError, NotPublished) as exc:
+            if time.time() >= call.deadline_at:
+                return endings.expired(call.tool_name)
+            return endings.not_published(call.tool_name, str(exc) or "Redis does not answer")
+        except PublishUnconfirmed:
             self._revoke_soon(call.call_id)
             return endings.outcome_unknown(call.tool_name, "the queue did not confirm the call.")
         return None
@@ -234,6 +244,7 @@ class ToolFleet:
                 log.warning("manifests_not_reloaded", error=str(exc))
 
     async def _close(self) -> None:
+        self._is_open = False
         if self._revocations:
             await asyncio.wait(self._revocations, timeout=_REVOKE_SECONDS)
         await end(self._background)

@@ -15,16 +15,22 @@ def expired(tool_name: str) -> ToolResult:
     return ToolResult.failed(tool_name, "expired", text, effect_state="none", retryable=True)
 
 
+def expired_again(tool_name: str) -> ToolResult:
+    """The deadline passed before the call was begun once more; of an earlier attempt we cannot say what it did."""
+    text = "Tool call expired before it could be tried again; it may have been executed."
+    return ToolResult.failed(tool_name, "expired", text, effect_state="unknown")
+
+
 def unanswered(tool_name: str) -> ToolResult:
     """The deadline passed; the call was begun, or nobody can be asked whether it was."""
     text = "Tool call was not answered by its deadline; it may have been executed."
     return ToolResult.failed(tool_name, "timed_out", text, effect_state="unknown")
 
 
-def cancelled(tool_name: str, *, begun: bool) -> ToolResult:
-    """The caller took the call back; one that had begun was interrupted."""
+def cancelled(tool_name: str) -> ToolResult:
+    """The caller took the call back. Celery does not say whether it had begun."""
     text = "Tool call was cancelled."
-    return ToolResult.failed(tool_name, "cancelled", text, effect_state="unknown" if begun else "none")
+    return ToolResult.failed(tool_name, "cancelled", text, effect_state="unknown")
 
 
 def outcome_unknown(tool_name: str, reason: str) -> ToolResult:

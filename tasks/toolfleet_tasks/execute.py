@@ -46,12 +46,18 @@ async def _attempt(task: Task, call: PublishedCall) -> Attempt:
     """One attempt within the limit and the time left. The one place that words a limit."""
     seconds = min(call.limit_seconds, call.deadline_at - time.time())
     if seconds <= 0:
-        return Attempt(Outcome.PERMANENT, endings.expired(call.tool_name))
+        ending = endings.expired_again if _may_have_begun(task) else endings.expired
+        return Attempt(Outcome.PERMANENT, ending(call.tool_name))
     try:
         runner: Runner = task.app.runner
         return await runner.run(call, seconds=seconds)
     except (TimeoutError, SoftTimeLimitExceeded):
         return Attempt(Outcome.UNKNOWN, endings.timed_out(call.tool_name, seconds))
+
+
+def _may_have_begun(task: Task) -> bool:
+    """Whether another attempt came before this one: our own retry, or a delivery that the broker took for lost."""
+    return bool(task.request.retries or (task.request.delivery_info or {}).get("redelivered"))
 
 
 async def _is_republished(task: Task, delay: float) -> bool:

@@ -3,8 +3,8 @@
 import asyncio
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from typing import Any
 
 import structlog
@@ -29,18 +29,22 @@ class Publisher:
         self._app = app
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="toolfleet-publish")
 
-    async def publish(self, call: PublishedCall, route: Route) -> None:
-        """Return when the broker has the call. Raises `NotPublished` or `PublishUnconfirmed`.
+    async def publish(self, call: PublishedCall, route: Route, *, seconds: float) -> None:
+        """Return when the broker has the call. Raises `NotPublished` or `PublishUnconfirmed`, in `seconds` at the latest.
 
         Tried once: after a lost answer the message may be there, and a second one would be a second call.
         """
-        abandoned = threading.Event()
+        turn = threading.Lock()  # whoever takes it first decides: a thread that sends, or we, who have waited enough
+        sending = asyncio.get_running_loop().run_in_executor(self._threads, self._send, call, route, turn)
         try:
-            await asyncio.get_running_loop().run_in_executor(self._threads, self._send, call, route, abandoned)
+            async with asyncio.timeout(seconds):
+                await sending
         except OperationalError as exc:
             raise (NotPublished if _was_refused(exc) else PublishUnconfirmed)(str(exc)) from exc
+        except TimeoutError as exc:
+            raise (NotPublished if turn.acquire(blocking=False) else PublishUnconfirmed)("no answer") from exc
         finally:
-            abandoned.set()
+            turn.acquire(blocking=False)
 
     async def revoke(self, call_id: str) -> None:
         """Tell every worker to drop the call, or to interrupt it. Reaches only workers that are up; raises nothing."""
@@ -54,8 +58,8 @@ class Publisher:
         self._threads.shutdown(wait=False, cancel_futures=True)
         threading.Thread(target=self._app.close, name="toolfleet-publish-close").start()
 
-    def _send(self, call: PublishedCall, route: Route, abandoned: threading.Event) -> None:
-        if abandoned.is_set():
+    def _send(self, call: PublishedCall, route: Route, turn: threading.Lock) -> None:
+        if not turn.acquire(blocking=False):
             return
         self._app.send_task(
             execute.TASK,
@@ -63,7 +67,9 @@ class Publisher:
             task_id=call.call_id,
             queue=route.queue,
             shadow=call.tool_name,
-            expires=datetime.fromtimestamp(call.deadline_at, UTC),
+            # For brokers that drop what is too old. Not Celery's `expires`: it would end a call that was delivered
+            # a second time as one that surely never ran. The task looks at the deadline itself.
+            expiration=max(call.deadline_at - time.time(), 0),
             soft_time_limit=route.soft_limit,
             time_limit=route.hard_limit,
             # What Flower and the logs show: which arguments, never their values.

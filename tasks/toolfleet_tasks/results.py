@@ -9,7 +9,7 @@ def result_of(meta: Meta, *, tool_name: str, limit_seconds: float) -> ToolResult
     """The result of a call that has ended (`meta["status"]` is one of `inbox.READY`).
 
     A worker's own answer is passed on. What Celery wrote itself is translated: a task that it stopped at the hard
-    limit has timed out, one that it revoked was cancelled or expired, and of any other nobody knows the end.
+    limit has timed out, one that it revoked was cancelled, and of any other nobody knows the end.
     """
     if meta["status"] == "SUCCESS":
         try:
@@ -17,9 +17,9 @@ def result_of(meta: Meta, *, tool_name: str, limit_seconds: float) -> ToolResult
         except (TypeError, ValueError):
             return endings.outcome_unknown(tool_name, "the worker's answer cannot be read.")
     reason = meta.get("result") or {}
-    kind, message = reason.get("exc_type"), reason.get("exc_message")
+    kind = reason.get("exc_type")
     if meta["status"] == "REVOKED":
-        return endings.expired(tool_name) if "expired" in str(message) else endings.cancelled(tool_name, begun=True)
+        return endings.cancelled(tool_name)
     if kind in {"TimeLimitExceeded", "SoftTimeLimitExceeded"}:
         return endings.timed_out(tool_name, limit_seconds)
     return endings.outcome_unknown(tool_name, f"the worker failed ({kind}).")

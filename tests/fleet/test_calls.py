@@ -276,3 +276,32 @@ async def test_the_url_may_come_as_an_argument(bed: TestBed, worker: WorkerProce
     settings = Settings(module_services=bed.settings.module_services)
     async with ToolFleet(bed.redis_url, settings) as fleet:
         assert (await fleet.call(call("echo"), owner)).success
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 1e-9])
+async def test_a_deadline_that_has_passed_is_expired_at_once(
+    fleet: ToolFleet, owner: Caller, owls: ModuleServer, seconds: float
+) -> None:
+    """Such a call is not published."""
+    result = await fleet.call(call("echo"), owner, timeout=seconds)
+
+    assert (result.error_code, result.effect_state) == ("expired", "none")
+    assert owls.requests == []
+
+
+async def test_a_deadline_may_be_for_ever(fleet: ToolFleet, owner: Caller) -> None:
+    """Infinity is only a long time; what is no number is a mistake of the program's."""
+    assert (await fleet.call(call("echo"), owner, timeout=float("inf"))).success
+    with pytest.raises(ValueError, match="nan"):
+        await fleet.call(call("echo"), owner, timeout=float("nan"))
+
+
+async def test_a_fleet_that_is_not_open_says_so(bed: TestBed, owner: Caller) -> None:
+    """Before it is entered and after it was left, a call is a mistake of the program's."""
+    fleet = ToolFleet(settings=bed.settings)
+    with pytest.raises(RuntimeError, match="async with"):
+        await fleet.call(call("echo"), owner)
+    async with fleet:
+        pass
+    with pytest.raises(RuntimeError, match="async with"):
+        await fleet.tools(owner)

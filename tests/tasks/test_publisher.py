@@ -41,7 +41,7 @@ def publisher(url: str) -> Generator[Publisher]:
 async def test_a_call_gets_into_its_queue(redis: Redis, redis_url: str) -> None:
     """One message, under the call's id and its tool's name; no value of an argument is shown to who looks on."""
     with publisher(redis_url) as ours:
-        await ours.publish(CALL, ROUTE)
+        await ours.publish(CALL, ROUTE, seconds=10)
     (message,) = map(str, await redis.lrange("tools.owls", 0, -1))
 
     assert '"id": "c1"' in message
@@ -55,12 +55,12 @@ async def test_who_has_gone_is_not_published(redis: Redis, redis_url: str) -> No
     with publisher(redis_url) as ours:
         for _ in range(4):
             ours._threads.submit(asyncio.run, asyncio.sleep(0.5))  # every thread is at something
-        waiting = asyncio.create_task(ours.publish(CALL, ROUTE))
+        waiting = asyncio.create_task(ours.publish(CALL, ROUTE, seconds=10))
         await asyncio.sleep(0)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        await ours.publish(CALL.model_copy(update={"call_id": "c2"}), ROUTE)
+        await ours.publish(CALL.model_copy(update={"call_id": "c2"}), ROUTE, seconds=10)
 
     assert await redis.llen("tools.owls") == 1
 
@@ -68,7 +68,7 @@ async def test_who_has_gone_is_not_published(redis: Redis, redis_url: str) -> No
 async def test_without_a_broker_nothing_is_published() -> None:
     """A refused connection is told apart from a lost answer: nothing can have been sent."""
     with publisher(f"redis://127.0.0.1:{free_port()}/0") as ours, pytest.raises(NotPublished, match="refused"):
-        await ours.publish(CALL, ROUTE)
+        await ours.publish(CALL, ROUTE, seconds=10)
 
 
 async def test_without_a_broker_revoking_gives_up() -> None:

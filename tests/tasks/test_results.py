@@ -30,7 +30,11 @@ def test_a_workers_answer_is_passed_on() -> None:
         (failure("TimeLimitExceeded", [40.0]), "timed_out", "unknown"),  # Celery's hard limit
         (failure("SoftTimeLimitExceeded", [31.0]), "timed_out", "unknown"),  # its soft one, outside of our body
         (failure("TaskRevokedError", ["terminated"], "REVOKED"), "cancelled", "unknown"),  # interrupted while running
-        (failure("TaskRevokedError", ["expired"], "REVOKED"), "expired", "none"),  # waited for too long
+        (
+            failure("TaskRevokedError", ["revoked"], "REVOKED"),
+            "cancelled",
+            "unknown",
+        ),  # while queued, or before a retry
         (failure("WorkerLostError", ["SIGKILL"]), "outcome_unknown", "unknown"),  # nobody saw the end
         (failure("MaxRetriesExceededError"), "outcome_unknown", "unknown"),  # anything else
         ({"status": "FAILURE", "result": None}, "outcome_unknown", "unknown"),  # not even a reason
