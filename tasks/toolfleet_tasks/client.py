@@ -208,7 +208,7 @@ class ToolFleet:
                 await asyncio.shield(listening)
             await self._publisher.publish(call, route, seconds=give_up_at - time.time())
         except (TimeoutError, NotPublished) as exc:
-            if time.time() >= call.deadline_at:
+            if time.time() >= call.deadline_at and self._inbox.is_connected:
                 return endings.expired(call.tool_name)
             return endings.not_published(call.tool_name, str(exc) or "Redis does not answer")
         except PublishUnconfirmed:

@@ -49,7 +49,7 @@ class Inbox:
     """The connection, and who waits for what. Belongs to one event loop.
 
     `redis` is an ordinary client for reading, `url` that of the same Redis for listening. `news` maps a channel to
-    what is called for each message on it, and once after each reconnect, as something may have been missed.
+    what is called for each message on it, and once after each reconnect, as something may have been missed. `is_connected`: as far as we know.
     """
 
     def __init__(self, redis: Redis, url: str, *, news: Mapping[str, Callable[[], None]]) -> None:
@@ -64,6 +64,7 @@ class Inbox:
         self._heard_at = 0.0
         self._task: asyncio.Task[None] | None = None
         self._is_closing = False
+        self.is_connected = False
 
     def start(self) -> None:
         """Begin to listen, and keep at it until `aclose`."""
@@ -122,6 +123,7 @@ class Inbox:
             async with asyncio.timeout(_SILENCE_SECONDS):
                 await connection.connect()
             self._heard_at = time.monotonic()
+            self.is_connected = True
             self._commands = dict.fromkeys(
                 [*self._news, *(_RESULT_KEY + call_id for call_id in self._expected)], "SUBSCRIBE"
             )
@@ -132,6 +134,7 @@ class Inbox:
                 group.create_task(self._beat(connection))
                 group.create_task(self._look())
         finally:
+            self.is_connected = False
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_SECONDS):
                     await connection.disconnect()
