@@ -8,9 +8,10 @@ import pytest
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
-from support.fleet import TestBed, WorkerProcess
+from support.fleet import TestBed
 from support.module_server import ModuleServer, serve
 from support.owls import make_module
+from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolFleet
 from toolfleet_registry.keys import RULES
 from toolfleet_workers.redis_server import redis_server

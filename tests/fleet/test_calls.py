@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from support.fleet import TestBed, WorkerProcess
+from support.fleet import TestBed
 from support.module_server import ModuleServer
 from support.waiting import wait_until
+from support.worker_process import WorkerProcess
 from toolfleet import Caller, Conversation, ToolCall, ToolFleet
 from toolfleet_registry.settings import Settings
 

@@ -168,7 +168,7 @@ async def test_a_killed_worker_leaves_no_caller_waiting_for_ever(
     with bed.worker() as worker:
         handle = await fleet.submit(ToolCall(tool_name="owls.nap_once", arguments={"seconds": 30}), owner, timeout=4)
         await wait_until(lambda: owls.running, "the module has the call")
-        worker.kill()
+        worker.send_signal(signal.SIGKILL)
         result = await handle.result(15)
 
     assert (result.error_code, result.effect_state) == ("timed_out", "unknown")
@@ -179,9 +179,9 @@ async def test_sigterm_loses_no_running_call(bed: TestBed, fleet: ToolFleet, own
     with bed.worker() as worker:
         handles = [await fleet.submit(NAP, owner) for _ in range(100)]
         await wait_until(lambda: owls.running == 100, "the module has the calls")
-        worker.terminate()
+        worker.send_signal(signal.SIGTERM)
         results = [await handle.result(30) for handle in handles]
-        assert await asyncio.to_thread(worker.process.wait, 20) == 0
+        assert await asyncio.to_thread(worker.wait) == 0
     async with Redis.from_url(bed.redis_url) as redis:
         left = [await redis.llen("tools.owls"), await redis.hlen("unacked")]
 

@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator, Iterator
 import httpx
 import pytest
 
-from support.fleet import TestBed, WorkerProcess, program
+from support.fleet import TestBed, program
 from support.module_server import ModuleServer
 from support.waiting import wait_until, wait_until_sync
+from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_workers.commands import flower_command
 from toolfleet_workers.ports import held_port

@@ -2,7 +2,8 @@
 
 import pytest
 
-from support.fleet import TestBed, WorkerProcess
+from support.fleet import TestBed
+from support.worker_process import WorkerProcess
 from toolfleet import Settings
 
 

@@ -1,7 +1,5 @@
 """A Redis, a module and workers for tests of the whole way: each a real one."""
 
-import signal
-import subprocess
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -9,30 +7,13 @@ from pathlib import Path
 
 from support.module_server import ModuleServer
 from support.waiting import wait_until_sync
+from support.worker_process import READY, WorkerProcess
 from toolfleet_registry.settings import Settings
 from toolfleet_workers.commands import worker_command
 from toolfleet_workers.environment import environment_of
 from toolfleet_workers.processes import spawn, stop
 
 STOP_SECONDS = 20
-
-
-@dataclass
-class WorkerProcess:
-    """A worker that is ready. `said` is all that it has written."""
-
-    process: subprocess.Popen[bytes]
-    log: Path
-
-    def said(self) -> str:
-        return self.log.read_text(errors="replace")
-
-    def terminate(self) -> None:
-        self.process.terminate()
-
-    def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait(STOP_SECONDS)
 
 
 @dataclass
@@ -55,9 +36,7 @@ class TestBed:
     def worker(self, *, lane: str = "all", **settings: object) -> Generator[WorkerProcess]:
         """A worker process of the lane."""
         own = self.settings.model_copy(update={"lane": lane, **settings})
-        with program(
-            self, worker_command("all"), f"worker-{lane}", ready="toolfleet worker ready", settings=own
-        ) as worker:
+        with program(self, worker_command("all"), f"worker-{lane}", ready=READY, settings=own) as worker:
             yield worker
 
 
