@@ -1,6 +1,7 @@
 """What every test may ask for: a real Redis server, emptied for each test, and a check of what is left in it."""
 
 import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -19,7 +20,11 @@ from toolfleet_workers.redis_server import redis_server
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_settings_only(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No setting of the person who runs the tests reaches them."""
+    """No setting of the person who runs the tests reaches them: no variable, no file, no ignored signal."""
+    os.chdir(tmp_path_factory.mktemp("nowhere"))
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:  # as in a shell's background
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     for name in [name for name in os.environ if name.startswith("TOOLFLEET_")]:
         del os.environ[name]
 

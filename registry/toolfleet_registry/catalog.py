@@ -90,6 +90,11 @@ class Catalog:
         self._state = _state(manifests, failures)
         return self.statuses()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no module's manifest is known."""
+        return not self._state.manifests
+
     def statuses(self) -> dict[str, ModuleStatus]:
         """What is known of each module in the settings, by name."""
         state = self._state

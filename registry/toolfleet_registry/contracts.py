@@ -95,8 +95,8 @@ class ToolCall(Message):
     """One request to run a tool, as an agent or its model makes it.
 
     Takes any name and any arguments: `ToolFleet.call` judges them, so that a model's nonsense comes back as a
-    `ToolResult` and not as an exception. `idempotency_key` names the intention: a repeat under the same key is
-    the same call.
+    `ToolResult` and not as an exception. `idempotency_key` names the intention; it travels
+    with the call, and nobody looks at it yet.
     """
 
     tool_name: str
@@ -189,7 +189,8 @@ class ToolResult(Message):
 class PublishedCall(Message):
     """A call as it travels: judged, routed, and with everything that a worker needs to run it.
 
-    `limit_seconds` bounds the module's request; `deadline_at` bounds queue and run time together.
+    `limit_seconds` bounds the module's request; `deadline_at` bounds queue and run time together. `effect_so_far` is
+    what earlier attempts may have done: the result must not claim less.
     """
 
     call_id: str
@@ -201,6 +202,7 @@ class PublishedCall(Message):
     limit_seconds: float = Field(gt=0)
     published_at: float
     deadline_at: float
+    effect_so_far: EffectState = "none"
     idempotency_key: str | None = None
 
 

@@ -1,4 +1,4 @@
-"""Who may use a tool: four levels, one order. Pure functions, asked at listing, publishing and running."""
+"""Who may use a tool: four levels, one order. Pure functions, asked when tools are listed and when a call is published."""
 
 from collections.abc import Set as AbstractSet
 from enum import IntEnum

@@ -7,7 +7,6 @@ running `toolfleet up`. A wrong one is one sentence at start, never a surprise l
 import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import (
@@ -22,6 +21,7 @@ from pydantic_settings import (
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.names import is_module_name
 from toolfleet_registry.runfile import find_run_file
+from toolfleet_registry.urls import check_broker_url, check_redis_url, is_http_url
 
 PREFIX = "TOOLFLEET_"
 TOML_NAME = "toolfleet.toml"
@@ -111,16 +111,19 @@ class Settings(BaseSettings):
         for name, url in services.items():
             if not is_module_name(name):
                 raise ValueError(f"module name {name!r} may have letters, digits, '_' and '-' only")
-            if not _is_http_url(url):
+            if not is_http_url(url):
                 raise ValueError(f"module {name!r} needs an http:// or https:// URL with a host")
         return {name: url.rstrip("/") for name, url in services.items()}
 
     @field_validator("redis_url")
     @classmethod
     def _check_redis_url(cls, url: str | None) -> str | None:
-        if url is not None and urlsplit(url).scheme not in {"redis", "rediss", "unix"}:
-            raise ValueError("must start with redis://, rediss:// or unix://")
-        return url
+        return None if url is None else check_redis_url(url)
+
+    @field_validator("broker_url")
+    @classmethod
+    def _check_broker_url(cls, url: str | None) -> str | None:
+        return None if url is None else check_broker_url(url)
 
     @model_validator(mode="after")
     def _check_times(self) -> Self:
@@ -178,14 +181,6 @@ def _sentence(error: Any) -> str:
     if error["type"] == "value_error" or error["loc"][0] in _WITH_URLS:
         return f"{name}: {reason}."
     return f"{name}: {reason}, not {error['input']!r}."
-
-
-def _is_http_url(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number, half of an IPv6 address
-        return False
 
 
 def _read_json(text: str) -> Any:

@@ -37,6 +37,8 @@ def make_app(settings: Settings, *, lane: Lane = "all", stores_results: bool = T
     """
     backend = _celery_url(settings.redis_url) if stores_results else None
     app = FleetApp("toolfleet", broker=_celery_url(settings.broker), backend=backend)
+    if not stores_results:  # a client: whoever waits for it wants to know soon that the broker is away
+        app.conf.broker_connection_timeout = 1
     app.settings = settings
     app.lane = lane
     app.conf.update(_delivery(), **_broker(settings), **_results(settings), **_worker(settings))
@@ -76,6 +78,8 @@ def _delivery() -> dict[str, Any]:
         "task_send_sent_event": False,
         # `status()` tells running from queued by it, and a deadline's end whether the call had begun.
         "task_track_started": True,
+        # A late ack that got lost would have a call that has succeeded run again. Costs nothing else; it is no guard.
+        "worker_deduplicate_successful_tasks": True,
         # A misspelt queue must be an error, not a list that nobody reads.
         "task_create_missing_queues": False,
         "task_default_queue": CONTROL,
@@ -140,6 +144,8 @@ def _worker(settings: Settings) -> dict[str, Any]:
         "worker_prefetch_multiplier": 1,
         # A long queue of retries after a reconnect comes back in steps.
         "worker_enable_prefetch_count_reduction": True,
+        # Flower asks for the events of calls, but five seconds late: it would never know the first ones.
+        "worker_send_task_events": True,
         # The fleet's logs are structured; Celery would put its own format over them.
         "worker_hijack_root_logger": False,
         "worker_redirect_stdouts": False,

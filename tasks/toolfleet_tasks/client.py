@@ -26,6 +26,7 @@ from toolfleet_registry.errors import FleetUnavailable, NotPublished, PublishUnc
 from toolfleet_registry.formats import tools_to_openai_format
 from toolfleet_registry.manifests import ManifestCache
 from toolfleet_registry.settings import Settings, load_settings
+from toolfleet_registry.urls import check_redis_url
 from toolfleet_tasks import endings
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.cancelling import end
@@ -33,6 +34,7 @@ from toolfleet_tasks.cluster import refuse_cluster
 from toolfleet_tasks.conversation import with_conversation
 from toolfleet_tasks.handle import CallHandle, Follow
 from toolfleet_tasks.inbox import Inbox
+from toolfleet_tasks.logs import log_to_stdlib
 from toolfleet_tasks.publisher import Publisher
 from toolfleet_tasks.queues import Route, route_for
 from toolfleet_tasks.sync import SyncToolFleet
@@ -56,9 +58,10 @@ class ToolFleet:
     """
 
     def __init__(self, url: str | None = None, settings: Settings | None = None) -> None:
+        log_to_stdlib()
         self._settings = settings or load_settings()
         if url is not None:
-            self._settings = self._settings.model_copy(update={"redis_url": url})
+            self._settings = self._settings.model_copy(update={"redis_url": _checked(url)})
         if self._settings.redis_url is None:
             raise SettingsError(
                 "No fleet to talk to: set TOOLFLEET_REDIS_URL, or run `toolfleet up` here or in a folder above."
@@ -163,6 +166,8 @@ class ToolFleet:
         if isinstance(tool, ToolResult):
             return self._ended(_new_call_id(), tool)
         route = route_for(tool, self._settings)
+        if timeout is not None and timeout <= 0:
+            return self._ended(_new_call_id(), endings.expired(call.tool_name))
         published = PublishedCall(
             call_id=_new_call_id(),
             tool_name=tool.name,
@@ -189,7 +194,7 @@ class ToolFleet:
         if refusal is not None:
             self._inbox.forget(call.call_id)
             return self._ended(call.call_id, refusal)
-        follow = Follow(call, expected, self._inbox, revoke=self._publisher.revoke)
+        follow = Follow(call, expected, self._inbox, revoke=self._revoke_soon)
         return CallHandle(call.call_id, call.tool_name, self._spawn(follow.ending()), follow)
 
     def _deadline(self, route: Route, timeout: float | None) -> float:
@@ -222,10 +227,11 @@ class ToolFleet:
         ending.set_result(result.model_copy(update={"audit": audit}))
         return CallHandle(call_id, result.tool_name, ending, None)
 
-    def _revoke_soon(self, call_id: str) -> None:
+    def _revoke_soon(self, call_id: str) -> asyncio.Task[None]:
         """Tell the workers to drop a call whose caller has gone; `_close` waits a little for that."""
         self._revocations.add(revocation := self._spawn(self._publisher.revoke(call_id)))
         revocation.add_done_callback(self._revocations.discard)
+        return revocation
 
     def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run something in the background, and end it with the fleet."""
@@ -240,6 +246,8 @@ class ToolFleet:
             self._news.clear()
             try:
                 await self._catalog.load()
+                if self._catalog.is_empty:  # Redis came back without its data
+                    await self._catalog.refresh()
             except FleetUnavailable as exc:
                 log.warning("manifests_not_reloaded", error=str(exc))
 
@@ -251,6 +259,13 @@ class ToolFleet:
         await self._inbox.aclose()
         self._publisher.close()
         await self._redis.aclose()
+
+
+def _checked(url: str) -> str:
+    try:
+        return check_redis_url(url)
+    except ValueError as exc:
+        raise SettingsError(f"The Redis URL {exc}.") from exc
 
 
 def _new_call_id() -> str:

@@ -2,23 +2,20 @@
 
 from toolfleet_registry.contracts import ToolResult
 
+_COARSE = 10  # seconds: from here on, nobody cares for a part of one
+
 
 def timed_out(tool_name: str, seconds: float) -> ToolResult:
     """The module did not answer in time; it may still be at it."""
-    text = f"Tool execution timed out ({seconds:.0f}s)."
+    shown = f"{seconds:.0f}" if seconds >= _COARSE else f"{seconds:.2g}"
+    text = f"Tool execution timed out ({shown}s)."
     return ToolResult.failed(tool_name, "timed_out", text, effect_state="unknown")
 
 
 def expired(tool_name: str) -> ToolResult:
     """The deadline passed before the call was begun, so nothing has happened."""
-    text = "Tool call expired before a worker could begin it."
+    text = "Tool call expired: its deadline passed before a worker could begin it."
     return ToolResult.failed(tool_name, "expired", text, effect_state="none", retryable=True)
-
-
-def expired_again(tool_name: str) -> ToolResult:
-    """The deadline passed before the call was begun once more; of an earlier attempt we cannot say what it did."""
-    text = "Tool call expired before it could be tried again; it may have been executed."
-    return ToolResult.failed(tool_name, "expired", text, effect_state="unknown")
 
 
 def unanswered(tool_name: str) -> ToolResult:

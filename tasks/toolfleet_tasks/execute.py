@@ -2,18 +2,19 @@
 
 import asyncio
 import time
-from typing import Any, NoReturn
+from typing import Any
 
 import structlog
 from celery import Celery, Task
 from celery.exceptions import Retry, SoftTimeLimitExceeded
 
-from toolfleet_registry.contracts import Audit, PublishedCall, ToolResult
+from toolfleet_registry.contracts import Audit, EffectState, PublishedCall, ToolResult
 from toolfleet_registry.outcomes import Attempt, Outcome
 from toolfleet_tasks import endings, wire
 from toolfleet_tasks.bridge import bridged
 from toolfleet_tasks.ports import Runner
-from toolfleet_tasks.retry import MAX_ATTEMPTS, is_repeatable, retry_delay
+from toolfleet_tasks.retry import MAX_ATTEMPTS, combined, retry_delay, settled
+from toolfleet_tasks.unsent import was_refused
 
 TASK = "toolfleet.execute"
 
@@ -28,8 +29,10 @@ def register(app: Celery) -> None:
 @bridged
 async def _body(task: Task, message: str) -> str:
     call = wire.load(PublishedCall, message)
+    so_far = _effect_so_far(task, call)
     started_at = time.time()
     attempt = await _attempt(task, call)
+    result = settled(attempt, call.effect, so_far)
     delay = retry_delay(
         attempt,
         call.effect,
@@ -37,17 +40,24 @@ async def _body(task: Task, message: str) -> str:
         seconds_left=call.deadline_at - time.time(),
         longest=task.app.settings.visibility_timeout / 2,
     )
-    if delay is not None and await _is_republished(task, delay):
-        _retry(call, attempt, delay)
-    return wire.dump(_final(task, call, attempt, started_at))
+    if delay is not None:
+        log.info("tool_call_retried", call_id=call.call_id, tool=call.tool_name, outcome=attempt.outcome, delay=delay)
+        again = call.model_copy(update={"effect_so_far": combined(so_far, attempt.result.effect_state)})
+        result = await _retry(task, again, delay, result)
+    return wire.dump(result.model_copy(update={"audit": _audit(task, call, started_at)}))
+
+
+def _effect_so_far(task: Task, call: PublishedCall) -> EffectState:
+    """What may have happened before this delivery: of one that the broker took for lost, nobody knows."""
+    redelivered = (task.request.delivery_info or {}).get("redelivered")
+    return "unknown" if redelivered else call.effect_so_far
 
 
 async def _attempt(task: Task, call: PublishedCall) -> Attempt:
     """One attempt within the limit and the time left. The one place that words a limit."""
     seconds = min(call.limit_seconds, call.deadline_at - time.time())
     if seconds <= 0:
-        ending = endings.expired_again if _may_have_begun(task) else endings.expired
-        return Attempt(Outcome.PERMANENT, ending(call.tool_name))
+        return Attempt(Outcome.PERMANENT, endings.expired(call.tool_name))
     try:
         runner: Runner = task.app.runner
         return await runner.run(call, seconds=seconds)
@@ -55,39 +65,37 @@ async def _attempt(task: Task, call: PublishedCall) -> Attempt:
         return Attempt(Outcome.UNKNOWN, endings.timed_out(call.tool_name, seconds))
 
 
-def _may_have_begun(task: Task) -> bool:
-    """Whether another attempt came before this one: our own retry, or a delivery that the broker took for lost."""
-    return bool(task.request.retries or (task.request.delivery_info or {}).get("redelivered"))
+async def _retry(task: Task, call: PublishedCall, delay: float, result: ToolResult) -> ToolResult:
+    """Publish the call again, in a thread, as kombu would block the loop, and raise `Retry`.
 
-
-async def _is_republished(task: Task, delay: float) -> bool:
-    """Publish the retry, in a thread, as kombu would block the loop. If that fails, the first attempt's end stands."""
+    Where that fails, returns how the call ends instead: with the first attempt's `result` if the message was surely
+    not sent, else as unknown, for the retry may be in the queue and run.
+    """
     again: Any = task.signature_from_request(
-        countdown=delay, retries=task.request.retries + 1, argsrepr=task.request.argsrepr, kwargsrepr="{}"
+        args=[wire.dump(call)],
+        countdown=delay,
+        retries=task.request.retries + 1,
+        argsrepr=task.request.argsrepr,
+        kwargsrepr="{}",
     )
     try:
         await asyncio.to_thread(again.apply_async)
-    except Exception as exc:  # noqa: BLE001 - whatever kombu and its transports raise
-        log.warning("retry_not_published", error=str(exc))
-        return False
-    return True
+    except Exception as exc:  # noqa: BLE001 - whatever kombu and its transports raise, and our own soft limit
+        log.warning("retry_not_published", call_id=call.call_id, tool=call.tool_name, error=str(exc))
+        if was_refused(exc):
+            return result
+        return endings.outcome_unknown(call.tool_name, "the queue did not confirm its retry.")
+    raise Retry(result.error, when=delay)
 
 
-def _retry(call: PublishedCall, attempt: Attempt, delay: float) -> NoReturn:
-    log.info("tool_call_retried", call_id=call.call_id, tool=call.tool_name, outcome=attempt.outcome, delay=delay)
-    raise Retry(attempt.result.error, when=delay)
-
-
-def _final(task: Task, call: PublishedCall, attempt: Attempt, started_at: float) -> ToolResult:
+def _audit(task: Task, call: PublishedCall, started_at: float) -> Audit:
     now = time.time()
-    audit = Audit(
+    return Audit(
         call_id=call.call_id,
         tool=call.tool_name,
         ts=now,
         attempts=task.request.retries + 1,
-        queued_ms=round((started_at - call.published_at) * 1000, 1),
+        queued_ms=round(max(started_at - call.published_at, 0) * 1000, 1),  # an agent's clock may be ahead of ours
         duration_ms=round((now - started_at) * 1000, 1),
         worker=task.request.hostname,
     )
-    repeatable = attempt.result.retryable or is_repeatable(attempt, call.effect)
-    return attempt.result.model_copy(update={"audit": audit, "retryable": repeatable})

@@ -1,4 +1,4 @@
-"""Refuses to start a worker that could not work: its app has no runner, or its Redis is a cluster."""
+"""Refuses to start a worker that could not work: no runner, no queues, or a cluster for a Redis."""
 
 from typing import Any
 
@@ -17,6 +17,7 @@ class Requirements(bootsteps.Step):  # type: ignore[misc] # Celery ships no type
     def __init__(self, parent: Any, **options: object) -> None:
         super().__init__(parent, **options)
         require_runner(parent.app)
+        require_queues(parent.app)
         require_standalone(parent.app)
 
 
@@ -33,11 +34,19 @@ def require_runner(app: Celery) -> None:
 
 
 def require_standalone(app: Celery) -> None:
-    """Raise `SystemExit` if the app's Redis is a node of Redis Cluster."""
+    """Raise `SystemExit` if the app's Redis, for results or as broker, is a node of Redis Cluster."""
     settings: Settings | None = getattr(app, "settings", None)
-    if settings is None or settings.redis_url is None:
-        return
-    try:
-        refuse_cluster_at(settings.redis_url)
-    except SettingsError as exc:
-        raise SystemExit(str(exc)) from exc
+    urls = {settings.redis_url, settings.broker} if settings is not None else set()
+    for url in sorted(url for url in urls if url is not None and url.startswith(("redis", "unix"))):
+        try:
+            refuse_cluster_at(url)
+        except SettingsError as exc:
+            raise SystemExit(str(exc)) from exc
+
+
+def require_queues(app: Celery) -> None:
+    """Raise `SystemExit` if the worker's lane has no module: Celery would have it serve another lane's queue."""
+    if getattr(app, "lane", "all") == "slow" and not app.conf.task_queues:
+        raise SystemExit(
+            "The slow lane has no modules: name some in TOOLFLEET_SLOW_MODULES, or start no worker for it."
+        )

@@ -2,12 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Literal
 
 from redis.exceptions import RedisError
 
-from toolfleet_registry.contracts import PublishedCall, ToolResult
+from toolfleet_registry.contracts import Audit, PublishedCall, ToolResult
 from toolfleet_tasks import endings
 from toolfleet_tasks.inbox import Expected, Inbox
 from toolfleet_tasks.results import result_of
@@ -48,16 +48,12 @@ class CallHandle:
             return "done"
         return await self._follow.status()
 
-    def abandon(self) -> None:
-        """Stop waiting, without telling anybody."""
-        self._ending.cancel()
-
 
 class Follow:
     """Follows one published call to its end."""
 
     def __init__(
-        self, call: PublishedCall, expected: Expected, inbox: Inbox, *, revoke: Callable[[str], Awaitable[None]]
+        self, call: PublishedCall, expected: Expected, inbox: Inbox, *, revoke: Callable[[str], asyncio.Task[None]]
     ) -> None:
         self._call = call
         self._expected = expected
@@ -66,12 +62,22 @@ class Follow:
 
     async def ending(self) -> ToolResult:
         """The call's result: a worker's, or at the deadline ours."""
+        result = await self._end()
+        if result.audit is not None:
+            return result
+        audit = Audit(call_id=self._call.call_id, tool=self._call.tool_name, ts=time.time())
+        return result.model_copy(update={"audit": audit})
+
+    async def _end(self) -> ToolResult:
         try:
             async with asyncio.timeout(self._call.deadline_at - time.time()):
                 meta = await asyncio.shield(self._expected.meta)
             return result_of(meta, tool_name=self._call.tool_name, limit_seconds=self._call.limit_seconds)
         except TimeoutError:
+            self._revoke(self._call.call_id)  # a worker whose clock is behind ours must not begin it now
             return await self._at_deadline()
+        except asyncio.CancelledError:  # by nobody but the fleet, when it is left
+            return endings.outcome_unknown(self._call.tool_name, "the agent left the fleet before the call had ended.")
         finally:
             self._inbox.forget(self._call.call_id)
 
@@ -93,8 +99,8 @@ class Follow:
             meta = await self._inbox.peek(self._call.call_id)
         except (RedisError, OSError):
             return endings.unanswered(self._call.tool_name)
-        if meta is None:
+        if meta is None and not self._expected.begun:
             return endings.expired(self._call.tool_name)
-        if meta["status"] in _STATUSES:
+        if meta is None or meta["status"] in _STATUSES:
             return endings.unanswered(self._call.tool_name)
         return result_of(meta, tool_name=self._call.tool_name, limit_seconds=self._call.limit_seconds)

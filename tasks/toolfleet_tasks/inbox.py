@@ -18,12 +18,16 @@ from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
+from toolfleet_registry.errors import NotPublished
 from toolfleet_tasks.cancelling import end, is_wanted
 
 log = structlog.get_logger(__name__)
 
 READY = frozenset({"SUCCESS", "FAILURE", "REVOKED"})
 """Celery's states that nothing follows."""
+
+BEGUN = frozenset({"STARTED", "RETRY"})
+"""Those that a worker sets when it takes a call, and before the retry."""
 
 Meta = dict[str, Any]
 """What Celery stores of a task: status, result, traceback and more."""
@@ -36,12 +40,16 @@ _LONGEST_BACKOFF = 2.0  # seconds between reconnects; an agent's call waits for 
 _SWEEP_CHUNK = 500  # keys a read, so that a sweep never holds Redis up
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Expected:
-    """A call that is waited for. `listening` is done when nothing sent from now on can be missed."""
+    """A call that is waited for.
+
+    `listening` is done when nothing sent from now on can be missed; `begun` once a worker was heard to take the call.
+    """
 
     meta: asyncio.Future[Meta]
     listening: asyncio.Future[None]
+    begun: bool = False
     since: float = field(default_factory=time.monotonic)
 
 
@@ -71,13 +79,15 @@ class Inbox:
         self._task = asyncio.create_task(self._listen(), name="toolfleet-inbox")
 
     async def aclose(self) -> None:
-        """Stop listening; who still waits is cancelled."""
+        """Stop listening. Who waits for `listening` gets `NotPublished`, who waits for a result is cancelled."""
         self._is_closing = True
         if self._task is not None:
             await end([self._task])
         for expected in self._expected.values():
             expected.meta.cancel()
-            expected.listening.cancel()
+            if not expected.listening.done():
+                expected.listening.set_exception(NotPublished("the fleet was left"))
+                expected.listening.exception()  # seen: there may be nobody who waits
         self._expected.clear()
 
     def expect(self, call_id: str) -> Expected:
@@ -111,6 +121,8 @@ class Inbox:
                 await self._session()
             except* (RedisError, OSError) as group:
                 log.warning("inbox_disconnected", error=str(group.exceptions[0]))
+            except* Exception:  # a defect of ours: an agent that hears no results any more would be worse
+                log.exception("inbox_failed")
             if time.monotonic() - connected_at > _SILENCE_SECONDS:
                 backoff = 0.05
             await asyncio.sleep(backoff)
@@ -202,7 +214,10 @@ class Inbox:
 
     def _resolve(self, call_id: str, meta: Meta | None) -> None:
         expected = self._expected.get(call_id)
-        if expected is not None and meta is not None and meta["status"] in READY and not expected.meta.done():
+        if expected is None or meta is None:
+            return
+        expected.begun = expected.begun or meta["status"] in BEGUN
+        if meta["status"] in READY and not expected.meta.done():
             expected.meta.set_result(meta)
 
 
@@ -215,6 +230,6 @@ def _meta(stored: bytes | str | None) -> Meta | None:
     """What Celery wrote, or `None` for anything else: a stranger's message must not end the listening."""
     try:
         meta = json.loads(stored or b"null")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return meta if isinstance(meta, dict) and "status" in meta else None
+    return meta if isinstance(meta, dict) and isinstance(meta.get("status"), str) else None

@@ -1,7 +1,6 @@
 """Publishing a call through kombu, which blocks, without blocking the agent's event loop."""
 
 import asyncio
-import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import NotPublished, PublishUnconfirmed
 from toolfleet_tasks import execute, wire
 from toolfleet_tasks.queues import Route
+from toolfleet_tasks.unsent import was_refused
 
 log = structlog.get_logger(__name__)
 
@@ -35,12 +35,15 @@ class Publisher:
         Tried once: after a lost answer the message may be there, and a second one would be a second call.
         """
         turn = threading.Lock()  # whoever takes it first decides: a thread that sends, or we, who have waited enough
-        sending = asyncio.get_running_loop().run_in_executor(self._threads, self._send, call, route, turn)
+        try:
+            sending = asyncio.get_running_loop().run_in_executor(self._threads, self._send, call, route, turn)
+        except RuntimeError as exc:
+            raise NotPublished("the fleet was left") from exc
         try:
             async with asyncio.timeout(seconds):
                 await sending
         except OperationalError as exc:
-            raise (NotPublished if _was_refused(exc) else PublishUnconfirmed)(str(exc)) from exc
+            raise (NotPublished if was_refused(exc) else PublishUnconfirmed)(str(exc)) from exc
         except TimeoutError as exc:
             raise (NotPublished if turn.acquire(blocking=False) else PublishUnconfirmed)("no answer") from exc
         finally:
@@ -91,12 +94,3 @@ class _OneTry(Producer):
     def publish(self, *args: Any, **options: Any) -> Any:
         """As kombu's, once."""
         return super().publish(*args, **{**options, "retry": False})  # type: ignore[no-untyped-call] # as above
-
-
-def _was_refused(exc: BaseException | None) -> bool:
-    """Whether no connection came about, so that nothing can have been sent."""
-    while exc is not None:
-        if isinstance(exc, ConnectionRefusedError | socket.gaierror):
-            return True
-        exc = exc.__cause__ or exc.__context__
-    return False

@@ -53,7 +53,11 @@ async def _body(task: Task) -> None:
 
 def _refresh_at_start(sender: Any, **_: object) -> None:
     """A new installation has no manifests: the first look does not wait for the first tick."""
-    sender.app.send_task(TASK, queue=CONTROL, expires=sender.app.settings.refresh_interval_seconds)
+    expires = sender.app.settings.refresh_interval_seconds
+    try:
+        sender.app.send_task(TASK, queue=CONTROL, expires=expires, ignore_result=True)
+    except Exception as exc:  # noqa: BLE001 - whatever kombu and its transports raise; the first tick will do
+        log.warning("first_refresh_not_published", error=str(exc))
 
 
 beat_init.connect(_refresh_at_start, weak=False)

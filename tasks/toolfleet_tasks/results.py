@@ -13,11 +13,11 @@ def result_of(meta: Meta, *, tool_name: str, limit_seconds: float) -> ToolResult
     """
     if meta["status"] == "SUCCESS":
         try:
-            return wire.load(ToolResult, meta["result"])
-        except (TypeError, ValueError):
+            return wire.load(ToolResult, str(meta.get("result")))
+        except ValueError:
             return endings.outcome_unknown(tool_name, "the worker's answer cannot be read.")
-    reason = meta.get("result") or {}
-    kind = reason.get("exc_type")
+    reason = meta.get("result")
+    kind = reason.get("exc_type") if isinstance(reason, dict) else None
     if meta["status"] == "REVOKED":
         return endings.cancelled(tool_name)
     if kind in {"TimeLimitExceeded", "SoftTimeLimitExceeded"}:

@@ -15,7 +15,7 @@ not retried.
 
 import random
 
-from toolfleet_registry.contracts import Effect
+from toolfleet_registry.contracts import Effect, EffectState, ToolResult
 from toolfleet_registry.outcomes import Attempt, Outcome
 from toolfleet_registry.settings import LONGEST_RETRY_DELAY
 
@@ -36,6 +36,20 @@ def is_retried(attempt: Attempt, effect: Effect | None) -> bool:
     """Whether the fleet itself tries such an attempt once more."""
     undeclared = attempt.outcome is Outcome.FAILED and effect is None and attempt.result.effect_state != "done"
     return undeclared or is_repeatable(attempt, effect)
+
+
+def settled(attempt: Attempt, effect: Effect | None, so_far: EffectState) -> ToolResult:
+    """The attempt's result in the light of earlier ones: where these may have had an effect, it does not say `none`."""
+    repeatable = attempt.result.retryable or is_repeatable(attempt, effect)
+    if attempt.result.effect_state != "none" or so_far == "none":
+        return attempt.result.model_copy(update={"retryable": repeatable})
+    harmless = repeatable and effect in {"read", "idempotent"}
+    return attempt.result.model_copy(update={"effect_state": so_far, "retryable": harmless})
+
+
+def combined(so_far: EffectState, latest: EffectState) -> EffectState:
+    """What two attempts may have done together."""
+    return so_far if latest == "none" else latest
 
 
 def retry_delay(

@@ -20,10 +20,11 @@ class SyncToolFleet:
 
     def __init__(self, make: "Callable[[], ToolFleet]") -> None:
         self._fleet = make()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="toolfleet", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="toolfleet", daemon=True)
         self._thread.start()
         try:
             self._wait(self._fleet.__aenter__())
@@ -80,6 +81,9 @@ class SyncToolFleet:
         return SyncCallHandle(handle, self._wait)
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._thread is None or not self._thread.is_alive():
+            work.close()
+            raise RuntimeError("This fleet is not open here: use it inside `with`, in the process that entered it.")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -89,7 +93,8 @@ class SyncToolFleet:
 
     def _stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
         self._loop.close()
 
 

@@ -208,3 +208,32 @@ async def test_a_slow_module_does_not_delay_a_fast_one(bed: TestBed, owner: Call
     assert waiting == ["running", "queued"]
     assert all(result.success for result in results)
     assert "lane=slow" in slow.said()
+
+
+async def test_lost_data_is_not_taken_for_a_call_that_never_began(
+    bed: TestBed, fleet: ToolFleet, owner: Caller, owls: ModuleServer
+) -> None:
+    """Redis loses all it has while a call runs: at the deadline its outcome is unknown, for a worker had taken it."""
+    with bed.worker():
+        handle = await fleet.submit(ToolCall(tool_name="owls.nap_once", arguments={"seconds": 30}), owner, timeout=3)
+        await wait_until(lambda: owls.running, "the module has the call")
+        async with Redis.from_url(bed.redis_url) as redis:
+            await redis.flushall()
+        result = await handle.result(15)
+
+    assert (result.error_code, result.effect_state) in {("timed_out", "unknown"), ("outcome_unknown", "unknown")}
+
+
+async def test_an_agent_keeps_its_tools_when_redis_loses_its_data(
+    bed: TestBed, fleet: ToolFleet, owner: Caller
+) -> None:
+    """After a reconnect to an empty Redis the modules are asked again."""
+    before = await fleet.tools(owner)
+    async with Redis.from_url(bed.redis_url) as redis:
+        await redis.flushall()
+        await redis.client_kill_filter(_type="pubsub")
+        stored = 0
+        while not stored:
+            stored = await redis.exists("module_manifest:owls")
+
+    assert await fleet.tools(owner) == before

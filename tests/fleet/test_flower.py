@@ -20,8 +20,8 @@ def flower_url(bed: TestBed, worker: WorkerProcess) -> Iterator[str]:
     """Flower, which has seen the worker."""
     with held_port(0) as port, program(bed, flower_command("127.0.0.1", port), "flower", ready="Visit me"):
         url = f"http://127.0.0.1:{port}"
-        # Flower asks for the events of calls every five seconds, beginning after the first five.
-        wait_until_sync(lambda: "Events of group {task} enabled by remote" in worker.said(), "Flower hears the worker")
+        seen = "flower_worker_online{"
+        wait_until_sync(lambda: seen in httpx.get(f"{url}/metrics", timeout=10).text, "Flower hears the worker")
         yield url
 
 

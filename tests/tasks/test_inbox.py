@@ -9,6 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.waiting import wait_until
+from toolfleet_registry.errors import NotPublished
 from toolfleet_tasks import inbox as inbox_module
 from toolfleet_tasks.inbox import Inbox
 
@@ -44,11 +45,12 @@ async def test_only_an_end_is_a_result(inbox: Inbox, redis: Redis) -> None:
     """Started and retried are news, not results; and a stranger's message is nothing at all."""
     expected = inbox.expect("a")
     await expected.listening
-    for message in (meta("STARTED"), meta("RETRY"), "no json", '["no", "meta"]'):
+    for message in (meta("STARTED"), meta("RETRY"), "no json", '["no", "meta"]', '{"status": []}', "[" * 100_000):
         await redis.publish(f"{KEY}a", message)
     await redis.publish(f"{KEY}a", meta("FAILURE"))
 
     assert (await expected.meta)["status"] == "FAILURE"
+    assert expected.begun
 
 
 async def test_nothing_stays_subscribed(inbox: Inbox, redis: Redis) -> None:
@@ -147,11 +149,13 @@ async def test_news_is_passed_on(redis: Redis, redis_url: str) -> None:
 
 
 async def test_closing_leaves_nobody_waiting(inbox: Inbox) -> None:
-    """Who waits when the inbox closes is cancelled, not forgotten."""
+    """Who waits when the inbox closes hears of it."""
     expected = inbox.expect("a")
     await inbox.aclose()
 
     assert expected.meta.cancelled()
+    with pytest.raises(NotPublished):
+        await expected.listening
 
 
 async def test_closing_ends_it_while_its_connection_breaks(redis: Redis, redis_url: str) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from toolfleet_registry.contracts import Effect, EffectState, ToolResult
 from toolfleet_registry.outcomes import Attempt, Outcome
-from toolfleet_tasks.retry import is_repeatable, is_retried, retry_delay
+from toolfleet_tasks.retry import combined, is_repeatable, is_retried, retry_delay, settled
 
 RESULT = ToolResult.failed("m.t", "module_error", "no", effect_state="unknown")
 EFFECTS: tuple[Effect | None, ...] = (None, "read", "idempotent", "once")
@@ -84,3 +84,37 @@ def test_a_retry_that_does_not_fit_is_none() -> None:
     """Neither past the deadline, nor longer than the broker may hold a message."""
     assert delay(10, left=9) is None
     assert delay(10, longest=9) is None
+
+
+@pytest.mark.parametrize(
+    ("outcome", "effect", "so_far", "effect_state", "retryable"),
+    [
+        (Outcome.NOT_SENT, None, "none", "none", True),  # the only attempt
+        (Outcome.NOT_SENT, None, "unknown", "unknown", False),  # the first one failed, and may have charged
+        (Outcome.TURNED_AWAY, "once", "done", "done", False),  # the first one did the thing, and failed afterwards
+        (Outcome.TURNED_AWAY, "idempotent", "unknown", "unknown", True),  # once more does no harm
+        (Outcome.PERMANENT, "read", "unknown", "unknown", False),  # harmless, but useless
+    ],
+)
+def test_a_result_never_claims_less_than_earlier_attempts_did(
+    outcome: Outcome, effect: Effect | None, so_far: EffectState, effect_state: EffectState, retryable: bool
+) -> None:
+    """An attempt that did nothing does not undo what came before it."""
+    nothing = Attempt(outcome, RESULT.model_copy(update={"effect_state": "none"}))
+    result = settled(nothing, effect, so_far)
+
+    assert (result.effect_state, result.retryable) == (effect_state, retryable)
+
+
+@pytest.mark.parametrize(
+    ("so_far", "latest", "together"),
+    [
+        ("none", "none", "none"),
+        ("none", "unknown", "unknown"),
+        ("unknown", "none", "unknown"),
+        ("unknown", "done", "done"),
+    ],
+)
+def test_effects_add_up(so_far: EffectState, latest: EffectState, together: EffectState) -> None:
+    """What two attempts may have done is what either may have done."""
+    assert combined(so_far, latest) == together

@@ -146,8 +146,6 @@ def _lanes(settings: Settings) -> list[Lane]:
 
 
 def _check_redis(url: str) -> None:
-    if url.startswith("sentinel"):  # redis-py has no such URLs; Celery tells if nobody answers
-        return
     once = Retry(NoBackoff(), 0)
     with Redis.from_url(url, socket_timeout=_REDIS_SECONDS, socket_connect_timeout=_REDIS_SECONDS, retry=once) as redis:
         try:
