@@ -23,7 +23,8 @@ def log_to_stdlib() -> None:
             processors=[
                 structlog.contextvars.merge_contextvars,
                 structlog.stdlib.filter_by_level,
-                structlog.stdlib.render_to_log_kwargs,
+                structlog.processors.format_exc_info,
+                structlog.processors.KeyValueRenderer(key_order=["event"]),
             ],
             logger_factory=structlog.stdlib.LoggerFactory(),
             wrapper_class=structlog.stdlib.BoundLogger,
