@@ -9,6 +9,7 @@ from redis.exceptions import RedisError
 
 from toolfleet_registry.contracts import Audit, PublishedCall, ToolResult
 from toolfleet_tasks import endings
+from toolfleet_tasks.cancelling import is_wanted
 from toolfleet_tasks.inbox import Expected, Inbox
 from toolfleet_tasks.results import result_of
 
@@ -35,7 +36,13 @@ class CallHandle:
         Raises `TimeoutError` when `timeout` seconds pass before; the call goes on and can be asked for again.
         """
         async with asyncio.timeout(timeout):
-            return await asyncio.shield(self._ending)
+            try:
+                return await asyncio.shield(self._ending)
+            except asyncio.CancelledError:
+                if not (self._ending.cancelled() and is_wanted()):
+                    raise
+        # Nobody but the fleet cancels the ending: it was left.
+        return endings.outcome_unknown(self.tool_name, "the agent left the fleet before the call had ended.")
 
     async def cancel(self) -> None:
         """Take the call back: one that waits never begins, one that runs is interrupted. Its result says `cancelled`."""
@@ -76,8 +83,6 @@ class Follow:
         except TimeoutError:
             self._revoke(self._call.call_id)  # a worker whose clock is behind ours must not begin it now
             return await self._at_deadline()
-        except asyncio.CancelledError:  # by nobody but the fleet, when it is left
-            return endings.outcome_unknown(self._call.tool_name, "the agent left the fleet before the call had ended.")
         finally:
             self._inbox.forget(self._call.call_id)
 

@@ -14,6 +14,7 @@ from kombu.messaging import Producer
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import NotPublished, PublishUnconfirmed
 from toolfleet_tasks import execute, wire
+from toolfleet_tasks.cancelling import is_wanted
 from toolfleet_tasks.queues import Route
 from toolfleet_tasks.unsent import was_refused
 
@@ -44,6 +45,10 @@ class Publisher:
                 await sending
         except OperationalError as exc:
             raise (NotPublished if was_refused(exc) else PublishUnconfirmed)(str(exc)) from exc
+        except asyncio.CancelledError as exc:
+            if not is_wanted():
+                raise
+            raise NotPublished("the fleet was left") from exc  # `close` took it out of the threads' queue
         except TimeoutError as exc:
             raise (NotPublished if turn.acquire(blocking=False) else PublishUnconfirmed)("no answer") from exc
         finally:
