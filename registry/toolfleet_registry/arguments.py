@@ -7,7 +7,9 @@ from typing import Any, TypeAlias
 
 from toolfleet_registry.bodies import MAX_DEPTH, loads_strict
 
-MAX_VALUES = 1_000_000  # a small object that holds itself often can stand for more JSON than fits into any memory
+# A small object that holds itself often can stand for more JSON than fits into any memory; and looking at so many
+# values keeps an agent's loop for about a tenth of a second.
+MAX_VALUES = 100_000
 _MAX_BITS = 14_000  # of an integer: Python writes at most 4300 digits
 _SHOWN = 40  # characters of a key in a reason
 

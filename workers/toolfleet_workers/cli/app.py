@@ -3,6 +3,7 @@
 import logging
 import sys
 from importlib.metadata import version
+from io import TextIOWrapper
 from typing import Annotated
 
 import structlog
@@ -29,11 +30,12 @@ app.add_typer(tools.app, name="tools")
 def main() -> None:
     """The entry point. What is wrong with the fleet or its settings is one sentence on stderr and exit code 2."""
     for stream in (sys.stdout, sys.stderr):  # a result may hold what this terminal's encoding does not
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr] # text streams of the interpreter
+        if isinstance(stream, TextIOWrapper):  # and not None, as where there is no stdout
+            stream.reconfigure(errors="backslashreplace")
     _log_errors_only()
     try:
         app()
-    except FleetError as exc:
+    except (FleetError, OSError) as exc:  # a folder that cannot be written, a disk that is full
         fail(str(exc), code=2)
 
 
