@@ -164,7 +164,7 @@ def test_both_lanes_are_served() -> None:
 
 
 def test_there_is_one_beat() -> None:
-    """Everything that is due would be done twice by two."""
+    """A second one would find nothing to do."""
     beats = [service for service in SERVICES.values() if "beat" in service["command"]]
 
     assert [beat["deploy"]["replicas"] for beat in beats] == [1]
