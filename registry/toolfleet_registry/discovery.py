@@ -117,7 +117,7 @@ def _report(module: str, found: Look) -> None:
         if closed := closed_tools(found):
             _log.warning("tools_closed", module=module, tools=closed, reason="unknown required_permission")
     elif found.status is None:
-        _log.warning("module_unreachable", module=module, error=found.error)
+        _log.warning("module_unreachable", module=module, status=None, error=found.error)
     else:
         _log.warning("module_manifest_error", module=module, status=found.status, error=found.error)
 
