@@ -24,8 +24,9 @@ async def test_a_new_tool_is_offered_within_a_refresh(tmp_path: Path, owner: Cal
             async with ToolFleet(settings=bed.settings) as fleet:
                 owls.add("new", owls.tools["owls.echo"])
                 names: set[str] = set()
-                while "owls.new" not in names:
-                    names = {tool.name for tool in await fleet.tools(owner)}
-                    await asyncio.sleep(0.01)
+                async with asyncio.timeout(20):
+                    while "owls.new" not in names:
+                        names = {tool.name for tool in await fleet.tools(owner)}
+                        await asyncio.sleep(0.01)
 
     assert owls.looks <= 5

@@ -237,8 +237,9 @@ async def test_nothing_is_left_behind(fleet: ToolFleet, owner: Caller, bed: Test
     await fleet.call_many([call("echo", number=number) for number in range(100)], owner)
     async with Redis.from_url(bed.redis_url) as redis:
         seen = [await redis.pubsub_channels("celery-task-meta-*")]
-        while seen[-1]:
-            seen.append(await redis.pubsub_channels("celery-task-meta-*"))
+        async with asyncio.timeout(20):
+            while seen[-1]:
+                seen.append(await redis.pubsub_channels("celery-task-meta-*"))
 
     assert not fleet._inbox._expected
     assert len(fleet._background) == 1  # it follows the news of manifests
@@ -253,9 +254,10 @@ async def test_manifests_are_taken_over_from_other_processes(
         try:
             await other.refresh()
             names: list[str] = []
-            while "owls.new" not in names:
-                names = [tool.name for tool in await fleet.tools(owner)]
-                await asyncio.sleep(0)
+            async with asyncio.timeout(20):
+                while "owls.new" not in names:
+                    names = [tool.name for tool in await fleet.tools(owner)]
+                    await asyncio.sleep(0)
         finally:
             owls.definitions.pop()
             await other.refresh()

@@ -233,7 +233,8 @@ async def test_an_agent_keeps_its_tools_when_redis_loses_its_data(
         await redis.flushall()
         await redis.client_kill_filter(_type="pubsub")
         stored = 0
-        while not stored:
-            stored = await redis.exists("module_manifest:owls")
+        async with asyncio.timeout(20):
+            while not stored:
+                stored = await redis.exists("module_manifest:owls")
 
     assert await fleet.tools(owner) == before

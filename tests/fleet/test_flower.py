@@ -1,5 +1,6 @@
 """Operators watch the fleet in Flower, each tool under its own name."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator
 
@@ -42,8 +43,9 @@ async def metrics(flower: httpx.AsyncClient, task: str) -> dict[str, float]:
 
 async def seen(flower: httpx.AsyncClient, task: str, kind: str) -> dict[str, float]:
     counts = await metrics(flower, task)
-    while kind not in counts:
-        counts = await metrics(flower, task)
+    async with asyncio.timeout(20):
+        while kind not in counts:
+            counts = await metrics(flower, task)
     return counts
 
 
@@ -76,8 +78,9 @@ async def test_pages_answer_while_calls_run(
     pages = {
         path: await flower.get(path) for path in ("/", "/workers", "/tasks", "/broker", "/metrics", "/healthcheck")
     }
-    while "tools.owls" not in pages["/broker"].text:
-        pages["/broker"] = await flower.get("/broker")
+    async with asyncio.timeout(20):
+        while "tools.owls" not in pages["/broker"].text:
+            pages["/broker"] = await flower.get("/broker")
 
     assert {path: page.status_code for path, page in pages.items() if page.status_code not in {200, 302}} == {}
     assert (await nap.result(20)).success
