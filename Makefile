@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install redis-server demo test lint format lock up list-modules refresh-tools bench clean
+.PHONY: help install redis-server demo test lint format lock up list-modules refresh-tools bench-install bench bench-short leak-check clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -58,8 +58,17 @@ list-modules: $(READY) ## What every module offers, and how old the news is
 refresh-tools: $(READY) ## Ask every module now
 	@$(BIN)/toolfleet modules refresh
 
-bench: $(READY) ## The benchmark's figures
-	@$(BIN)/python benchmarks/in_flight.py
+leak-check: $(READY) ## 100,000 calls of every kind leave nothing behind (about two minutes)
+	@LEAK_CHECK_CALLS=100000 $(BIN)/pytest -q tests/fleet/test_leaks.py
+
+bench-install: $(READY) ## An environment for each peer of the benchmark, built before it is run
+	@$(BIN)/python -m benchmarks.environments
+
+bench: $(READY) ## The fleet and its peers side by side: tables and a picture in benchmarks/results/ (about 25 minutes)
+	@$(BIN)/python -m benchmarks $(BENCH)
+
+bench-short: $(READY) ## The same in three minutes: one round, fewer peers
+	@$(BIN)/python -m benchmarks --short $(BENCH)
 
 clean: ## Remove what make made
 	rm -rf .venv .toolfleet dist

@@ -14,19 +14,23 @@ from support.module_server import ModuleServer, serve
 from support.owls import make_module
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolFleet
-from toolfleet_registry.keys import RULES
+from toolfleet_registry.keys import Keys
 from toolfleet_workers.redis_server import redis_server
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_settings_only(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No setting of the person who runs the tests reaches them: no variable, no file, no ignored signal."""
+    """No setting of the person who runs the tests reaches them: no variable, no file, no ignored signal.
+
+    But for one: `TOOLFLEET_FAST_TRANSPORT=0` runs everything with the stock transport.
+    """
     os.chdir(tmp_path_factory.mktemp("nowhere"))
     for number in (signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) is signal.SIG_IGN:  # as in a shell's background
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     for name in [name for name in os.environ if name.startswith("TOOLFLEET_")]:
-        del os.environ[name]
+        if name != "TOOLFLEET_FAST_TRANSPORT":
+            del os.environ[name]
 
 
 @pytest.fixture(scope="session")
@@ -36,13 +40,19 @@ def redis_process_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
 
 
 @pytest.fixture
-def redis_url(redis_process_url: str) -> Iterator[str]:
+def key_prefix() -> str:
+    """What every key begins with; a test file that sets `TOOLFLEET_KEY_PREFIX` has a fixture of its own."""
+    return ""
+
+
+@pytest.fixture
+def redis_url(redis_process_url: str, key_prefix: str) -> Iterator[str]:
     """A real Redis, empty at the start; at the end every key in it is one of keys.py, and expires unless it may last."""
     with Redis.from_url(redis_process_url, decode_responses=True) as client:
         client.flushall()
         yield redis_process_url
         for key in client.scan_iter():
-            rule = next((rule for rule in RULES if rule.pattern.fullmatch(key)), None)
+            rule = Keys(key_prefix).rule_of(key)
             assert rule is not None, f"key {key!r} is not in keys.py"
             assert rule.lasting or client.ttl(key) != -1, f"key {key!r} never expires"
 

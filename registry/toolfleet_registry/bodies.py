@@ -14,24 +14,46 @@ from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable
 MAX_DEPTH = 100
 
 
-async def read_body(response: httpx.Response, limit: int) -> bytes:
-    """The body of a streamed response, decompressed: at most `limit` bytes as sent, and as many when unpacked.
+class BodyReader:
+    """Takes a body in piece by piece, decompressed: at most `limit` bytes as sent, and as many when unpacked.
 
-    Raises `BodyTooLarge` as soon as it is, before the excess is in memory, and `BodyUnreadable`; errors of the
-    connection pass as httpx's own. The caller closes the response.
+    `encoding` and `announced` are the headers `Content-Encoding` and `Content-Length`, empty if there are none.
+    Raises `BodyTooLarge` as soon as it is, before the excess is in memory, and `BodyUnreadable`.
     """
-    _refuse_announced_excess(response, limit)
-    unpacker = _unpacker_for(response.headers.get("content-encoding", ""), limit)
-    wire_bytes = 0
-    body = bytearray()
+
+    def __init__(self, limit: int, *, encoding: str, announced: str) -> None:
+        _refuse_announced_excess(announced, limit)
+        self._unpacker = _unpacker_for(encoding, limit)
+        self._limit = limit
+        self._wire_bytes = 0
+        self._body = bytearray()
+
+    def feed(self, chunk: bytes) -> None:
+        """Take in what was sent next."""
+        self._wire_bytes += len(chunk)
+        if self._wire_bytes > self._limit:
+            raise BodyTooLarge(self._limit)
+        self._body += self._unpacker.feed(chunk) if self._unpacker else chunk
+
+    def finish(self) -> bytes:
+        """The body, when all of it was sent."""
+        if self._unpacker and self._wire_bytes:
+            self._unpacker.finish()
+        return bytes(self._body)
+
+
+async def read_body(response: httpx.Response, limit: int) -> bytes:
+    """The body of a streamed response, as `BodyReader` reads it.
+
+    Errors of the connection pass as httpx's own. The caller closes the response.
+    """
+    headers = response.headers
+    reader = BodyReader(
+        limit, encoding=headers.get("content-encoding", ""), announced=headers.get("content-length", "")
+    )
     async for chunk in response.aiter_raw():
-        wire_bytes += len(chunk)
-        if wire_bytes > limit:
-            raise BodyTooLarge(limit)
-        body += unpacker.feed(chunk) if unpacker else chunk
-    if unpacker and wire_bytes:
-        unpacker.finish()
-    return bytes(body)
+        reader.feed(chunk)
+    return reader.finish()
 
 
 def loads_strict(data: bytes) -> Any:
@@ -87,8 +109,7 @@ class _Unpacker:
             raise BodyUnreadable(f"body ends in the middle of its {self._encoding} data")
 
 
-def _refuse_announced_excess(response: httpx.Response, limit: int) -> None:
-    announced = response.headers.get("content-length", "")
+def _refuse_announced_excess(announced: str, limit: int) -> None:
     if announced.isascii() and announced.isdigit() and (len(announced) > _MAX_DIGITS or int(announced) > limit):
         raise BodyTooLarge(limit)
 
@@ -114,7 +135,7 @@ class _NotStrict(ValueError):
 
 def _parse(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        return _STRICT.decode(text)
     except json.JSONDecodeError as exc:
         raise ValueError(f"not JSON ({exc.msg}, line {exc.lineno} column {exc.colno})") from None
     except _NotStrict:
@@ -159,6 +180,7 @@ def _without_lone_surrogates(value: Any) -> Any:
     return json.loads(_SURROGATE.sub("\ufffd", text)) if _SURROGATE.search(text) else value
 
 
+_STRICT = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 _GZIP = zlib.MAX_WBITS + 16
 _ZLIB_HEADER = 2  # bytes
 _SHOWN = 40  # characters of foreign text in a reason

@@ -1,28 +1,74 @@
-"""Every Redis key of ours: how it is built, whether it expires, and if it lasts, why.
+"""Every Redis key and channel of ours: how it is built, whether it expires, and if it lasts, why.
 
-Celery's and kombu's own keys (queues, `unacked*`, `_kombu.binding.*`, `celery-task-meta-<call id>`) are theirs.
+Celery's and kombu's own keys (queues, `unacked*`, `_kombu.binding.*`, `celery-task-meta-<call id>`) are theirs. All of
+them, and ours, begin with the fleet's prefix, if it has one.
 """
 
 import re
 from dataclasses import dataclass
 
-PREFIX = "toolfleet:"
-MANIFESTS_CHANGED = f"{PREFIX}manifests-changed"  # a pub/sub channel, no key: carries the changed module's name
+_OURS = "toolfleet:"
+_SEPARATORS = ":_-."  # Celery puts a `_` after a prefix that ends in none of these, before the names of results
 
 
-def module_manifest(module: str) -> str:
-    """A module's last good manifest, as JSON. Expires `manifest_ttl_seconds` after the last look at the module."""
-    return f"module_manifest:{module}"
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The names, with `prefix` before each."""
 
+    prefix: str = ""
 
-def refresh_slot(slot: int) -> str:
-    """Held by the one refresh of a time slot, so that two beats do the work once. Expires with the slot."""
-    return f"{PREFIX}refresh:{slot}"
+    def module_manifest(self, module: str) -> str:
+        """A module's last good manifest, as JSON. Expires `manifest_ttl_seconds` after the last look at the module."""
+        return f"{self.prefix}module_manifest:{module}"
+
+    def refresh_slot(self, slot: int) -> str:
+        """Held by the one refresh of a time slot, so that two beats do the work once. Expires with the slot."""
+        return f"{self.prefix}{_OURS}refresh:{slot}"
+
+    @property
+    def manifests_changed(self) -> str:
+        """A pub/sub channel, no key: carries the changed module's name."""
+        return f"{self.prefix}{_OURS}manifests-changed"
+
+    def queue(self, name: str) -> str:
+        """The list in which a queue's messages wait."""
+        return f"{self.prefix}{name}"
+
+    def bell(self, queue: str) -> str:
+        """A list of at most one token: the queue of that name may hold something, and nobody is at it."""
+        return f"{self.prefix}{_OURS}bell:{queue}"
+
+    @property
+    def quarantine(self) -> str:
+        """A list of at most 1,000 items that lay in a queue and were no calls, the newest first."""
+        return f"{self.prefix}{_OURS}quarantine"
+
+    @property
+    def quarantined(self) -> str:
+        """How many items were ever put into quarantine."""
+        return f"{self.prefix}{_OURS}quarantined"
+
+    @property
+    def modes(self) -> str:
+        """Which live workers use which transport."""
+        return f"{self.prefix}{_OURS}modes"
+
+    def result(self, call_id: str) -> str:
+        """What Celery stored of a call; also the channel on which it is announced."""
+        separator = "" if not self.prefix or self.prefix[-1] in _SEPARATORS else "_"
+        return f"{self.prefix}{separator}celery-task-meta-{call_id}"
+
+    def rule_of(self, key: str) -> "KeyRule | None":
+        """What holds for a key that was found in Redis; `None` if nobody of the fleet makes such keys."""
+        if not key.startswith(self.prefix):
+            return None
+        name = key.removeprefix(self.prefix)
+        return next((rule for rule in RULES if rule.pattern.fullmatch(name)), None)
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRule:
-    """What keys of one kind look like. `lasting` says why such a key has no TTL; `None`: it must have one."""
+    """What keys of one kind look like, without the prefix. `lasting` says why such a key has no TTL; `None`: it must have one."""
 
     pattern: re.Pattern[str]
     lasting: str | None = None
@@ -30,8 +76,15 @@ class KeyRule:
 
 RULES = (
     KeyRule(re.compile(r"module_manifest:[^:]+")),
-    KeyRule(re.compile(rf"{PREFIX}refresh:\d+")),
-    KeyRule(re.compile(r"celery-task-meta-.+")),
+    KeyRule(re.compile(rf"{_OURS}refresh:\d+")),
+    KeyRule(re.compile(rf"{_OURS}modes")),
+    KeyRule(
+        re.compile(rf"{_OURS}bell:(tools\..+|toolfleet\.control)"),
+        lasting="at most one token a queue; it goes when the queue is read",
+    ),
+    KeyRule(re.compile(rf"{_OURS}quarantine"), lasting="kept for an operator; at most 1,000 items"),
+    KeyRule(re.compile(rf"{_OURS}quarantined"), lasting="a counter"),
+    KeyRule(re.compile(r"_?celery-task-meta-.+")),
     KeyRule(re.compile(r"(tools\..+|toolfleet\.control)"), lasting="a queue: the broker removes it when it is empty"),
     KeyRule(re.compile(r"unacked(_index|_mutex)?"), lasting="the broker's own: messages that a worker holds"),
     KeyRule(

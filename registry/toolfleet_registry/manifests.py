@@ -17,10 +17,10 @@ from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 from redis.exceptions import RedisError
 
-from toolfleet_registry import keys
 from toolfleet_registry.admission import admit, read_document
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.errors import FleetUnavailable, ManifestRefused
+from toolfleet_registry.keys import Keys
 
 DISCOVERED_AT = "discovered_at"
 
@@ -49,8 +49,9 @@ class CachedManifest:
 class ManifestCache:
     """Last good manifests by module. Raises `FleetUnavailable` when Redis does not answer within 5 s."""
 
-    def __init__(self, redis: Redis, *, ttl_seconds: int) -> None:
+    def __init__(self, redis: Redis, *, ttl_seconds: int, keys: Keys = Keys()) -> None:  # noqa: B008 - it is frozen
         self._redis = redis
+        self._keys = keys
         self._ttl_seconds = ttl_seconds
 
     async def check(self) -> None:
@@ -59,24 +60,24 @@ class ManifestCache:
             await self._redis.ping()
 
     async def save(self, manifest: ModuleManifest) -> CachedManifest:
-        """Store what a look just found, and announce it on `keys.MANIFESTS_CHANGED` if it says something new."""
+        """Store what a look just found, and announce it on `keys.manifests_changed` if it says something new."""
         cached = CachedManifest(manifest, time.time())
         content = manifest.model_dump(mode="json", exclude_none=True)
         value = json.dumps({**content, DISCOVERED_AT: cached.discovered_at})
-        key = keys.module_manifest(manifest.module_name)
+        key = self._keys.module_manifest(manifest.module_name)
         async with self._answering():
             # SET with GET tells atomically what was replaced, so that of two writers none misses a change.
             before = await self._redis.execute_command(
                 "SET", key, value, "EX", self._ttl_seconds, "GET", get=True, **_AS_BYTES
             )
             if _content_of(before) != content:
-                await self._redis.publish(keys.MANIFESTS_CHANGED, manifest.module_name)
+                await self._redis.publish(self._keys.manifests_changed, manifest.module_name)
         return cached
 
     async def renew(self, module: str) -> bool:
         """Let the last good manifest live on unchanged after a failed look. Returns whether there is one."""
         async with self._answering():
-            return bool(await self._redis.expire(keys.module_manifest(module), self._ttl_seconds))
+            return bool(await self._redis.expire(self._keys.module_manifest(module), self._ttl_seconds))
 
     async def load(self, modules: Iterable[str]) -> dict[str, CachedManifest]:
         """The manifests that there are of these modules. An entry that breaks a rule is skipped with a warning."""
@@ -84,7 +85,7 @@ class ManifestCache:
         if not names:
             return {}
         async with self._answering():
-            answer = await self._redis.execute_command("MGET", *map(keys.module_manifest, names), **_AS_BYTES)
+            answer = await self._redis.execute_command("MGET", *map(self._keys.module_manifest, names), **_AS_BYTES)
         values = cast("list[bytes | None]", answer)
         found = {name: _read(name, value) for name, value in zip(names, values, strict=True) if value is not None}
         return {name: cached for name, cached in found.items() if cached is not None}
@@ -126,4 +127,4 @@ def _address(redis: Redis) -> str:
         return f"unix:{options['path']}"
     if "host" in options:
         return f"{options['host']}:{options.get('port', 6379)}"
-    return str(getattr(redis.connection_pool, "service_name", "an unnamed address"))
+    return str(options.get("sentinels", "an unnamed address"))

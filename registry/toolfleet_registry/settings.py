@@ -5,6 +5,7 @@ running `toolfleet up`. A wrong one is one sentence at start, never a surprise l
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -19,15 +20,19 @@ from pydantic_settings import (
 )
 
 from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.keys import Keys
 from toolfleet_registry.names import is_module_name
 from toolfleet_registry.runfile import find_run_file
-from toolfleet_registry.urls import check_broker_url, check_redis_url, is_http_url
+from toolfleet_registry.urls import check_broker_url, check_redis_url, is_http_url, is_redis_url, is_sentinel_url
 
 PREFIX = "TOOLFLEET_"
 TOML_NAME = "toolfleet.toml"
 HARD_LIMIT_MARGIN = 10  # seconds from a call's limit to Celery's hard limit: time to report the soft one
 LONGEST_RETRY_DELAY = 30  # seconds: the longest Retry-After that is honoured
 SCHEDULING_MARGIN = 10  # seconds beyond the longest call, before its message may be taken for lost
+_FAST_LEASE_SECONDS = 60  # a killed worker's calls come back within about a minute
+_STOCK_LEASE_SECONDS = 7200
+_SHORTEST_LEASE_SECONDS = 2  # below, a worker that is briefly busy renews too late
 
 Names = Annotated[frozenset[str], NoDecode]
 Seconds = Annotated[int, Field(gt=0)]
@@ -45,6 +50,12 @@ class Settings(BaseSettings):
     """Redis: manifests, results and, unless `broker_url` says otherwise, the queues. None: the local fleet's own."""
     broker_url: str | None = Field(default=None, repr=False)
     """The broker, if it is not that Redis: another one, or RabbitMQ."""
+    sentinel_master: str | None = None
+    """The name of the master that the sentinels of a `sentinel://` URL watch."""
+    key_prefix: str = ""
+    """Put before every key and channel in Redis, so that a fleet may share one, and an ACL user be kept to its own."""
+    fast_transport: bool = True
+    """Our batched transport and result backend on Redis; one value for the whole fleet. RabbitMQ has the stock ones."""
     module_services: Annotated[dict[str, str], NoDecode] = Field(default={}, repr=False)
     """Module name -> base URL."""
     slow_modules: Names = frozenset({"myfitnesspal", "garmin", "renpho_biometrics", "claude_code", "deployer"})
@@ -71,8 +82,8 @@ class Settings(BaseSettings):
     """Some hundred tools with full schemas are about 0.5 MiB."""
     max_reply_bytes: int = Field(default=8 * 2**20, gt=0)
     """A module's reply; it passes through Redis, which every other call shares."""
-    visibility_timeout: Seconds = 7200
-    """When the broker takes an unfinished message for lost. Must exceed the longest call, or it runs twice."""
+    visibility_timeout: Seconds | None = None
+    """When the broker takes an unfinished message for lost; None: `lease_seconds` says."""
     lane: Literal["fast", "slow", "all"] = "all"
     """Which modules a worker serves: the slow ones, the others, or all."""
     worker_concurrency: Annotated[int, Field(gt=0, le=100_000)] = 1000
@@ -90,6 +101,25 @@ class Settings(BaseSettings):
     def broker(self) -> str | None:
         """The broker's URL: Redis, if none is set."""
         return self.broker_url or self.redis_url
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether calls travel by our own transport: it is wanted, and the broker is a Redis."""
+        return self.fast_transport and self._has_redis_broker
+
+    @property
+    def lease_seconds(self) -> int:
+        """The visibility timeout that holds. Fast workers renew their leases; stock ones cannot, so that theirs exceeds the longest call."""
+        return self.visibility_timeout or (_FAST_LEASE_SECONDS if self.is_fast else _STOCK_LEASE_SECONDS)
+
+    @property
+    def keys(self) -> Keys:
+        """The names of everything in Redis."""
+        return Keys(self.key_prefix)
+
+    @property
+    def _has_redis_broker(self) -> bool:
+        return self.broker is None or is_redis_url(self.broker)
 
     @field_validator("slow_modules", "default_guest_modules", "context_modules", mode="before")
     @classmethod
@@ -125,6 +155,13 @@ class Settings(BaseSettings):
     def _check_broker_url(cls, url: str | None) -> str | None:
         return None if url is None else check_broker_url(url)
 
+    @field_validator("key_prefix")
+    @classmethod
+    def _check_key_prefix(cls, prefix: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9_:.-]*", prefix):  # others mean something in Redis's patterns
+            raise ValueError("may have letters, digits, '_', '-', ':' and '.' only")
+        return prefix
+
     @model_validator(mode="after")
     def _check_times(self) -> Self:
         if self.refresh_interval_seconds * 3 > self.manifest_ttl_seconds:
@@ -133,11 +170,26 @@ class Settings(BaseSettings):
                 f"TOOLFLEET_MANIFEST_TTL_SECONDS ({self.manifest_ttl_seconds}), or one missed look loses every tool"
             )
         longest = self.max_timeout + HARD_LIMIT_MARGIN + LONGEST_RETRY_DELAY + SCHEDULING_MARGIN
-        if self.visibility_timeout < longest:
+        if self.is_fast and self.lease_seconds < _SHORTEST_LEASE_SECONDS:
             raise ValueError(
-                f"TOOLFLEET_VISIBILITY_TIMEOUT ({self.visibility_timeout}) must be at least {longest} s, the longest "
+                f"TOOLFLEET_VISIBILITY_TIMEOUT ({self.lease_seconds}) must be at least {_SHORTEST_LEASE_SECONDS} s, "
+                "or a running call is delivered again before its worker has renewed its lease"
+            )
+        if self._has_redis_broker and not self.fast_transport and self.lease_seconds < longest:
+            raise ValueError(
+                f"TOOLFLEET_VISIBILITY_TIMEOUT ({self.lease_seconds}) must be at least {longest} s, the longest "
                 f"call (TOOLFLEET_MAX_TIMEOUT={self.max_timeout}) and its retry delay, or a running call is delivered again"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_sentinel(self) -> Self:
+        for name in ("redis_url", "broker_url"):
+            if is_sentinel_url(getattr(self, name) or "") and not self.sentinel_master:
+                raise ValueError(
+                    f"TOOLFLEET_SENTINEL_MASTER must be set: the name of the master that the sentinels of "
+                    f"TOOLFLEET_{name.upper()} watch"
+                )
         return self
 
     @classmethod

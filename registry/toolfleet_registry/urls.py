@@ -1,26 +1,94 @@
 """Which URLs a fleet can work with. The reasons never repeat a URL: it may hold a password."""
 
-from urllib.parse import parse_qsl, urlsplit
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, unquote, urlsplit
 
-_REDIS_SCHEMES = ("redis", "rediss", "unix")
-_BROKER_SCHEMES = (*_REDIS_SCHEMES, "sentinel", "amqp", "amqps")
+_SENTINEL = "sentinel"
+_REDIS_SCHEMES = ("redis", "rediss", "unix", _SENTINEL)
+_BROKER_SCHEMES = (*_REDIS_SCHEMES, "amqp", "amqps")
+_TLS_OPTIONS = (
+    "ssl_ca_certs",
+    "ssl_ca_path",
+    "ssl_cert_reqs",
+    "ssl_certfile",
+    "ssl_check_hostname",
+    "ssl_keyfile",
+    "ssl_password",
+)
 # Others change how redis-py speaks and waits, which is for the fleet to decide.
-_REDIS_OPTIONS = ("db", "ssl_ca_certs", "ssl_cert_reqs", "ssl_certfile", "ssl_keyfile")
+_OPTIONS = {
+    "redis": ("db",),
+    "rediss": ("db", *_TLS_OPTIONS),
+    "unix": ("db",),
+    _SENTINEL: ("db", "sentinel_password", "sentinel_username", *_TLS_OPTIONS),
+}
+_CERT_REQS = ("none", "optional", "required")
+_SENTINEL_PORT = 26379
+
+
+@dataclass(frozen=True, slots=True)
+class SentinelUrl:
+    """Where the sentinels are, and how Redis takes us. `options` is the query, without `db`."""
+
+    hosts: tuple[tuple[str, int], ...]
+    username: str | None
+    password: str | None
+    db: int
+    options: dict[str, str]
 
 
 def check_redis_url(url: str) -> str:
-    """The URL, if it is one for redis-py with no option that the fleet sets itself. Raises `ValueError`."""
-    _check_address(url, _REDIS_SCHEMES)
-    for option, _ in parse_qsl(urlsplit(url).query):
-        if option not in _REDIS_OPTIONS:
-            raise ValueError(f"must not have the option {option!r}; {', '.join(_REDIS_OPTIONS)} may be given")
+    """The URL, if it is one for redis-py, or of sentinels, with no option that the fleet sets itself. Raises `ValueError`."""
+    scheme = _scheme_of(url, _REDIS_SCHEMES)
+    query = read_sentinel_url(url).options if scheme == _SENTINEL else _options_of(url)
+    for option in query:
+        if option not in _OPTIONS[scheme]:
+            raise ValueError(f"must not have the option {option!r}; {', '.join(_OPTIONS[scheme])} may be given")
+    if query.get("ssl_cert_reqs", "required") not in _CERT_REQS:
+        raise ValueError(f"must have {', '.join(_CERT_REQS[:-1])} or {_CERT_REQS[-1]} for ssl_cert_reqs")
     return url
 
 
 def check_broker_url(url: str) -> str:
     """The URL, if Celery has a broker for it that a fleet can work with. Raises `ValueError`."""
-    _check_address(url, _BROKER_SCHEMES)
+    scheme = _scheme_of(url, _BROKER_SCHEMES)
+    if scheme in _REDIS_SCHEMES:
+        return check_redis_url(url)
+    _check_port(url)
     return url
+
+
+def is_redis_url(url: str) -> bool:
+    """Whether it is one of Redis, reached in whichever way."""
+    return url.partition("://")[0] in _REDIS_SCHEMES
+
+
+def is_sentinel_url(url: str) -> bool:
+    """Whether it says where sentinels are, which know where Redis is."""
+    return url.startswith(f"{_SENTINEL}://")
+
+
+def read_sentinel_url(url: str) -> SentinelUrl:
+    """Read `sentinel://[user:password@]host[:port][,host[:port]…][/db]`; `;sentinel://` may stand for a comma.
+
+    User, password and database are those of Redis; the sentinels' own user and password are options. Raises `ValueError`.
+    """
+    hosts, credentials, db, options = list[tuple[str, int]](), "", "0", dict[str, str]()
+    for part in url.removeprefix(f"{_SENTINEL}://").split(f";{_SENTINEL}://"):
+        rest, _, query = part.partition("?")
+        authority, _, path = rest.partition("/")
+        before, _, addresses = authority.rpartition("@")
+        hosts += [_host(address) for address in addresses.split(",")]
+        credentials, db = credentials or before, path or db
+        options |= dict(parse_qsl(query))
+    username, _, password = credentials.partition(":")
+    return SentinelUrl(
+        hosts=tuple(hosts),
+        username=unquote(username) or None,
+        password=unquote(password) or None,
+        db=_database(options.pop("db", db)),
+        options=options,
+    )
 
 
 def is_http_url(url: str) -> bool:
@@ -32,11 +100,34 @@ def is_http_url(url: str) -> bool:
         return False
 
 
-def _check_address(url: str, schemes: tuple[str, ...]) -> None:
+def _scheme_of(url: str, schemes: tuple[str, ...]) -> str:
+    scheme, separator, _ = url.partition("://")
+    if scheme not in schemes or not separator:
+        raise ValueError(f"must start with {', '.join(f'{name}://' for name in schemes[:-1])} or {schemes[-1]}://")
+    return scheme
+
+
+def _options_of(url: str) -> dict[str, str]:
+    _check_port(url)
+    return dict(parse_qsl(urlsplit(url).query))
+
+
+def _check_port(url: str) -> None:
     try:
-        parts = urlsplit(url)
-        known, _ = parts.scheme in schemes, parts.port
+        _ = urlsplit(url).port
     except ValueError:
         raise ValueError("must have a port that is a number up to 65535") from None
-    if not known:
-        raise ValueError(f"must start with {', '.join(f'{scheme}://' for scheme in schemes[:-1])} or {schemes[-1]}://")
+
+
+def _host(address: str) -> tuple[str, int]:
+    _check_port(f"//{address}")
+    parts = urlsplit(f"//{address}")
+    if not parts.hostname:
+        raise ValueError("must have a host for each sentinel")
+    return parts.hostname, parts.port or _SENTINEL_PORT
+
+
+def _database(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError("must have a database that is a number")
+    return int(text)

@@ -4,15 +4,20 @@ The measurements behind the reasons: Celery 5.7 and kombu 5.7 on Redis 7, by kil
 """
 
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import quote, urlsplit
 
 import kombu.transport.redis
 from celery import Celery
 from celery.signals import setup_logging
 from kombu.entity import Exchange, Queue
+from kombu.utils.objects import cached_property
+from redis.asyncio.connection import parse_url
 
+from toolfleet_registry.redis_servers import sentinel_options, tls_options
 from toolfleet_registry.settings import Settings, load_settings
+from toolfleet_registry.urls import is_redis_url, is_sentinel_url, read_sentinel_url
 from toolfleet_tasks import execute, guard, refresh
+from toolfleet_tasks.connections import Connections
 from toolfleet_tasks.logs import configure_logs
 from toolfleet_tasks.ports import Runner
 from toolfleet_tasks.queues import CONTROL, Lane, queues_of
@@ -29,14 +34,33 @@ class FleetApp(Celery):  # type: ignore[misc] # Celery ships no types
     lane: Lane
     runner: Runner | None = None
 
+    @cached_property
+    def broker_connections(self) -> Connections:
+        """For whoever publishes through kombu."""
+        return Connections(self)
+
+    @cached_property
+    def Worker(self) -> type[Any]:  # noqa: N802 - Celery's name
+        """What `celery worker` starts."""
+        worker: type[Any] = self.subclass_with_self("toolfleet_tasks.worker:FleetWorker")
+        return worker
+
 
 def make_app(settings: Settings, *, lane: Lane = "all", stores_results: bool = True) -> FleetApp:
     """An app for a worker of `lane`, for beat and Flower, or for a client (which stores no results).
 
     Reads nothing and connects to nothing. A worker needs `app.runner` set before it starts.
     """
-    backend = _celery_url(settings.redis_url) if stores_results else None
-    app = FleetApp("toolfleet", broker=_celery_url(settings.broker), backend=backend)
+    backend = _backend_url(settings) if stores_results else None
+    app = FleetApp(
+        "toolfleet",
+        broker=_celery_url(settings.broker),
+        backend=backend,
+        # Kombu's own transport waits for Redis with every message, and a broken connection has running calls run again.
+        amqp="toolfleet_tasks.amqp:FleetAMQP" if settings.is_fast else None,
+        # Celery's own dispatcher takes a third of a worker's time.
+        events="toolfleet_tasks.events:FleetEvents" if settings.is_fast else None,
+    )
     if not stores_results:  # a client: whoever waits for it wants to know soon that the broker is away
         app.conf.broker_connection_timeout = 1
     app.settings = settings
@@ -59,13 +83,43 @@ def __getattr__(name: str) -> FleetApp:
     raise AttributeError(name)
 
 
-def _celery_url(url: str | None) -> str | None:
-    """A Redis URL as Celery writes it: redis-py's `unix:///path?db=1` is `redis+socket:///path?virtual_host=1` there."""
-    parts = urlsplit(url or "")
-    if parts.scheme != "unix":
+def _backend_url(settings: Settings) -> str | None:
+    url = _celery_url(settings.redis_url)
+    if url is None or not settings.is_fast:
         return url
-    database = dict(parse_qsl(parts.query)).get("db", "0")
-    return f"redis+socket://{parts.netloc}{parts.path}?virtual_host={database}"
+    # Celery's own backend waits for Redis three times with every result, and sleeps on the loop while it is away.
+    return f"toolfleet_tasks.backend:Fleet{'Sentinel' if url.startswith('sentinel') else ''}Backend+{url.removeprefix('redis+')}"
+
+
+def _celery_url(url: str | None) -> str | None:
+    """A Redis URL as Celery writes it: each sentinel in full, a socket in another form; TLS is a setting of its own."""
+    if url is None or not is_redis_url(url):
+        return url
+    if is_sentinel_url(url):
+        there = read_sentinel_url(url)
+        return ";".join(_address("sentinel", *host, there.username, there.password, there.db) for host in there.hosts)
+    parts: dict[str, Any] = dict(parse_url(url))
+    if "path" in parts:
+        return f"redis+socket://{urlsplit(url).netloc}{urlsplit(url).path}?virtual_host={parts.get('db', 0)}"
+    names = ("username", "password", "db")
+    host, port = parts.get("host", "localhost"), parts.get("port", 6379)
+    return _address(urlsplit(url).scheme, host, port, *map(parts.get, names))
+
+
+def _address(scheme: str, host: str, port: int, username: str | None, password: str | None, db: int | None) -> str:
+    credentials = f"{quote(username or '', safe='')}:{quote(password or '', safe='')}@" if username or password else ""
+    return f"{scheme}://{credentials}{f'[{host}]' if ':' in host else host}:{port}/{db or 0}"
+
+
+def _shared(url: str | None, settings: Settings) -> dict[str, Any]:
+    """What broker and backend are told alike about the Redis at `url`."""
+    options: dict[str, Any] = {}
+    if settings.key_prefix:
+        options["global_keyprefix"] = settings.key_prefix
+    if url is not None and is_sentinel_url(url):
+        options["master_name"] = settings.sentinel_master
+        options["sentinel_kwargs"] = sentinel_options(url)
+    return options
 
 
 def _delivery() -> dict[str, Any]:
@@ -98,10 +152,15 @@ def _broker(settings: Settings) -> dict[str, Any]:
         # The default of 100 gives up after three quarters of an hour without Redis.
         "broker_connection_max_retries": None,
     }
-    if settings.broker and settings.broker.startswith(("redis", "rediss", "unix", "sentinel")):
+    if settings.broker and is_redis_url(settings.broker):
+        conf["broker_use_ssl"] = tls_options(settings.broker) or False
         conf["broker_transport_options"] = {
+            **_shared(settings.broker, settings),
+            # The fast transport makes asyncio connections of its own: where to.
+            "fleet_url": settings.broker,
+            "fleet_master": settings.sentinel_master,
             # Judged by whichever worker sweeps, so one value everywhere, and longer than the longest call.
-            "visibility_timeout": settings.visibility_timeout,
+            "visibility_timeout": settings.lease_seconds,
             # The default looks for lost messages about every 100 s.
             "unacked_restore_interval": 10,
             "unacked_restore_throttle": 1,
@@ -129,7 +188,9 @@ def _results(settings: Settings) -> dict[str, Any]:
         "redis_socket_timeout": 5,
         "redis_socket_connect_timeout": 2,
         "redis_backend_health_check_interval": 30,
+        "redis_backend_use_ssl": tls_options(settings.redis_url or "") or False,
         "result_backend_transport_options": {
+            **_shared(settings.redis_url, settings),
             "retry_policy": {"max_retries": 2, "interval_start": 0, "interval_step": 0.2, "interval_max": 0.5},
         },
     }

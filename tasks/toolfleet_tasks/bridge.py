@@ -91,10 +91,17 @@ class Bridge(Generic[T]):
         self._task: asyncio.Task[Any] | None = None
         self._interrupt: BaseException | None = None
         self._bodies = 0
+        self._has_run = False
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether the task body has ended, and what is left is to record what it came to."""
+        return self._has_run and self._bodies == 0
 
     def __await__(self) -> Generator[Any, None, T]:
         self._task = asyncio.current_task()
         job = _JobGreenlet(self._start, self)
+        del self._start  # it may refer to whoever has this bridge, and thousands of cycles are work for the collector
         waited_for = job.switch()
         while not job.dead:
             try:
@@ -142,6 +149,7 @@ class Bridge(Generic[T]):
             raise SoftTimeLimitExceeded(*exc.args).with_traceback(exc.__traceback__) from None
         finally:
             self._bodies -= 1
+            self._has_run = True
             if self.killed:
                 raise JobKilled from None
 

@@ -1,22 +1,20 @@
 """The task that runs one call: time left, one attempt, perhaps the one retry, exactly one result."""
 
-import asyncio
 import time
-from typing import Any
 
 import structlog
 from celery import Celery, Task
 from celery.exceptions import Retry, SoftTimeLimitExceeded
 
 from toolfleet_registry.contracts import Audit, EffectState, PublishedCall, ToolResult
+from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.outcomes import Attempt, Outcome
 from toolfleet_tasks import endings, wire
 from toolfleet_tasks.bridge import bridged
+from toolfleet_tasks.envelope import TASK
 from toolfleet_tasks.ports import Runner
 from toolfleet_tasks.retry import MAX_ATTEMPTS, combined, retry_delay, settled
-from toolfleet_tasks.unsent import was_refused
-
-TASK = "toolfleet.execute"
+from toolfleet_tasks.second_attempt import publish_again
 
 log = structlog.get_logger(__name__)
 
@@ -38,7 +36,7 @@ async def _body(task: Task, message: str) -> str:
         call.effect,
         attempts=task.request.retries + 1,
         seconds_left=call.deadline_at - time.time(),
-        longest=task.app.settings.visibility_timeout / 2,
+        longest=task.app.settings.lease_seconds / 2,
     )
     if delay is not None:
         log.info("tool_call_retried", call_id=call.call_id, tool=call.tool_name, outcome=attempt.outcome, delay=delay)
@@ -66,24 +64,18 @@ async def _attempt(task: Task, call: PublishedCall) -> Attempt:
 
 
 async def _retry(task: Task, call: PublishedCall, delay: float, result: ToolResult) -> ToolResult:
-    """Publish the call again, in a thread, as kombu would block the loop, and raise `Retry`.
+    """Publish the call again and raise `Retry`.
 
     Where that fails, returns how the call ends instead: with the first attempt's `result` if the message was surely
     not sent, else as unknown, for the retry may be in the queue and run.
     """
-    again: Any = task.signature_from_request(
-        args=[wire.dump(call)],
-        countdown=delay,
-        retries=task.request.retries + 1,
-        argsrepr=task.request.argsrepr,
-        kwargsrepr="{}",
-    )
     try:
-        await asyncio.to_thread(again.apply_async)
-    except Exception as exc:  # noqa: BLE001 - whatever kombu and its transports raise, and our own soft limit
+        await publish_again(task, call, delay)
+    except NotPublished as exc:
         log.warning("retry_not_published", call_id=call.call_id, tool=call.tool_name, error=str(exc))
-        if was_refused(exc):
-            return result
+        return result
+    except Exception as exc:  # noqa: BLE001 - PublishUnconfirmed, and our own soft limit
+        log.warning("retry_not_confirmed", call_id=call.call_id, tool=call.tool_name, error=str(exc))
         return endings.outcome_unknown(call.tool_name, "the queue did not confirm its retry.")
     raise Retry(result.error, when=delay)
 

@@ -1,12 +1,16 @@
-"""Refuses to start a worker that could not work: no runner, no queues, or a cluster for a Redis."""
+"""Refuses to start a worker that could not work: no runner, no queues, a wrong Redis, or another transport than the rest."""
 
+import asyncio
 from typing import Any
 
 from celery import Celery, bootsteps
+from redis.exceptions import RedisError
 
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.cluster import refuse_cluster_at
+from toolfleet_tasks.presence import Presence
+from toolfleet_tasks.transport import require_kombu
 
 COMMAND = "celery -A toolfleet_workers.main worker"
 
@@ -19,6 +23,7 @@ class Requirements(bootsteps.Step):  # type: ignore[misc] # Celery ships no type
         require_runner(parent.app)
         require_queues(parent.app)
         require_standalone(parent.app)
+        require_one_mode(parent.app)
 
 
 def install(app: Celery) -> None:
@@ -42,6 +47,21 @@ def require_standalone(app: Celery) -> None:
             refuse_cluster_at(url)
         except SettingsError as exc:
             raise SystemExit(str(exc)) from exc
+
+
+def require_one_mode(app: Celery) -> None:
+    """Raise `SystemExit` if live workers use another transport, or if ours was never tested with this kombu."""
+    settings: Settings | None = getattr(app, "settings", None)
+    if settings is None:
+        return
+    try:
+        if settings.is_fast:
+            require_kombu()
+        asyncio.run(Presence(settings).check_in())
+    except SettingsError as exc:
+        raise SystemExit(str(exc)) from exc
+    except (RedisError, OSError):
+        return  # it waits for Redis, then; `Presence.keep` looks again
 
 
 def require_queues(app: Celery) -> None:

@@ -1,4 +1,4 @@
-"""One Redis connection on which all results and news of an agent arrive.
+"""Where the results and news of an agent arrive: on one line, for all calls in flight.
 
 Celery announces a finished task on the channel that is named like its result key. Pub/sub loses what is sent while
 nobody listens, so what may have been missed is read: after each reconnect, and for old calls every few seconds.
@@ -7,19 +7,19 @@ nobody listens, so what may have been missed is read: after each reconnect, and 
 import asyncio
 import contextlib
 import json
-import math
-import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
 
 import structlog
-from redis.asyncio import ConnectionPool, Redis
-from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import RedisError
+from redis.exceptions import ResponseError
 
 from toolfleet_registry.errors import NotPublished
+from toolfleet_registry.keys import Keys
 from toolfleet_tasks.cancelling import end, is_wanted
+from toolfleet_tasks.line import Line, LineLost, Push
 
 log = structlog.get_logger(__name__)
 
@@ -29,204 +29,221 @@ READY = frozenset({"SUCCESS", "FAILURE", "REVOKED"})
 BEGUN = frozenset({"STARTED", "RETRY"})
 """Those that a worker sets when it takes a call, and before the retry."""
 
+STORED = "STORED"
+"""What a worker announces instead of a large result: it is there to be fetched."""
+
 Meta = dict[str, Any]
 """What Celery stores of a task: status, result, traceback and more."""
 
-_RESULT_KEY = "celery-task-meta-"
-_BEAT_SECONDS = 5  # how often a quiet connection is asked for a sign of life, and old calls are swept
-_SILENCE_SECONDS = 12  # two unanswered questions: the connection is half open
-_CLOSE_SECONDS = 1  # for a connection to say goodbye
-_LONGEST_BACKOFF = 2.0  # seconds between reconnects; an agent's call waits for them
-_SWEEP_CHUNK = 500  # keys a read, so that a sweep never holds Redis up
+_SWEEP_SECONDS = 5.0  # how often old calls are looked up
+_SWEEP_CHUNK = 100  # keys a read: a large result among them holds up those of other calls
+_SUBSCRIBE_CHUNK = 500  # channels a command
+_PEEK_SECONDS = 5.0  # for one answer of Redis
+_RUN_ID = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
+
+
+class Waiter(Protocol):
+    """Who waits for a call's end."""
+
+    def ended(self, meta: Meta) -> None:
+        """The call has ended: `meta["status"]` is one of `READY`. The inbox has forgotten it."""
+        ...
+
+    def left(self) -> None:
+        """The inbox was closed before that."""
+        ...
 
 
 @dataclass(slots=True)
 class Expected:
-    """A call that is waited for.
+    """A call that is waited for, `since` when by the loop's clock. `begun` once a worker was heard to have taken it."""
 
-    `listening` is done when nothing sent from now on can be missed; `begun` once a worker was heard to take the call.
-    """
-
-    meta: asyncio.Future[Meta]
-    listening: asyncio.Future[None]
+    waiter: Waiter
+    since: float
     begun: bool = False
-    since: float = field(default_factory=time.monotonic)
+    is_heard: bool = False
+    listening: asyncio.Future[None] | None = None
 
 
 class Inbox:
-    """The connection, and who waits for what. Belongs to one event loop.
+    """Who waits for what, on a line of its own or one that it shares. Belongs to the line's event loop.
 
-    `redis` is an ordinary client for reading, `url` that of the same Redis for listening. `news` maps a channel to
-    what is called for each message on it, and once after each reconnect, as something may have been missed. `is_connected`: as far as we know.
+    `news` maps a channel to what is called for each message on it, and once after each connect, as something may have
+    been missed.
     """
 
-    def __init__(self, redis: Redis, url: str, *, news: Mapping[str, Callable[[], None]]) -> None:
-        self._redis = redis
-        # RESP2: answers and messages come as plain lists, one after the other. Without redis-py's own time-outs, as
-        # they are made with `asyncio.wait_for`, which loses cancellations on Python 3.11; ours stand around each step.
-        self._connections = ConnectionPool.from_url(url, protocol=2, socket_timeout=None, socket_connect_timeout=None)
-        self._news = dict(news)
-        self._expected: dict[str, Expected] = {}
-        self._commands: dict[str, str] = {}  # channel -> SUBSCRIBE or UNSUBSCRIBE, not sent yet
-        self._work = asyncio.Event()
-        self._heard_at = 0.0
+    def __init__(self, line: Line, *, news: Mapping[str, Callable[[], None]], keys: Keys) -> None:
+        self._line = line
+        self._loop = asyncio.get_running_loop()
+        self._result_key = keys.result("").encode()
+        self._news = {channel.encode(): tell for channel, tell in news.items()}
+        self._expected: dict[bytes, Expected] = {}  # by channel
+        self._leaving: list[bytes] = []
+        self._is_new = asyncio.Event()  # the connection
+        self._run_id: bytes | None = None
+        self._other_server_at = 0.0
         self._task: asyncio.Task[None] | None = None
-        self._is_closing = False
-        self.is_connected = False
+        line.on_push = self._take
+        line.on_connect.append(self._listen_again)
 
     def start(self) -> None:
-        """Begin to listen, and keep at it until `aclose`."""
-        self._task = asyncio.create_task(self._listen(), name="toolfleet-inbox")
+        """Begin to look for what was missed, until `aclose`."""
+        self._task = self._loop.create_task(self._look(), name="toolfleet-inbox")
 
     async def aclose(self) -> None:
-        """Stop listening. Who waits for `listening` gets `NotPublished`, who waits for a result is cancelled."""
-        self._is_closing = True
+        """Listen no longer. Who waits for a result is told; who waits in `listening` gets `NotPublished`."""
         if self._task is not None:
             await end([self._task])
-        for expected in self._expected.values():
-            expected.meta.cancel()
-            if not expected.listening.done():
-                expected.listening.set_exception(NotPublished("the fleet was left"))
-                expected.listening.exception()  # seen: there may be nobody who waits
-        self._expected.clear()
+        if self._listen_again in self._line.on_connect:
+            self._line.on_connect.remove(self._listen_again)
+        expected, self._expected = self._expected, {}
+        for call in expected.values():
+            if call.listening is not None and not call.listening.done():
+                call.listening.set_exception(NotPublished("the fleet was left"))
+                call.listening.exception()  # seen: there may be nobody who waits
+            call.waiter.left()
 
-    def expect(self, call_id: str) -> Expected:
-        """Listen for the end of a call. Await `listening` before publishing it; `forget` it in the end."""
-        loop = asyncio.get_running_loop()
-        expected = self._expected[call_id] = Expected(loop.create_future(), loop.create_future())
-        self._order(_RESULT_KEY + call_id, "SUBSCRIBE")
+    def expect(self, call_id: str, waiter: Waiter) -> Expected:
+        """Listen for the end of a call. What is sent over the inbox's own line from now on cannot be answered unheard."""
+        channel = self._channel(call_id)
+        expected = self._expected[channel] = Expected(waiter, self._loop.time())
+        self._line.tell("SUBSCRIBE", channel)
         return expected
 
+    async def listening(self, call_id: str) -> None:
+        """Wait until nothing that is sent from now on, over whichever line, can be answered unheard. Has no deadline."""
+        expected = self._expected[self._channel(call_id)]
+        if not expected.is_heard:
+            expected.listening = expected.listening or self._loop.create_future()
+            await expected.listening
+
     def forget(self, call_id: str) -> None:
-        """Listen no longer."""
-        expected = self._expected.pop(call_id, None)
-        if expected is not None:
-            expected.listening.cancel()
-            expected.meta.cancel()
-            self._order(_RESULT_KEY + call_id, "UNSUBSCRIBE")
+        """Wait for this call no longer."""
+        self._drop(self._channel(call_id))
 
     async def peek(self, call_id: str) -> Meta | None:
-        """What is stored of a call now. Raises redis-py's errors."""
-        return _meta(await self._redis.get(_RESULT_KEY + call_id))
+        """What is stored of a call now. Raises `OSError` or `ResponseError` if Redis does not answer in 5 s."""
+        return _meta(await self._ask("GET", self._channel(call_id)))
 
-    def _order(self, channel: str, command: str) -> None:
-        self._commands[channel] = command
-        self._work.set()
+    async def is_surely_unbegun(self, expected: Expected, *, witness: str) -> bool:
+        """Whether a worker's mark that is not there never was: it is the same Redis, and still has `witness`.
 
-    async def _listen(self) -> None:
-        backoff = 0.05
-        while not self._is_closing:
-            connected_at = time.monotonic()
-            try:
-                await self._session()
-            except* (RedisError, OSError) as group:
-                log.warning("inbox_disconnected", error=str(group.exceptions[0]))
-            except* Exception:  # a defect of ours: an agent that hears no results any more would be worse
-                log.exception("inbox_failed")
-            if time.monotonic() - connected_at > _SILENCE_SECONDS:
-                backoff = 0.05
-            await asyncio.sleep(backoff)
-            backoff = min(backoff * 2, _LONGEST_BACKOFF)
+        Raises as `peek`, after which this is to be asked.
+        """
+        if expected.begun or expected.since <= self._other_server_at:
+            return False
+        return bool(await self._ask("EXISTS", witness))
 
-    async def _session(self) -> None:
-        """One connection's life: ends by raising a `RedisError` or `OSError`, alone or in a group."""
-        connection = self._connections.make_connection()
-        try:
-            async with asyncio.timeout(_SILENCE_SECONDS):
-                await connection.connect()
-            self._heard_at = time.monotonic()
-            self.is_connected = True
-            self._commands = dict.fromkeys(
-                [*self._news, *(_RESULT_KEY + call_id for call_id in self._expected)], "SUBSCRIBE"
-            )
-            self._work.set()
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._read(connection))
-                group.create_task(self._write(connection))
-                group.create_task(self._beat(connection))
-                group.create_task(self._look())
-        finally:
-            self.is_connected = False
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_CLOSE_SECONDS):
-                    await connection.disconnect()
+    def _channel(self, call_id: str) -> bytes:
+        return self._result_key + call_id.encode()
 
-    async def _write(self, connection: AbstractConnection) -> None:
-        """Send what was ordered since the last time, as one command of each kind."""
-        while is_wanted():
-            await self._work.wait()
-            self._work.clear()
-            commands, self._commands = self._commands, {}
-            for command in ("SUBSCRIBE", "UNSUBSCRIBE"):
-                if channels := [channel for channel, ordered in commands.items() if ordered == command]:
-                    await _send(connection, command, *channels)
+    async def _ask(self, *command: str | bytes) -> Any:
+        async with asyncio.timeout(_PEEK_SECONDS):
+            return await self._line.send(*command)
 
-    async def _read(self, connection: AbstractConnection) -> None:
-        while True:
-            frame: Any = await connection.read_response(timeout=math.inf)
-            self._heard_at = time.monotonic()
-            match frame:
-                case [b"message", bytes(channel), bytes(content)]:
-                    self._hear(channel.decode(), content)
-                case [b"subscribe", bytes(channel), _]:
-                    self._listens(channel.decode())
-                case _:  # the answer to a PING or an UNSUBSCRIBE: a sign of life
-                    pass
+    def _drop(self, channel: bytes) -> Expected | None:
+        expected = self._expected.pop(channel, None)
+        if expected is not None:
+            if expected.listening is not None:
+                expected.listening.cancel()
+            if not self._leaving:
+                self._loop.call_soon(self._leave)
+            self._leaving.append(channel)
+        return expected
 
-    def _hear(self, channel: str, content: bytes) -> None:
-        if channel in self._news:
+    def _leave(self) -> None:
+        """Unsubscribe from all that were dropped in a tick at once."""
+        leaving, self._leaving = self._leaving, []
+        if channels := [channel for channel in leaving if channel not in self._expected]:
+            self._line.tell("UNSUBSCRIBE", *channels)
+
+    def _listen_again(self) -> None:
+        channels = [*self._news, *self._expected]
+        for chunk in _chunks(channels, _SUBSCRIBE_CHUNK):
+            self._line.tell("SUBSCRIBE", *chunk)
+        self._is_new.set()
+
+    def _take(self, frame: Push) -> None:
+        kind = frame[0]
+        if kind == b"message":
+            if frame[1] in self._expected:
+                self._hear(frame[1], frame[2])
+            elif frame[1] in self._news:
+                self._news[frame[1]]()
+        elif kind == b"subscribe":
+            self._hears(frame[1])
+
+    def _hears(self, channel: bytes) -> None:
+        expected = self._expected.get(channel)
+        if expected is not None:
+            expected.is_heard = True
+            if expected.listening is not None and not expected.listening.done():
+                expected.listening.set_result(None)
+        elif channel in self._news:
             self._news[channel]()
-        else:
-            self._resolve(channel.removeprefix(_RESULT_KEY), _meta(content))
 
-    def _listens(self, channel: str) -> None:
-        if channel in self._news:
-            self._news[channel]()
-            return
-        expected = self._expected.get(channel.removeprefix(_RESULT_KEY))
-        if expected is not None and not expected.listening.done():
-            expected.listening.set_result(None)
-
-    async def _beat(self, connection: AbstractConnection) -> None:
-        """Ask a quiet connection for a sign of life."""
-        while is_wanted():
-            await asyncio.sleep(_BEAT_SECONDS)
-            if time.monotonic() - self._heard_at > _SILENCE_SECONDS:
-                raise ConnectionResetError("no sign of life")
-            await _send(connection, "PING")
-
-    async def _look(self) -> None:
-        """Read the results whose announcement may have been lost: of all calls now, later of the old ones."""
-        await self._sweep(list(self._expected))
-        while is_wanted():
-            await asyncio.sleep(_BEAT_SECONDS)
-            old = time.monotonic() - _BEAT_SECONDS
-            await self._sweep([call_id for call_id, expected in self._expected.items() if expected.since < old])
-
-    async def _sweep(self, call_ids: list[str]) -> None:
-        for start in range(0, len(call_ids), _SWEEP_CHUNK):
-            chunk = call_ids[start : start + _SWEEP_CHUNK]
-            for call_id, stored in zip(chunk, await self._read_all(chunk), strict=True):
-                self._resolve(call_id, _meta(stored))
-
-    def _read_all(self, call_ids: Iterable[str]) -> Awaitable[list[bytes | str | None]]:
-        return self._redis.mget([_RESULT_KEY + call_id for call_id in call_ids])
-
-    def _resolve(self, call_id: str, meta: Meta | None) -> None:
-        expected = self._expected.get(call_id)
+    def _hear(self, channel: bytes, content: bytes | None) -> None:
+        """Something was announced, or found, of a call."""
+        expected, meta = self._expected.get(channel), _meta(content)
         if expected is None or meta is None:
             return
-        expected.begun = expected.begun or meta["status"] in BEGUN
-        if meta["status"] in READY and not expected.meta.done():
-            expected.meta.set_result(meta)
+        status = meta["status"]
+        if status in READY:
+            self._drop(channel)
+            try:
+                expected.waiter.ended(meta)
+            except Exception:  # a defect of ours: an agent that hears no results any more would be worse
+                log.exception("result_not_taken", channel=channel.decode())
+        elif status == STORED:
+            self._line.send("GET", channel).add_done_callback(partial(self._fetched, channel))
+        elif status in BEGUN:
+            expected.begun = True
+
+    def _fetched(self, channel: bytes, reply: "asyncio.Future[bytes | None]") -> None:
+        # One that was lost is looked up again, after the reconnect.
+        with contextlib.suppress(LineLost, ResponseError, asyncio.CancelledError):
+            self._hear(channel, reply.result())
+
+    async def _look(self) -> None:
+        """Read the results whose announcement may have been lost: of all calls on a new connection, else of old ones."""
+        while is_wanted():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_SWEEP_SECONDS):
+                    await self._is_new.wait()
+            if not self._line.is_connected:
+                continue
+            since = self._loop.time() - (0 if self._is_new.is_set() else _SWEEP_SECONDS)
+            try:
+                if self._is_new.is_set():
+                    self._is_new.clear()
+                    await self._recognise()
+                await self._sweep([channel for channel, call in self._expected.items() if call.since <= since])
+            except (LineLost, ResponseError) as exc:
+                log.warning("results_not_swept", error=str(exc))
+            except Exception:  # a defect of ours: an agent that finds no lost results any more would be worse
+                log.exception("results_not_swept")
+
+    async def _recognise(self) -> None:
+        """Note when another server answers than before, which may know less: a restart, or a fail-over."""
+        try:
+            found = _RUN_ID.search(await self._line.send("INFO", "server"))
+        except ResponseError:  # not for this user
+            found = None
+        before, self._run_id = self._run_id, found[1] if found else b""
+        if before is not None and (not before or before != self._run_id):
+            self._other_server_at = self._loop.time()
+
+    async def _sweep(self, channels: list[bytes]) -> None:
+        for chunk in _chunks(channels, _SWEEP_CHUNK):
+            for channel, stored in zip(chunk, await self._line.send("MGET", *chunk), strict=True):
+                self._hear(channel, stored)
 
 
-async def _send(connection: AbstractConnection, *command: str) -> None:
-    async with asyncio.timeout(_SILENCE_SECONDS):
-        await connection.send_command(*command, check_health=False)
+def _chunks(channels: Sequence[bytes], size: int) -> list[Sequence[bytes]]:
+    return [channels[start : start + size] for start in range(0, len(channels), size)]
 
 
-def _meta(stored: bytes | str | None) -> Meta | None:
+def _meta(stored: bytes | None) -> Meta | None:
     """What Celery wrote, or `None` for anything else: a stranger's message must not end the listening."""
     try:
         meta = json.loads(stored or b"null")

@@ -47,7 +47,8 @@ def configure_logs(settings: Settings) -> None:
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.stdlib.BoundLogger,
+        # Drops a line below the level before anything is done for it: a worker has three a call.
+        wrapper_class=structlog.make_filtering_bound_logger(settings.log_level),
         cache_logger_on_first_use=False,  # a test or an agent may configure structlog anew
     )
     handler = logging.StreamHandler(sys.stderr)

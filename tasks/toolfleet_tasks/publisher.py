@@ -8,19 +8,22 @@ from typing import Any
 
 import structlog
 from celery import Celery
-from kombu.exceptions import OperationalError
+from kombu.connection import Connection
 from kombu.messaging import Producer
 
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import NotPublished, PublishUnconfirmed
-from toolfleet_tasks import execute, wire
+from toolfleet_tasks import wire
 from toolfleet_tasks.cancelling import is_wanted
+from toolfleet_tasks.connections import Connections
+from toolfleet_tasks.envelope import TASK, args_shown
 from toolfleet_tasks.queues import Route
 from toolfleet_tasks.unsent import was_refused
 
 log = structlog.get_logger(__name__)
 
 _THREADS = 4  # kombu spends its time in Python: more threads only wait for each other
+_SHORTEST_WAIT = 0.1  # seconds for the broker's answer, where hardly any are left; py-amqp takes 0 for "for ever"
 
 
 class Publisher:
@@ -28,6 +31,7 @@ class Publisher:
 
     def __init__(self, app: Celery) -> None:
         self._app = app
+        self._connections = Connections(app)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="toolfleet-publish")
 
     async def publish(self, call: PublishedCall, route: Route, *, seconds: float) -> None:
@@ -36,15 +40,16 @@ class Publisher:
         Tried once: after a lost answer the message may be there, and a second one would be a second call.
         """
         turn = threading.Lock()  # whoever takes it first decides: a thread that sends, or we, who have waited enough
+        give_up_at = time.monotonic() + seconds
         try:
-            sending = asyncio.get_running_loop().run_in_executor(self._threads, self._send, call, route, turn)
+            sending = asyncio.get_running_loop().run_in_executor(
+                self._threads, self._send, call, route, turn, give_up_at
+            )
         except RuntimeError as exc:
             raise NotPublished("the fleet was left") from exc
         try:
             async with asyncio.timeout(seconds):
                 await sending
-        except OperationalError as exc:
-            raise (NotPublished if was_refused(exc) else PublishUnconfirmed)(str(exc)) from exc
         except asyncio.CancelledError as exc:
             if not is_wanted():
                 raise
@@ -64,33 +69,49 @@ class Publisher:
     def close(self) -> None:
         """Let go of threads and connections; what a thread is at is not waited for."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-        threading.Thread(target=self._app.close, name="toolfleet-publish-close").start()
+        threading.Thread(target=self._close, name="toolfleet-publish-close").start()
 
-    def _send(self, call: PublishedCall, route: Route, turn: threading.Lock) -> None:
-        if not turn.acquire(blocking=False):
+    def _send(self, call: PublishedCall, route: Route, turn: threading.Lock, give_up_at: float) -> None:
+        if turn.locked():
             return
+        with self._connections.one(route.queue) as connection:
+            if not turn.acquire(blocking=False):
+                return
+            try:
+                self._send_over(connection, call, route, seconds=give_up_at - time.monotonic())
+            except Exception as exc:
+                raise (NotPublished if was_refused(exc) else PublishUnconfirmed)(str(exc)) from exc
+
+    def _send_over(self, connection: Connection, call: PublishedCall, route: Route, *, seconds: float) -> None:
         self._app.send_task(
-            execute.TASK,
+            TASK,
             args=[wire.dump(call)],
             task_id=call.call_id,
             queue=route.queue,
             shadow=call.tool_name,
+            connection=connection,
+            # For RabbitMQ's word that it has the message.
+            confirm_timeout=max(seconds, _SHORTEST_WAIT),
             # For brokers that drop what is too old. Not Celery's `expires`: it would end a call that was delivered
             # a second time as one that surely never ran. The task looks at the deadline itself.
             expiration=max(call.deadline_at - time.time(), 0),
             soft_time_limit=route.soft_limit,
             time_limit=route.hard_limit,
             # What Flower and the logs show: which arguments, never their values.
-            argsrepr=f"({', '.join(f'{name}=…' for name in sorted(call.arguments))})",
+            argsrepr=args_shown(call),
             kwargsrepr="{}",
         )
 
     def _send_revoke(self, call_id: str) -> None:
         order = {"task_id": [call_id], "terminate": True, "signal": "SIGTERM"}
-        with self._app.connection_or_acquire() as connection:
+        with self._connections.one() as connection:
             # As `app.control.revoke` does, which would try for ever while the broker is away, in a thread of ours.
             once = _OneTry(connection)  # type: ignore[no-untyped-call] # kombu's types are partial
             self._app.control.mailbox(connection)._publish("revoke", order, producer=once)  # noqa: SLF001 - no public way
+
+    def _close(self) -> None:
+        self._connections.close()
+        self._app.close()
 
 
 class _OneTry(Producer):

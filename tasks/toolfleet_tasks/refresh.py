@@ -6,11 +6,10 @@ from typing import Any
 import structlog
 from celery import Celery, Task
 from celery.signals import beat_init
-from redis.asyncio import Redis
 
-from toolfleet_registry import keys
 from toolfleet_registry.catalog import Catalog
 from toolfleet_registry.manifests import ManifestCache
+from toolfleet_registry.redis_servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.bridge import bridged
 from toolfleet_tasks.queues import CONTROL
@@ -37,10 +36,12 @@ def schedule(settings: Settings) -> dict[str, Any]:
 async def refresh_manifests(settings: Settings, *, now: float | None = None) -> bool:
     """Refresh once for the present time slot; whether this call did it. Two beats, or one that stutters, do no harm."""
     slot = int((time.time() if now is None else now) // settings.refresh_interval_seconds)
-    async with Redis.from_url(str(settings.redis_url), socket_timeout=5, socket_connect_timeout=2) as redis:
+    keys = settings.keys
+    async with async_client(str(settings.redis_url), master=settings.sentinel_master) as redis:
         if not await redis.set(keys.refresh_slot(slot), 1, nx=True, ex=settings.refresh_interval_seconds):
             return False
-        statuses = await Catalog(settings, ManifestCache(redis, ttl_seconds=settings.manifest_ttl_seconds)).refresh()
+        cache = ManifestCache(redis, ttl_seconds=settings.manifest_ttl_seconds, keys=keys)
+        statuses = await Catalog(settings, cache).refresh()
     failed = sorted(name for name, status in statuses.items() if not status.ok)
     log.info("manifests_refreshed", modules=len(statuses), failed=failed)
     return True

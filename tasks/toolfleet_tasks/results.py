@@ -14,7 +14,7 @@ def result_of(meta: Meta, *, tool_name: str, limit_seconds: float) -> ToolResult
     if meta["status"] == "SUCCESS":
         try:
             return wire.load(ToolResult, str(meta.get("result")))
-        except ValueError:
+        except (ValueError, RecursionError):
             return endings.outcome_unknown(tool_name, "the worker's answer cannot be read.")
     reason = meta.get("result")
     kind = reason.get("exc_type") if isinstance(reason, dict) else None

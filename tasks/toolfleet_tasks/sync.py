@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from toolfleet_registry.contracts import Caller, Conversation, ModuleStatus, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.formats import tools_to_openai_format
+from toolfleet_tasks import forks
 from toolfleet_tasks.handle import CallHandle, Status
 
 if TYPE_CHECKING:
@@ -16,16 +17,20 @@ T = TypeVar("T")
 
 
 class SyncToolFleet:
-    """`ToolFleet` with plain methods: `with ToolFleet.sync() as fleet: fleet.call(call, caller)`. Safe from many threads."""
+    """`ToolFleet` with plain methods: `with ToolFleet.sync() as fleet: fleet.call(call, caller)`.
+
+    Safe from many threads, and in processes that are forked while it is open; a handle stays with its process.
+    """
 
     def __init__(self, make: "Callable[[], ToolFleet]") -> None:
         self._fleet = make()
-        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._thread: _LoopThread | None = None
+        self._is_open = False
+        forks.tell(self)
 
     def __enter__(self) -> Self:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="toolfleet", daemon=True)
-        self._thread.start()
+        self._is_open = True
         try:
             self._wait(self._fleet.__aenter__())
         except BaseException:
@@ -38,6 +43,11 @@ class SyncToolFleet:
             self._wait(self._fleet.__aexit__(*exc_info))
         finally:
             self._stop()
+
+    def forked(self) -> None:
+        """As `forks.Forked`: threads stay with the parent; the child's first call starts its own."""
+        forks.leave_behind(self._thread)
+        self._lock, self._thread = threading.Lock(), None
 
     def tools(self, caller: Caller) -> list[ToolDefinition]:
         """As `ToolFleet.tools`."""
@@ -81,21 +91,52 @@ class SyncToolFleet:
         return SyncCallHandle(handle, self._wait)
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        if self._thread is None or not self._thread.is_alive():
+        try:
+            loop = self._running_loop()
+        except RuntimeError:
             work.close()
-            raise RuntimeError("This fleet is not open here: use it inside `with`, in the process that entered it.")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            raise
+        future = asyncio.run_coroutine_threadsafe(work, loop)
         try:
             return future.result()
         except BaseException:  # Ctrl-C too: the call is taken back
             future.cancel()
             raise
 
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if not self._is_open:
+                raise RuntimeError(
+                    "This fleet is not open: use it inside `with`, as in `with ToolFleet.sync() as fleet:`."
+                )
+            if self._thread is None:
+                self._thread = _LoopThread()
+                self._thread.start()
+            return self._thread.loop
+
     def _stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        if self._thread is not None:
-            self._thread.join()
-        self._loop.close()
+        with self._lock:
+            self._is_open = False
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.stop()
+
+
+class _LoopThread(threading.Thread):
+    """A thread that runs an event loop until it is stopped."""
+
+    def __init__(self) -> None:
+        super().__init__(name="toolfleet", daemon=True)
+        self.loop = asyncio.new_event_loop()
+
+    def run(self) -> None:
+        self.loop.run_forever()
+
+    def stop(self) -> None:
+        """End the loop and the thread."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.join()
+        self.loop.close()
 
 
 class SyncCallHandle:

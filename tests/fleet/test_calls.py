@@ -241,8 +241,10 @@ async def test_nothing_is_left_behind(fleet: ToolFleet, owner: Caller, bed: Test
             while seen[-1]:
                 seen.append(await redis.pubsub_channels("celery-task-meta-*"))
 
-    assert not fleet._inbox._expected
-    assert len(fleet._background) == 1  # it follows the news of manifests
+    session = fleet._sessions.here()
+    assert session is not None
+    assert not session._inbox._expected
+    assert len(session._background) == 1  # it follows the news of manifests
 
 
 async def test_manifests_are_taken_over_from_other_processes(

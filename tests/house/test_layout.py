@@ -10,7 +10,12 @@ import toolfleet.formats
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("registry", "tasks", "workers")
-SOURCES = sorted(path for room in (*ROOMS, "examples", "benchmarks", "tests") for path in (ROOT / room).rglob("*.py"))
+SOURCES = sorted(
+    path
+    for room in (*ROOMS, "examples", "benchmarks", "tests")
+    for path in (ROOT / room).rglob("*.py")
+    if not path.is_relative_to(ROOT / "benchmarks" / ".envs")  # other people's code, installed
+)
 MAX_LINES = 300
 MAX_TEST_LINES = 500
 MAX_FUNCTION_LINES = 40

@@ -12,10 +12,10 @@ import pytest
 from redis.asyncio import Redis
 
 from support.raw_modules import Behaviour, answering, manifest_of, offering, raw_module, writing
-from toolfleet_registry import keys
 from toolfleet_registry.catalog import Catalog
 from toolfleet_registry.contracts import Caller, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.keys import Keys
 from toolfleet_registry.manifests import ManifestCache
 from toolfleet_registry.settings import load_settings
 
@@ -42,7 +42,7 @@ def catalog_of(redis: Redis, **services: str) -> Catalog:
 async def put(redis: Redis, *manifests: dict[str, Any], age: float = 0) -> None:
     for manifest in manifests:
         value = json.dumps({**manifest, "discovered_at": time.time() - age})
-        await redis.set(keys.module_manifest(manifest["module_name"]), value, ex=50)
+        await redis.set(Keys().module_manifest(manifest["module_name"]), value, ex=50)
 
 
 @pytest.fixture

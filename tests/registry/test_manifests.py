@@ -12,12 +12,14 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from support.raw_modules import manifest_of
-from toolfleet_registry import keys, manifests
+from toolfleet_registry import manifests
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.keys import Keys
 from toolfleet_registry.manifests import CachedManifest, ManifestCache
+from toolfleet_registry.redis_servers import async_client
 
-KEY = keys.module_manifest("git")
+KEY = Keys().module_manifest("git")
 
 
 def manifest(module: str = "git", *methods: str, **more: Any) -> ModuleManifest:
@@ -111,11 +113,11 @@ async def test_a_change_is_announced_and_a_repetition_is_not(cache: ManifestCach
     """The channel carries the module's name, once for each new content."""
     heard = list[str]()
     async with redis.pubsub() as pubsub:
-        await pubsub.subscribe(keys.MANIFESTS_CHANGED)
+        await pubsub.subscribe(Keys().manifests_changed)
         for found in (manifest(), manifest(), manifest("mail"), manifest("git", "push", "pull"), manifest()):
             await cache.save(found)
         await cache.renew("git")
-        await redis.publish(keys.MANIFESTS_CHANGED, "end")
+        await redis.publish(Keys().manifests_changed, "end")
         async with asyncio.timeout(20):
             while "end" not in heard:
                 message = await pubsub.get_message(ignore_subscribe_messages=True, timeout=1)
@@ -169,6 +171,33 @@ async def test_a_redis_that_is_not_there_is_named_without_its_password() -> None
             with pytest.raises(FleetUnavailable, match=r"Redis at 127\.0\.0\.1:1 does not answer: ") as caught:
                 await work
             assert "s3cret" not in str(caught.value)
+
+
+async def test_sentinels_that_are_not_there_are_named_without_a_password() -> None:
+    """With the master that they were asked for."""
+    async with async_client("sentinel://me:s3cret@127.0.0.1:1,127.0.0.1:2", master="owl") as redis:
+        with pytest.raises(FleetUnavailable, match=r"Redis at owl of 127\.0\.0\.1:1, 127\.0\.0\.1:2 ") as caught:
+            await ManifestCache(redis, ttl_seconds=100).renew("git")
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key_prefix", ["acme:"])
+async def test_fleets_with_different_prefixes_do_not_meet(redis: Redis, key_prefix: str) -> None:
+    """Neither finds the other's manifests, nor hears its news."""
+    ours, theirs = (ManifestCache(redis, ttl_seconds=100, keys=Keys(prefix)) for prefix in (key_prefix, "else:"))
+    async with redis.pubsub() as pubsub:
+        await pubsub.subscribe(Keys(key_prefix).manifests_changed)
+        await theirs.save(manifest())
+        assert await ours.load(["git"]) == {}
+        await ours.save(manifest("git", "push"))
+        heard = list[str]()
+        async with asyncio.timeout(20):
+            while not heard:
+                message = await pubsub.get_message(ignore_subscribe_messages=True, timeout=1)
+                heard += [message["channel"]] if message else []
+    assert heard == ["acme:toolfleet:manifests-changed"]
+    assert sorted(await redis.keys()) == ["acme:module_manifest:git", "else:module_manifest:git"]
+    await redis.delete("else:module_manifest:git")  # the fixture would find it at fault
 
 
 async def test_a_missing_socket_file_is_named() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.keys import Keys
 from toolfleet_registry.runfile import RunFile
 from toolfleet_registry.settings import load_settings
 
@@ -133,7 +134,7 @@ def test_the_broker_is_redis_unless_it_is_set() -> None:
         (
             "REDIS_URL",
             "localhost:6379",
-            "TOOLFLEET_REDIS_URL: must start with redis://, rediss:// or unix://.",
+            "TOOLFLEET_REDIS_URL: must start with redis://, rediss://, unix:// or sentinel://.",
         ),
         (
             "REFRESH_INTERVAL_SECONDS",
@@ -145,10 +146,27 @@ def test_the_broker_is_redis_unless_it_is_set() -> None:
         ),
         (
             "VISIBILITY_TIMEOUT",
-            "60",
+            "1",
             (
-                "TOOLFLEET_VISIBILITY_TIMEOUT (60) must be at least 3650 s, the longest call "
-                "(TOOLFLEET_MAX_TIMEOUT=3600) and its retry delay, or a running call is delivered again."
+                "TOOLFLEET_VISIBILITY_TIMEOUT (1) must be at least 2 s, or a running call is delivered again before its "
+                "worker has renewed its lease."
+            ),
+        ),
+        ("KEY_PREFIX", "fleet*", "TOOLFLEET_KEY_PREFIX: may have letters, digits, '_', '-', ':' and '.' only."),
+        (
+            "REDIS_URL",
+            "sentinel://h",
+            (
+                "TOOLFLEET_SENTINEL_MASTER must be set: the name of the master that the sentinels of TOOLFLEET_REDIS_URL "
+                "watch."
+            ),
+        ),
+        (
+            "BROKER_URL",
+            "sentinel://h",
+            (
+                "TOOLFLEET_SENTINEL_MASTER must be set: the name of the master that the sentinels of TOOLFLEET_BROKER_URL "
+                "watch."
             ),
         ),
     ],
@@ -214,3 +232,50 @@ def test_a_password_is_not_in_the_text_of_the_settings() -> None:
     settings = load_settings(redis_url=secret, broker_url=secret, module_services={"git": "http://me:s3cret@host"})
     assert settings.redis_url == secret
     assert "s3cret" not in f"{settings!r} {settings}"
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        ({}, 60),  # workers renew their leases
+        ({"visibility_timeout": 2}, 2),
+        ({"redis_url": "sentinel://h", "sentinel_master": "m"}, 60),
+        ({"fast_transport": False}, 7200),  # they cannot
+        ({"fast_transport": False, "visibility_timeout": 3650}, 3650),
+        ({"broker_url": "amqp://h"}, 7200),  # RabbitMQ has the stock transport
+        ({"broker_url": "amqp://h", "visibility_timeout": 1}, 1),  # and no such time-out
+    ],
+)
+def test_a_lease_is_short_where_workers_renew_it(given: dict[str, Any], seconds: int) -> None:
+    """A minute by our own transport; longer than the longest call by the stock one on Redis."""
+    assert load_settings(**given).lease_seconds == seconds
+
+
+def test_the_stock_transport_needs_a_lease_longer_than_any_call() -> None:
+    """Else a call that still runs is delivered a second time; our own transport has no such rule."""
+    error = error_of(fast_transport=False, visibility_timeout=60)
+
+    assert error == (
+        "TOOLFLEET_VISIBILITY_TIMEOUT (60) must be at least 3650 s, the longest call "
+        "(TOOLFLEET_MAX_TIMEOUT=3600) and its retry delay, or a running call is delivered again."
+    )
+    assert load_settings(visibility_timeout=60).lease_seconds == 60
+
+
+@pytest.mark.parametrize(
+    ("given", "is_fast"),
+    [
+        ({}, True),
+        ({"broker_url": "rediss://h"}, True),
+        ({"fast_transport": False}, False),
+        ({"redis_url": "redis://h", "broker_url": "amqp://h"}, False),
+    ],
+)
+def test_our_transport_is_for_redis(given: dict[str, Any], is_fast: bool) -> None:
+    """With another broker the setting means nothing."""
+    assert load_settings(**given).is_fast is is_fast
+
+
+def test_a_prefix_is_before_every_key() -> None:
+    """The settings know the fleet's names in Redis."""
+    assert load_settings(key_prefix="acme-1:").keys == Keys("acme-1:")

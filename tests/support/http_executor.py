@@ -19,8 +19,7 @@ async def executor_for(url: str, *, max_reply_bytes: int = 2**20) -> AsyncGenera
 
 def idle_connections(executor: HttpExecutor) -> list[Any]:
     """The kept connections that aiohttp still takes for open; it shows them nowhere in public."""
-    transport = executor._connections._transport
-    assert transport is not None
-    session: Any = transport.client
+    session: Any = executor._connections._session
+    assert session is not None
     idle = (protocol for pool in session.connector._conns.values() for protocol, _ in pool)
     return [protocol for protocol in idle if protocol.is_connected()]

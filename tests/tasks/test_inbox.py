@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -10,8 +11,11 @@ from redis.asyncio import Redis
 
 from support.waiting import wait_until
 from toolfleet_registry.errors import NotPublished
+from toolfleet_registry.keys import Keys
+from toolfleet_registry.redis_servers import connection_factory
 from toolfleet_tasks import inbox as inbox_module
-from toolfleet_tasks.inbox import Inbox
+from toolfleet_tasks.inbox import Inbox, Meta
+from toolfleet_tasks.line import Line
 
 KEY = "celery-task-meta-"
 
@@ -20,150 +24,260 @@ def meta(status: str, result: Any = None) -> str:
     return json.dumps({"status": status, "result": result})
 
 
+@dataclass
+class Call:
+    """Waits for one end."""
+
+    end: "asyncio.Future[Meta]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    was_left: bool = False
+
+    def ended(self, meta: Meta) -> None:
+        self.end.set_result(meta)
+
+    def left(self) -> None:
+        self.was_left = True
+
+    async def result(self) -> Any:
+        async with asyncio.timeout(20):
+            return (await self.end)["result"]
+
+
+class Ear:
+    """An inbox with a line of its own."""
+
+    def __init__(self, url: str, news: Mapping[str, Callable[[], None]] | None = None, prefix: str = "") -> None:
+        self.line = Line(connection_factory(url), name="test")
+        self.inbox = Inbox(self.line, news=news or {}, keys=Keys(prefix))
+
+    def start(self) -> None:
+        self.line.start()
+        self.inbox.start()
+
+    async def expect(self, call_id: str) -> Call:
+        """A call that is listened for."""
+        call = Call()
+        self.inbox.expect(call_id, call)
+        async with asyncio.timeout(20):
+            await self.inbox.listening(call_id)
+        return call
+
+    async def aclose(self) -> None:
+        await self.inbox.aclose()
+        await self.line.aclose()
+
+
 @pytest.fixture
-async def inbox(redis: Redis, redis_url: str) -> AsyncIterator[Inbox]:
-    inbox = Inbox(redis, redis_url, news={})
-    inbox.start()
-    yield inbox
-    await inbox.aclose()
+async def ear(redis: Redis, redis_url: str) -> AsyncIterator[Ear]:
+    ear = Ear(redis_url)
+    ear.start()
+    yield ear
+    await ear.aclose()
 
 
 async def subscriptions(redis: Redis) -> int:
     return len(await redis.pubsub_channels(f"{KEY}*"))
 
 
-async def test_a_result_is_heard(inbox: Inbox, redis: Redis) -> None:
-    """What is published after `listening` is done arrives."""
-    expected = inbox.expect("a")
-    await expected.listening
-    await redis.publish(f"{KEY}a", meta("SUCCESS", "x"))
-
-    assert (await expected.meta)["result"] == "x"
-
-
-async def test_only_an_end_is_a_result(inbox: Inbox, redis: Redis) -> None:
-    """Started and retried are news, not results; and a stranger's message is nothing at all."""
-    expected = inbox.expect("a")
-    await expected.listening
-    for message in (meta("STARTED"), meta("RETRY"), "no json", '["no", "meta"]', '{"status": []}', "[" * 100_000):
-        await redis.publish(f"{KEY}a", message)
-    await redis.publish(f"{KEY}a", meta("FAILURE"))
-
-    assert (await expected.meta)["status"] == "FAILURE"
-    assert expected.begun
-
-
-async def test_nothing_stays_subscribed(inbox: Inbox, redis: Redis) -> None:
-    """After `forget` Redis holds no subscription of ours, and nobody waits."""
-    many = [inbox.expect(f"call-{number}") for number in range(300)]
-    for expected in many:
-        await expected.listening
-    assert await subscriptions(redis) == 300
-
-    for number in range(300):
-        inbox.forget(f"call-{number}")
-    left = [await subscriptions(redis)]
-    async with asyncio.timeout(20):
-        while left[-1]:
-            left.append(await subscriptions(redis))
-
-    assert not inbox._expected
-    assert all(expected.meta.cancelled() for expected in many)
-
-
-async def test_a_lost_connection_loses_no_result(inbox: Inbox, redis: Redis) -> None:
-    """A result that was announced while the connection was down is read after the reconnect."""
-    expected = inbox.expect("a")
-    await expected.listening
-    await redis.set(f"{KEY}a", meta("SUCCESS", "meanwhile"), ex=60)
-    await redis.client_kill_filter(_type="pubsub")
-
-    assert (await expected.meta)["result"] == "meanwhile"
-
-
-async def test_calls_after_a_lost_connection_are_heard(inbox: Inbox, redis: Redis) -> None:
-    """The inbox listens again, for those it knew and for new ones."""
-    old = inbox.expect("old")
-    await old.listening
-    await redis.client_kill_filter(_type="pubsub")
-    new = inbox.expect("new")
-    await new.listening
-    await wait_until_subscribed(redis, 2)
-    for name in ("old", "new"):
-        await redis.publish(f"{KEY}{name}", meta("SUCCESS", name))
-
-    assert [(await old.meta)["result"], (await new.meta)["result"]] == ["old", "new"]
-
-
 async def wait_until_subscribed(redis: Redis, count: int) -> None:
-    seen = [0]
+    seen = [-1]
     async with asyncio.timeout(20):
         while seen[-1] != count:
             seen.append(await subscriptions(redis))
 
 
-async def test_a_lost_announcement_is_swept_up(inbox: Inbox, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+async def cut(redis: Redis) -> None:
+    """Have Redis close the connection of whoever listens."""
+    await redis.client_kill_filter(_type="pubsub")
+
+
+async def test_a_result_is_heard(ear: Ear, redis: Redis) -> None:
+    """What is published after `listening` arrives."""
+    call = await ear.expect("a")
+    await redis.publish(f"{KEY}a", meta("SUCCESS", "x"))
+
+    assert await call.result() == "x"
+
+
+async def test_only_an_end_is_a_result(ear: Ear, redis: Redis) -> None:
+    """Started and retried are news, not results; and a stranger's message is nothing at all."""
+    call = await ear.expect("a")
+    expected = ear.inbox._expected[f"{KEY}a".encode()]
+    for message in (
+        meta("STARTED"),
+        meta("RETRY"),
+        "no json",
+        '["no", "meta"]',
+        '{"status": []}',
+        "[" * 100_000,
+        b"\xff",
+    ):
+        await redis.publish(f"{KEY}a", message)
+    await redis.publish(f"{KEY}a", meta("FAILURE"))
+    await call.result()
+
+    assert call.end.result()["status"] == "FAILURE"
+    assert expected.begun
+
+
+async def test_a_large_result_is_fetched(ear: Ear, redis: Redis) -> None:
+    """Where only its place is announced, the result itself is read."""
+    call = await ear.expect("a")
+    await redis.set(f"{KEY}a", meta("SUCCESS", "x" * 300_000), ex=60)
+    await redis.publish(f"{KEY}a", json.dumps({"status": "STORED", "task_id": "a"}))
+
+    assert await call.result() == "x" * 300_000
+
+
+async def test_a_large_result_that_has_gone_is_no_end(ear: Ear, redis: Redis) -> None:
+    """An announcement of nothing leaves the call waiting."""
+    call = await ear.expect("a")
+    await redis.publish(f"{KEY}a", json.dumps({"status": "STORED", "task_id": "a"}))
+    await redis.publish(f"{KEY}a", meta("SUCCESS", "later"))
+
+    assert await call.result() == "later"
+
+
+async def test_an_end_is_taken_once(ear: Ear, redis: Redis) -> None:
+    """A result that comes again, or for nobody, or after its call was forgotten, changes nothing."""
+    call, given_up, other = await ear.expect("a"), await ear.expect("b"), await ear.expect("c")
+    ear.inbox.forget("b")
+    for name in ("a", "a", "b", "stranger", "c"):
+        await redis.publish(f"{KEY}{name}", meta("SUCCESS", name))
+
+    assert [await call.result(), await other.result()] == ["a", "c"]
+    assert not given_up.end.done()
+    assert not ear.inbox._expected
+
+
+async def test_a_waiter_that_fails_spoils_nothing(ear: Ear, redis: Redis) -> None:
+    """A defect in one call's end keeps no other call from its own."""
+    broken, call = await ear.expect("a"), await ear.expect("b")
+    broken.end.cancel()
+    for name in ("a", "b"):
+        await redis.publish(f"{KEY}{name}", meta("SUCCESS", name))
+
+    assert await call.result() == "b"
+
+
+async def test_nothing_stays_subscribed(ear: Ear, redis: Redis) -> None:
+    """After the ends, and after `forget`, Redis holds no subscription of ours, and nobody waits."""
+    calls = [await ear.expect(f"call-{number}") for number in range(300)]
+    assert await subscriptions(redis) == 300
+    for number in range(150):
+        await redis.publish(f"{KEY}call-{number}", meta("SUCCESS"))
+        ear.inbox.forget(f"call-{number + 150}")
+    await wait_until_subscribed(redis, 0)
+
+    assert not ear.inbox._expected
+    assert sum(call.end.done() for call in calls) == 150
+
+
+async def test_a_call_may_be_expected_again_at_once(ear: Ear, redis: Redis) -> None:
+    """Forgetting leaves with the next write, and not what was ordered since."""
+    await ear.expect("a")
+    ear.inbox.forget("a")
+    call = await ear.expect("a")
+    await redis.publish(f"{KEY}a", meta("SUCCESS", "x"))
+
+    assert await call.result() == "x"
+
+
+async def test_a_lost_connection_loses_no_result(ear: Ear, redis: Redis) -> None:
+    """A result that was announced while the connection was down is read after the reconnect."""
+    call = await ear.expect("a")
+    await redis.set(f"{KEY}a", meta("SUCCESS", "meanwhile"), ex=60)
+    await cut(redis)
+
+    assert await call.result() == "meanwhile"
+
+
+async def test_calls_after_a_lost_connection_are_heard(ear: Ear, redis: Redis) -> None:
+    """The inbox listens again, for those it knew and for new ones."""
+    old = await ear.expect("old")
+    await cut(redis)
+    new = await ear.expect("new")
+    await wait_until_subscribed(redis, 2)
+    for name in ("old", "new"):
+        await redis.publish(f"{KEY}{name}", meta("SUCCESS", name))
+
+    assert [await old.result(), await new.result()] == ["old", "new"]
+
+
+async def test_a_lost_announcement_is_swept_up(redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pub/sub delivers at most once; the stored result is found all the same."""
-    monkeypatch.setattr(inbox_module, "_BEAT_SECONDS", 0.05)
-    await redis.client_kill_filter(_type="pubsub")  # the next connection uses the short beat
-    expected = inbox.expect("a")
-    await expected.listening
-    await redis.set(f"{KEY}a", meta("SUCCESS", "silent"), ex=60)  # stored, never announced
+    monkeypatch.setattr(inbox_module, "_SWEEP_SECONDS", 0.05)
+    ear = Ear(redis_url)
+    ear.start()
+    calls = [await ear.expect(f"call-{number}") for number in range(250)]  # more than one read brings
+    for number in range(250):
+        await redis.set(f"{KEY}call-{number}", meta("SUCCESS", number), ex=60)  # stored, never announced
 
-    assert (await expected.meta)["result"] == "silent"
+    assert [await call.result() for call in calls] == list(range(250))
+    await ear.aclose()
 
 
-async def test_a_silent_connection_is_replaced(inbox: Inbox, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection that answers nothing is half open: it is given up, and calls are heard on another one."""
-    expected = inbox.expect("a")
-    await expected.listening
-    before = await listener_ids(redis)
-    monkeypatch.setattr(inbox_module, "_BEAT_SECONDS", 0.05)
-    monkeypatch.setattr(inbox_module, "_SILENCE_SECONDS", 0.3)
-    await redis.client_kill_filter(_type="pubsub")  # the next connection uses the short times
+async def test_a_missing_mark_says_something_only_of_a_redis_that_kept_its_data(ear: Ear, redis: Redis) -> None:
+    """Nothing is sure of a call that a worker was heard to take, nor after a loss of data, nor of another server."""
+    await redis.set("module_manifest:owls", "x", ex=60)
+    await ear.expect("a")
+    expected = ear.inbox._expected[f"{KEY}a".encode()]
+
+    assert await ear.inbox.is_surely_unbegun(expected, witness="module_manifest:owls")
+    await cut(redis)  # the same server
+    await wait_until_subscribed(redis, 0)
     await wait_until_subscribed(redis, 1)
-    between = await listener_ids(redis)
-    await redis.client_pause(1000)
-    seen = [between]
-    async with asyncio.timeout(20):
-        while seen[-1] <= between:
-            seen.append(await listener_ids(redis))
-    await wait_until_subscribed(redis, 1)
-    await redis.publish(f"{KEY}a", meta("SUCCESS", "heard"))
-
-    assert (await expected.meta)["result"] == "heard"
-    assert before.isdisjoint(between)
-
-
-async def listener_ids(redis: Redis) -> set[str]:
-    return {client["id"] for client in await redis.client_list(_type="pubsub")}
+    assert await ear.inbox.is_surely_unbegun(expected, witness="module_manifest:owls")
+    ear.inbox._run_id = b"that of another one"
+    await ear.inbox._recognise()
+    assert not await ear.inbox.is_surely_unbegun(expected, witness="module_manifest:owls")
+    await redis.flushall()
+    later = await ear.expect("b")
+    assert not await ear.inbox.is_surely_unbegun(
+        ear.inbox._expected[f"{KEY}b".encode()], witness="module_manifest:owls"
+    )
+    assert not later.end.done()
 
 
 async def test_news_is_passed_on(redis: Redis, redis_url: str) -> None:
     """A channel's listener is called once when the connection stands, and for each message."""
     calls: list[int] = []
-    inbox = Inbox(redis, redis_url, news={"news": lambda: calls.append(1)})
-    inbox.start()
+    ear = Ear(redis_url, {"news": lambda: calls.append(1)})
+    ear.start()
     await wait_until(lambda: len(calls) == 1, "the inbox listens")
     await redis.publish("news", "x")
     await wait_until(lambda: len(calls) == 2, "the news has come")
-    await inbox.aclose()
+    await ear.aclose()
 
 
-async def test_closing_leaves_nobody_waiting(inbox: Inbox) -> None:
-    """Who waits when the inbox closes hears of it."""
-    expected = inbox.expect("a")
-    await inbox.aclose()
+async def test_a_prefix_stands_before_results(redis: Redis, redis_url: str) -> None:
+    """Results of a fleet with a prefix are announced and stored under it."""
+    ear = Ear(redis_url, prefix="p")
+    ear.start()
+    call = await ear.expect("a")
+    await redis.publish(f"p_{KEY}a", meta("SUCCESS", "x"))
 
-    assert expected.meta.cancelled()
+    assert await call.result() == "x"
+    await ear.aclose()
+
+
+async def test_closing_leaves_nobody_waiting(redis_url: str) -> None:
+    """Who waits when the inbox closes hears of it: for a result, or for being heard on a line that never stood."""
+    ear, call = Ear(redis_url), Call()
+    ear.inbox.start()
+    ear.inbox.expect("a", call)
+    listening = asyncio.create_task(ear.inbox.listening("a"))
+    await asyncio.sleep(0)
+    await ear.aclose()
+
+    assert call.was_left
     with pytest.raises(NotPublished):
-        await expected.listening
+        await listening
 
 
 async def test_closing_ends_it_while_its_connection_breaks(redis: Redis, redis_url: str) -> None:
     """A connection that is lost at the very moment of closing does not keep the inbox going."""
     for _ in range(20):
-        inbox = Inbox(redis, redis_url, news={})
-        inbox.start()
-        await inbox.expect("a").listening
-        await asyncio.gather(redis.client_kill_filter(_type="pubsub"), asyncio.wait_for(inbox.aclose(), 10))
+        ear = Ear(redis_url)
+        ear.start()
+        await ear.expect("a")
+        await asyncio.gather(cut(redis), asyncio.wait_for(ear.aclose(), 10))

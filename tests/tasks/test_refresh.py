@@ -6,7 +6,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.module_server import ModuleServer, serve
-from toolfleet_registry import keys
+from toolfleet_registry.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.queues import CONTROL
 from toolfleet_tasks.refresh import TASK, refresh_manifests, schedule
@@ -26,7 +26,7 @@ async def test_manifests_get_into_redis(redis: Redis, redis_url: str, cats: Modu
     """What a module offers is in the cache afterwards, with its TTL."""
     assert await refresh_manifests(settings_for(redis_url, cats))
 
-    assert 3500 < await redis.ttl(keys.module_manifest("cats")) <= 3600
+    assert 3500 < await redis.ttl(Keys().module_manifest("cats")) <= 3600
 
 
 async def test_two_beats_do_the_work_once(redis: Redis, redis_url: str, cats: ModuleServer) -> None:

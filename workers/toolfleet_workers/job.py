@@ -11,7 +11,7 @@ import structlog
 from billiard.einfo import ExceptionInfo
 from celery.exceptions import WorkerLostError, WorkerShutdown, WorkerTerminate
 
-from toolfleet_tasks.bridge import Bridge
+from toolfleet_tasks.bridge import Bridge, JobKilled
 
 GRACE_SECONDS = 1.0  # for a cancelled coroutine to clean up, before it is left behind
 
@@ -58,23 +58,27 @@ class Job:
     def __init__(self, assignment: Assignment, loop: asyncio.AbstractEventLoop) -> None:
         self._assignment = assignment
         self._loop = loop
-        self._bridge: Bridge[Any] = Bridge(assignment.target, *assignment.args, **assignment.kwargs)
+        # All of it in the bridge: what Celery stores as it is told of something may have to wait for Redis.
+        self._bridge: Bridge[None] = Bridge(self._work)
         self._timers: list[asyncio.TimerHandle] = []
+        self._ending: asyncio.Task[None] | None = None
         self._is_running = False
         self._is_cancelled = False
 
     async def run(self) -> None:
         """Run it to its end and tell Celery, unless it is killed: then its end is recorded elsewhere."""
         self._is_running = True
-        self._tell(self._assignment.accepted, os.getpid(), time.monotonic())
         try:
-            if not self._bridge.killed:  # else it was revoked before it began
-                self._start_timers()
-                await self._execute()
+            await self._bridge
+        except (asyncio.CancelledError, JobKilled):
+            if not self._bridge.killed:
+                raise
         finally:
             self._is_running = False
             for timer in self._timers:
                 timer.cancel()
+            if self._ending is not None:
+                await self._ending
 
     def terminate(self, signum: int | None = None) -> None:
         """Kill it. At any time, from any thread, and from a signal handler that interrupts the loop or this very job."""
@@ -83,17 +87,22 @@ class Job:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._cancel)
 
-    async def _execute(self) -> None:
+    def _work(self) -> None:
+        assignment = self._assignment
+        self._tell(assignment.accepted, os.getpid(), time.monotonic())
+        if self._bridge.killed:  # it was revoked before it began
+            return
+        self._start_timers()
         try:
-            outcome = await self._bridge
+            outcome = assignment.target(*assignment.args, **assignment.kwargs)
         except (WorkerShutdown, WorkerTerminate):
             raise
         except BaseException as exc:  # noqa: BLE001 - whatever escapes the tracer; Celery hears of it here or never
             if not self._bridge.killed:
-                self._tell(self._assignment.failed, _as_failure(exc))
+                self._tell(assignment.failed, _as_failure(exc))
         else:
             if not self._bridge.killed:
-                self._tell(self._assignment.done, outcome)
+                self._tell(assignment.done, outcome)
 
     def _start_timers(self) -> None:
         soft, hard = self._assignment.soft_limit, self._assignment.hard_limit
@@ -107,10 +116,15 @@ class Job:
             self._tell(self._assignment.timed_out, True, seconds)
 
     def _on_hard_limit(self, seconds: float) -> None:
-        if not self._bridge.killed:
+        # A result that waits for Redis is no longer the body's fault, and worth more than a failure that waits as well.
+        if not self._bridge.killed and not self._bridge.is_recording:
             self._bridge.killed = True
-            self._tell(self._assignment.timed_out, False, seconds)  # Celery stores the failure and acks
+            self._ending = self._loop.create_task(self._end_at_hard_limit(seconds))
             self._cancel()
+
+    async def _end_at_hard_limit(self, seconds: float) -> None:
+        """Have Celery store the failure, and ack."""
+        await Bridge(self._tell, self._assignment.timed_out, False, seconds)
 
     def _cancel(self) -> None:
         if self._is_running and not self._is_cancelled:

@@ -1,17 +1,16 @@
 """A whole fleet on this machine: Redis, modules, workers, beat and Flower, as children of ours."""
 
+import asyncio
 import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from kombu.utils.url import maybe_sanitize_url
-from redis import Redis
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
-from redis.retry import Retry
 
 from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.redis_servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.queues import Lane, lane_of
 from toolfleet_workers.child import Program
@@ -104,7 +103,7 @@ class _Start:
 
     def redis(self, settings: Settings, *, lock: int) -> Settings:
         if settings.redis_url is not None:
-            _check_redis(settings.redis_url)
+            _check_redis(settings.redis_url, settings.sentinel_master)
             return settings
         port = self._port()
         self._run([redis_program(self._folder / "redis", port, lock=lock)], seconds=START_SECONDS)
@@ -145,12 +144,13 @@ def _lanes(settings: Settings) -> list[Lane]:
     return ["fast", "slow"] if is_slow else ["fast"]
 
 
-def _check_redis(url: str) -> None:
-    once = Retry(NoBackoff(), 0)
-    with Redis.from_url(url, socket_timeout=_REDIS_SECONDS, socket_connect_timeout=_REDIS_SECONDS, retry=once) as redis:
-        try:
-            redis.ping()
-        except RedisError as exc:
-            raise FleetUnavailable(
-                f"Redis at {maybe_sanitize_url(url)} does not answer: {str(exc).rstrip('.')}."
-            ) from exc
+def _check_redis(url: str, master: str | None) -> None:
+    try:
+        asyncio.run(_ping(url, master))
+    except (RedisError, OSError) as exc:
+        raise FleetUnavailable(f"Redis at {maybe_sanitize_url(url)} does not answer: {str(exc).rstrip('.')}.") from exc
+
+
+async def _ping(url: str, master: str | None) -> None:
+    async with async_client(url, master=master, timeout_seconds=_REDIS_SECONDS) as redis:
+        await redis.ping()

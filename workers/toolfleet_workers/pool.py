@@ -16,11 +16,13 @@ from celery.concurrency.base import BasePool
 
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings, load_settings
+from toolfleet_tasks import lines
 from toolfleet_tasks.bridge import require_greenlet_stacks
 from toolfleet_workers.job import GRACE_SECONDS, Assignment, Job
 from toolfleet_workers.pump import Hub, Pump
 
 _CLOSE_SECONDS = 5.0  # for the runner to give back its connections
+_SETTLE_SECONDS = 15.0  # for Redis to answer what was written last; each of the lines' users has a limit of its own
 _PAUSE_SECONDS = 0.1  # keeps a hub that fails at every turn from spinning
 
 log = structlog.get_logger(__name__)
@@ -59,6 +61,8 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
         self._drain_seconds = settings.drain_seconds
         self.pump = Pump()
         self.pump.loop.set_exception_handler(_log_loop_error)
+        if settings.is_fast:
+            lines.start(self.pump.loop)
 
     def register_with_event_loop(self, loop: Hub) -> None:
         """Called by Celery at the start and after every reconnect."""
@@ -157,6 +161,7 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
                 job.terminate()
             self._drain(2 * GRACE_SECONDS)
         self.pump.run(_close_runner(getattr(self.app, "runner", None)))
+        self.pump.run(_within(_SETTLE_SECONDS, lines.stop(), "lines_not_closed"))
         self.pump.close()
 
     def _drain(self, seconds: float) -> None:
@@ -202,12 +207,17 @@ async def _close_runner(runner: object) -> None:
     aclose: Callable[[], Coroutine[Any, Any, None]] | None = getattr(runner, "aclose", None)
     if aclose is None:
         return
-    closing = asyncio.create_task(aclose())
-    await asyncio.wait({closing}, timeout=_CLOSE_SECONDS)
-    if not closing.done():
-        log.warning("runner_not_closed", waited_seconds=_CLOSE_SECONDS)
-    elif not closing.cancelled() and (error := closing.exception()):
-        log.error("runner_not_closed", exc_info=error)
+    await _within(_CLOSE_SECONDS, aclose(), "runner_not_closed")
+
+
+async def _within(seconds: float, closing: Coroutine[Any, Any, None], complaint: str) -> None:
+    """Wait for something to close; what takes longer is left to the end of the loop."""
+    task = asyncio.create_task(closing)
+    await asyncio.wait({task}, timeout=seconds)
+    if not task.done():
+        log.warning(complaint, waited_seconds=seconds)
+    elif not task.cancelled() and (error := task.exception()):
+        log.error(complaint, exc_info=error)
 
 
 def _log_loop_error(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

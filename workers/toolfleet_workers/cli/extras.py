@@ -5,10 +5,10 @@ import importlib.util
 from toolfleet_registry.errors import SettingsError
 
 _LIBRARIES = {
-    "worker": ("aiohttp", "httpx_aiohttp"),
+    "worker": ("aiohttp",),
     "flower": ("flower",),
-    "up": ("aiohttp", "httpx_aiohttp", "flower"),
-    "demo": ("aiohttp", "httpx_aiohttp", "flower"),
+    "up": ("aiohttp", "flower"),
+    "demo": ("aiohttp", "flower"),
 }
 
 

@@ -1,26 +1,23 @@
-"""A worker's connections to modules: one pool a process, kept alive between calls, with httpx's transport API.
+"""A worker's connections to modules: one pool a process, kept alive between calls, with aiohttp.
 
-The transport is used without httpx's client around it: a client would look at redirects, keep cookies of one user's
-call for the next, read proxies from the environment and answer 401, none of which may happen to a tool call.
+Nothing of a call stays for the next and nothing of the environment gets into one: no cookies, redirects, proxies,
+netrc or answers to 401.
 """
 
 import asyncio
-import contextlib
 import os
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 import aiohttp
 import httpx
 from aiohttp.tracing import Trace
-from httpx_aiohttp import AiohttpTransport
 
-# What can go wrong on the way, by whoever reports it: the transport translates some of aiohttp's errors, and wrongly:
-# a connection lost after sending comes out as httpx.ConnectTimeout. So the class of an error decides nothing but words.
-CONNECTION_ERRORS = (httpx.HTTPError, aiohttp.ClientError, UnicodeError)  # the last: no host can be named so
+from toolfleet_workers.executors.request import ModuleRequest
+
+# What can go wrong on the way. The class of an error decides nothing but words: see `Progress`.
+CONNECTION_ERRORS = (aiohttp.ClientError, UnicodeError)  # the last: no host can be named so
 
 # Longer than a module needs that is merely busy, short enough to try again.
 CONNECT_SECONDS = 5
@@ -38,60 +35,63 @@ class Progress:
 
 
 class Connections:
-    """A pool for the running loop, made at the first request; a new one when the loop has changed."""
+    """A pool for the running loop, made at the first request; a new one when the loop has changed.
 
-    def __init__(self) -> None:
-        self._ssl = httpx.create_ssl_context()  # as discovery has it; reading the certificates takes a while
-        self._transport: AiohttpTransport | None = None
+    `headers` go with every request, beside its own. `with_tls`: whether any module is reached by https.
+    """
+
+    def __init__(self, headers: Mapping[str, str], *, with_tls: bool) -> None:
+        self._headers = headers
+        # As discovery has it. Reading the certificates takes a noticeable part of a worker's start.
+        self._ssl = httpx.create_ssl_context() if with_tls else True
+        self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    @asynccontextmanager
-    async def exchange(self, request: httpx.Request, progress: Progress) -> AsyncGenerator[httpx.Response]:
-        """Send the request, once; yields the response when its headers are there, and closes it at the end.
+    async def post(self, request: ModuleRequest, progress: Progress) -> aiohttp.ClientResponse:
+        """Send the request, once; returns the response when its headers are there. The caller releases it.
 
         Raises one of `CONNECTION_ERRORS`; `progress` then says whether anything was sent.
         """
-        transport = await self._pool()
+        session = self._session
+        if session is None or self._loop is not asyncio.get_running_loop():
+            session = await self._open()
         _progress.set(progress)
-        request.extensions["timeout"] = {"connect": CONNECT_SECONDS, "pool": CONNECT_SECONDS}
-        response = await transport.handle_async_request(request)
-        try:
-            yield response
-        finally:
-            with contextlib.suppress(*CONNECTION_ERRORS):  # by now the response is read, or given up
-                await response.aclose()
+        response = await session.post(request.url, data=request.body, headers=request.headers, allow_redirects=False)
+        if not progress.sent:  # calls that are lost would be taken for calls that may be repeated
+            response.close()
+            raise RuntimeError(f"aiohttp {aiohttp.__version__} takes its connections from elsewhere than a connector.")
+        return response
 
     async def aclose(self) -> None:
         """Close every connection, in use or not."""
-        transport, self._transport = self._transport, None
-        if transport is not None:
-            await transport.aclose()
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
-    async def _pool(self) -> AiohttpTransport:
-        loop = asyncio.get_running_loop()
-        if self._transport is not None and self._loop is loop:
-            return self._transport
-        old, old_loop = self._transport, self._loop
-        self._transport, self._loop = AiohttpTransport(verify=self._ssl, client=self._open_session), loop
-        # The connections of a loop that could still run are its own; those of a closed one are only to be forgotten.
-        if old is not None and old_loop is not None and old_loop.is_closed():
-            await old.aclose()
-        return self._transport
-
-    def _open_session(self) -> aiohttp.ClientSession:
-        trace = aiohttp.TraceConfig()
-        trace.on_request_headers_sent.append(_note_sent)
-        return aiohttp.ClientSession(
+    async def _open(self) -> aiohttp.ClientSession:
+        old, old_loop = self._session, self._loop
+        self._loop = asyncio.get_running_loop()
+        self._session = session = aiohttp.ClientSession(
             # No limit: how many calls run is decided by the worker's slots, and a call must not wait in two places.
             connector=_Connector(limit=0, keepalive_timeout=_KEEPALIVE_SECONDS, ssl=self._ssl),
+            headers=self._headers,
+            # The whole exchange has its limit from the executor.
+            timeout=aiohttp.ClientTimeout(connect=CONNECT_SECONDS, sock_connect=CONNECT_SECONDS),
             cookie_jar=aiohttp.DummyCookieJar(),
-            trace_configs=[trace],
+            auto_decompress=False,
             trust_env=False,
         )
+        # The connections of a loop that could still run are its own; those of a closed one are only to be forgotten.
+        if old is not None and old_loop is not None and old_loop.is_closed():
+            await old.close()
+        return session
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Gives out no connection on which the module has spoken unasked: the next call would take it for its reply."""
+    """Notes that a request is sent when it gets its connection: nothing is written before, and no wait comes between.
+
+    Gives out no connection on which the module has spoken unasked: the next call would take it for its reply.
+    """
 
     async def connect(
         self,
@@ -102,19 +102,15 @@ class _Connector(aiohttp.TCPConnector):
         for _ in range(_MAX_DIRTY):
             connection = await super().connect(req, traces, timeout)
             if connection.protocol is not None and not connection.protocol.should_close:
+                _progress.get().sent = True
                 return connection
             connection.close()
         raise aiohttp.ClientConnectionError("it closes connections, or sends data, before it is asked anything")
 
 
-def origin(exc: BaseException) -> BaseException:
-    """The error as aiohttp raised it."""
-    return exc.__cause__ or exc if isinstance(exc, httpx.HTTPError) else exc
-
-
 def why_not_connected(exc: BaseException) -> str:
     """The reason in words that name no address: a model reads them."""
-    match origin(exc):
+    match exc:
         case aiohttp.ClientConnectorDNSError() | UnicodeError():
             return "its host name cannot be resolved"
         case aiohttp.ClientConnectorCertificateError():
@@ -131,14 +127,8 @@ def why_not_connected(exc: BaseException) -> str:
 
 def is_broken_reply(exc: BaseException) -> bool:
     """Whether the module replied, but not with an HTTP response from start to end."""
-    return isinstance(origin(exc), (aiohttp.ClientPayloadError, aiohttp.ClientResponseError))
+    return isinstance(exc, (aiohttp.ClientPayloadError, aiohttp.ClientResponseError))
 
 
-async def _note_sent(session: aiohttp.ClientSession, context: SimpleNamespace, params: object) -> None:
-    """Called by aiohttp when it is about to write the request, and not before there is a connection."""
-    del session, context, params
-    _progress.get().sent = True
-
-
-# aiohttp runs the note in the task of the request; the transport offers no other way to pass something to it.
+# aiohttp connects in the task of the request; it offers no other way to pass something to the connector.
 _progress: ContextVar[Progress] = ContextVar("progress")

@@ -7,10 +7,11 @@ import asyncio
 from collections.abc import Mapping
 from http import HTTPStatus
 
+import aiohttp
 import httpx
 import structlog
+from yarl import URL
 
-from toolfleet_registry.bodies import read_body
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable, InvalidToolName
 from toolfleet_registry.names import ToolName
@@ -21,12 +22,12 @@ from toolfleet_workers.executors.connections import (
     Connections,
     Progress,
     is_broken_reply,
-    origin,
     why_not_connected,
 )
 from toolfleet_workers.executors.error_body import start_of_error
 from toolfleet_workers.executors.reply import judge_reply
-from toolfleet_workers.executors.request import build_request
+from toolfleet_workers.executors.reply_body import read_reply
+from toolfleet_workers.executors.request import COMMON_HEADERS, ModuleRequest, build_request
 from toolfleet_workers.executors.statuses import judge_status
 
 log = structlog.get_logger(__name__)
@@ -41,9 +42,11 @@ class HttpExecutor:
     def __init__(self, services: Mapping[str, str], *, max_reply_bytes: int) -> None:
         if max_reply_bytes <= 0:
             raise ValueError(f"max_reply_bytes must be positive, not {max_reply_bytes}")
-        self._urls = {module: httpx.URL(f"{url.rstrip('/')}/execute") for module, url in services.items()}
+        # By httpx first: discovery has it read them, and both must come to the same place.
+        self._urls = {module: URL(str(httpx.URL(f"{url.rstrip('/')}/execute"))) for module, url in services.items()}
         self._max_reply_bytes = max_reply_bytes
-        self._connections = Connections()
+        with_tls = any(url.scheme == "https" for url in self._urls.values())
+        self._connections = Connections(COMMON_HEADERS, with_tls=with_tls)
 
     async def execute(self, call: PublishedCall, *, seconds: float) -> Attempt:
         """One attempt within `seconds`. Raises `TimeoutError` if they are over after the request was sent."""
@@ -63,7 +66,7 @@ class HttpExecutor:
         """Close all connections; a call that still waits for its reply ends as unknown."""
         await self._connections.aclose()
 
-    def _prepare(self, call: PublishedCall, seconds: float) -> httpx.Request | Attempt:
+    def _prepare(self, call: PublishedCall, seconds: float) -> ModuleRequest | Attempt:
         try:
             module = ToolName.parse(call.tool_name).module
         except InvalidToolName as exc:
@@ -77,20 +80,22 @@ class HttpExecutor:
             text = f"Tool execution error: the arguments are not JSON: {exc}"
             return unsuccessful(call, Outcome.PERMANENT, "invalid_arguments", text)
 
-    async def _attempt(self, call: PublishedCall, request: httpx.Request, progress: Progress) -> Attempt:
+    async def _attempt(self, call: PublishedCall, request: ModuleRequest, progress: Progress) -> Attempt:
         try:
-            async with self._connections.exchange(request, progress) as response:
+            response = await self._connections.post(request, progress)
+            try:
                 return await self._judge(call, response)
+            finally:
+                response.release()
         except CONNECTION_ERRORS as exc:
-            cause = origin(exc)
-            log.warning("module_connection_failed", sent=progress.sent, error=f"{type(cause).__name__}: {cause}")
+            log.warning("module_connection_failed", sent=progress.sent, error=f"{type(exc).__name__}: {exc}")
             return _lost(call, exc) if progress.sent else _not_sent(call, why_not_connected(exc))
 
-    async def _judge(self, call: PublishedCall, response: httpx.Response) -> Attempt:
-        if response.status_code != HTTPStatus.OK:
+    async def _judge(self, call: PublishedCall, response: aiohttp.ClientResponse) -> Attempt:
+        if response.status != HTTPStatus.OK:
             return judge_status(call, response, await start_of_error(response))
         try:
-            return judge_reply(call, await read_body(response, self._max_reply_bytes))
+            return judge_reply(call, await read_reply(response, self._max_reply_bytes))
         except BodyTooLarge as exc:
             text = f"Tool execution error: the module's reply is larger than {exc.limit} bytes"
             return unsuccessful(call, Outcome.UNKNOWN, "result_too_large", text)

@@ -2,40 +2,51 @@
 
 import json
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 from typing import Any
 
-import httpx
+from yarl import URL
 
 from toolfleet_registry.contracts import PublishedCall
 
+# What is the same for every call.
+COMMON_HEADERS = {
+    "Accept": "application/json",
+    "Accept-Encoding": "identity",  # unpacking costs the loop more than the bytes cost a local network
+    "Content-Type": "application/json",
+    "User-Agent": "toolfleet",
+}
 
-def build_request(call: PublishedCall, url: httpx.URL, *, seconds: float) -> httpx.Request:
-    """`POST` with `{tool_name, arguments, user_id}`; no `user_id` for a call that has none.
+
+@dataclass(slots=True)
+class ModuleRequest:
+    """A `POST`, with its headers beside `COMMON_HEADERS`. Can be sent once."""
+
+    url: URL
+    body: bytes | AsyncGenerator[bytes]
+    headers: dict[str, str]
+
+
+def build_request(call: PublishedCall, url: URL, *, seconds: float) -> ModuleRequest:
+    """`{tool_name, arguments, user_id}` as JSON; no `user_id` for a call that has none.
 
     The same call id goes with every attempt, so that a module can tell a repeat; the time left lets it give up
     when we do. Raises `ValueError` if the arguments are not JSON.
     """
+    content = _dump(call)
+    headers = {"Idempotency-Key": call.call_id, "Toolfleet-Time-Left-Ms": str(max(0, int(seconds * 1000)))}
+    if len(content) <= _PART_BYTES:
+        return ModuleRequest(url, content, headers)
+    headers["Content-Length"] = str(len(content))
+    return ModuleRequest(url, _parts(content), headers)
+
+
+def _dump(call: PublishedCall) -> bytes:
     body: dict[str, Any] = {"tool_name": call.tool_name, "arguments": call.arguments}
     if call.user_id is not None:
         body["user_id"] = call.user_id
-    headers = {
-        "Accept": "application/json",
-        "Accept-Encoding": "identity",  # unpacking costs the loop more than the bytes cost a local network
-        "Content-Type": "application/json",
-        "User-Agent": "toolfleet",
-        "Idempotency-Key": call.call_id,
-        "Toolfleet-Time-Left-Ms": str(max(0, int(seconds * 1000))),
-    }
-    content = _dump(body)
-    if len(content) <= _PART_BYTES:
-        return httpx.Request("POST", url, headers=headers, content=content)
-    headers["Content-Length"] = str(len(content))
-    return httpx.Request("POST", url, headers=headers, content=_parts(content))
-
-
-def _dump(body: dict[str, Any]) -> bytes:
     try:
-        return json.dumps(body, allow_nan=False).encode()
+        return _JSON.encode(body).encode()
     except (TypeError, RecursionError) as exc:
         raise ValueError(str(exc)) from exc
 
@@ -46,4 +57,5 @@ async def _parts(content: bytes) -> AsyncGenerator[bytes]:
         yield content[start : start + _PART_BYTES]
 
 
+_JSON = json.JSONEncoder(allow_nan=False)
 _PART_BYTES = 2**18

@@ -20,20 +20,23 @@ class CallLog:
 
     async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
         """Log around `proceed`; what it raises passes."""
-        with structlog.contextvars.bound_contextvars(call_id=call.call_id, tool=call.tool_name):
-            log.info("tool_call_started")
-            started_at, outcome = time.monotonic(), "crashed"
-            try:
-                attempt = await proceed(call)
-                outcome = attempt.outcome.value
-            except asyncio.CancelledError:
-                outcome = "cancelled"
-                raise
-            except TimeoutError:
-                outcome = "timed_out"
-                raise
-            else:
-                return attempt
-            finally:
-                duration_ms = round((time.monotonic() - started_at) * 1000, 1)
-                log.info("tool_call_finished", outcome=outcome, duration_ms=duration_ms)
+        lines = log.bind()  # once for both: a logger is made anew each time that `log` is used
+        # Not bound_contextvars, which looks through the whole context for values to restore: nobody else binds these.
+        structlog.contextvars.bind_contextvars(call_id=call.call_id, tool=call.tool_name)
+        lines.info("tool_call_started")
+        started_at, outcome = time.monotonic(), "crashed"
+        try:
+            attempt = await proceed(call)
+            outcome = attempt.outcome.value
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            raise
+        except TimeoutError:
+            outcome = "timed_out"
+            raise
+        else:
+            return attempt
+        finally:
+            duration_ms = round((time.monotonic() - started_at) * 1000, 1)
+            lines.info("tool_call_finished", outcome=outcome, duration_ms=duration_ms)
+            structlog.contextvars.unbind_contextvars("call_id", "tool")

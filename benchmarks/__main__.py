@@ -1,0 +1,133 @@
+"""Measure all systems in rounds, and write tables and a picture: `python -m benchmarks [--short] [--only NAME …]`."""
+
+import argparse
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks import measures, picture, report
+from benchmarks.environments import HERE, compile_own_code, is_ready
+from benchmarks.lengths import FULL, SHORT, Lengths
+from benchmarks.machine import wait_for_quiet
+from benchmarks.results import Results
+from benchmarks.stage import Stage, stages
+from benchmarks.systems import BY_NAME, OURS, SYSTEMS
+from benchmarks.trial import Record, TrialFailed
+
+_RESULTS = HERE / "results"
+
+
+@dataclass(frozen=True)
+class Job:
+    """Something to measure once a round."""
+
+    name: str
+    system: str
+    measure: Callable[[], Iterator[Record]]
+
+
+def jobs(near: Stage, distant: Stage, lengths: Lengths) -> list[Job]:
+    """What there is to measure."""
+    chosen = [system for system in SYSTEMS if lengths.systems is None or system.name in lengths.systems]
+    here: dict[str, Any] = {"stage": near, "lengths": lengths}
+    return [
+        *(Job(system.name, system.name, partial(measures.workloads, system, **here)) for system in chosen),
+        *(Job(f"far:{name}", name, partial(measures.far, BY_NAME[name], distant, lengths)) for name in lengths.far),
+        *(Job(f"queues:{count}", OURS.name, partial(measures.queues, count, **here)) for count in lengths.queues),
+        *(
+            Job(ask.__name__, OURS.name, partial(ask, **here))
+            for ask in (measures.held, measures.mixed, measures.clients)
+        ),
+    ]
+
+
+def measure_all(todo: list[Job], results: Results, lengths: Lengths) -> None:
+    """Every job once a round, in another order each time, so that a slow minute of the machine hits everybody alike."""
+    give_up_at = time.monotonic() + lengths.total
+    for number in range(lengths.rounds):
+        shuffled = random.sample(todo, len(todo))
+        for job in sorted(shuffled, key=lambda job: job.name not in lengths.first):
+            if time.monotonic() > give_up_at:
+                results.failures[job.name] = "left out: no time left"
+                continue
+            wait_for_quiet(lengths.quiet)
+            _measure(job, number, results)
+
+
+def _measure(job: Job, number: int, results: Results) -> None:
+    began_at = time.monotonic()
+    said = []
+    try:
+        for record in job.measure():
+            results.add({"round": number, "system": job.system, **record})
+            said.append(_brief(record))
+    except TrialFailed as exc:
+        results.failures[job.name] = str(exc)
+        said.append(f"FAILED: {exc}")
+    except Exception as exc:  # noqa: BLE001 - one system's trouble must not take the others' figures with it
+        results.failures[job.name] = repr(exc)
+        said.append(f"FAILED: {exc!r}")
+    print(f"{number + 1} {job.name} ({time.monotonic() - began_at:.0f} s): {', '.join(said)}", flush=True)
+
+
+def _brief(record: Record) -> str:
+    workload = record["workload"]
+    if workload == "cold":
+        return f"cold {record['cold_seconds']:.2f} s"
+    if workload == "held":
+        return f"held {record['memory_mb']:.0f} MB"
+    latency = f", p50 {record['p50_ms']:.2f} ms" if workload in {"W3", "mixed_idle", "mixed_busy"} else ""
+    return f"{workload} {record['rate']:,.0f}/s{latency}"
+
+
+def main() -> None:
+    """Read the options, measure, report."""
+    options = argparse.ArgumentParser(prog="python -m benchmarks", description="The fleet and its peers, side by side.")
+    options.add_argument("--short", action="store_true", help="a look: one round, fewer systems, three minutes")
+    options.add_argument("--rounds", type=int, help="how often everything is measured")
+    options.add_argument(
+        "--only", nargs="+", metavar="NAME", help=f"of {', '.join(BY_NAME)}; far:NAME, queues:N, held, mixed, clients"
+    )
+    chosen = options.parse_args()
+    lengths = SHORT if chosen.short else FULL
+    lengths = replace(lengths, rounds=chosen.rounds or lengths.rounds)
+    if chosen.only:
+        lengths = replace(lengths, systems=None)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
+    for name in [name for name in os.environ if name.startswith("TOOLFLEET_")]:
+        del os.environ[name]  # each system states its own
+    _check_environments()
+    compile_own_code()
+    _RESULTS.mkdir(exist_ok=True)
+    name = "short" if chosen.short else "full"
+    results = Results(_RESULTS / f"{name}.jsonl")
+    with tempfile.TemporaryDirectory() as folder, stages(Path(folder)) as (near, distant):
+        version = near.redis_version()
+        todo = [job for job in jobs(near, distant, lengths) if not chosen.only or job.name in chosen.only]
+        try:
+            measure_all(todo, results, lengths)
+        except KeyboardInterrupt:
+            print("interrupted: this is what there is")
+    text = report.markdown(results, f"make bench{'-short' if chosen.short else ''}", version)
+    (_RESULTS / f"{name}.md").write_text(text)
+    print("\n" + text)
+    if picture.draw(results, _RESULTS / f"{name}.png"):
+        print(f"{_RESULTS / name}.png")
+
+
+def _check_environments() -> None:
+    missing = sorted({name for name in ("module", "plot", *(s.environment for s in SYSTEMS)) if not is_ready(name)})
+    if missing:
+        sys.exit(f"Not built, or of other versions: {', '.join(missing)}. Run `make bench-install`.")
+
+
+if __name__ == "__main__":
+    main()

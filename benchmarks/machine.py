@@ -1,0 +1,44 @@
+"""What processes use: CPU seconds and memory, of a process with all that it has started."""
+
+import time
+from collections.abc import Iterable
+
+import psutil
+
+_QUIET_CORES = 0.4
+_LOOK_SECONDS = 0.25
+_BUSY = ("user", "nice", "system", "irq", "softirq")
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """User and system time so far, of children that have ended as well."""
+    return sum(sum(process.cpu_times()[:4]) for process in _trees(pids))
+
+
+def memory_mb(pids: Iterable[int]) -> float:
+    """Resident memory now. What forked children share counts in each."""
+    return sum(process.memory_info().rss for process in _trees(pids)) / 2**20
+
+
+def busy_seconds() -> float:
+    """CPU seconds that all programs of this machine have used since it started."""
+    times = psutil.cpu_times()._asdict()
+    return float(sum(times.get(name, 0.0) for name in _BUSY))
+
+
+def wait_for_quiet(seconds: float) -> None:
+    """Return when other programs use little of this machine, or after so many seconds: a busy minute is no measure."""
+    give_up_at = time.monotonic() + seconds
+    while time.monotonic() < give_up_at:
+        before, looked_at = busy_seconds(), time.monotonic()
+        time.sleep(_LOOK_SECONDS)
+        if (busy_seconds() - before) / (time.monotonic() - looked_at) < _QUIET_CORES:
+            return
+
+
+def _trees(pids: Iterable[int]) -> list[psutil.Process]:
+    found: list[psutil.Process] = []
+    for pid in pids:
+        process = psutil.Process(pid)
+        found += [process, *process.children(recursive=True)]
+    return [process for process in found if process.status() != psutil.STATUS_ZOMBIE]

@@ -1,0 +1,92 @@
+"""Our own client, as an agent uses it; and stock Celery's way to wait, on our worker."""
+
+import asyncio
+import json
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from benchmarks.work import Call
+
+from toolfleet import Caller, ToolCall, ToolFleet
+from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.settings import load_settings
+from toolfleet_tasks import execute, wire
+from toolfleet_tasks.app import make_app
+from toolfleet_tasks.queues import queue_of
+
+_CALLER = Caller(permission="owner", allowed_modules="*")
+_SECONDS = 60
+
+
+class Client:
+    """`ToolFleet`."""
+
+    async def open(self) -> None:
+        """Enter the fleet."""
+        self._fleet = await ToolFleet().__aenter__()
+
+    async def call(self, call: Call) -> dict[str, Any]:
+        """Run a tool."""
+        result = await self._fleet.call(_tool_call(call), _CALLER)
+        return {"success": result.success, "result": result.result, "error": result.error}
+
+    async def publish(self, call: Call) -> None:
+        """Publish a call."""
+        await self._fleet.submit(_tool_call(call), _CALLER)
+
+
+class ThreadedClient:
+    """What one would do without it: Celery's `send_task` and `get` in threads, with the message that our task takes."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._app = make_app(load_settings())
+
+    async def open(self) -> None:
+        """Get the threads."""
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(self._threads))
+
+    async def call(self, call: Call) -> dict[str, Any]:
+        """Publish a call and wait for its result, in a thread."""
+        return await asyncio.to_thread(self._send_and_get, call)
+
+    async def publish(self, call: Call) -> None:
+        """Publish a call, in a thread."""
+        await asyncio.to_thread(self._send, call)
+
+    def _send(self, call: Call) -> Any:
+        published = PublishedCall(
+            call_id=str(uuid.uuid4()),
+            tool_name=call.tool_name,
+            arguments=call.arguments,
+            user_id=call.user_id,
+            caller=_CALLER,
+            effect="read",
+            limit_seconds=_SECONDS,
+            published_at=time.time(),
+            deadline_at=time.time() + _SECONDS,
+        )
+        queue = queue_of(call.tool_name.partition(".")[0])
+        return self._app.send_task(
+            execute.TASK,
+            args=[wire.dump(published)],
+            task_id=published.call_id,
+            queue=queue,
+            argsrepr="…",
+            kwargsrepr="{}",
+        )
+
+    def _send_and_get(self, call: Call) -> dict[str, Any]:
+        answer = json.loads(self._send(call).get(timeout=_SECONDS))
+        return {"success": answer["success"], "result": answer["result"]}
+
+
+def _tool_call(call: Call) -> ToolCall:
+    return ToolCall(tool_name=call.tool_name, arguments=call.arguments, user_id=call.user_id)
+
+
+def connect(variant: str) -> Client | ThreadedClient:
+    """Ours, or with so many threads that wait."""
+    return ThreadedClient(int(variant)) if variant else Client()

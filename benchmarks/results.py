@@ -1,0 +1,71 @@
+"""What was measured, by system and workload: medians over the rounds, and ratios within a round."""
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.systems import SYSTEMS
+from benchmarks.trial import Record
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A median, with the lowest and the highest."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread | None":
+        """None of nothing."""
+        return cls(statistics.median(values), min(values), max(values)) if values else None
+
+
+class Results:
+    """Records, each with its `round`, `system` and `workload`; and what has failed."""
+
+    def __init__(self, keep_in: Path) -> None:
+        self._file = keep_in
+        self._file.write_text("")
+        self.records: list[Record] = []
+        self.failures: dict[str, str] = {}
+
+    def add(self, record: Record) -> None:
+        """Keep a record, in the file as well."""
+        self.records.append(record)
+        with self._file.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def rounds(self, system: str, workload: str, key: str) -> dict[int, float]:
+        """A system's figure in each round that has one; `key` may be `cpu.worker`."""
+        found = {}
+        for record in self.records:
+            if (record["system"], record["workload"]) == (system, workload):
+                value: Any = record
+                for part in key.split("."):
+                    value = value.get(part, {})
+                if value != {}:
+                    found[record["round"]] = float(value)
+        return found
+
+    def spread(self, system: str, workload: str, key: str) -> Spread | None:
+        """A system's figure over all rounds."""
+        return Spread.of(list(self.rounds(system, workload, key).values()))
+
+    def ratio(self, one: tuple[str, str], other: tuple[str, str], key: str) -> Spread | None:
+        """One (system, workload) to another, in the same round."""
+        ours, theirs = self.rounds(*one, key), self.rounds(*other, key)
+        return Spread.of([ours[number] / theirs[number] for number in ours if theirs.get(number)])
+
+    def fastest_peer(self, workload: str) -> str | None:
+        """The queue that one could use instead, with the highest median rate."""
+        rates = {
+            system.name: spread.median
+            for system in SYSTEMS
+            if system.kind == "peer" and (spread := self.spread(system.name, workload, "rate"))
+        }
+        return max(rates, key=lambda name: rates[name], default=None)

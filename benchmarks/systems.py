@@ -1,0 +1,149 @@
+"""The systems, each with its best settings: its environment, its client, its workers."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from benchmarks.stage import Stage
+
+Kind = Literal["ours", "peer", "direct", "ceiling"]
+
+WORKLOADS = ("W1", "W2", "W3", "W4")
+
+THREADS = 100
+"""What the threaded systems do best with; and what the others have calls enough for, bare lists excepted."""
+
+ALL_AT_ONCE = 1000
+"""For what takes as many calls at a time as there are: our own default."""
+
+
+@dataclass(frozen=True)
+class System:
+    """One row of the tables. `worker` is what its interpreter is told; `most_in_flight` says more would only wait."""
+
+    name: str
+    title: str
+    kind: Kind
+    environment: str
+    client: str
+    worker: Sequence[str] | None = None
+    workers: int = 1
+    concurrency: int = THREADS
+    most_in_flight: Mapping[str, int] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    modules: Sequence[str] = ("instant", "wait50")
+    has_flower: bool = False
+    workloads: Sequence[str] = WORKLOADS
+
+    def environment_variables(self, stage: Stage) -> dict[str, str]:
+        """What its workers and its producer find in their environment."""
+        services = {name: f"{stage.module_url}/{name}" for name in self.modules}
+        return {
+            "BENCH_REDIS_URL": stage.redis_url,
+            "BENCH_MODULE_URL": stage.module_url,
+            "BENCH_CONCURRENCY": str(self.concurrency),
+            "TOOLFLEET_REDIS_URL": stage.redis_url,
+            "TOOLFLEET_MODULE_SERVICES": json.dumps(services),
+            "TOOLFLEET_LOG_LEVEL": "WARNING",
+            "PYTHONUNBUFFERED": "1",
+            **self.settings,
+        }
+
+
+def _celery(name: str, title: str, pool: str, concurrency: int, client: str = "celery") -> System:
+    app = ("-m", "celery", "-A", "benchmarks.peers.celery.worker")
+    worker = (*app, "worker", "-P", pool, "-c", str(concurrency), "-l", "WARNING", "-E")
+    return System(name, title, "peer", "celery", client, worker)
+
+
+def _peer(name: str, title: str, *worker: str, client: str = "", **more: int) -> System:
+    return System(name, title, "peer", name, client or name, worker, **more)  # type: ignore[arg-type] # a concurrency
+
+
+OURS = System(
+    "toolfleet",
+    "**toolfleet**",
+    "ours",
+    "toolfleet",
+    "toolfleet",
+    ("-m", "toolfleet_workers"),
+)
+
+CELERY = _celery("celery_threads", f"Celery, {THREADS} threads", "threads", THREADS)
+
+_RAW = ("-m", "benchmarks.peers.raw.worker")
+
+RAW = System(
+    "raw_batched",
+    "bare Redis lists, batched",
+    "ceiling",
+    "raw",
+    "raw:many",
+    (*_RAW, "many"),
+    concurrency=ALL_AT_ONCE,
+)
+
+SYSTEMS = (
+    OURS,
+    replace(
+        OURS,
+        name="toolfleet_2",
+        title="**toolfleet**, 2 worker processes, 100 at a time each",
+        workers=2,
+        settings={"TOOLFLEET_WORKER_CONCURRENCY": "100"},  # with more slots than calls, the first takes them all
+    ),
+    replace(OURS, name="toolfleet_flower", title="**toolfleet**, Flower attached", has_flower=True),
+    replace(
+        OURS,
+        name="toolfleet_100",
+        title="**toolfleet**, 100 at a time",
+        settings={"TOOLFLEET_WORKER_CONCURRENCY": "100"},
+        workloads=("W2",),
+    ),
+    replace(
+        OURS,
+        name="toolfleet_stock",
+        title="toolfleet, stock transport",
+        settings={"TOOLFLEET_FAST_TRANSPORT": "0", "TOOLFLEET_VISIBILITY_TIMEOUT": "7200"},
+    ),
+    CELERY,
+    _celery("celery_to_thread", f"Celery, {THREADS} threads, asyncio.to_thread(get)", "threads", THREADS, "celery:200"),
+    _celery("celery_prefork", "Celery, 8 processes", "prefork", 8),
+    _celery("celery_gevent", f"Celery, {THREADS} greenlets", "gevent", THREADS),
+    _peer(
+        "taskiq",
+        "taskiq, stream, 10 ms poll",
+        *("-m", "taskiq", "worker", "benchmarks.peers.taskiq.worker:broker", "--workers", "1"),
+        *("--max-async-tasks", str(THREADS), "--ack-type", "when_executed", "--log-level", "WARNING"),
+    ),
+    _peer("arq", "arq, 10 ms poll", "-m", "benchmarks.peers.arq.worker"),
+    _peer("streaq", "streaq", "-m", "benchmarks.peers.streaq.worker"),
+    _peer("saq", "saq", "-m", "saq", "benchmarks.peers.saq.worker.settings", "--quiet"),
+    _peer(
+        "dramatiq",
+        f"dramatiq, {THREADS} threads",
+        *("-m", "dramatiq", "benchmarks.peers.dramatiq.worker", "-p", "1", "-t", str(THREADS)),
+    ),
+    _peer(
+        "huey",
+        f"huey, {THREADS} threads",
+        *("-m", "huey.bin.huey_consumer", "benchmarks.peers.huey.worker.huey", "-k", "thread", "-w", str(THREADS)),
+        *("-n", "-q"),
+    ),
+    replace(_peer("rq", "rq, no fork", "-m", "benchmarks.peers.rq.worker"), most_in_flight={"W1": 50, "W2": 20}),
+    System("inline_seed", "no queue: a new httpx client each call", "direct", "inline", "inline:new"),
+    System("inline_pooled", "no queue: one httpx client", "direct", "inline", "inline:pooled"),
+    System("inline_aiohttp", "no queue: aiohttp", "direct", "inline", "inline:aiohttp"),
+    replace(RAW, name="raw", title="bare Redis lists", client="raw:one", worker=(*_RAW, "one")),
+    RAW,
+    replace(
+        RAW,
+        name="raw_batched_100",
+        title="bare Redis lists, batched, 100 at a time",
+        concurrency=100,
+        workloads=("W2",),
+    ),
+)
+
+BY_NAME = {system.name: system for system in SYSTEMS}

@@ -1,0 +1,97 @@
+"""What the fleet must reach beside the others, and whether it does."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from benchmarks.results import Results, Spread
+from benchmarks.systems import BY_NAME
+
+_OURS = "toolfleet"
+_CELERY = "celery_threads"
+_CEILING = "raw_batched"
+
+
+@dataclass(frozen=True)
+class Target:
+    """One thing to reach: `measured` must be `at_least` or `at_most` so much."""
+
+    what: str
+    measured: Callable[[Results], Spread | None]
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def is_met(self, found: Spread) -> bool:
+        """Judged by the median."""
+        return (self.at_least is None or found.median >= self.at_least) and (
+            self.at_most is None or found.median <= self.at_most
+        )
+
+    def wanted(self) -> str:
+        """In words."""
+        return f"≥ {self.at_least:g}" if self.at_least is not None else f"≤ {self.at_most:g}"
+
+
+def _against(other: str, workload: str, key: str = "rate", *, ours: str = _OURS) -> Callable[[Results], Spread | None]:
+    return lambda results: results.ratio((ours, workload), (other, workload), key)
+
+
+def _against_peers(workload: str) -> Callable[[Results], Spread | None]:
+    def measured(results: Results) -> Spread | None:
+        fastest = results.fastest_peer(workload)
+        return results.ratio((_OURS, workload), (fastest, workload), "rate") if fastest else None
+
+    return measured
+
+
+def _memory(results: Results) -> Spread | None:
+    return results.spread(_OURS, "held", "memory_mb")
+
+
+def _client(results: Results) -> Spread | None:
+    """Against whichever number of threads does best."""
+    ways = {record["workload"] for record in results.records if record["workload"].startswith("client_")}
+    found = [ratio for way in ways if (ratio := results.ratio((_OURS, "client"), (_OURS, way), "rate"))]
+    return min(found, key=lambda ratio: ratio.median, default=None)
+
+
+def _many_queues(results: Results) -> Spread | None:
+    return results.ratio((_OURS, "queues_200"), (_OURS, "queues_1"), "rate")
+
+
+TARGETS = (
+    Target("W1, calls/s, to Celery with threads", _against(_CELERY, "W1"), at_least=5),
+    Target("W2, calls/s, to Celery with threads", _against(_CELERY, "W2"), at_least=3),
+    Target("W1, calls/s, to the fastest peer", _against_peers("W1"), at_least=1.5),
+    Target("W2, calls/s, to the fastest peer", _against_peers("W2"), at_least=1.2),
+    Target("W1, calls/s, to bare Redis lists, batched", _against(_CEILING, "W1"), at_least=0.3),
+    Target(
+        "W2, calls/s, to bare Redis lists, batched, each 100 at a time",
+        _against("raw_batched_100", "W2", ours="toolfleet_100"),
+        at_least=0.6,
+    ),
+    Target("W2, calls/s, to bare Redis lists, batched, each all at once", _against(_CEILING, "W2"), at_least=0.6),
+    Target("W1, worker CPU per call, to Celery with threads", _against(_CELERY, "W1", "cpu.worker"), at_most=0.25),
+    Target("W3, median latency, to bare Redis lists, batched", _against(_CEILING, "W3", "p50_ms"), at_most=3),
+    Target("W3, median latency, to a new httpx client a call", _against("inline_seed", "W3", "p50_ms"), at_most=0.125),
+    Target("Redis 2.8 ms away, calls/s, to Celery with threads", _against(_CELERY, "far"), at_least=10),
+    Target("5,000 calls of 10 s in one process, MB resident", _memory, at_most=250),
+    Target("client alone, calls/s, to asyncio.to_thread(get)", _client, at_least=4),
+    Target("W1, two worker processes to one", _against(_OURS, "W1", ours="toolfleet_2"), at_least=1.6),
+    Target("cold start, to Celery with threads", _against(_CELERY, "cold", "cold_seconds"), at_most=0.4),
+    Target("W1, 200 queues to one", _many_queues, at_least=0.8),
+)
+
+
+def rows(results: Results) -> Iterator[tuple[str, str, str, str]]:
+    """Each target: what, wanted, measured, and whether it is met."""
+    peers = {workload: results.fastest_peer(workload) for workload in ("W1", "W2")}
+    for target in TARGETS:
+        found = target.measured(results)
+        what = target.what
+        if (peer := peers.get(what[:2])) and "fastest peer" in what:
+            what += f" ({BY_NAME[peer].title})"
+        if found is None:
+            yield what, target.wanted(), "not measured", "-"
+        else:
+            measured = f"{found.median:.3g} ({found.low:.3g} to {found.high:.3g})"
+            yield what, target.wanted(), measured, "met" if target.is_met(found) else "**not met**"

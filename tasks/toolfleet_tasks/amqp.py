@@ -1,0 +1,45 @@
+"""What makes an app's broker connections use the fleet's transport, under the URL that they have anyway.
+
+Celery's `broker_transport` would do, too, but it replaces the scheme of the URL, by which Flower knows a Redis, and kombu
+whether to use TLS.
+"""
+
+from typing import Any
+
+from celery.app.amqp import AMQP
+from kombu.connection import Connection, ConnectionPool, PooledConnection
+
+from toolfleet_tasks.transport import FleetSentinelTransport, FleetTransport
+
+_TRANSPORTS = {"redis": FleetTransport, "rediss": FleetTransport, "sentinel": FleetSentinelTransport}
+
+
+class _Fleets:
+    """What both kinds of connections have on top of kombu's."""
+
+    def get_transport_cls(self: Any) -> Any:
+        """Ours, where there is one."""
+        return _TRANSPORTS.get(self.transport_cls) or super().get_transport_cls()  # type: ignore[misc] # kombu's connection
+
+
+class FleetConnection(_Fleets, Connection):
+    """A connection to a Redis broker."""
+
+    def Pool(self, limit: int | None = None, **kwargs: Any) -> ConnectionPool:  # noqa: N802 - kombu's name
+        """A pool of connections like this one; a pool of kombu's makes stock ones."""
+        return _Pool(self, limit, **kwargs)  # type: ignore[no-untyped-call] # kombu is only partly typed
+
+
+class _Pooled(_Fleets, PooledConnection):
+    pass
+
+
+class _Pool(ConnectionPool):
+    def new(self) -> PooledConnection:
+        return _Pooled(self, **dict(self.connection._info(resolve=False)))  # type: ignore[no-untyped-call] # noqa: SLF001 - as kombu's
+
+
+class FleetAMQP(AMQP):  # type: ignore[misc] # Celery ships no types
+    """Set as an app's `amqp`."""
+
+    Connection = FleetConnection

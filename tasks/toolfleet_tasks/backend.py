@@ -1,0 +1,174 @@
+"""Celery's Redis result backend, which in a call writes over the worker's line: one command a result, and no waiting.
+
+What is stored, and where, is Celery's own. Outside of a call (clients, beat, Flower) it is the stock backend. In one it
+knows no connection errors: the call waits until Redis has answered, however long that takes, and is acked after that.
+"""
+
+import asyncio
+import functools
+import threading
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+from celery import states
+from celery.backends.redis import RedisBackend, SentinelBackend
+from celery.exceptions import ImproperlyConfigured
+from kombu.exceptions import EncodeError
+from kombu.utils.json import JSONEncoder
+from redis.exceptions import ResponseError
+
+from toolfleet_tasks import lines, scripts
+from toolfleet_tasks.bridge import Bridge, await_, in_bridge
+from toolfleet_tasks.line import Line, LineClosed, LineLost, Part
+from toolfleet_tasks.lines import Lines
+
+log = structlog.get_logger(__name__)
+
+ANNOUNCED_AT_MOST = 256 * 1024
+"""Bytes: a result over that is announced by its id only, as `STORED`, so that one connection never chokes on others' results."""
+STORED = "STORED"
+
+_encode = JSONEncoder().encode
+# Redis closes the connection on a value that it finds too large, often before its answer has come. No server can be
+# made to refuse one of a mebibyte; a larger one that is lost so often with its connection is taken for the cause.
+_HEAVY, _LOSSES = 2**20, 3
+_FORBIDDEN = ("NOPERM", "can't run this command")
+_REPAIR_SECONDS = 5.0  # between attempts while the user of Redis lacks a right: somebody will notice and repair it
+
+
+class ResultRefused(EncodeError):
+    """Redis refuses to store a result, for good. Celery then stores this as the call's failure."""
+
+
+class _OverTheLine:
+    """What both backends have on top of Celery's. The app has `settings`; raises `ImproperlyConfigured` for other formats."""
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.serializer != "json" or self.compression or not (self.expires and self.failure_expires):
+            # The script tells a success by its first bytes, and has every result expire.
+            raise ImproperlyConfigured("The fleet's backend stores results as plain JSON, and all of them expire.")
+        self._is_extended = bool(self.app.conf.find_value_for_key("extended", "result"))
+
+    def store_result(
+        self: Any,
+        task_id: str,
+        result: Any,
+        state: str,
+        traceback: str | None = None,
+        request: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Store a state, unless a success stands there. In a call it raises `EncodeError`, and no connection errors.
+
+        A call that is turned away in a timer of Celery's, before it has begun, cannot wait: that is written later.
+        """
+        here = lines.current()
+        if here is None or here.thread_id != threading.get_ident():
+            return super().store_result(task_id, result, state, traceback, request=request, **kwargs)  # type: ignore[misc] # Celery's backend
+        result = self.encode_result(result, state)
+        meta = self._get_result_meta(result=result, state=state, traceback=traceback, request=request)
+        write = functools.partial(self._write, self._line_of(here), {**meta, "task_id": task_id})
+        if in_bridge():
+            write()
+        else:
+            here.later(Bridge(write))
+        return result
+
+    def get(self: Any, key: bytes) -> bytes | None:
+        """As the stock backend; in a call it waits for Redis like `store_result`."""
+        here = lines.current() if in_bridge() else None
+        if here is None:
+            stock: bytes | None = super().get(key)  # type: ignore[misc] # as above
+            return stock
+        found: bytes | None = await_(self._line_of(here).execute("GET", key))
+        return found
+
+    def _get_result_meta(
+        self: Any, result: Any, state: str, traceback: str | None, request: Any, **kwargs: Any
+    ) -> dict[str, Any]:
+        """As the stock backend, which spends most of its time here on looking up a setting and a time zone."""
+        if self._is_extended or kwargs:
+            stock: dict[str, Any] = super()._get_result_meta(result, state, traceback, request, **kwargs)  # type: ignore[misc] # as above
+            return stock
+        meta = {
+            "status": state,  # first: the script looks there
+            "result": result,
+            "traceback": traceback,
+            "children": self.current_task_children(request),
+            "date_done": datetime.now(UTC).isoformat() if state in states.READY_STATES else None,
+        }
+        if request and (group := getattr(request, "group", None)):
+            meta["group_id"] = group
+        if request and (parent := getattr(request, "parent_id", None)):
+            meta["parent_id"] = parent
+        return meta
+
+    def _line_of(self: Any, here: Lines) -> Line:
+        settings = self.app.settings
+        return here.to(settings.redis_url, master=settings.sentinel_master)
+
+    def _write(self: Any, line: Line, meta: dict[str, Any]) -> None:
+        value, state = _encoded(meta), meta["status"]
+        try:
+            await_(_stored(line, self._command(meta, value), size=len(value)))
+        except LineClosed:  # the worker ends; the message is not acked
+            raise
+        except (ResponseError, LineLost) as exc:
+            reason = f"Redis refuses to store the result ({len(value)} bytes): {exc}"
+            log.error("result_refused", call_id=meta["task_id"], status=state, bytes=len(value), error=str(exc))  # noqa: TRY400 - the error says all
+            if state in {states.STARTED, states.SUCCESS}:
+                raise ResultRefused(reason) from exc
+            if state in states.READY_STATES:
+                self._write_refusal(line, meta, ResultRefused(reason))
+
+    def _write_refusal(self: Any, line: Line, meta: dict[str, Any], refusal: ResultRefused) -> None:
+        """Have the call end with something, where its failure cannot be stored."""
+        failure = self.encode_result(refusal, states.FAILURE)
+        short = {**meta, "status": states.FAILURE, "result": failure, "traceback": None}
+        value = _encoded(short)
+        try:
+            await_(_stored(line, self._command(short, value), size=len(value)))
+        except (ResponseError, LineLost) as exc:  # somebody's key of another type stands there, perhaps
+            log.error("result_lost", call_id=meta["task_id"], error=str(exc))  # noqa: TRY400 - as above
+
+    def _command(self: Any, meta: dict[str, Any], value: str) -> tuple[Part, ...]:
+        key: bytes = self.get_key_for_task(meta["task_id"])
+        seconds: int = self.failure_expires if meta["status"] == states.FAILURE else self.expires
+        return ("EVAL", scripts.STORE, 1, key, key, value, seconds, _announcement(meta, value))
+
+
+class FleetBackend(_OverTheLine, RedisBackend):  # type: ignore[misc] # Celery ships no types
+    """Results in one Redis."""
+
+
+class FleetSentinelBackend(_OverTheLine, SentinelBackend):  # type: ignore[misc] # as above
+    """Results in whichever Redis is the master."""
+
+
+def _announcement(meta: dict[str, Any], value: str) -> str:
+    if meta["status"] == states.STARTED:  # nobody waits for it: who wants to know reads it
+        return ""
+    return "=" if len(value) <= ANNOUNCED_AT_MOST else _encode({"status": STORED, "task_id": meta["task_id"]})
+
+
+def _encoded(meta: dict[str, Any]) -> str:
+    try:
+        return _encode(meta)
+    except Exception as exc:  # as in kombu: whatever a value's own way into JSON raises
+        raise EncodeError(f"{exc}") from exc
+
+
+async def _stored(line: Line, command: tuple[Part, ...], *, size: int) -> None:
+    """Write a result, whatever that takes. Raises `ResponseError` or `LineLost` where Redis refuses it for good."""
+    while True:
+        try:
+            await line.execute(*command, losses=_LOSSES if size > _HEAVY else 0)
+        except ResponseError as exc:
+            if not any(text in str(exc) for text in _FORBIDDEN):
+                raise
+            log.warning("result_forbidden", error=str(exc))
+            await asyncio.sleep(_REPAIR_SECONDS)
+        else:
+            return

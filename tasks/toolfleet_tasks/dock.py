@@ -1,0 +1,122 @@
+"""A channel's place at the worker's lines: what it consumes comes in here."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from celery.worker import state
+from redis import Redis
+
+from toolfleet_registry.keys import Keys
+from toolfleet_tasks import lines
+from toolfleet_tasks.broadcasts import Broadcasts
+from toolfleet_tasks.intake import Intake, Quarantine
+from toolfleet_tasks.leases import Leases, Store
+from toolfleet_tasks.lines import Lines
+
+_UNBOUNDED = 2**31  # a channel without a prefetch count
+
+
+class Dock:
+    """Consumer of an intake and hearer of broadcasts, on behalf of one of kombu's channels."""
+
+    def __init__(self, channel: Any, workers_lines: Lines) -> None:
+        self._channel = channel
+        self._lines = workers_lines
+        self._is_closed = False
+        options = channel.connection.client.transport_options
+        url, master = options["fleet_url"], options.get("fleet_master")
+        keys = Keys(channel.global_keyprefix)
+        line = workers_lines.to(url, master=master)
+        self.leases = _leases_of(workers_lines, url, lambda: Leases(line, _store(channel, keys), workers_lines.loop))
+        self.intake = Intake(
+            self,
+            line=line,
+            bell=workers_lines.to(url, master=master, purpose="bell"),
+            leases=self.leases,
+            quarantine=Quarantine(keys.quarantine, keys.quarantined),
+        )
+        self.broadcasts = Broadcasts(self, line=line, prefix=keys.prefix)
+        workers_lines.listeners.append(self.broadcasts.take)
+        self._tasks = [
+            workers_lines.loop.create_task(self.intake.run(), name="toolfleet-intake"),
+            workers_lines.loop.create_task(self.broadcasts.run(), name="toolfleet-broadcasts"),
+        ]
+
+    def update(self) -> None:
+        """The channel consumes other queues, or listens to other topics, than before."""
+        self.broadcasts.listen()
+        self.intake.wake()
+
+    def queues(self) -> Sequence[str]:
+        """As the intake asks."""
+        queues: list[str] = self._channel.active_queues
+        return queues
+
+    def room(self) -> int:
+        """As the intake asks: how much the channel may still deliver."""
+        qos = self._channel.qos
+        return qos.prefetch_count - len(qos._delivered) if qos.prefetch_count else _UNBOUNDED  # noqa: SLF001
+
+    def deliver(self, message: dict[str, Any], queue: str) -> None:
+        """As the intake does. A queue that is consumed no longer gets it back."""
+        if queue in self._channel.active_queues:
+            self._channel.connection._deliver(message, queue)  # noqa: SLF001
+        else:
+            self.leases.put_back([message["properties"]["delivery_tag"]], begun=False)
+
+    def forget(self, tag: str) -> None:
+        """As the intake does."""
+        self._channel.qos._delivered.pop(tag, None)  # noqa: SLF001
+        self.intake.wake()
+
+    def topics(self) -> Iterable[str]:
+        """As the broadcasts ask."""
+        channel = self._channel
+        return [topic for queue in channel.active_fanout_queues for topic in channel._get_subscribe_topics(queue)]  # noqa: SLF001
+
+    def hear(self, exchange: str, message: dict[str, Any]) -> None:
+        """As the broadcasts do."""
+        self._channel._deliver_fanout_message(message, exchange)  # noqa: SLF001
+
+    def close(self) -> None:
+        """Take no more. What Celery has dropped with the connection goes back; what runs goes on, under its lease."""
+        if self._is_closed:
+            return  # kombu closes a channel again whose first time has failed
+        self._is_closed = True
+        for task in self._tasks:
+            task.cancel()
+        self._lines.listeners.remove(self.broadcasts.take)
+        if lines.current() is self._lines:
+            self.broadcasts.close()
+            running = {request.message.delivery_tag for request in tuple(state.active_requests)}
+            delivered = set(self._channel.qos._delivered)  # noqa: SLF001
+            self.leases.put_back(delivered - running, begun=False)
+
+    def give_up(self, client: Redis) -> None:
+        """For a worker that ends, whose lines are closed: settle with Redis over `client` what is still held."""
+        leases = self.leases
+        leases.close()
+        for command in (*leases.ack_commands(leases.acked), *leases.put_back_commands(leases.held, begun=True)):
+            client.execute_command(*command)
+
+
+_LEASES: WeakKeyDictionary[Lines, dict[str, Leases]] = WeakKeyDictionary()  # they outlive channels and connections
+
+
+def _leases_of(workers_lines: Lines, url: str, make: Any) -> Leases:
+    by_url = _LEASES.setdefault(workers_lines, {})
+    if url not in by_url:
+        by_url[url] = make()
+        workers_lines.settle.append(by_url[url].settled)
+    return by_url[url]
+
+
+def _store(channel: Any, keys: Keys) -> Store:
+    return Store(
+        unacked=keys.prefix + channel.unacked_key,
+        unacked_index=keys.prefix + channel.unacked_index_key,
+        queue_prefix=keys.prefix,
+        bell_prefix=keys.bell(""),
+        seconds=channel.visibility_timeout,
+    )

@@ -1,0 +1,83 @@
+"""What a forked process must leave alone: the sockets and loops of its parent, which goes on using them.
+
+The child has copies of all of the parent's objects. When asyncio cleans up a copied transport, it takes its socket out
+of the epoll instance, which parent and child share, and the parent would never hear of that socket again.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Protocol
+from weakref import WeakSet
+
+from redis.asyncio.connection import AbstractConnection
+
+
+class Forked(Protocol):
+    """What has to know that it is a copy."""
+
+    def forked(self) -> None:
+        """Called in the child right after the fork, while nothing else runs there."""
+        ...
+
+
+def tell(thing: Forked) -> None:
+    """Have `thing.forked` called in every forked child, as long as the thing lives."""
+    _TOLD.add(thing)
+
+
+def leave_behind(thing: object) -> None:
+    """Keep what may not be cleaned up, for as long as this process lives."""
+    _LEFT_BEHIND.append(thing)
+
+
+class Sockets:
+    """The sockets of one loop's connections."""
+
+    def __init__(self) -> None:
+        self._connections: WeakSet[AbstractConnection] = WeakSet()
+        tell(self)
+
+    def watched(self, connect: Callable[[], AbstractConnection]) -> Callable[[], AbstractConnection]:
+        """`connect`, with an eye on what it makes."""
+
+        def make() -> AbstractConnection:
+            connection = connect()
+            self._connections.add(connection)
+            return connection
+
+        return make
+
+    def cut(self) -> None:
+        """Let go of the sockets without a word to Redis, to a loop or to a process that has them, too.
+
+        Their numbers stay taken, so that whatever still knows them does no harm.
+        """
+        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            for connection in list(self._connections):
+                if (number := _number_of(connection)) >= 0:
+                    os.dup2(nothing, number, inheritable=False)
+        finally:
+            os.close(nothing)
+
+    def forked(self) -> None:
+        """As `Forked`."""
+        self.cut()
+
+
+_TOLD: WeakSet[Forked] = WeakSet()
+_LEFT_BEHIND: list[object] = []
+
+
+def _number_of(connection: AbstractConnection) -> int:
+    writer = connection._writer  # noqa: SLF001 - redis-py shows it nowhere
+    socket = None if writer is None else writer.get_extra_info("socket")
+    return -1 if socket is None else int(socket.fileno())
+
+
+def _tell_all() -> None:
+    for thing in list(_TOLD):
+        thing.forked()
+
+
+os.register_at_fork(after_in_child=_tell_all)

@@ -1,0 +1,192 @@
+"""The messages that a worker holds: kept while it lives, forgotten when acked, given to others when it has died.
+
+Each message is on lease. While the worker lives it begins the leases anew, however long a call takes; those that ran out
+are put back into their queues by any worker. After an outage of Redis everybody renews before anybody puts back.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from redis.exceptions import ResponseError
+
+from toolfleet_tasks import scripts
+from toolfleet_tasks.line import Line, LineLost
+
+log = structlog.get_logger(__name__)
+
+_LOOK_SECONDS = 0.01
+_PATIENCE_SECONDS = 1.0  # before acks are repeated that Redis cannot take just now
+_CHUNK = 500  # tags a command, so that no script holds Redis up
+_RENEWALS = 6  # a lease is begun anew so often within its time: some may fail
+_GRACE = 3  # after a connect, others have a third of a lease to renew theirs, before any is put back
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Where held messages stand in Redis, and for how long a lease runs."""
+
+    unacked: str
+    unacked_index: str
+    queue_prefix: str
+    bell_prefix: str
+    seconds: float
+
+
+class Leases:
+    """What this worker holds, by tag. Belongs to its loop's thread."""
+
+    def __init__(self, line: Line, store: Store, loop: asyncio.AbstractEventLoop) -> None:
+        self.store = store
+        self._line = line
+        self.loop = loop
+        self._held: set[str] = set()
+        self._expected: set[str] = set()  # a reserve was sent, and its reply is not there yet
+        self._acks: list[str] = []
+        self._unanswered: set[str] = set()  # acks that were sent
+        self._connected_at = time.monotonic()
+        self._task = loop.create_task(self._look_after(), name="toolfleet-leases")
+        line.on_connect.append(self._on_connect)
+
+    def expect(self, tags: Iterable[str]) -> None:
+        """Be ready to hold messages that Redis is about to reserve under some of these tags."""
+        self._expected.update(tags)
+
+    def hold(self, tags: Iterable[str], *, of: Iterable[str]) -> None:
+        """Hold the messages that were reserved; the other tags that were expected do not exist."""
+        self._expected.difference_update(of)
+        self._held.update(tags)
+
+    def drop(self, tag: str) -> None:
+        """Hold a message no longer; somebody else has seen to it."""
+        self._held.discard(tag)
+
+    @property
+    def held(self) -> frozenset[str]:
+        """The tags of all messages that were neither acked nor put back, and of those that Redis may have reserved."""
+        return frozenset(self._held | self._expected)
+
+    @property
+    def acked(self) -> frozenset[str]:
+        """Acked here, but Redis has not said yet that it knows."""
+        return frozenset(self._unanswered.union(self._acks))
+
+    def ack(self, tag: str) -> None:
+        """Forget a message for good, together with the others of this tick."""
+        self._held.discard(tag)
+        if not self._acks and not self.loop.is_closed():
+            self.loop.call_soon(self._flush)
+        self._acks.append(tag)
+
+    def put_back(self, tags: Iterable[str], *, begun: bool) -> None:
+        """Give messages to whoever is next; `begun` if a call may have been started already.
+
+        Once the line is closed they stay `held`, for the worker's end to settle.
+        """
+        mine = [tag for tag in tags if tag in self._held or tag in self._expected]
+        if mine and not self._line.is_closed:
+            self._held.difference_update(mine)
+            self._expected.difference_update(mine)
+            self.loop.create_task(self._put_back(mine, begun=begun))
+
+    def put_back_commands(self, tags: Iterable[str], *, begun: bool) -> list[tuple[str, ...]]:
+        """What puts messages back, as Redis commands: for a worker that ends, whose loop is closed by then."""
+        store = self.store
+        keys = ("2", store.unacked, store.unacked_index, store.queue_prefix, store.bell_prefix, "01"[begun])
+        return [("EVAL", scripts.PUT_BACK, *keys, *chunk) for chunk in _chunks(list(tags))]
+
+    def ack_commands(self, tags: Iterable[str]) -> list[tuple[str, ...]]:
+        """What forgets messages, as Redis commands."""
+        keys = ("2", self.store.unacked, self.store.unacked_index)
+        return [("EVAL", scripts.ACK, *keys, *chunk) for chunk in _chunks(list(tags))]
+
+    async def settled(self) -> None:
+        """Return when Redis knows of every ack."""
+        while self._acks or self._unanswered:  # noqa: ASYNC110 - once, at the end of a worker's life
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def close(self) -> None:
+        """Renew and restore no more."""
+        self._task.cancel()
+
+    async def _put_back(self, tags: list[str], *, begun: bool) -> None:
+        try:
+            for command in self.put_back_commands(tags, begun=begun):
+                await self._line.execute(*command)
+        except LineLost:  # closed
+            self._held.update(tags)
+        except ResponseError as exc:
+            log.warning("messages_not_put_back", messages=len(tags), error=str(exc))
+
+    def _flush(self) -> None:
+        tags, self._acks = self._acks, []
+        self._unanswered.update(tags)
+        for chunk in _chunks(tags):
+            self._send_acks(chunk)
+
+    def _send_acks(self, tags: list[str]) -> None:
+        (command,) = self.ack_commands(tags)
+        self._line.send(*command).add_done_callback(lambda reply: self._on_acked(tags, reply))
+
+    def _on_acked(self, tags: list[str], reply: "asyncio.Future[Any]") -> None:
+        error = None if reply.cancelled() else reply.exception()
+        if error is None:
+            self._unanswered.difference_update(tags)
+        elif isinstance(error, ResponseError):  # out of memory, or a replica: later, then
+            log.warning("acks_refused", messages=len(tags), error=str(error))
+            self.loop.call_later(_PATIENCE_SECONDS, self._send_acks, tags)
+        # Lost with the connection: `_on_connect` sends it again.
+
+    def _on_connect(self) -> None:
+        self._connected_at = time.monotonic()
+        for chunk in _chunks(list(self._unanswered)):
+            self._send_acks(chunk)
+        self._renew()
+
+    async def _look_after(self) -> None:
+        while True:
+            await asyncio.sleep(self.store.seconds / _RENEWALS)
+            self._renew()
+            if self._line.is_connected and time.monotonic() - self._connected_at > self.store.seconds / _GRACE:
+                try:
+                    await self._restore()
+                except (LineLost, ResponseError) as exc:
+                    log.warning("expired_leases_not_restored", error=str(exc))
+
+    def _renew(self) -> None:
+        for chunk in _chunks(list(self._held)):
+            self._send_renewal(chunk)
+
+    def _send_renewal(self, tags: list[str]) -> None:
+        reply = self._line.send("EVAL", scripts.RENEW, 1, self.store.unacked_index, *tags)
+        reply.add_done_callback(self._on_renewed)
+
+    def _on_renewed(self, reply: "asyncio.Future[Any]") -> None:
+        error = None if reply.cancelled() else reply.exception()
+        if error is not None:
+            if not isinstance(error, LineLost):
+                log.warning("leases_not_renewed", error=str(error))
+            return
+        lost = {tag.decode() for tag in reply.result()} & self._held
+        if lost:
+            # Their calls may run a second time elsewhere. They go on here: nobody else knows how far they are.
+            log.error("leases_lost", messages=len(lost))
+            self._held -= lost
+
+    async def _restore(self) -> None:
+        store = self.store
+        keys = (2, store.unacked, store.unacked_index, store.queue_prefix, store.bell_prefix)
+        seconds, microseconds = await self._line.send("TIME")
+        began_before = int(seconds) + int(microseconds) / 1e6 - store.seconds
+        restored = _CHUNK
+        while restored == _CHUNK:
+            restored = await self._line.send("EVAL", scripts.RESTORE, *keys, f"{began_before:.6f}", _CHUNK)
+            if restored:
+                log.warning("expired_leases_restored", messages=restored)
+
+
+def _chunks(tags: list[str]) -> list[list[str]]:
+    return [tags[start : start + _CHUNK] for start in range(0, len(tags), _CHUNK)]

@@ -1,0 +1,114 @@
+"""Publishing a call over a line: kombu's message without kombu, in one write with whatever else is sent."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.errors import NotPublished, PublishUnconfirmed
+from toolfleet_registry.keys import Keys
+from toolfleet_tasks import scripts
+from toolfleet_tasks.envelope import call_message, revocation_message, revocation_topic, sender
+from toolfleet_tasks.line import Line, LineLost
+from toolfleet_tasks.queues import Route
+
+log = structlog.get_logger(__name__)
+
+_REVOKE_SECONDS = 10.0  # for the line to come back, and Redis to answer
+
+
+class LinePublisher:
+    """Puts calls into their queues, each with one script. `line` goes to the broker's Redis, and its `database`."""
+
+    def __init__(self, line: Line, *, keys: Keys, database: int) -> None:
+        self._line = line
+        self._loop = asyncio.get_running_loop()
+        self._keys = keys
+        self._topic = keys.prefix + revocation_topic(database)
+        self._origin = sender()
+        self._revoked: list[str] = []
+
+    async def publish(self, call: PublishedCall, route: Route, *, seconds: float) -> None:
+        """Return when Redis has the call. Raises `NotPublished` or `PublishUnconfirmed`, in `seconds` at the latest.
+
+        Sent once: after a lost answer the message may be there, and a second one would be a second call.
+        """
+        await self.put(call_message(call, route, origin=self._origin), route.queue, seconds=seconds)
+
+    async def put(self, message: str, queue_name: str, *, seconds: float) -> None:
+        """Put any message into a queue, as `publish` does."""
+        if seconds <= 0:
+            raise NotPublished("no time is left")
+        give_up_at = self._loop.time() + seconds
+        queue, bell = self._keys.queue(queue_name), self._keys.bell(queue_name)
+        while True:
+            if not self._line.is_connected:
+                await self._connected(give_up_at)
+            try:
+                await self._send(give_up_at, "EVAL", scripts.PUBLISH, 2, queue, bell, message)
+            except LineLost as exc:
+                if exc.sent:
+                    raise PublishUnconfirmed(str(exc)) from exc
+            except TimeoutError as exc:
+                raise PublishUnconfirmed("no answer") from exc
+            except ResponseError as exc:  # memory is full, a replica, …: nothing was written
+                raise NotPublished(str(exc)) from exc
+            else:
+                return
+
+    async def revoke(self, call_id: str) -> None:
+        """Tell every worker to drop the call, or to interrupt it. Reaches only workers that are up; raises nothing."""
+        self._revoked.append(call_id)
+        if len(self._revoked) > 1:  # somebody else of this tick speaks for all
+            return
+        await asyncio.sleep(0)
+        call_ids, self._revoked = self._revoked, []
+        try:
+            await self._revoke(revocation_message(call_ids))
+        except (NotPublished, OSError, ResponseError) as exc:
+            log.warning("calls_not_revoked", call_ids=call_ids[:10], calls=len(call_ids), error=str(exc) or "no answer")
+
+    def close(self) -> None:
+        """The line belongs to somebody else."""
+
+    async def _revoke(self, message: str) -> None:
+        give_up_at = self._loop.time() + _REVOKE_SECONDS
+        while True:  # twice does no harm
+            if not self._line.is_connected:
+                await self._connected(give_up_at)
+            try:
+                await self._send(give_up_at, "PUBLISH", self._topic, message)
+            except LineLost:
+                continue
+            return
+
+    async def _connected(self, give_up_at: float) -> None:
+        try:
+            async with asyncio.timeout_at(give_up_at):
+                await self._line.connected()
+        except TimeoutError as exc:
+            raise NotPublished("Redis does not answer") from exc
+        except LineLost as exc:  # closed for good
+            raise NotPublished("the fleet was left") from exc
+
+    async def _send(self, give_up_at: float, *command: str | int) -> None:
+        """Send a command, and wait for its reply. Raises what `Line.send` does, or `TimeoutError`."""
+        reply = self._line.send(*command)
+        timer = self._loop.call_at(give_up_at, _expire, reply)  # cheaper than `asyncio.timeout`
+        try:
+            await reply
+        finally:
+            timer.cancel()
+
+
+def _expire(reply: "asyncio.Future[Any]") -> None:
+    if not reply.done():
+        reply.set_exception(TimeoutError())
+
+
+def database_of(connect: Callable[[], Any]) -> int:
+    """The number of the database to which a connection will be made."""
+    return int(connect().db or 0)

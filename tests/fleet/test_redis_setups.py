@@ -1,0 +1,150 @@
+"""A fleet on Redis as people run it: with a password, a restricted user, TLS, a socket, a database, sentinels."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from support.fleet import TestBed
+from support.module_server import ModuleServer
+from support.redis_setups import ACL, SETUPS, RedisSetup, behind_sentinels
+from toolfleet import Caller, Settings, ToolCall, ToolFleet
+from toolfleet_registry.keys import Keys
+from toolfleet_tasks.app import FleetApp, make_app
+
+ECHO = ToolCall(tool_name="owls.echo", arguments={"text": "hu"})
+BOTH = pytest.mark.parametrize("fast", [True, False], ids=["fast", "stock"])
+
+
+def bed_on(setup: RedisSetup, module: ModuleServer, folder: Path, *, fast: bool) -> TestBed:
+    logs = folder / "logs"
+    logs.mkdir()
+    more = {name: value for name, value in setup.settings.items() if name != "redis_url"}
+    return TestBed(setup.url, (module,), logs, {**more, "fast_transport": fast})
+
+
+@BOTH
+@pytest.mark.parametrize("name", SETUPS)
+async def test_a_call_goes_through(owls: ModuleServer, owner: Caller, tmp_path: Path, name: str, fast: bool) -> None:
+    """Worker and client reach it, leave only keys of the fleet's there, and no password in a log."""
+    if "TLS" in name and shutil.which("openssl") is None:
+        pytest.skip("makes its certificates with openssl, which is not installed")
+    (tmp_path / "redis").mkdir()
+    with SETUPS[name](tmp_path / "redis") as setup, setup.look:
+        bed = bed_on(setup, owls, tmp_path, fast=fast)
+        with bed.worker() as worker:
+            async with ToolFleet(settings=bed.settings) as fleet:
+                result = await fleet.call(ECHO, owner)
+                assert (result.success, result.result) == (True, {"text": "hu"})
+            assert "hoot" not in worker.said()
+        keys = Keys(bed.settings.key_prefix)
+        found: list[str] = list(setup.look.scan_iter())
+        assert any("celery-task-meta-" in key for key in found)
+        assert [key for key in found if keys.rule_of(key) is None] == []
+        # redis-py tells its name by CLIENT, which could end others' connections as well; it does without.
+        refused: list[dict[str, str]] = setup.look.acl_log()  # type: ignore[assignment] # synchronous here
+        assert {entry["object"] for entry in refused} <= {"client"}
+
+
+@BOTH
+async def test_the_fleet_follows_its_master(owls: ModuleServer, owner: Caller, tmp_path: Path, fast: bool) -> None:
+    """When the master is killed, worker and client find the new one by themselves, and go on as before."""
+    (tmp_path / "redis").mkdir()
+    with behind_sentinels(tmp_path / "redis") as setup, setup.look:
+        bed = bed_on(setup, owls, tmp_path, fast=fast)
+        with bed.worker() as worker:
+            async with ToolFleet(settings=bed.settings) as fleet:
+                assert (await fleet.call(ECHO, owner)).success
+                setup.servers["master"].kill()
+                async with asyncio.timeout(60):
+                    while not (await fleet.call(ECHO, owner, timeout=2)).success:
+                        pass
+                assert [result.error for result in await fleet.call_many([ECHO] * 20, owner)] == [None] * 20
+                assert worker.process.poll() is None
+            async with ToolFleet(settings=bed.settings) as newcomer:
+                assert (await newcomer.call(ECHO, owner)).success
+
+
+def app_on(**settings: object) -> FleetApp:
+    return make_app(Settings.model_validate(settings))
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("redis://h", "redis://h:6379/0"),
+        ("redis://u:p%2F@[::1]:1?db=3", "redis://u:p%2F@[::1]:1/3"),
+        ("rediss://:p@h:1/2?ssl_ca_certs=ca.pem", "rediss://:p@h:1/2"),  # TLS is a setting of its own there
+        ("unix:///r.sock", "redis+socket:///r.sock?virtual_host=0"),
+        ("unix://u:p@/run/r.sock?db=3", "redis+socket://u:p@/run/r.sock?virtual_host=3"),
+        ("sentinel://h", "sentinel://h:26379/0"),
+        ("sentinel://u:p%40@h:1,i/3", "sentinel://u:p%40@h:1/3;sentinel://u:p%40@i:26379/3"),  # each in full
+        ("sentinel://h:1/3?sentinel_password=x&ssl_cert_reqs=none", "sentinel://h:1/3"),
+    ],
+)
+def test_celery_gets_its_own_form_of_a_url(url: str, expected: str, fast: bool) -> None:
+    """Kombu and Celery's backend read the same from it."""
+    app = app_on(redis_url=url, sentinel_master="owl", fast_transport=fast)
+
+    assert app.conf.broker_url == expected
+    assert app.backend.url == expected.removeprefix("redis+")  # the part before the + chose a class
+
+
+@pytest.mark.parametrize("url", ["redis://h", "rediss://h", "unix:///r.sock?db=3", "sentinel://h,i,j"])
+@BOTH
+def test_every_connection_is_of_the_same_transport(url: str, fast: bool) -> None:
+    """Kombu's own choice, by the URL, would not be ours; and it chooses anew after each failure."""
+    connection = app_on(redis_url=url, sentinel_master="owl", fast_transport=fast).connection_for_write()
+    seen = set[str]()
+    for _ in range(4):
+        seen.add(connection.clone().get_transport_cls().__module__)
+        seen.add(connection.get_transport_cls().__module__)
+        connection.maybe_switch_next()
+
+    assert seen == {"toolfleet_tasks.transport" if fast else "kombu.transport.redis"}
+
+
+def test_celery_verifies_certificates() -> None:
+    """Where a URL says nothing of that, kombu would not verify, and Celery's backend would not start."""
+    conf = app_on(redis_url="rediss://h?ssl_ca_certs=ca.pem").conf
+    expected = {"ssl_cert_reqs": "required", "ssl_ca_certs": "ca.pem"}
+
+    assert (conf.broker_use_ssl, conf.redis_backend_use_ssl) == (expected, expected)
+    assert not app_on(redis_url="redis://h").conf.broker_use_ssl
+
+
+def test_celery_knows_the_master() -> None:
+    """And how to talk to a sentinel itself: with its own password, and without waiting long for one that is down."""
+    conf = app_on(redis_url="sentinel://:p@h?sentinel_password=eye", sentinel_master="owl").conf
+
+    for options in (conf.broker_transport_options, conf.result_backend_transport_options):
+        assert options["master_name"] == "owl"
+        assert options["sentinel_kwargs"]["password"] == "eye"
+        assert options["sentinel_kwargs"]["socket_timeout"] == 1
+
+
+def test_broker_and_backend_may_be_different_servers() -> None:
+    """Each gets what is its own."""
+    conf = app_on(redis_url="rediss://r", broker_url="sentinel://s", sentinel_master="owl", key_prefix="acme:").conf
+
+    assert conf.broker_transport_options["master_name"] == "owl"
+    assert "master_name" not in conf.result_backend_transport_options
+    assert (bool(conf.broker_use_ssl), bool(conf.redis_backend_use_ssl)) == (False, True)
+    assert conf.broker_transport_options["global_keyprefix"] == "acme:"
+    assert conf.result_backend_transport_options["global_keyprefix"] == "acme:"
+
+
+@pytest.mark.parametrize("prefix", ["", "acme:", "acme_", "acme-", "acme.", "acme", "1"])
+@BOTH
+def test_celery_stores_a_result_where_we_look_for_it(prefix: str, fast: bool) -> None:
+    """It puts a separator after a prefix that ends in none."""
+    app = app_on(redis_url="redis://h", key_prefix=prefix, fast_transport=fast)
+
+    assert app.backend.get_key_for_task("x").decode() == app.settings.keys.result("x")
+
+
+def test_the_readme_says_what_a_restricted_user_needs() -> None:
+    """It is what the user of these tests has."""
+    assert ACL in (Path(__file__).parents[2] / "README.md").read_text()

@@ -1,0 +1,33 @@
+"""A fleet whose calls wait in RabbitMQ and whose results come through Redis."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from support.fleet import TestBed
+from support.module_server import ModuleServer
+from support.rabbitmq import RabbitMq, is_installed, rabbitmq
+from toolfleet import ToolFleet
+from toolfleet_workers.redis_server import redis_server
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMq]:
+    if not is_installed():
+        pytest.skip("RabbitMQ is not installed: apt-get install --no-install-recommends rabbitmq-server")
+    with rabbitmq(tmp_path_factory.mktemp("rabbitmq")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def bed(broker: RabbitMq, owls: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
+    with redis_server(tmp_path_factory.mktemp("redis")) as url:
+        yield TestBed(url, (owls,), tmp_path_factory.mktemp("logs"), {"broker_url": broker.url})
+
+
+@pytest.fixture
+async def fleet(bed: TestBed, owls: ModuleServer) -> AsyncIterator[ToolFleet]:
+    """An agent's fleet without any worker."""
+    owls.forget()
+    async with ToolFleet(settings=bed.settings) as fleet:
+        yield fleet

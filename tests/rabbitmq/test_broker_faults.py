@@ -1,0 +1,137 @@
+"""RabbitMQ is ended, restarted or frozen: each call ends in one clear result, and nothing hangs."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from support.fleet import TestBed
+from support.module_server import ModuleServer
+from support.processes import next_line, python_program
+from support.rabbitmq import RabbitMq
+from support.waiting import wait_until
+from toolfleet import Caller, ToolCall, ToolFleet
+from toolfleet_workers.environment import environment_of
+
+ECHO = ToolCall(tool_name="owls.echo")
+NAP = ToolCall(tool_name="owls.nap", arguments={"seconds": 2})
+
+AGENT = """
+import asyncio, os, signal, sys
+from toolfleet import Caller, ToolCall, ToolFleet
+
+async def agent():
+    caller = Caller(permission="owner", allowed_modules="*")
+    call = ToolCall(tool_name="owls.echo")
+    async with ToolFleet() as fleet:
+        await asyncio.gather(*(fleet.submit(call, caller, timeout=1) for _ in range(8)))
+        os.kill(int(sys.argv[1]), signal.SIGSTOP)
+        results = await fleet.call_many([call] * 8, caller, timeout=1)
+    print(*{str(result.error_code) for result in results}, flush=True)
+
+asyncio.run(agent())
+"""
+
+
+@asynccontextmanager
+async def broker_down(broker: RabbitMq) -> AsyncGenerator[None]:
+    await asyncio.to_thread(broker.stop)
+    try:
+        yield
+    finally:
+        broker.start()
+        await asyncio.to_thread(broker.wait_until_ready)
+
+
+async def test_a_restart_loses_no_call(
+    bed: TestBed, fleet: ToolFleet, owner: Caller, owls: ModuleServer, broker: RabbitMq
+) -> None:
+    """Calls that wait and one that runs outlive a restart; meanwhile new ones are surely not sent, and later they are."""
+    with bed.worker(worker_concurrency=1) as worker:
+        handles = [await fleet.submit(NAP, owner, timeout=60), *[await fleet.submit(ECHO, owner) for _ in range(8)]]
+        await wait_until(lambda: owls.running, "the only slot is taken")
+        async with broker_down(broker):
+            refused = await fleet.call_many([ECHO] * 20, owner)
+        after = await fleet.call_many([ECHO] * 20, owner)
+        results = [await handle.result(60) for handle in handles]
+
+    assert {(result.error_code, result.effect_state, result.retryable) for result in refused} == {
+        ("internal", "none", True)
+    }
+    assert all("refused" in str(result.error) for result in refused)
+    assert [result.success for result in [*results, *after]] == [True] * 29, worker.said()
+    assert len(owls.calls("echo")) >= 28
+
+
+@pytest.mark.parametrize(
+    ("is_warm", "code", "effect"),
+    [
+        (True, "outcome_unknown", "unknown"),  # sent over a connection that stands, and nobody says that it came
+        (False, "internal", "none"),  # no connection came about
+    ],
+)
+async def test_a_frozen_broker_blocks_nobody(
+    bed: TestBed, fleet: ToolFleet, owner: Caller, broker: RabbitMq, is_warm: bool, code: str, effect: str
+) -> None:
+    """Calls end by their deadlines, and the agent's loop goes on ticking."""
+    if is_warm:
+        await fleet.submit(ECHO, owner, timeout=1)
+    with broker.frozen():
+        async with ticking() as gaps:
+            result = await asyncio.wait_for(fleet.call(ECHO, owner, timeout=3), 15)
+            many = await asyncio.wait_for(fleet.call_many([ECHO] * 50, owner, timeout=1), 15)
+
+    assert (result.error_code, result.effect_state) == (code, effect)
+    assert all(not one.success and one.error for one in many)
+    assert len(gaps) > 50
+    assert max(gaps) < 1
+
+
+@asynccontextmanager
+async def ticking() -> AsyncGenerator[list[float]]:
+    """How long the loop took from one tick of 10 ms to the next."""
+    gaps: list[float] = []
+
+    async def tick() -> None:
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0.01)
+            gaps.append(time.monotonic() - before)
+
+    ticker = asyncio.create_task(tick())
+    yield gaps
+    ticker.cancel()
+
+
+async def test_a_frozen_broker_lets_an_agents_process_end(bed: TestBed, broker: RabbitMq) -> None:
+    """No thread that waits for RabbitMQ outlives the agent for long."""
+    with python_program(AGENT, broker.pid, env=environment_of(bed.settings)) as agent:
+        try:
+            codes = await asyncio.to_thread(next_line, agent)
+            assert await asyncio.to_thread(agent.wait, 20) == 0
+        finally:
+            broker.thaw()
+
+    assert "outcome_unknown" in codes
+
+
+@pytest.mark.parametrize(
+    ("known", "wrong", "reason"),
+    [
+        ("guest:guest@", "guest:hunter2@", "ACCESS_REFUSED"),  # a wrong password
+        ("//", "/elsewhere", "not found"),  # a virtual host that there is not
+    ],
+)
+async def test_a_broker_that_turns_us_away_is_named(
+    bed: TestBed, owner: Caller, broker: RabbitMq, known: str, wrong: str, reason: str
+) -> None:
+    """The call's result says why it was not sent, and tells no password."""
+    head, _, tail = broker.url.rpartition(known)
+    async with ToolFleet(settings=bed.settings.model_copy(update={"broker_url": head + wrong + tail})) as fleet:
+        result = await asyncio.wait_for(fleet.call(ECHO, owner, timeout=15), 20)
+
+    assert (result.error_code, result.effect_state, result.retryable) == ("internal", "none", True)
+    assert reason in str(result.error)
+    assert "hunter2" not in str(result.error)

@@ -1,0 +1,78 @@
+"""Calls wait in RabbitMQ, their results come through Redis, and the agent notices no difference."""
+
+from collections.abc import Iterator
+
+import pytest
+from redis.asyncio import Redis
+
+from support.fleet import TestBed
+from support.module_server import ModuleServer
+from support.rabbitmq import RabbitMq
+from support.waiting import wait_until
+from support.worker_process import WorkerProcess
+from toolfleet import Caller, ToolCall, ToolFleet
+
+ECHO = ToolCall(tool_name="owls.echo", arguments={"text": "🦉"})
+LONG_NAP = ToolCall(tool_name="owls.nap_once", arguments={"seconds": 30})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def worker(bed: TestBed) -> Iterator[WorkerProcess]:
+    with bed.worker() as worker:
+        yield worker
+
+
+async def test_a_result_comes_back(fleet: ToolFleet, owner: Caller, bed: TestBed, broker: RabbitMq) -> None:
+    """The call has gone through RabbitMQ, where nothing is left of it, and never lay in Redis."""
+    result = await fleet.call(ECHO, owner)
+    async with Redis.from_url(bed.redis_url, decode_responses=True) as redis:
+        keys = [str(key) async for key in redis.scan_iter()]
+
+    assert (result.success, result.result, result.effect_state) == (True, {"text": "🦉"}, "done")
+    assert broker.waiting("tools.owls") == 0
+    assert not [key for key in keys if "tools.owls" in key or "unacked" in key or "_kombu" in key]
+
+
+async def test_calls_run_side_by_side(fleet: ToolFleet, owner: Caller, owls: ModuleServer) -> None:
+    """Many calls of one agent are in flight at once, and each is run once."""
+    naps = [ToolCall(tool_name="owls.nap", arguments={"seconds": 1, "number": number}) for number in range(200)]
+    results = await fleet.call_many(naps, owner)
+
+    assert all(result.success for result in results)
+    assert len(owls.calls("nap")) == 200
+    assert owls.most_running > 100
+
+
+@pytest.mark.parametrize(("method", "attempts"), [("fail", 2), ("fail_once", 1), ("turn_away", 2)])
+async def test_a_failed_attempt_is_retried_once(
+    fleet: ToolFleet, owner: Caller, owls: ModuleServer, method: str, attempts: int
+) -> None:
+    """The one retry goes through RabbitMQ, too, where it does no harm."""
+    result = await fleet.call(ToolCall(tool_name=f"owls.{method}"), owner)
+
+    assert not result.success
+    assert result.audit is not None
+    assert (len(owls.calls(method)), result.audit.attempts) == (attempts, attempts)
+
+
+async def test_a_running_call_can_be_cancelled(fleet: ToolFleet, owner: Caller, owls: ModuleServer) -> None:
+    """`cancel` reaches the worker through RabbitMQ; the module's request is interrupted, and the result says so."""
+    handle = await fleet.submit(LONG_NAP, owner)
+    await wait_until(lambda: owls.running, "the module has the call")
+    assert await handle.status() == "running"
+    await handle.cancel()
+    result = await handle.result(10)
+
+    assert (result.error_code, result.effect_state) == ("cancelled", "unknown")
+    await wait_until(lambda: owls.interrupted, "the module has seen the caller hang up")
+
+
+async def test_a_deadline_may_be_for_ever(fleet: ToolFleet, owner: Caller) -> None:
+    """RabbitMQ takes a message that shall live for years."""
+    assert (await fleet.call(ECHO, owner, timeout=float("inf"))).success
+
+
+def test_programs_without_a_loop_have_the_same(bed: TestBed, owner: Caller) -> None:
+    """`ToolFleet.sync()` works with RabbitMQ."""
+    with ToolFleet.sync(settings=bed.settings) as fleet:
+        assert fleet.call(ECHO, owner).success

@@ -1,0 +1,58 @@
+"""What becomes of calls that wait in RabbitMQ: they expire, are taken back, or get another worker."""
+
+import signal
+
+from support.fleet import TestBed, program
+from support.module_server import ModuleServer
+from support.waiting import wait_until
+from support.worker_process import READY
+from toolfleet import Caller, ToolCall, ToolFleet
+from toolfleet_workers.commands import worker_command
+
+ECHO = ToolCall(tool_name="owls.echo")
+NAP = ToolCall(tool_name="owls.nap", arguments={"seconds": 1.5})
+
+
+async def test_an_expired_call_is_never_begun(
+    bed: TestBed, fleet: ToolFleet, owner: Caller, owls: ModuleServer
+) -> None:
+    """A call that nobody takes ends at its deadline; a worker that comes later runs what has not expired, and only that."""
+    expired = await fleet.call(ECHO, owner, timeout=0.5)
+    waiting = await fleet.submit(ECHO, owner, timeout=60)
+    assert await waiting.status() == "queued"
+    with bed.worker():
+        assert (await waiting.result()).success
+
+    assert (expired.error_code, expired.effect_state, expired.retryable) == ("expired", "none", True)
+    assert len(owls.requests) == 1
+
+
+async def test_a_queued_call_can_be_cancelled(
+    bed: TestBed, fleet: ToolFleet, owner: Caller, owls: ModuleServer
+) -> None:
+    """A call that waits for a slot never begins once it is taken back."""
+    with bed.worker(worker_concurrency=1):
+        running = await fleet.submit(NAP, owner)
+        await wait_until(lambda: owls.running, "the only slot is taken")
+        queued = await fleet.submit(ECHO, owner)
+        await queued.cancel()
+
+        assert (await running.result(20)).success
+        assert (await queued.result(20)).error_code == "cancelled"
+    assert owls.calls("echo") == []
+
+
+async def test_a_killed_workers_calls_go_to_another(
+    bed: TestBed, fleet: ToolFleet, owner: Caller, owls: ModuleServer
+) -> None:
+    """RabbitMQ sees the connection end and delivers at once what the worker had: what ran, and what it had fetched."""
+    with bed.worker(worker_concurrency=2) as doomed:
+        handles = [await fleet.submit(NAP, owner, timeout=60) for _ in range(5)]
+        await wait_until(lambda: owls.running == 2, "the worker is busy")
+        with program(bed, [*worker_command("all"), "--hostname=second@%h"], "second", ready=READY):
+            doomed.send_signal(signal.SIGKILL)
+            results = [await handle.result(30) for handle in handles]
+
+    assert [result.success for result in results] == [True] * 5
+    assert len(owls.calls("nap")) <= 7
+    assert len({result.audit.worker for result in results if result.audit}) <= 2

@@ -1,0 +1,29 @@
+"""The fleet's own app in fast mode, with the tasks of `pool_app` instead of modules."""
+
+from celery import Task
+
+from support import pool_app
+from toolfleet_registry.settings import load_settings
+from toolfleet_tasks.app import make_app
+from toolfleet_tasks.bridge import bridged
+from toolfleet_workers import bootsteps
+
+
+@bridged
+async def swell(size: int) -> str:
+    """A result of that many bytes."""
+    return "x" * size
+
+
+@bridged
+async def deliveries(task: Task) -> bool:
+    """Whether the broker had given this call to a worker before."""
+    return bool(task.request.delivery_info.get("redelivered"))
+
+
+app = make_app(load_settings())
+app.runner = pool_app.Runner()  # type: ignore[assignment] # no call reaches it
+bootsteps.install(app)
+for function in (pool_app.fail, pool_app.leave, pool_app.sleep, pool_app.stubborn, swell):
+    app.task(name=f"pool.{function.__name__}")(function)
+app.task(name="pool.deliveries", bind=True)(deliveries)

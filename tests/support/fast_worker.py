@@ -1,0 +1,51 @@
+"""A worker process of `fast_app`, on a Redis to which things may happen, and the calls for it."""
+
+import json
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.pool_worker import QUEUE
+from support.redis_faults import FaultyRedis, faulty_redis
+from support.waiting import wait_until_sync
+from support.worker_process import Calls, WorkerProcess, worker_process
+
+STALL_SECONDS = 1
+
+
+@dataclass(frozen=True)
+class FastFleet:
+    """The worker's watchdog logs each second in which its loop stood still."""
+
+    redis: FaultyRedis
+    worker: WorkerProcess
+    calls: Calls
+
+    def start(self, number: int, task: str, *args: object, **options: object) -> list[str]:
+        """Calls that have started."""
+        ids = [self.calls.send(task, *args, **options) for _ in range(number)]
+        self.calls.wait_for({"STARTED"}, *ids)
+        return ids
+
+    def wait_until_settled(self) -> None:
+        """No message is held any more, and the loop has never stood still."""
+        wait_until_sync(lambda: self.calls.unacked() == 0, "all messages are acked")
+        assert "loop_stalled" not in self.worker.said()
+
+
+@contextmanager
+def fast_fleet(folder: Path) -> Generator[FastFleet]:
+    with faulty_redis(folder / "redis") as redis:
+        calls = Calls(redis.url, QUEUE)
+        env = {
+            "TOOLFLEET_REDIS_URL": redis.url,
+            "TOOLFLEET_MODULE_SERVICES": json.dumps({QUEUE.removeprefix("tools."): "http://127.0.0.1:9"}),
+            "TOOLFLEET_LOOP_STALL_SECONDS": str(STALL_SECONDS),
+        }
+        with worker_process("support.fast_app", "-c500", env=env, folder=folder) as worker:
+            try:
+                yield FastFleet(redis, worker, calls)
+            finally:
+                worker.show()
+                calls.close()

@@ -1,0 +1,44 @@
+"""Calls that are put into a fleet's queues without a client, so that what becomes of them can be watched in Redis."""
+
+import json
+import uuid
+from typing import Any
+
+from support.published_call import published
+from support.worker_process import Calls
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks import wire
+from toolfleet_tasks.app import make_app
+from toolfleet_tasks.envelope import TASK
+
+
+class FleetCalls(Calls):
+    """`Calls` of a fleet, by tool."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(str(settings.redis_url), "tools.owls")
+        self.app.close()
+        self.app = make_app(settings, stores_results=False)
+        self.app.conf.task_create_missing_queues = True
+
+    def call(self, method: str, *, queue: str = "tools.owls", countdown: float | None = None, **arguments: Any) -> str:
+        """Publish a call of one of the owls' tools; returns its id."""
+        call_id = str(uuid.uuid4())
+        call = published(
+            f"{queue.removeprefix('tools.')}.{method}",
+            call_id=call_id,
+            arguments=arguments,
+            effect="read",
+            limit_seconds=60,
+        )
+        limits = {"soft_time_limit": 61, "time_limit": 70}
+        self.app.send_task(TASK, [wire.dump(call)], queue=queue, task_id=call_id, countdown=countdown, **limits)
+        return call_id
+
+    def results(self, *call_ids: str, seconds: float = 20) -> list[dict[str, Any]]:
+        """What became of the calls, once all have ended."""
+        ends = self.wait(*call_ids, seconds=seconds)
+        return [json.loads(end["result"]) if end["status"] == "SUCCESS" else end for end in ends]
+
+    def succeeded(self, *call_ids: str, seconds: float = 20) -> list[bool]:
+        return [bool(result.get("success")) for result in self.results(*call_ids, seconds=seconds)]

@@ -1,0 +1,355 @@
+"""How a worker takes messages, and what becomes of those that are none."""
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from redis import Redis
+from structlog.testing import capture_logs
+
+from support.held_messages import KEYS, QUEUE, STORE, cut, message, open_leases, open_line, publish, stop_reading
+from support.waiting import wait_until
+from toolfleet_tasks import intake as intake_module
+from toolfleet_tasks.bridge import await_
+from toolfleet_tasks.intake import BATCH, Intake, Message, Quarantine
+from toolfleet_tasks.leases import Leases
+from toolfleet_tasks.line import Line
+
+OTHER = "tools.cats"
+
+
+@dataclass
+class Taker:
+    """Somebody who takes messages and never ends with one, until a test says so."""
+
+    slots: int = 1000
+    names: list[str] = field(default_factory=lambda: [QUEUE])
+    taken: list[Message] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
+    begin: Callable[[Message], object] = lambda _: None
+
+    @property
+    def ids(self) -> list[str]:
+        return [message["headers"]["id"] for message in self.taken]
+
+    @property
+    def tags(self) -> list[str]:
+        return [message["properties"]["delivery_tag"] for message in self.taken]
+
+    def queues(self) -> list[str]:
+        return self.names
+
+    def room(self) -> int:
+        return self.slots - len(self.taken)
+
+    def deliver(self, message: Message, queue: str) -> None:
+        assert queue in {QUEUE, OTHER}
+        self.taken.append(message)
+        self.begin(message)
+
+    def forget(self, tag: str) -> None:
+        self.forgotten.append(tag)
+        self.taken = [message for message in self.taken if message["properties"]["delivery_tag"] != tag]
+
+
+@dataclass
+class Worker:
+    taker: Taker
+    line: Line
+    bell: Line
+    leases: Leases
+    intake: Intake
+    running: asyncio.Task[None]
+
+
+@asynccontextmanager
+async def working(url: str, taker: Taker) -> AsyncGenerator[Worker]:
+    async with open_line(url) as line, open_line(url) as bell, open_leases(line) as leases:
+        quarantine = Quarantine(KEYS.quarantine, KEYS.quarantined)
+        intake = Intake(taker, line=line, bell=bell, leases=leases, quarantine=quarantine)
+        running = asyncio.create_task(intake.run())
+        yield Worker(taker, line, bell, leases, intake, running)
+        running.cancel()
+        await asyncio.wait([running], timeout=5)
+        assert running.done()
+
+
+@pytest.fixture
+def redis(redis_url: str) -> Iterator[Redis]:
+    with Redis.from_url(redis_url, decode_responses=True) as redis:
+        yield redis
+
+
+@pytest.fixture
+async def worker(redis_url: str) -> AsyncIterator[Worker]:
+    async with working(redis_url, Taker()) as worker:
+        yield worker
+
+
+def evals(redis: Redis) -> int:
+    stats: dict[str, Any] = redis.info("commandstats").get("cmdstat_eval", {})
+    return int(stats.get("calls", 0))
+
+
+def quarantined(redis: Redis) -> list[dict[str, Any]]:
+    return [json.loads(entry) for entry in redis.lrange(KEYS.quarantine, 0, -1)]
+
+
+async def test_everything_is_taken_in_order(worker: Worker, redis: Redis) -> None:
+    """What waits in the queue, also more than one turn takes, and what comes while the worker is asleep."""
+    publish(redis, *[message(f"{number}") for number in range(3 * BATCH)])
+    await wait_until(lambda: len(worker.taker.taken) == 3 * BATCH, "all are here")
+    publish(redis, message("late"))
+    await wait_until(lambda: "late" in worker.taker.ids, "it was woken")
+
+    assert worker.taker.ids == [*map(str, range(3 * BATCH)), "late"]
+    assert worker.leases.held == set(worker.taker.tags) == set(redis.hkeys(STORE.unacked))
+    assert redis.exists(QUEUE) == 0
+
+
+async def test_a_message_without_a_ring_is_found(worker: Worker, redis: Redis) -> None:
+    """Somebody who knows no bells pushes into the list: the worker looks by itself, once a second."""
+    await asyncio.sleep(0.1)
+    redis.lpush(QUEUE, message("silent"))
+    await wait_until(lambda: worker.taker.ids, "it was found", seconds=5)
+
+
+async def test_an_idle_worker_asks_rarely(worker: Worker, redis: Redis) -> None:
+    """Without messages there is about one question a second."""
+    before = evals(redis)
+    await asyncio.sleep(1.5)
+
+    assert evals(redis) - before <= 3
+
+
+async def test_room_is_respected(redis_url: str, redis: Redis) -> None:
+    """No more than there is room for; the rest follows as soon as there is more."""
+    async with working(redis_url, Taker(slots=3)) as worker:
+        publish(redis, *[message(f"{number}") for number in range(10)])
+        await wait_until(lambda: len(worker.taker.taken) == 3, "it is full")
+        before = evals(redis)
+        await asyncio.sleep(0.1)
+        assert (redis.llen(QUEUE), evals(redis)) == (7, before)
+        worker.taker.slots = 5
+        worker.intake.wake()
+        await wait_until(lambda: len(worker.taker.taken) == 5, "it has taken more")
+
+        assert redis.llen(QUEUE) == 5
+
+
+async def test_two_workers_share(redis_url: str, redis: Redis) -> None:
+    """Both are woken for one backlog, none takes all of it, and nothing arrives twice."""
+    async with working(redis_url, Taker(slots=60)) as one, working(redis_url, Taker(slots=60)) as two:
+        publish(redis, *[message(f"{number}") for number in range(100)])
+        await wait_until(lambda: len(one.taker.taken) + len(two.taker.taken) == 100, "all are taken")
+
+        assert len({*one.taker.ids, *two.taker.ids}) == 100
+        assert min(len(one.taker.taken), len(two.taker.taken)) >= 40
+
+
+async def test_a_new_queue_is_noticed(worker: Worker, redis: Redis) -> None:
+    """A queue that is consumed from now on, and one that is no longer."""
+    publish(redis, message("cat"), queue=OTHER)
+    worker.taker.names = [OTHER]
+    worker.intake.wake()
+    await wait_until(lambda: worker.taker.ids == ["cat"], "it was taken")
+    worker.taker.names = []
+    publish(redis, message("owl"))
+    await asyncio.sleep(0.1)
+
+    assert worker.taker.ids == ["cat"]
+
+
+async def test_a_lost_reserve_gives_its_messages_back_at_once(worker: Worker, redis: Redis) -> None:
+    """Redis has moved messages and its answer is lost: they are here a moment later, and count as never begun."""
+    await asyncio.sleep(0.05)
+    stop_reading(worker.line)
+    publish(redis, *[message(f"{number}") for number in range(5)])
+    await wait_until(lambda: redis.hlen(STORE.unacked) == 5, "Redis has moved them")
+    assert not worker.taker.taken
+    cut(worker.line)
+    await wait_until(lambda: len(worker.taker.taken) == 5, "they came once more", seconds=10)
+
+    assert sorted(worker.taker.ids) == [str(number) for number in range(5)]
+    assert not any("redelivered" in message["headers"] for message in worker.taker.taken)
+    assert worker.leases.held == set(redis.hkeys(STORE.unacked)) == set(worker.taker.tags)
+
+
+async def test_an_intake_that_ends_keeps_no_message(worker: Worker, redis: Redis) -> None:
+    """Cancelled between the reserve and its answer: the messages go back into their queue."""
+    await asyncio.sleep(0.05)
+    stop_reading(worker.line)
+    publish(redis, message("1"), message("2"))
+    await wait_until(lambda: redis.hlen(STORE.unacked), "Redis has moved them")
+    worker.running.cancel()
+    await asyncio.wait([worker.running])
+    transport: Any = worker.line._link._transport if worker.line._link else None
+    transport.resume_reading()
+    await wait_until(lambda: redis.llen(QUEUE) == 2, "they are back")
+
+    assert not worker.leases.held
+
+
+async def test_an_intake_that_ends_in_the_middle_gives_the_rest_back(worker: Worker, redis: Redis) -> None:
+    """Cancelled while Celery stores something for the second of three messages: that one and the third go back."""
+
+    def begin(message: Message) -> None:
+        if message["headers"]["id"] == "2":
+            worker.taker.taken.pop()
+            await_(asyncio.sleep(60))
+
+    worker.taker.begin = begin
+    publish(redis, message("1"), message("2"), message("3"))
+    await wait_until(lambda: len(worker.leases.held) == 3 and worker.taker.ids, "the second one waits")
+    await asyncio.sleep(0.05)
+    worker.running.cancel()
+    await wait_until(lambda: redis.llen(QUEUE) == 2, "two are back")
+
+    assert worker.taker.ids == ["1"]
+    assert worker.leases.held == set(worker.taker.tags)
+
+
+async def test_closed_lines_end_the_intake(worker: Worker) -> None:
+    """There is nothing to wait for then."""
+    await worker.line.aclose()
+    await worker.bell.aclose()
+    await asyncio.wait([worker.running], timeout=5)
+
+    assert worker.running.done()
+    assert worker.running.exception() is None
+
+
+@pytest.mark.parametrize("which", ["line", "bell"])
+async def test_a_cut_line_is_no_end(which: str, worker: Worker, redis: Redis) -> None:
+    """Messages that are published meanwhile arrive after the reconnect, each once."""
+    for turn in range(3):
+        cut(getattr(worker, which))
+        publish(redis, message(f"{turn}"))
+        await wait_until(lambda: len(worker.taker.taken) == turn + 1, "it has arrived", seconds=10)  # noqa: B023 - awaited
+
+    assert worker.taker.ids == ["0", "1", "2"]
+
+
+async def test_a_redis_that_refuses_is_asked_again(
+    worker: Worker, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script that fails is logged and costs nothing but time."""
+    monkeypatch.setattr(intake_module, "_PAUSE_SECONDS", 0.05)
+    redis.set(STORE.unacked, "of another type")
+    with capture_logs() as logs:
+        publish(redis, message("1"))
+        await wait_until(lambda: len(logs) > 2, "it was refused")
+    redis.delete(STORE.unacked)
+    await wait_until(lambda: worker.taker.ids == ["1"], "it has arrived")
+
+    assert {entry["event"] for entry in logs} == {"queues_not_read"}
+
+
+def _deep(levels: int) -> bytes:
+    return b'{"body": "", "headers": ' + b'{"a":' * levels + b"1" + b"}" * levels + b', "properties": {}}'
+
+
+GARBAGE = {
+    "nothing": b"",
+    "binary": bytes(range(256)) * 100,
+    "text": b"hello",
+    "nested": b"[" * 200_000,
+    "deep object": _deep(200_000),
+    "number": b"17",
+    "nan": b"NaN",
+    "null": b"null",
+    "list": b"[1, 2]",
+    "empty object": b"{}",
+    "python object": b'{"__type__": "datetime", "__value__": 17}',
+    "python object inside": message(headers={"task": {"__type__": "uuid", "__value__": "no"}, "id": "1"}),
+    "no body": message(body=None),
+    "body of another type": message(body=[1]),
+    "headers of another type": message(headers=[]),
+    "properties of another type": message(properties="x"),
+    "no task": message(headers={"id": "1"}),
+    "no id": message(headers={"task": "toolfleet.execute"}),
+    "id of another type": message(headers={"task": "toolfleet.execute", "id": 5}),
+    "limits of another type": message(headers={"task": "t", "id": "1", "timelimit": 5}),
+    "limits that are no times": message(headers={"task": "t", "id": "1", "timelimit": [float("nan"), 1]}),
+    "protocol 1": message(
+        headers={}, body=base64.b64encode(b'{"task": "toolfleet.execute", "id": "1", "args": []}').decode()
+    ),
+    "large": b'{"body": "' + b"x" * 5_000_000 + b'"}',
+}
+
+
+@pytest.mark.parametrize("kind", GARBAGE)
+async def test_garbage_goes_to_quarantine(kind: str, worker: Worker, redis: Redis) -> None:
+    """With a log line and a count; the messages before and after it run, and nothing is held for it."""
+    with capture_logs() as logs:
+        publish(redis, message("before"), GARBAGE[kind], message("after"))
+        await wait_until(
+            lambda: redis.llen(KEYS.quarantine) and set(worker.leases.held) == set(worker.taker.tags), "done"
+        )
+
+    (entry,) = quarantined(redis)
+    kept = GARBAGE[kind].decode(errors="backslashreplace")
+    assert worker.taker.ids == ["before", "after"]
+    assert (entry["queue"], entry["message"]) == (QUEUE, kept[: 2**18])
+    assert entry["reason"]
+    assert redis.get(KEYS.quarantined) == "1"
+    assert redis.hlen(STORE.unacked) == 2
+    (line,) = [line for line in logs if line["event"] == "message_quarantined"]
+    assert (line["queue"], line["so_far"], line["log_level"]) == (QUEUE, 1, "error")
+    assert len(line["message"]) <= 200
+
+
+async def test_a_message_that_celery_chokes_on_goes_to_quarantine(worker: Worker, redis: Redis) -> None:
+    """Whatever delivery raises; its room is free again."""
+
+    def begin(message: Message) -> None:
+        if message["headers"]["id"] == "bad":
+            raise AttributeError("no attribute")
+
+    worker.taker.begin = begin
+    publish(redis, message("before"), message("bad"), message("after"))
+    await wait_until(lambda: redis.llen(KEYS.quarantine), "it was set aside")
+
+    assert worker.taker.ids == ["before", "after"]
+    assert len(worker.taker.forgotten) == 1
+    assert quarantined(redis)[0]["reason"] == "AttributeError('no attribute')"
+
+
+async def test_odd_messages_that_celery_can_take_are_delivered(worker: Worker, redis: Redis) -> None:
+    """Without delivery information, with numbers that are no JSON, or with a flag of another kind."""
+    publish(
+        redis,
+        message("1", properties={}),
+        message("2", properties={"delivery_info": "x"}),
+        message("3", properties={"delivery_info": {}, "odd": float("nan")}),
+        message("4", redelivered="yes"),
+    )
+    await wait_until(lambda: len(worker.taker.taken) == 4, "all are here")
+
+    assert [taken["properties"]["delivery_info"]["routing_key"] for taken in worker.taker.taken] == [QUEUE] * 4
+    assert [taken["headers"].get("redelivered", False) for taken in worker.taker.taken] == [False] * 3 + [True]
+
+
+async def test_setting_aside_outlasts_an_outage(worker: Worker, redis: Redis) -> None:
+    """The message is held until Redis has put it into quarantine, and is there once."""
+    for number in range(5):
+        publish(redis, b"bad")
+        await wait_until(lambda: len(worker.leases.held) or redis.llen(KEYS.quarantine) > number, "it was taken")  # noqa: B023 - awaited
+        cut(worker.line)
+    await wait_until(lambda: not worker.leases.held and redis.llen(KEYS.quarantine) >= 5, "all are set aside")
+
+    assert redis.exists(STORE.unacked, QUEUE) == 0
+
+
+async def test_quarantine_is_bounded(worker: Worker, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps the last ones."""
+    monkeypatch.setattr(intake_module, "_QUARANTINED_AT_MOST", 3)
+    publish(redis, *[f"bad {number}".encode() for number in range(10)])
+    await wait_until(lambda: redis.get(KEYS.quarantined) == "10", "all were set aside")
+
+    assert [entry["message"] for entry in quarantined(redis)] == ["bad 9", "bad 8", "bad 7"]

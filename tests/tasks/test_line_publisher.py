@@ -1,0 +1,137 @@
+"""Publishing over a line: once, in time, and never more claimed than is known."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+from base64 import b64decode
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from redis.asyncio.client import PubSub
+
+from support.published_call import published
+from support.waiting import wait_until
+from toolfleet_registry.errors import NotPublished, PublishUnconfirmed
+from toolfleet_registry.keys import Keys
+from toolfleet_registry.redis_servers import connection_factory
+from toolfleet_tasks.line import Line
+from toolfleet_tasks.line_publisher import LinePublisher, database_of
+from toolfleet_tasks.queues import Route
+from toolfleet_workers.ports import free_port
+from toolfleet_workers.redis_server import redis_server
+
+ROUTE = Route("tools.owls", limit=30, soft_limit=31, hard_limit=40)
+
+
+@contextlib.asynccontextmanager
+async def publisher(url: str, prefix: str = "") -> AsyncGenerator[LinePublisher]:
+    connect = connection_factory(url)
+    line = Line(connect, name="test")
+    line.start()
+    yield LinePublisher(line, keys=Keys(prefix), database=database_of(connect))
+    await line.aclose()
+
+
+async def test_a_call_gets_into_its_queue_and_rings_the_bell(redis: Redis, redis_url: str) -> None:
+    """One message, one token; the publisher waits for the line to stand."""
+    async with publisher(redis_url) as ours:
+        for _ in range(2):
+            await ours.publish(published(), ROUTE, seconds=10)
+
+    assert await redis.llen("tools.owls") == 2
+    assert await redis.lrange("toolfleet:bell:tools.owls", 0, -1) == ["1"]
+
+
+async def test_a_prefix_stands_before_every_name(redis: Redis, redis_url: str) -> None:
+    """Queue, bell and the channel of revocations are those of the fleet with this prefix."""
+    async with publisher(redis_url, "p:") as ours, redis.pubsub() as ear:
+        await ear.psubscribe("*")
+        await ours.publish(published(), ROUTE, seconds=10)
+        await ours.revoke("c1")
+        heard = await next_message(ear)
+
+    assert heard["channel"] == "p:/0.celery.pidbox"
+    assert sorted(await redis.keys("*")) == ["p:toolfleet:bell:tools.owls", "p:tools.owls"]
+    await redis.flushall()
+
+
+async def test_without_redis_nothing_is_published() -> None:
+    """A line that never stood has sent nothing; and a revocation gives up quietly."""
+    async with publisher(f"redis://127.0.0.1:{free_port()}/0") as ours:
+        with pytest.raises(NotPublished, match="does not answer"):
+            await ours.publish(published(), ROUTE, seconds=0.2)
+
+
+async def test_without_time_nothing_is_published(redis: Redis, redis_url: str) -> None:
+    """A call whose deadline has passed does not leave."""
+    async with publisher(redis_url) as ours:
+        with pytest.raises(NotPublished):
+            await ours.publish(published(), ROUTE, seconds=0)
+
+    assert await redis.llen("tools.owls") == 0
+
+
+async def test_a_full_redis_says_why(redis: Redis, redis_url: str) -> None:
+    """An error of Redis's own: nothing was written."""
+    await redis.config_set("maxmemory", 1)
+    try:
+        async with publisher(redis_url) as ours:
+            with pytest.raises(NotPublished, match="OOM"):
+                await ours.publish(published(), ROUTE, seconds=10)
+    finally:
+        await redis.config_set("maxmemory", 0)
+
+    assert await redis.llen("tools.owls") == 0
+
+
+async def test_no_answer_in_time_confirms_nothing(tmp_path: Path) -> None:
+    """What was written to a frozen Redis may be there."""
+    with redis_server(tmp_path / "redis") as url:
+        async with Redis.from_url(url) as redis, publisher(url) as ours:
+            await ours.publish(published(), ROUTE, seconds=10)
+            pid = int((await redis.info("server"))["process_id"])
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                with pytest.raises(PublishUnconfirmed):
+                    await ours.publish(published(), ROUTE, seconds=0.2)
+            finally:
+                os.kill(pid, signal.SIGCONT)
+
+
+async def test_a_connection_lost_before_the_answer_confirms_nothing(redis: Redis, redis_url: str) -> None:
+    """Redis may have executed what it did not answer; it is not sent again."""
+    async with publisher(redis_url) as ours:
+        await ours.publish(published(), ROUTE, seconds=10)
+        await redis.client_pause(60_000, all=False)  # whatever may write
+        publishing = asyncio.create_task(ours.publish(published(), ROUTE, seconds=10))
+        await wait_until(lambda: ours._line._link and ours._line._link._pending, "the call is sent")
+        assert ours._line._link is not None
+        ours._line._link._transport.abort()
+        with pytest.raises(PublishUnconfirmed):
+            await publishing
+        await redis.client_unpause()
+
+
+async def test_revocations_of_one_tick_leave_together(redis: Redis, redis_url: str) -> None:
+    """A thousand callers who give up at once are one message to every worker."""
+    async with publisher(redis_url) as ours, redis.pubsub() as ear:
+        await ear.subscribe("/0.celery.pidbox")
+        await next_message(ear, kind="subscribe")
+        await asyncio.gather(*(ours.revoke(f"c{number}") for number in range(1000)))
+        heard = await next_message(ear)
+
+    order = json.loads(b64decode(json.loads(heard["data"])["body"]))
+    assert (order["method"], len(order["arguments"]["task_id"])) == ("revoke", 1000)
+
+
+async def next_message(ear: PubSub, *, kind: str = "message") -> dict[str, Any]:
+    async with asyncio.timeout(10):
+        while True:
+            heard: dict[str, Any] = await ear.get_message(timeout=1) or {}
+            if str(heard.get("type", "")).endswith(kind):
+                return heard

@@ -1,0 +1,112 @@
+"""The pool in a real worker whose Redis is frozen, killed or full just when calls end."""
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.fast_worker import FastFleet, fast_fleet
+from support.worker_process import exception_of
+
+CALLS = 100
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[FastFleet]:
+    with fast_fleet(tmp_path) as fleet:
+        yield fleet
+
+
+def statuses(fleet: FastFleet, ids: list[str]) -> set[str]:
+    return {str(meta["status"]) for meta in fleet.calls.wait(*ids)}
+
+
+def test_calls_that_end_while_redis_is_frozen(fleet: FastFleet) -> None:
+    """All results are stored when it answers again, each message is acked, and the loop has never stood still."""
+    ids = fleet.start(CALLS, "pool.sleep", 1)
+    with fleet.redis.frozen():
+        time.sleep(3)
+
+    assert statuses(fleet, ids) == {"SUCCESS"}
+    fleet.wait_until_settled()
+
+
+def test_calls_that_end_while_redis_restarts(fleet: FastFleet) -> None:
+    """Nothing is lost, and nothing runs twice."""
+    ids = fleet.start(CALLS, "pool.sleep", 1)
+    with fleet.redis.restarted():
+        time.sleep(2)
+
+    assert statuses(fleet, ids) == {"SUCCESS"}
+    fleet.wait_until_settled()
+    later = [fleet.calls.send("pool.deliveries") for _ in range(CALLS)]
+    assert [meta["result"] for meta in fleet.calls.wait(*later)] == [False] * CALLS
+
+
+def test_messages_are_acked_when_the_results_stand(fleet: FastFleet) -> None:
+    """A full Redis takes acks and no results: until there is room, every message is kept."""
+    ids = fleet.start(CALLS, "pool.sleep", 1)
+    with fleet.redis.full():
+        time.sleep(3)
+        assert {fleet.calls.status(call_id) for call_id in ids} == {"STARTED"}
+        assert fleet.calls.unacked() == CALLS
+
+    assert statuses(fleet, ids) == {"SUCCESS"}
+    fleet.wait_until_settled()
+
+
+def test_a_hard_limit_while_redis_is_frozen(fleet: FastFleet) -> None:
+    """The failures are stored and acked when it answers again; nothing stands still for them."""
+    ids = fleet.start(CALLS, "pool.sleep", 60, time_limit=1)
+    (stubborn,) = fleet.start(1, "pool.stubborn", time_limit=1)
+    with fleet.redis.frozen():
+        time.sleep(3)
+
+    ends = fleet.calls.wait(*ids, stubborn)
+    assert {(end["status"], exception_of(end)) for end in ends} == {("FAILURE", "TimeLimitExceeded")}
+    fleet.wait_until_settled()
+    assert fleet.calls.pool()["in-flight"] == 0
+
+
+def test_a_call_that_has_ended_in_time_is_a_success(fleet: FastFleet) -> None:
+    """Also if its hard limit passes while its result waits for Redis."""
+    ids = fleet.start(10, "pool.sleep", 0.5, time_limit=1.5)
+    with fleet.redis.frozen():
+        time.sleep(3)
+
+    assert statuses(fleet, ids) == {"SUCCESS"}
+    fleet.wait_until_settled()
+
+
+def test_a_worker_ends_although_redis_does_not_answer(fleet: FastFleet) -> None:
+    """SIGQUIT while results wait: it gives up within a bounded time, and the calls are delivered again."""
+    ids = fleet.start(CALLS, "pool.sleep", 0.5)
+    with fleet.redis.frozen():
+        time.sleep(1.5)
+        fleet.worker.send_signal(signal.SIGQUIT)
+        fleet.worker.wait(seconds=60)
+
+    assert {fleet.calls.status(call_id) for call_id in ids} <= {"STARTED", "SUCCESS"}
+
+
+def test_a_result_that_redis_refuses_ends_its_call(fleet: FastFleet) -> None:
+    """Too large for it: the call fails with a sentence that says so, its message is acked, and the others are stored."""
+    fleet.redis.look.config_set("proto-max-bulk-len", 2**20)
+    big = fleet.calls.send("pool.swell", 2 * 2**20)
+    ids = [fleet.calls.send("pool.sleep", 0.1) for _ in range(CALLS)]
+    (end,) = fleet.calls.wait(big, seconds=40)
+
+    assert (end["status"], exception_of(end)) == ("FAILURE", "ResultRefused")
+    assert "Redis refuses to store the result" in str(end["result"]["exc_message"])
+    assert statuses(fleet, ids) == {"SUCCESS"}
+    fleet.wait_until_settled()
+
+
+def test_what_the_tracer_does_not_catch_is_stored(fleet: FastFleet) -> None:
+    """`SystemExit` in a body counts as a lost worker, here as well."""
+    ends = fleet.calls.wait(fleet.calls.send("pool.leave"), fleet.calls.send("pool.fail"))
+
+    assert [exception_of(end) for end in ends] == ["WorkerLostError", "ValueError"]
+    fleet.wait_until_settled()

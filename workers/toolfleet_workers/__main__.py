@@ -1,0 +1,24 @@
+"""`python -m toolfleet_workers`: a worker, with the options of `celery worker`, and up in two thirds of the time.
+
+Celery's own command imports every other one first, and those of its plug-ins.
+"""
+
+import sys
+
+from celery.bin.base import CLIContext
+from celery.bin.worker import worker
+
+from toolfleet_registry.errors import SettingsError
+
+
+def main() -> None:
+    """Run a worker with the arguments of this process."""
+    try:
+        from toolfleet_workers.main import app  # noqa: PLC0415 - reads the settings
+    except SettingsError as exc:
+        sys.exit(str(exc))
+    worker.main(prog_name="python -m toolfleet_workers", obj=CLIContext(app=app, no_color=True, workdir=None))
+
+
+if __name__ == "__main__":
+    main()
