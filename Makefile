@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install redis-server demo test lint format lock up list-modules refresh-tools bench-install bench bench-short leak-check clean
+.PHONY: help install redis-server demo test lint format lock up list-modules refresh-tools bench-install bench bench-short proofs leak-check clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -57,6 +57,9 @@ list-modules: $(READY) ## What every module offers, and how old the news is
 
 refresh-tools: $(READY) ## Ask every module now
 	@$(BIN)/toolfleet modules refresh
+
+proofs: $(READY) ## The tests that take long: a Redis that is frozen, or half gone, for a while
+	@$(BIN)/pytest -q -m slow
 
 leak-check: $(READY) ## 100,000 calls of every kind leave nothing behind (about two minutes)
 	@LEAK_CHECK_CALLS=100000 $(BIN)/pytest -q tests/fleet/test_leaks.py

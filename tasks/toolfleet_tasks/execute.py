@@ -81,13 +81,13 @@ async def _retry(task: Task, call: PublishedCall, delay: float, result: ToolResu
 
 
 def _audit(task: Task, call: PublishedCall, started_at: float) -> Audit:
-    now = time.time()
+    now, request = time.time(), task.request
     return Audit(
         call_id=call.call_id,
         tool=call.tool_name,
         ts=now,
-        attempts=task.request.retries + 1,
+        attempts=request.retries + 1,
         queued_ms=round(max(started_at - call.published_at, 0) * 1000, 1),  # an agent's clock may be ahead of ours
         duration_ms=round((now - started_at) * 1000, 1),
-        worker=task.request.hostname,
+        worker=request.hostname,
     )

@@ -6,6 +6,7 @@ Nothing here blocks the loop, and nothing raises when Redis is away: it goes on 
 import asyncio
 import itertools
 import json
+from sys import intern
 import math
 import time
 import uuid
@@ -216,6 +217,8 @@ def read_message(item: bytes, queue: str, tag: str) -> Message:
     if message.pop("redelivered", False):
         headers["redelivered"] = info["redelivered"] = True
     properties["delivery_tag"] = tag
+    message["headers"] = {intern(name): value for name, value in headers.items()}
+    message["properties"] = {intern(name): value for name, value in properties.items()}
     return message
 
 

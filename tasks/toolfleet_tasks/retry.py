@@ -42,7 +42,8 @@ def settled(attempt: Attempt, effect: Effect | None, so_far: EffectState) -> Too
     """The attempt's result in the light of earlier ones: where these may have had an effect, it does not say `none`."""
     repeatable = attempt.result.retryable or is_repeatable(attempt, effect)
     if attempt.result.effect_state != "none" or so_far == "none":
-        return attempt.result.model_copy(update={"retryable": repeatable})
+        is_said = attempt.result.retryable == repeatable
+        return attempt.result if is_said else attempt.result.model_copy(update={"retryable": repeatable})
     harmless = repeatable and effect in {"read", "idempotent"}
     return attempt.result.model_copy(update={"effect_state": so_far, "retryable": harmless})
 

@@ -54,6 +54,7 @@ class FleetQoS(kombu_redis.QoS):
         if self.channel.dock is None:
             super().append(message, delivery_tag)  # type: ignore[no-untyped-call] # kombu is only partly typed
         else:
+            message._raw.pop("body")  # noqa: SLF001 - decoded by now; thousands of calls wait here with all that they have
             virtual.QoS.append(self, message, delivery_tag)
 
     def ack(self, delivery_tag: str) -> None:

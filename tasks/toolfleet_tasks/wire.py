@@ -11,14 +11,16 @@ from toolfleet_registry.contracts import Message
 
 M = TypeVar("M", bound=Message)
 
+# pydantic's own JSON would write null for NaN. The only things here that JSON does not have are sets of names.
+_encode = json.JSONEncoder(allow_nan=False, separators=(",", ":"), default=sorted).encode
+
 
 def dump(message: Message) -> str:
     """A message as ASCII JSON; a lone surrogate in somebody's text stays the escape that it came as.
 
     Raises `ValueError` for NaN and infinities, which are no JSON.
     """
-    # pydantic's own JSON would write null for NaN. The only things here that JSON does not have are sets of names.
-    return json.dumps(message.model_dump(exclude_defaults=True), allow_nan=False, separators=(",", ":"), default=sorted)
+    return _encode(message.model_dump(exclude_defaults=True))
 
 
 def load(kind: type[M], text: str) -> M:

@@ -329,48 +329,54 @@ def _with(bed: TestBed, module: ModuleServer) -> TestBed:
     return TestBed(bed.redis_url, (*bed.modules, module), bed.folder)
 
 
-def test_remote_control_works(bed: TestBed, calls: FleetCalls, owls: ModuleServer) -> None:
-    """Questions, revocation, queues, the pool's size, and the end: all by broadcast."""
-    control = calls.app.control
-    others = ModuleServer("others")
-    others.add("echo", owls.tools["owls.echo"])
-    with serve(others), _with(bed, others).worker(worker_concurrency=3) as worker:
+def test_questions_and_revocations_reach_a_worker(bed: TestBed, calls: FleetCalls, owls: ModuleServer) -> None:
+    """By broadcast: it answers, says what it runs, and interrupts that; at the end it is told to stop."""
+    with bed.worker() as worker:
         assert calls.ask("ping") == {"ok": "pong"}
         running = calls.call("nap", n=1, seconds=60)
         wait_until_sync(lambda: owls.running == 1, "it runs")
         assert [request["id"] for request in calls.ask("active")] == [running]
-        control.revoke(running, terminate=True)
+        calls.app.control.revoke(running, terminate=True)
         calls.wait_for({"REVOKED"}, running)
         wait_until_sync(lambda: owls.running == 0, "it was interrupted")
 
-        control.cancel_consumer("tools.others")
-        wait_until_sync(lambda: len(calls.ask("active_queues")) == 2, "it is consumed no more")
-        stays = calls.call("echo", queue="tools.others")
-        assert calls.succeeded(calls.call("echo")) == [True]
-        assert calls.status(stays) == "PENDING"
-        control.add_consumer("tools.others")
-        assert calls.succeeded(stays) == [True]
-        control.cancel_consumer("tools.others")
-        wait_until_sync(lambda: len(calls.ask("active_queues")) == 2, "it is consumed no more")
-        stays = calls.call("echo", queue="tools.others")
+        calls.app.control.broadcast("shutdown")
+        assert worker.wait() == 0
+        assert "Traceback" not in worker.said()
+    nothing_is_left(calls)
 
-        control.pool_grow(2)
+
+def test_queues_can_be_left_and_taken_up(bed: TestBed, calls: FleetCalls, owls: ModuleServer) -> None:
+    """A worker takes nothing out of a queue that it was told to leave, until it is told otherwise."""
+    control = calls.app.control
+    others = ModuleServer("others")
+    others.add("echo", owls.tools["owls.echo"])
+    with serve(others), _with(bed, others).worker():
+        for _ in range(2):
+            control.cancel_consumer("tools.others")
+            wait_until_sync(lambda: len(calls.ask("active_queues")) == 2, "it is consumed no more")
+            stays = calls.call("echo", queue="tools.others")
+            assert calls.succeeded(calls.call("echo")) == [True]
+            assert calls.status(stays) == "PENDING"
+            control.add_consumer("tools.others")
+            assert calls.succeeded(stays) == [True]
+    nothing_is_left(calls)
+
+
+def test_a_pool_can_grow_and_shrink(bed: TestBed, calls: FleetCalls, owls: ModuleServer) -> None:
+    """And takes no more messages than it has room for."""
+    with bed.worker(worker_concurrency=3):
+        assert calls.pool()["max-concurrency"] == 3
+        calls.app.control.pool_grow(2)
         naps = [calls.call("nap", n=n, seconds=1) for n in range(10, 15)]
         wait_until_sync(lambda: owls.running == 5, "all five run at once")
-        control.pool_shrink(4)
+        calls.app.control.pool_shrink(4)
         wait_until_sync(lambda: calls.pool()["max-concurrency"] == 1, "it has shrunk")
         assert all(calls.succeeded(*naps))
         owls.forget()
         naps = [calls.call("nap", n=n, seconds=0.2) for n in range(3)]
         assert all(calls.succeeded(*naps))
         assert owls.most_running == 1
-
-        assert calls.status(stays) == "PENDING"
-        control.broadcast("shutdown")
-        assert worker.wait() == 0
-        assert "Traceback" not in worker.said()
-    assert calls.redis.llen("tools.others") == 1
-    nothing_is_left(calls)
 
 
 def test_the_pool_can_scale_itself(bed: TestBed, calls: FleetCalls, owls: ModuleServer) -> None:

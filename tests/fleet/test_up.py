@@ -127,7 +127,7 @@ def test_a_second_one_is_refused(fleet: Up, below: Path) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ["main worker", "fast-"],
+        ["-m toolfleet_workers", "fast-"],
         ["redis-server"],
         ["uvicorn", "modules.research"],
     ],

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from kombu.connection import Connection
 from redis import Redis
+from structlog.testing import capture_logs
 
 from support.fast_worker import fast_fleet
 from support.redis_faults import faulty_redis
@@ -235,12 +236,10 @@ async def test_what_is_no_json_is_left_out(dispatcher: Any, ear: Ear) -> None:
     assert [event["uuid"] for event in ear.events()] == ["a", "c"]
 
 
-async def test_while_redis_is_away_the_latest_events_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_while_redis_is_away_the_latest_events_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to a bound, and nobody waits for it; how many were dropped is logged."""
     monkeypatch.setattr(events_module, "KEPT_AT_MOST", 10)
-    with faulty_redis(tmp_path / "redis") as redis:
+    with faulty_redis(tmp_path / "redis") as redis, capture_logs() as logs:
         async with dispatching(redis_url=redis.url) as dispatcher:
             line = lines.current().to(redis.url, master=None)  # type: ignore[union-attr] # started above
             await line.connected()
@@ -256,7 +255,7 @@ async def test_while_redis_is_away_the_latest_events_are_kept(
             ear.close()
 
     assert [event["uuid"] for event in ear.events()][-10:] == [str(number) for number in range(15, 25)]
-    assert "events_dropped" in capsys.readouterr().out
+    assert {"event": "events_dropped", "events": 15, "log_level": "warning"} in logs
 
 
 async def test_without_lines_it_is_the_stock_dispatcher(redis_url: str, ear: Ear) -> None:

@@ -105,13 +105,17 @@ class Job:
                 self._tell(assignment.done, outcome)
 
     def _start_timers(self) -> None:
+        """One at a time: hardly any call needs its second."""
         soft, hard = self._assignment.soft_limit, self._assignment.hard_limit
-        if soft:
+        if soft and (not hard or soft < hard):
             self._timers.append(self._loop.call_later(soft, self._on_soft_limit, soft))
-        if hard:
+        elif hard:
             self._timers.append(self._loop.call_later(hard, self._on_hard_limit, hard))
 
     def _on_soft_limit(self, seconds: float) -> None:
+        hard = self._assignment.hard_limit
+        if hard:
+            self._timers.append(self._loop.call_later(hard - seconds, self._on_hard_limit, hard))
         if not self._bridge.killed and self._bridge.limit(seconds):
             self._tell(self._assignment.timed_out, True, seconds)
 
