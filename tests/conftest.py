@@ -33,6 +33,12 @@ def _own_settings_only(tmp_path_factory: pytest.TempPathFactory) -> None:
             del os.environ[name]
 
 
+@pytest.fixture
+def fast_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fast transport, whatever the whole suite runs with: for tests of nothing else."""
+    monkeypatch.setenv("TOOLFLEET_FAST_TRANSPORT", "1")
+
+
 @pytest.fixture(scope="session")
 def redis_process_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with redis_server(tmp_path_factory.mktemp("redis")) as url:

@@ -112,7 +112,7 @@ class _OverTheLine:
     def _write(self: Any, line: Line, meta: dict[str, Any]) -> None:
         value, state = _encoded(meta), meta["status"]
         try:
-            await_(_stored(line, self._command(meta, value), size=len(value)))
+            _write_down(line, self._command(meta, value), size=len(value))
         except LineClosed:  # the worker ends; the message is not acked
             raise
         except (ResponseError, LineLost) as exc:
@@ -129,7 +129,7 @@ class _OverTheLine:
         short = {**meta, "status": states.FAILURE, "result": failure, "traceback": None}
         value = _encoded(short)
         try:
-            await_(_stored(line, self._command(short, value), size=len(value)))
+            _write_down(line, self._command(short, value), size=len(value))
         except (ResponseError, LineLost) as exc:  # somebody's key of another type stands there, perhaps
             log.error("result_lost", call_id=meta["task_id"], error=str(exc))  # noqa: TRY400 - as above
 
@@ -158,6 +158,14 @@ def _encoded(meta: dict[str, Any]) -> str:
         return _encode(meta)
     except Exception as exc:  # as in kombu: whatever a value's own way into JSON raises
         raise EncodeError(f"{exc}") from exc
+
+
+def _write_down(line: Line, command: tuple[Part, ...], *, size: int) -> None:
+    """As `_stored`, and in the usual case with no more than one future."""
+    try:
+        await_(line.send(*command))
+    except (ResponseError, LineLost):
+        await_(_stored(line, command, size=size))
 
 
 async def _stored(line: Line, command: tuple[Part, ...], *, size: int) -> None:

@@ -25,6 +25,12 @@ from toolfleet_registry.keys import Keys
 from toolfleet_workers.commands import worker_command
 from toolfleet_workers.redis_server import redis_server
 
+
+@pytest.fixture(autouse=True)
+def _in_fast_mode(fast_mode: None) -> None:
+    """Before all other fixtures."""
+
+
 KEYS = Keys()
 
 

@@ -12,6 +12,12 @@ from toolfleet_registry.keys import Keys
 from toolfleet_registry.runfile import RunFile
 from toolfleet_registry.settings import load_settings
 
+
+@pytest.fixture(autouse=True)
+def _in_fast_mode(fast_mode: None) -> None:
+    """Before all other fixtures."""
+
+
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
 

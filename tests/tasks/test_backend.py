@@ -24,6 +24,12 @@ from toolfleet_tasks.app import FleetApp, make_app
 from toolfleet_tasks.backend import ANNOUNCED_AT_MOST, FleetBackend, FleetSentinelBackend, ResultRefused
 from toolfleet_tasks.bridge import Bridge
 
+
+@pytest.fixture(autouse=True)
+def _in_fast_mode(fast_mode: None) -> None:
+    """Before all other fixtures."""
+
+
 T = TypeVar("T")
 CALLS = 100
 MEBIBYTE = 2**20

@@ -22,6 +22,12 @@ from toolfleet_tasks import events as events_module
 from toolfleet_tasks import lines
 from toolfleet_tasks.app import FleetApp, make_app
 
+
+@pytest.fixture(autouse=True)
+def _in_fast_mode(fast_mode: None) -> None:
+    """Before all other fixtures."""
+
+
 HOST = "owl@tree"
 
 

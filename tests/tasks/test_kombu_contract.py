@@ -36,6 +36,12 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks import transport
 from toolfleet_tasks.app import make_app
 
+
+@pytest.fixture(autouse=True)
+def _in_fast_mode(fast_mode: None) -> None:
+    """Before all other fixtures."""
+
+
 QUEUE = "tools.contract"
 FANOUT = "reply.contract.reply.celery.pidbox"  # a name that the tests' Redis may keep
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"

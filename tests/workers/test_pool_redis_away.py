@@ -10,6 +10,12 @@ import pytest
 from support.fast_worker import FastFleet, fast_fleet
 from support.worker_process import exception_of
 
+
+@pytest.fixture(autouse=True)
+def _in_fast_mode(fast_mode: None) -> None:
+    """Before all other fixtures."""
+
+
 CALLS = 100
 
 
