@@ -91,12 +91,11 @@ class Bridge(Generic[T]):
         self._task: asyncio.Task[Any] | None = None
         self._interrupt: BaseException | None = None
         self._bodies = 0
-        self._has_run = False
 
     @property
-    def is_recording(self) -> bool:
-        """Whether the task body has ended, and what is left is to record what it came to."""
-        return self._has_run and self._bodies == 0
+    def is_in_body(self) -> bool:
+        """Whether the task body runs now: before it, and after it, there is only something to record."""
+        return self._bodies > 0
 
     def __await__(self) -> Generator[Any, None, T]:
         self._task = asyncio.current_task()
@@ -149,7 +148,6 @@ class Bridge(Generic[T]):
             raise SoftTimeLimitExceeded(*exc.args).with_traceback(exc.__traceback__) from None
         finally:
             self._bodies -= 1
-            self._has_run = True
             if self.killed:
                 raise JobKilled from None
 

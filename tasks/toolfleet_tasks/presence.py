@@ -1,7 +1,7 @@
-"""All workers at one Redis use the same transport: one that is started otherwise ends with one sentence.
+"""All workers at one Redis use the same transport and lease: one that is started otherwise ends with one sentence.
 
 The stock transport takes a message for lost after a fixed time, and the fast one renews; each would have the other's calls
-run twice. A worker notes every few seconds that it lives, and in which mode.
+run twice, and so would two with different leases. A worker notes every few seconds that it lives, and in which mode.
 """
 
 import asyncio
@@ -30,15 +30,16 @@ class Presence:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._mode = "fast" if settings.is_fast else "stock"
+        self._mode = f"{'fast' if settings.is_fast else 'stock'}/{settings.lease_seconds}s"
+        url = settings.broker
+        self._url = url if url is not None and is_redis_url(url) else None
         self._worker = f"{socket.gethostname()}:{os.getpid()}"
 
     async def check_in(self) -> None:
         """Note that this worker lives. Raises `SettingsError` if others work in another mode, else redis-py's errors."""
-        url = self._settings.broker
-        if url is None or not is_redis_url(url):
+        if self._url is None:
             return
-        async with async_client(url, master=self._settings.sentinel_master) as redis:
+        async with async_client(self._url, master=self._settings.sentinel_master) as redis:
             await self._note(redis)
 
     async def keep(self) -> None:
@@ -55,11 +56,10 @@ class Presence:
 
     async def check_out(self) -> None:
         """Note that this worker has ended, so that one in another mode may come at once. Raises nothing."""
-        url = self._settings.broker
-        if url is None or not is_redis_url(url):
+        if self._url is None:
             return
         with contextlib.suppress(RedisError, OSError):  # the note expires by itself
-            async with async_client(url, master=self._settings.sentinel_master, timeout_seconds=1) as redis:
+            async with async_client(self._url, master=self._settings.sentinel_master, timeout_seconds=1) as redis:
                 await redis.zrem(self._settings.keys.modes, f"{self._mode} {self._worker}")
 
     async def _note(self, redis: Redis) -> None:
@@ -68,6 +68,7 @@ class Presence:
         if other is not None:
             mode, _, worker = other.decode().partition(" ")
             raise SettingsError(
-                f"The worker {worker} at this Redis uses the {mode} transport and this one the {self._mode} one: set "
-                "TOOLFLEET_FAST_TRANSPORT alike for the whole fleet, and stop those workers first to change it."
+                f"The worker {worker} at this Redis uses transport and lease {mode}, and this one {self._mode}: set "
+                "TOOLFLEET_FAST_TRANSPORT and TOOLFLEET_VISIBILITY_TIMEOUT alike for the whole fleet, and stop those "
+                "workers first to change them."
             )

@@ -74,10 +74,10 @@ class FleetQoS(kombu_redis.QoS):
         message = self._delivered.get(delivery_tag)
         self._let_go(delivery_tag)
         if requeue:
-            dock.leases.put_back([delivery_tag], begun=False)
+            dock.leases.put_back([delivery_tag], begun=True)
         elif message is not None:
             queue = message.delivery_info["routing_key"]
-            dock.intake.set_aside(delivery_tag, queue, _written_down(message._raw), "refused by the worker")  # noqa: SLF001
+            dock.intake.set_aside(delivery_tag, queue, _written_down(message), "refused by the worker")
 
     def restore_unacked_once(self, stderr: Any = None) -> None:
         """In a worker, leases outlive the channel: see `FleetChannel.close`."""
@@ -91,9 +91,10 @@ class FleetQoS(kombu_redis.QoS):
         self.channel.dock.intake.wake()
 
 
-def _written_down(message: dict[str, Any]) -> bytes:
+def _written_down(message: Any) -> bytes:
+    body = message.body.decode(errors="backslashreplace") if isinstance(message.body, bytes) else message.body
     try:
-        return str(dumps(message)).encode()
+        return str(dumps({**message._raw, "body": body})).encode()  # noqa: SLF001 - what was delivered
     except (RecursionError, TypeError, ValueError) as exc:  # it could be read, but only just
         return repr(exc).encode()
 

@@ -26,7 +26,7 @@ def test_a_worker_with_another_transport_does_not_start(own_bed: TestBed, *, fir
         assert worker.process.poll() is None
 
     assert refused.returncode == 1
-    assert "set TOOLFLEET_FAST_TRANSPORT alike for the whole fleet" in refused.stderr
+    assert "alike for the whole fleet" in refused.stderr
     assert "Traceback" not in refused.stderr
     with own_bed.worker(fast_transport=second):
         pass
@@ -46,10 +46,10 @@ def test_another_pool_is_refused_with_the_fast_transport(own_bed: TestBed) -> No
 def test_a_worker_that_meets_another_mode_later_ends(own_bed: TestBed) -> None:
     """Redis was away when both started, or was emptied since: within seconds the one that notices ends, and says why."""
     with own_bed.worker(fast_transport=True) as worker:
-        _note(own_bed.redis_url, "stock elsewhere:1")
+        _note(own_bed.redis_url, "stock/7200s elsewhere:1")
         wait_until_sync(lambda: worker.process.poll() is not None, "the worker has ended", seconds=20)
 
-        assert "set TOOLFLEET_FAST_TRANSPORT alike for the whole fleet" in worker.said()
+        assert "alike for the whole fleet" in worker.said()
         assert "Traceback" not in worker.said()
 
 

@@ -28,8 +28,16 @@ async def test_a_worker_of_another_mode_is_refused(fast: Settings, stock: Settin
     """In one sentence that names who is there, both modes and the setting."""
     await Presence(fast).check_in()
 
-    with pytest.raises(SettingsError, match=r"uses the fast transport and this one the stock one.*FAST_TRANSPORT"):
+    with pytest.raises(SettingsError, match=r"lease fast/60s, and this one stock/7200s: set TOOLFLEET_FAST_TRANSPORT"):
         await Presence(stock).check_in()
+
+
+async def test_a_worker_with_another_lease_is_refused(redis_url: str) -> None:
+    """It would put calls back that the others still run."""
+    await Presence(Settings(redis_url=redis_url, fast_transport=True)).check_in()
+
+    with pytest.raises(SettingsError, match="VISIBILITY_TIMEOUT alike"):
+        await Presence(Settings(redis_url=redis_url, fast_transport=True, visibility_timeout=5)).check_in()
 
 
 async def test_the_other_mode_may_come_when_the_last_worker_has_left(fast: Settings, stock: Settings) -> None:
@@ -48,7 +56,7 @@ async def test_a_worker_that_died_counts_for_twenty_seconds(fast: Settings, stoc
 
     await Presence(stock).check_in()
 
-    assert [note.split()[0] for note in await _notes(redis)] == ["stock"]
+    assert [note.split()[0] for note in await _notes(redis)] == ["stock/7200s"]
 
 
 async def test_notes_vanish_with_the_last_worker(fast: Settings, redis: Redis) -> None:

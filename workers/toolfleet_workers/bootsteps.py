@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import sys
+import threading
 from typing import Any
 
 import structlog
@@ -61,14 +62,15 @@ class Attendance(bootsteps.StartStopStep):  # type: ignore[misc] # Celery ships 
     def start(self, parent: Any) -> None:
         """Called by Celery when the pool has started. Ends the process if only our pool could renew its leases."""
         settings = getattr(parent.app, "settings", None) or load_settings()
-        if not isinstance(parent.pool, AsyncioPool):
-            if settings.is_fast:
-                raise SystemExit(
-                    "The fast transport needs the asyncio pool: leave -P out, or set TOOLFLEET_FAST_TRANSPORT=0."
-                )
-            return
         presence = Presence(settings)
-        self._keeping = parent.pool.pump.loop.create_task(_attend(presence), name="toolfleet-presence")
+        if isinstance(parent.pool, AsyncioPool):
+            self._keeping = parent.pool.pump.loop.create_task(_attend(presence), name="toolfleet-presence")
+        elif settings.is_fast:
+            raise SystemExit(
+                "The fast transport needs the asyncio pool: leave -P out, or set TOOLFLEET_FAST_TRANSPORT=0."
+            )
+        else:  # a pool without a loop
+            threading.Thread(target=asyncio.run, args=[_attend(presence)], name="presence", daemon=True).start()
         # After everything else: a worker that drains still lives.
         signals.worker_shutdown.connect(lambda **_: asyncio.run(presence.check_out()), weak=False)
 

@@ -120,8 +120,13 @@ class Job:
             self._tell(self._assignment.timed_out, True, seconds)
 
     def _on_hard_limit(self, seconds: float) -> None:
-        # A result that waits for Redis is no longer the body's fault, and worth more than a failure that waits as well.
-        if not self._bridge.killed and not self._bridge.is_recording:
+        if self._bridge.killed:
+            return
+        if not self._bridge.is_in_body:
+            # It waits for Redis: for the word that it may begin, or with a result, which is worth more than a failure
+            # that would wait as well.
+            self._timers.append(self._loop.call_later(seconds, self._on_hard_limit, seconds))
+        else:
             self._bridge.killed = True
             self._ending = self._loop.create_task(self._end_at_hard_limit(seconds))
             self._cancel()
