@@ -156,12 +156,10 @@ def _broker(settings: Settings) -> dict[str, Any]:
         conf["broker_use_ssl"] = tls_options(settings.broker) or False
         conf["broker_transport_options"] = {
             **_shared(settings.broker, settings),
-            # The fast transport makes asyncio connections of its own: where to.
-            "fleet_url": settings.broker,
-            "fleet_master": settings.sentinel_master,
-            # Judged by whichever worker sweeps, so one value everywhere, and longer than the longest call.
+            # Judged by whichever worker sweeps, so one value everywhere. Fast workers renew; for stock ones it is longer
+            # than the longest call.
             "visibility_timeout": settings.lease_seconds,
-            # The default looks for lost messages about every 100 s.
+            # The stock transport looks for lost messages about every 100 s by default.
             "unacked_restore_interval": 10,
             "unacked_restore_throttle": 1,
             # The default waits for ever on a half-open connection.

@@ -6,6 +6,7 @@ knows no connection errors: the call waits until Redis has answered, however lon
 
 import asyncio
 import functools
+import re
 import threading
 from datetime import UTC, datetime
 from typing import Any
@@ -20,6 +21,7 @@ from redis.exceptions import ResponseError
 
 from toolfleet_tasks import lines, scripts
 from toolfleet_tasks.bridge import Bridge, await_, in_bridge
+from toolfleet_tasks.inbox import STORED
 from toolfleet_tasks.line import Line, LineClosed, LineLost, Part
 from toolfleet_tasks.lines import Lines
 
@@ -27,13 +29,13 @@ log = structlog.get_logger(__name__)
 
 ANNOUNCED_AT_MOST = 256 * 1024
 """Bytes: a result over that is announced by its id only, as `STORED`, so that one connection never chokes on others' results."""
-STORED = "STORED"
 
 _encode = JSONEncoder().encode
 # Redis closes the connection on a value that it finds too large, often before its answer has come. No server can be
 # made to refuse one of a mebibyte; a larger one that is lost so often with its connection is taken for the cause.
 _HEAVY, _LOSSES = 2**20, 3
 _FORBIDDEN = ("NOPERM", "can't run this command")
+_STATUS, _STATUS_ENDS = re.compile(r'\{"status": "([A-Z]+)"'), 40
 _REPAIR_SECONDS = 5.0  # between attempts while the user of Redis lacks a right: somebody will notice and repair it
 
 
@@ -84,6 +86,16 @@ class _OverTheLine:
             return stock
         found: bytes | None = await_(self._line_of(here).execute("GET", key))
         return found
+
+    def get_state(self: Any, task_id: str) -> str:
+        """As the stock backend, in a call without the result: remote control asks for it, whatever its size."""
+        here = lines.current() if in_bridge() else None
+        if here is None:
+            stock: str = super().get_state(task_id)  # type: ignore[misc] # as above
+            return stock
+        start: bytes = await_(self._line_of(here).execute("GETRANGE", self.get_key_for_task(task_id), 0, _STATUS_ENDS))
+        found = _STATUS.match(start.decode(errors="replace"))
+        return found[1] if found else states.PENDING
 
     def _get_result_meta(
         self: Any, result: Any, state: str, traceback: str | None, request: Any, **kwargs: Any

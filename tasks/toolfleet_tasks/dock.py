@@ -1,6 +1,6 @@
 """A channel's place at the worker's lines: what it consumes comes in here."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -24,19 +24,17 @@ class Dock:
         self._channel = channel
         self._lines = workers_lines
         self._is_closed = False
-        options = channel.connection.client.transport_options
-        url, master = options["fleet_url"], options.get("fleet_master")
         keys = Keys(channel.global_keyprefix)
-        line = workers_lines.to(url, master=master)
-        self.leases = _leases_of(workers_lines, url, lambda: Leases(line, _store(channel, keys), workers_lines.loop))
+        line = workers_lines.to_broker()
+        self.leases = _leases_of(workers_lines, lambda: Leases(line, _store(channel, keys), workers_lines.loop))
         self.intake = Intake(
             self,
             line=line,
-            bell=workers_lines.to(url, master=master, purpose="bell"),
+            bell=workers_lines.to_broker("bell"),
             leases=self.leases,
             quarantine=Quarantine(keys.quarantine, keys.quarantined),
         )
-        self.broadcasts = Broadcasts(self, line=line, prefix=keys.prefix)
+        self.broadcasts = Broadcasts(self, line=workers_lines.to_broker("broadcasts"), prefix=keys.prefix)
         workers_lines.listeners.append(self.broadcasts.take)
         self._tasks = [
             workers_lines.loop.create_task(self.intake.run(), name="toolfleet-intake"),
@@ -101,15 +99,15 @@ class Dock:
             client.execute_command(*command)
 
 
-_LEASES: WeakKeyDictionary[Lines, dict[str, Leases]] = WeakKeyDictionary()  # they outlive channels and connections
+_LEASES: WeakKeyDictionary[Lines, Leases] = WeakKeyDictionary()  # they outlive channels and connections
 
 
-def _leases_of(workers_lines: Lines, url: str, make: Any) -> Leases:
-    by_url = _LEASES.setdefault(workers_lines, {})
-    if url not in by_url:
-        by_url[url] = make()
-        workers_lines.settle.append(by_url[url].settled)
-    return by_url[url]
+def _leases_of(workers_lines: Lines, make: Callable[[], Leases]) -> Leases:
+    leases = _LEASES.get(workers_lines)
+    if leases is None:
+        leases = _LEASES[workers_lines] = make()
+        workers_lines.settle.append(leases.settled)
+    return leases
 
 
 def _store(channel: Any, keys: Keys) -> Store:

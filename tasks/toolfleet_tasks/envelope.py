@@ -10,6 +10,7 @@ import uuid
 from base64 import b64encode
 from collections.abc import Iterable
 from json.encoder import encode_basestring_ascii as _quoted
+from typing import Any
 
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_tasks import wire
@@ -39,7 +40,7 @@ def call_message(
         f'{{"body":"{_body(wire.dump(call))}","content-encoding":"utf-8","content-type":"application/json",'
         f'"headers":{{"lang":"py","task":"{TASK}","id":{call_id},"shadow":{_quoted(call.tool_name)},'
         f'"eta":{"null" if eta is None else _quoted(eta)},"expires":null,"group":null,"group_index":null,'
-        f'"retries":{retries},"timelimit":[{route.hard_limit!r},{route.soft_limit!r}],"root_id":{call_id},'
+        f'"retries":{retries},"timelimit":[{_limit(route.hard_limit)},{_limit(route.soft_limit)}],"root_id":{call_id},'
         f'"parent_id":null,"argsrepr":{args},"kwargsrepr":"{{}}","origin":{_quoted(origin)},"ignore_result":null,'
         f'"replaced_task_nesting":0,"stamped_headers":null,"stamps":{{}}}},'
         f'"properties":{{"correlation_id":{call_id},"reply_to":{_quoted(reply_to)},"delivery_mode":2,'
@@ -53,11 +54,16 @@ def args_shown(call: PublishedCall) -> str:
     return f"({', '.join(f'{name}=…' for name in sorted(call.arguments))})"
 
 
+def revocation(call_ids: Iterable[str]) -> dict[str, Any]:
+    """The arguments of Celery's order `revoke`: every worker drops these calls, or interrupts them."""
+    return {"task_id": list(call_ids), "terminate": True, "signal": "SIGTERM"}
+
+
 def revocation_message(call_ids: Iterable[str]) -> str:
-    """The order to every worker to drop these calls, or to interrupt them."""
+    """The order `revocation` as a message."""
     order = {
         "method": "revoke",
-        "arguments": {"task_id": list(call_ids), "terminate": True, "signal": "SIGTERM"},
+        "arguments": revocation(call_ids),
         "destination": None,
         "pattern": None,
         "matcher": None,
@@ -86,6 +92,10 @@ def revocation_topic(database: int) -> str:
 # Straight into the queue. With a name, kombu would look for bindings when it puts a lost message back.
 _EXCHANGE = ""
 _NO_MORE = ', {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
+
+
+def _limit(seconds: float | None) -> str:
+    return "null" if seconds is None else repr(seconds)
 
 
 def _body(message: str) -> str:

@@ -47,18 +47,21 @@ class Sockets:
 
         return make
 
-    def cut(self) -> None:
+    def cut(self) -> bool:
         """Let go of the sockets without a word to Redis, to a loop or to a process that has them, too.
 
-        Their numbers stay taken, so that whatever still knows them does no harm.
+        Their numbers stay taken, so that whatever still knows them does no harm. Returns whether there were any.
         """
+        numbers = [number for connection in list(self._connections) if (number := _number_of(connection)) >= 0]
+        if not numbers:
+            return False
         nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         try:
-            for connection in list(self._connections):
-                if (number := _number_of(connection)) >= 0:
-                    os.dup2(nothing, number, inheritable=False)
+            for number in numbers:
+                os.dup2(nothing, number, inheritable=False)
         finally:
             os.close(nothing)
+        return True
 
     def forked(self) -> None:
         """As `Forked`."""

@@ -6,13 +6,13 @@ Nothing here blocks the loop, and nothing raises when Redis is away: it goes on 
 import asyncio
 import itertools
 import json
-from sys import intern
 import math
 import time
 import uuid
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from sys import intern
 from typing import Any, Protocol
 
 import structlog
@@ -84,8 +84,8 @@ class Intake:
         """Take messages until cancelled, or until a line is closed."""
         may_hold = True  # whether a queue may hold something that no bell would tell of
         while True:
-            queues = await self._room_and_queues()
             try:
+                queues = await self._room_and_queues()
                 if not may_hold:
                     await self._wait_for_bell(queues)
                 may_hold = await self._take()
@@ -97,9 +97,16 @@ class Intake:
                 may_hold = True
                 log.warning("queues_not_read", error=str(exc))
                 await asyncio.sleep(_PAUSE_SECONDS)
+            except Exception:  # a worker that lives and takes nothing would go unnoticed
+                may_hold = True
+                log.exception("queues_not_read")
+                await asyncio.sleep(_PAUSE_SECONDS)
 
     def set_aside(self, tag: str, queue: str, item: bytes, reason: str) -> None:
-        """Take a held message out of the way, for an operator to look at. It is held until Redis has done so."""
+        """Take a held message out of the way, for an operator to look at. It is held until Redis has done so.
+
+        One that Redis does not take stays held: it is put back at the worker's end, for the next one to try.
+        """
         task = self._leases.loop.create_task(self._move(tag, queue, item, reason))
         self._set_asides.add(task)
         task.add_done_callback(self._set_asides.discard)
@@ -217,6 +224,7 @@ def read_message(item: bytes, queue: str, tag: str) -> Message:
     if message.pop("redelivered", False):
         headers["redelivered"] = info["redelivered"] = True
     properties["delivery_tag"] = tag
+    # Thousands of calls wait with these names.
     message["headers"] = {intern(name): value for name, value in headers.items()}
     message["properties"] = {intern(name): value for name, value in properties.items()}
     return message

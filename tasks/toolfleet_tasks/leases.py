@@ -1,7 +1,8 @@
 """The messages that a worker holds: kept while it lives, forgotten when acked, given to others when it has died.
 
 Each message is on lease. While the worker lives it begins the leases anew, however long a call takes; those that ran out
-are put back into their queues by any worker. After an outage of Redis everybody renews before anybody puts back.
+are put back into their queues by any worker. After an outage of Redis everybody renews before anybody puts back; a Redis
+that takes no writes is away, too.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ _LOOK_SECONDS = 0.01
 _PATIENCE_SECONDS = 1.0  # before acks are repeated that Redis cannot take just now
 _CHUNK = 500  # tags a command, so that no script holds Redis up
 _RENEWALS = 6  # a lease is begun anew so often within its time: some may fail
-_GRACE = 3  # after a connect, others have a third of a lease to renew theirs, before any is put back
+_GRACE = 3  # after an outage, others have a third of a lease to renew theirs, before any is put back
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,9 @@ class Leases:
         self._expected: set[str] = set()  # a reserve was sent, and its reply is not there yet
         self._acks: list[str] = []
         self._unanswered: set[str] = set()  # acks that were sent
-        self._connected_at = time.monotonic()
+        self._put_backs: set[asyncio.Task[None]] = set()
+        self._is_refused = False  # as of the last renewal that Redis answered
+        self._well_since = time.monotonic()  # connected, and renewals are taken
         self._task = loop.create_task(self._look_after(), name="toolfleet-leases")
         line.on_connect.append(self._on_connect)
 
@@ -90,7 +93,9 @@ class Leases:
         if mine and not self._line.is_closed:
             self._held.difference_update(mine)
             self._expected.difference_update(mine)
-            self.loop.create_task(self._put_back(mine, begun=begun))
+            task = self.loop.create_task(self._put_back(mine, begun=begun))
+            self._put_backs.add(task)
+            task.add_done_callback(self._put_backs.discard)
 
     def put_back_commands(self, tags: Iterable[str], *, begun: bool) -> list[tuple[str, ...]]:
         """What puts messages back, as Redis commands: for a worker that ends, whose loop is closed by then."""
@@ -104,8 +109,8 @@ class Leases:
         return [("EVAL", scripts.ACK, *keys, *chunk) for chunk in _chunks(list(tags))]
 
     async def settled(self) -> None:
-        """Return when Redis knows of every ack."""
-        while self._acks or self._unanswered:  # noqa: ASYNC110 - once, at the end of a worker's life
+        """Return when Redis knows of every ack, and of everything that was put back."""
+        while self._acks or self._unanswered or self._put_backs:  # noqa: ASYNC110 - once, at the end of a worker's life
             await asyncio.sleep(_LOOK_SECONDS)
 
     def close(self) -> None:
@@ -141,7 +146,7 @@ class Leases:
         # Lost with the connection: `_on_connect` sends it again.
 
     def _on_connect(self) -> None:
-        self._connected_at = time.monotonic()
+        self._well_since = time.monotonic()
         for chunk in _chunks(list(self._unanswered)):
             self._send_acks(chunk)
         self._renew()
@@ -149,15 +154,18 @@ class Leases:
     async def _look_after(self) -> None:
         while True:
             await asyncio.sleep(self.store.seconds / _RENEWALS)
-            self._renew()
-            if self._line.is_connected and time.monotonic() - self._connected_at > self.store.seconds / _GRACE:
-                try:
+            try:
+                self._renew()
+                if self._line.is_connected:
                     await self._restore()
-                except (LineLost, ResponseError) as exc:
-                    log.warning("expired_leases_not_restored", error=str(exc))
+            except (LineLost, ResponseError) as exc:
+                log.warning("expired_leases_not_restored", error=str(exc))
+            except Exception:  # without this loop all leases would run out
+                log.exception("leases_not_looked_after")
 
     def _renew(self) -> None:
-        for chunk in _chunks(list(self._held)):
+        """Also with nothing held: whether Redis takes writes must be known to whoever might restore."""
+        for chunk in _chunks(list(self._held)) or [[]]:
             self._send_renewal(chunk)
 
     def _send_renewal(self, tags: list[str]) -> None:
@@ -168,8 +176,12 @@ class Leases:
         error = None if reply.cancelled() else reply.exception()
         if error is not None:
             if not isinstance(error, LineLost):
+                self._is_refused = True
                 log.warning("leases_not_renewed", error=str(error))
             return
+        if self._is_refused:
+            self._is_refused = False
+            self._well_since = time.monotonic()
         lost = {tag.decode() for tag in reply.result()} & self._held
         if lost:
             # Their calls may run a second time elsewhere. They go on here: nobody else knows how far they are.
@@ -180,12 +192,18 @@ class Leases:
         store = self.store
         keys = (2, store.unacked, store.unacked_index, store.queue_prefix, store.bell_prefix)
         seconds, microseconds = await self._line.send("TIME")
-        began_before = int(seconds) + int(microseconds) / 1e6 - store.seconds
-        restored = _CHUNK
-        while restored == _CHUNK:
-            restored = await self._line.send("EVAL", scripts.RESTORE, *keys, f"{began_before:.6f}", _CHUNK)
+        # Only now, for the answers to this look's renewals are here as well.
+        if self._is_refused or time.monotonic() - self._well_since <= store.seconds / _GRACE:
+            return
+        now = int(seconds) + int(microseconds) / 1e6
+        arguments = (f"{now - store.seconds:.6f}", _CHUNK, f"{now:.6f}")
+        expired = _CHUNK
+        while expired == _CHUNK:
+            expired, restored, stuck = await self._line.send("EVAL", scripts.RESTORE, *keys, *arguments)
             if restored:
                 log.warning("expired_leases_restored", messages=restored)
+            if stuck:
+                log.error("expired_leases_stuck", messages=stuck)
 
 
 def _chunks(tags: list[str]) -> list[list[str]]:

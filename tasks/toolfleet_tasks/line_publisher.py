@@ -62,10 +62,11 @@ class LinePublisher:
     async def revoke(self, call_id: str) -> None:
         """Tell every worker to drop the call, or to interrupt it. Reaches only workers that are up; raises nothing."""
         self._revoked.append(call_id)
-        if len(self._revoked) > 1:  # somebody else of this tick speaks for all
-            return
         await asyncio.sleep(0)
+        # Whoever comes first speaks for all of this tick, and for those who were cancelled meanwhile.
         call_ids, self._revoked = self._revoked, []
+        if not call_ids:
+            return
         try:
             await self._revoke(revocation_message(call_ids))
         except (NotPublished, OSError, ResponseError) as exc:

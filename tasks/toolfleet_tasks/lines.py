@@ -25,8 +25,9 @@ class Lines:
     few seconds.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, broker: str, master: str | None) -> None:
         self.loop = loop
+        self._broker, self._master = broker, master
         self.thread_id = threading.get_ident()
         self.listeners: list[Callable[[Push], None]] = []
         self.settle: list[Callable[[], Awaitable[object]]] = []
@@ -43,6 +44,13 @@ class Lines:
             line.start()
             self._lines[url, purpose] = line
         return line
+
+    def to_broker(self, purpose: str = "commands") -> Line:
+        """The line to the broker's Redis for this purpose.
+
+        One that subscribes is for nothing else: Redis gives up a subscriber that has 32 MB to read.
+        """
+        return self.to(self._broker, master=self._master, purpose=purpose)
 
     def later(self, work: Awaitable[object]) -> None:
         """Do something for which nobody can wait here; the lines stay open for it, within the same time."""
@@ -81,10 +89,14 @@ def current() -> Lines | None:
     return _current
 
 
-def start(loop: asyncio.AbstractEventLoop) -> Lines:
-    """Called by the pool, with its loop, before anything is consumed."""
+def start(loop: asyncio.AbstractEventLoop, *, broker: str = "", master: str | None = None) -> Lines:
+    """Called by the pool, with its loop, before anything is consumed.
+
+    `broker` is the URL of the Redis that carries the queues. From here and not from Celery's settings, which
+    `inspect` shows to everybody, with the password.
+    """
     global _current  # noqa: PLW0603 - one worker a process: so it is with Celery's hub
-    _current = Lines(loop)
+    _current = Lines(loop, broker, master)
     return _current
 
 

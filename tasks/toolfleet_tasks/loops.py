@@ -70,7 +70,7 @@ class Sessions:
     def forked(self) -> None:
         """As `forks.Forked`: this process opens its own; what it has copies of is its parent's."""
         for session in self._open.values():
-            session.abandon()
+            session.forked()
         forks.leave_behind(self._opening)
         self._lock, self._open, self._opening, self._entered = threading.Lock(), {}, {}, 0
 
@@ -94,7 +94,8 @@ class Sessions:
         for loop in [loop for loop in self._open if loop.is_closed()]:
             self._open.pop(loop).abandon()
         for loop in [loop for loop in self._opening if loop.is_closed()]:
-            forks.leave_behind(self._opening.pop(loop))
+            if not (opening := self._opening.pop(loop)).done():
+                forks.leave_behind(opening)
 
 
 async def _close_elsewhere(session: Session) -> None:

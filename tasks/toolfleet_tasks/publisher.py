@@ -16,7 +16,7 @@ from toolfleet_registry.errors import NotPublished, PublishUnconfirmed
 from toolfleet_tasks import wire
 from toolfleet_tasks.cancelling import is_wanted
 from toolfleet_tasks.connections import Connections
-from toolfleet_tasks.envelope import TASK, args_shown
+from toolfleet_tasks.envelope import TASK, args_shown, revocation
 from toolfleet_tasks.queues import Route
 from toolfleet_tasks.unsent import was_refused
 
@@ -103,11 +103,10 @@ class Publisher:
         )
 
     def _send_revoke(self, call_id: str) -> None:
-        order = {"task_id": [call_id], "terminate": True, "signal": "SIGTERM"}
         with self._connections.one() as connection:
             # As `app.control.revoke` does, which would try for ever while the broker is away, in a thread of ours.
             once = _OneTry(connection)  # type: ignore[no-untyped-call] # kombu's types are partial
-            self._app.control.mailbox(connection)._publish("revoke", order, producer=once)  # noqa: SLF001 - no public way
+            self._app.control.mailbox(connection)._publish("revoke", revocation([call_id]), producer=once)  # noqa: SLF001 - no public way
 
     def _close(self) -> None:
         self._connections.close()

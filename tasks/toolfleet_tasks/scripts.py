@@ -72,8 +72,14 @@ KEYS: unacked, unacked_index, the queues, their bells. ARGV: how many, what thei
 tag, …]. The bells of queues that still hold something ring for the next worker.
 """
 
+_REFUSE_UNLESS_WRITABLE = """
+-- Redis refuses a script's first write, if it takes none (out of memory, replica, failing disk): this one changes nothing.
+redis.call('ZADD', {index}, 'XX', 'GT', '-inf', '')
+"""
+
 RENEW = (
-    _NOW
+    _REFUSE_UNLESS_WRITABLE.format(index="KEYS[1]")
+    + _NOW
     + """
 local lost = {}
 for _, tag in ipairs(ARGV) do
@@ -82,7 +88,10 @@ end
 return lost
 """
 )
-"""Begin leases anew. KEYS: unacked_index. ARGV: tags. Returns the tags that are lost: others have their messages."""
+"""Begin leases anew. KEYS: unacked_index. ARGV: tags. Returns the tags that are lost: others have their messages.
+
+Refused when Redis takes no writes, also without a tag.
+"""
 
 ACK = """
 redis.call('ZREM', KEYS[2], unpack(ARGV))
@@ -90,33 +99,37 @@ return redis.call('HDEL', KEYS[1], unpack(ARGV))
 """
 """Forget messages for good. KEYS: unacked, unacked_index. ARGV: tags. Returns how many there were."""
 
-_PUT_BACK = """
+_PUT_BACK = (
+    _REFUSE_UNLESS_WRITABLE.format(index="KEYS[2]")
+    + """
+-- Returns whether there was such a message, and whether it must stay where it is.
 local function put_back(tag, prefix, bell_prefix, redelivered)
   local held = redis.call('HGET', KEYS[1], tag)
   if not held then
     redis.call('ZREM', KEYS[2], tag)
-    return 0
+    return 0, false
   end
   local item, name = string.match(held, '^%[(.*), ?"[^"]*", ?"([^"]*)"%]$')
-  if not item then return 0 end -- not written by us nor by kombu: stays where it is
+  if not item then return 0, true end -- not written by us nor by kombu: stays where it is
   if redelivered and string.match(item, '^{%s*"') and string.sub(item, 1, 19) ~= '{"redelivered":true' then
     item = '{"redelivered":true,' .. string.sub(item, 2)
   end
   local pushed = redis.pcall('RPUSH', prefix .. name, item)
-  if type(pushed) ~= 'number' then return 0 end -- somebody's key of another type: better kept here than lost
+  if type(pushed) ~= 'number' then return 0, true end -- somebody's key of another type: better kept here than lost
   redis.call('HDEL', KEYS[1], tag)
   redis.call('ZREM', KEYS[2], tag)
   local bell = bell_prefix .. name
   if redis.call('EXISTS', bell) == 0 then redis.call('LPUSH', bell, '1') end
-  return 1
+  return 1, false
 end
 """
+)
 
 PUT_BACK = (
     _PUT_BACK
     + """
 local count = 0
-for i = #ARGV, 4, -1 do count = count + put_back(ARGV[i], ARGV[1], ARGV[2], ARGV[3] == '1') end
+for i = #ARGV, 4, -1 do count = count + (put_back(ARGV[i], ARGV[1], ARGV[2], ARGV[3] == '1')) end
 return count
 """
 )
@@ -128,28 +141,40 @@ ARGV: the prefixes of queues and of bells, '1' if they may have been begun (else
 RESTORE = (
     _PUT_BACK
     + """
-local tags, count = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', ARGV[3], 'LIMIT', 0, ARGV[4]), 0
-for i = #tags, 1, -1 do count = count + put_back(tags[i], ARGV[1], ARGV[2], true) end
-return count
+local tags = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', ARGV[3], 'LIMIT', 0, ARGV[4])
+local restored, stuck = 0, 0
+for i = #tags, 1, -1 do
+  local count, must_stay = put_back(tags[i], ARGV[1], ARGV[2], true)
+  restored = restored + count
+  if must_stay then
+    redis.call('ZADD', KEYS[2], ARGV[5], tags[i]) -- out of the way of the others, which come after it
+    stuck = stuck + 1
+  end
+end
+return {#tags, restored, stuck}
 """
 )
 """Put back the messages whose lease has run out, the oldest to be next. KEYS: unacked, unacked_index.
 
-ARGV: the prefixes of queues and of bells, when those leases began at the latest, how many at most. Returns how many there
-were. The time must come from an answer of this Redis to this connection: one that froze with the script in its socket
-runs it when it wakes, and by its own clock then every lease would have run out.
+ARGV: the prefixes of queues and of bells, when those leases began at the latest, how many at most,
+the time now. Returns how many leases had run out, how many messages were put back, and how many could not be: their
+leases begin anew. Both times must come from an answer of this Redis to this connection: one that froze with the script in its socket runs
+it when it wakes, and by its own clock then every lease would have run out.
 """
 
 QUARANTINE = """
-redis.call('ZREM', KEYS[2], ARGV[1])
-redis.call('HDEL', KEYS[1], ARGV[1])
+-- Stored before it is removed: a script that fails is not undone. A counter that cannot count keeps nobody's message.
 redis.call('LPUSH', KEYS[3], ARGV[2])
 redis.call('LTRIM', KEYS[3], 0, ARGV[3] - 1)
-return redis.call('INCR', KEYS[4])
+local count = redis.pcall('INCR', KEYS[4])
+redis.call('ZREM', KEYS[2], ARGV[1])
+redis.call('HDEL', KEYS[1], ARGV[1])
+return type(count) == 'number' and count or 0
 """
 """Take a message that nobody can run out of the way. KEYS: unacked, unacked_index, the list, the counter.
 
-ARGV: tag, what to keep of it, how many to keep. Returns how many there have ever been.
+ARGV: tag, what to keep of it, how many to keep. Returns how many there have ever been, 0 if the counter is none.
+Refused, with nothing changed, if the list is none.
 """
 
 STORE = """

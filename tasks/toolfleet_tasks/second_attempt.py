@@ -17,6 +17,8 @@ from toolfleet_tasks.lines import Lines
 from toolfleet_tasks.queues import Route
 
 _SECONDS = 10.0  # to get it into the queue; after that the first attempt's end is the call's
+# Of a message that others wrote without limits: the retry has none, either.
+_UNLIMITED: tuple[Any, Any] = (None, None)
 
 
 async def publish_again(task: Task, call: PublishedCall, delay: float) -> None:
@@ -41,7 +43,7 @@ async def publish_again(task: Task, call: PublishedCall, delay: float) -> None:
 
 
 async def _over_the_line(here: Lines, settings: Settings, request: Any, call: PublishedCall, delay: float) -> None:
-    hard_limit, soft_limit = request.timelimit
+    hard_limit, soft_limit = request.timelimit or _UNLIMITED
     route = Route(request.delivery_info["routing_key"], call.limit_seconds, soft_limit, hard_limit)
     message = call_message(
         call,

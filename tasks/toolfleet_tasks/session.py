@@ -24,7 +24,7 @@ from toolfleet_registry.names import ToolName
 from toolfleet_registry.redis_servers import async_client, connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import endings
-from toolfleet_tasks.cancelling import end
+from toolfleet_tasks.cancelling import end, is_wanted
 from toolfleet_tasks.cluster import refuse_cluster
 from toolfleet_tasks.conversation import with_conversation
 from toolfleet_tasks.forks import Sockets, leave_behind
@@ -109,7 +109,16 @@ class Session:
         await self._redis.aclose()
 
     def abandon(self) -> None:
-        """End it without its loop, which has ended, or is another process's."""
+        """End it without its loop, which has ended or is stuck. What is not over is left behind, for good."""
+        had_sockets = self._sockets.cut()
+        # After `asyncio.run` nothing is left of it: whoever makes a loop for each call must not collect sessions.
+        if had_sockets or asyncio.all_tasks(self.loop):
+            leave_behind(self)
+        else:
+            self._publisher.close()
+
+    def forked(self) -> None:
+        """Leave it alone: this is a copy, and the loop is another process's."""
         self._sockets.cut()
         leave_behind(self)
 
@@ -224,14 +233,22 @@ class Session:
 
     async def _follow_news(self) -> None:
         """Take over manifests when a worker has stored other ones, or may have while we were not listening."""
-        while await self._news.wait():
+        while is_wanted():
+            await self._news.wait()
             self._news.clear()
             try:
-                await self._catalog.load()
-                if self._catalog.is_empty:  # Redis came back without its data
-                    await self._catalog.refresh()
+                await self._take_over()
             except FleetUnavailable as exc:
                 log.warning("manifests_not_reloaded", error=str(exc))
+            except Exception:  # a defect of ours: an agent that hears of no tools any more would be worse
+                log.exception("manifests_not_reloaded")
+
+    async def _take_over(self) -> None:
+        try:
+            await self._catalog.load()
+            if self._catalog.is_empty:  # Redis came back without its data
+                await self._catalog.refresh()
+        finally:
             await self._rest()
 
     async def _rest(self) -> None:

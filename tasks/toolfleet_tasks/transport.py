@@ -161,10 +161,7 @@ class _Docked:
     def _workers_line(self: Any) -> Line | None:
         """In a worker, for code of its loop: kombu would try for seconds to send an answer, and all calls would wait."""
         here = lines.current()
-        if here is None or not in_bridge():
-            return None
-        options = self.connection.client.transport_options
-        return here.to(options["fleet_url"], master=options.get("fleet_master"))
+        return here.to_broker() if here is not None and in_bridge() else None
 
     def _give_up(self: Any, dock: Dock) -> None:
         try:
@@ -195,7 +192,7 @@ class _Registered:
 
 
 class FleetTransport(_Registered, kombu_redis.Transport):
-    """Set by `amqp.py`; needs the transport options `fleet_url` and `fleet_master`."""
+    """Set by `amqp.py`."""
 
     Channel = FleetChannel
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,9 @@ from support.waiting import wait_until
 from support.worker_process import TESTS, WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks import forks
 from toolfleet_tasks.loops import Sessions
+from toolfleet_tasks.session import Session
 from toolfleet_workers.environment import environment_of
 from toolfleet_workers.redis_server import redis_server
 
@@ -65,11 +68,35 @@ async def test_a_loops_first_calls_open_one_session(fleet: ToolFleet, owner: Cal
 
 async def test_a_loop_that_has_ended_is_forgotten(fleet: ToolFleet, owner: Caller) -> None:
     """A program that makes a loop for each call does not collect sessions."""
+    sessions: list[weakref.ref[Session]] = []
+
+    async def agent() -> ToolResult:
+        result = await fleet.call(echo(0), owner)
+        sessions.append(weakref.ref(fleet._sessions._open[asyncio.get_running_loop()]))
+        return result
+
+    left_behind = len(forks._LEFT_BEHIND)
     for number in range(5):
-        result = await asyncio.to_thread(lambda: asyncio.run(fleet.call(echo(0), owner)))
+        result = await asyncio.to_thread(lambda: asyncio.run(agent()))
         assert result.success, number
+    gc.collect()
 
     assert len(fleet._sessions._open) <= 2  # ours, and the last one's, which the next one sweeps up
+    assert len(forks._LEFT_BEHIND) == left_behind
+    assert [session() is None for session in sessions] == [True] * 4 + [False]
+
+
+async def test_a_loop_that_has_ended_is_forgotten_through_kombu_too(bed: TestBed, owner: Caller) -> None:
+    """The publisher's threads and connections end with the session."""
+    settings = bed.settings.model_copy(update={"fast_transport": False})
+    async with ToolFleet(settings=settings) as fleet:
+
+        async def agent() -> "weakref.ref[Session]":
+            await fleet.call(echo(0), owner, timeout=0.5)
+            return weakref.ref(fleet._sessions._open[asyncio.get_running_loop()])
+
+        sessions = [await asyncio.to_thread(lambda: asyncio.run(agent())) for _ in range(3)]
+        await wait_until(lambda: gc.collect() and sessions[0]() is sessions[1]() is None, "they are forgotten")
 
 
 async def test_leaving_ends_the_calls_of_other_loops(

@@ -27,3 +27,10 @@ def test_the_scheme_of_the_url_stays(redis_url: str) -> None:
     assert connection.as_uri().startswith("redis://")
     assert connection.get_transport_cls() is FleetTransport
     assert connection.Pool(1).new().get_transport_cls() is FleetTransport
+
+
+def test_no_setting_that_inspect_shows_has_the_password() -> None:
+    """Whoever may ask a worker for its configuration sees the transport's options as they are."""
+    conf = make_app(Settings(redis_url="redis://ada:s3cret@h:1/0", fast_transport=True)).conf
+
+    assert "s3cret" not in str([conf.broker_transport_options, conf.result_backend_transport_options])

@@ -236,6 +236,14 @@ async def test_a_frozen_redis_holds_up_nothing_but_the_calls(shaky_app: FleetApp
     assert [stored(faulty.look, f"call-{n}")["result"] for n in range(CALLS)] == list(range(CALLS))
 
 
+async def test_a_state_is_read_without_its_result(app: FleetApp) -> None:
+    """Every worker looks at the state of a call that is revoked; the result may be large."""
+    await store(app, "call", "x" * MEBIBYTE)
+
+    assert await Bridge(app.backend.get_state, "call") == "SUCCESS"
+    assert await Bridge(app.backend.get_state, "unheard-of") == "PENDING"
+
+
 async def test_what_nobody_can_wait_for_is_stored_later(shaky_app: FleetApp, faulty: FaultyRedis) -> None:
     """A call that is turned away in a timer of Celery's, outside of any job: the loop goes on, the end is stored."""
     with faulty.frozen():

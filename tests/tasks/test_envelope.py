@@ -95,6 +95,14 @@ async def test_a_retry_reads_as_if_celery_had_published_it(app: FleetApp, redis:
     )
 
 
+@pytest.mark.parametrize("limit", [None, 0.5, 40])
+def test_limits_are_json(limit: Any) -> None:
+    """A message that others wrote may have none, and its retry has none, either."""
+    message = ours(call_message(published(), Route("q", 1, soft_limit=limit, hard_limit=limit), origin=""))
+
+    assert message["headers"]["timelimit"] == [limit, limit]
+
+
 async def test_a_revocation_reads_as_if_celery_had_sent_it(app: FleetApp, redis: Redis) -> None:
     """The same order on the same channel; only its number differs."""
     async with redis.pubsub() as ear:

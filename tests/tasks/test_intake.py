@@ -250,6 +250,23 @@ async def test_a_redis_that_refuses_is_asked_again(
     assert {entry["event"] for entry in logs} == {"queues_not_read"}
 
 
+async def test_an_intake_outlives_errors(worker: Worker, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever goes wrong in a turn is logged, and the next turn comes."""
+    monkeypatch.setattr(intake_module, "_PAUSE_SECONDS", 0.05)
+
+    def broken() -> int:
+        raise RuntimeError("broken")
+
+    with monkeypatch.context() as patch, capture_logs() as logs:
+        patch.setattr(worker.taker, "room", broken)
+        worker.intake.wake()
+        publish(redis, message("1"))
+        await wait_until(lambda: len(logs) > 2, "it went wrong some times")
+    await wait_until(lambda: worker.taker.ids == ["1"], "it has arrived")
+
+    assert {(entry["event"], entry["log_level"]) for entry in logs} == {("queues_not_read", "error")}
+
+
 def _deep(levels: int) -> bytes:
     return b'{"body": "", "headers": ' + b'{"a":' * levels + b"1" + b"}" * levels + b', "properties": {}}'
 
@@ -344,6 +361,19 @@ async def test_setting_aside_outlasts_an_outage(worker: Worker, redis: Redis) ->
     await wait_until(lambda: not worker.leases.held and redis.llen(KEYS.quarantine) >= 5, "all are set aside")
 
     assert redis.exists(STORE.unacked, QUEUE) == 0
+
+
+async def test_what_cannot_be_set_aside_stays_held(worker: Worker, redis: Redis) -> None:
+    """A key of another type stands in the list's place: it is tried once, logged, and left for the worker's end."""
+    redis.set(KEYS.quarantine, "of another type")
+    with capture_logs() as logs:
+        publish(redis, b"bad", message("after"))
+        await wait_until(lambda: logs and worker.taker.ids, "both are seen to")
+    redis.delete(KEYS.quarantine)
+
+    assert [entry["event"] for entry in logs] == ["message_not_quarantined"]
+    assert worker.leases.held > set(worker.taker.tags)
+    assert worker.leases.held == set(redis.hkeys(STORE.unacked)) == set(redis.zrange(STORE.unacked_index, 0, -1))
 
 
 async def test_quarantine_is_bounded(worker: Worker, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:

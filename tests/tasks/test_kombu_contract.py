@@ -57,7 +57,7 @@ def connected(url: str, **options: Any) -> Connection:
     return Connection(
         url,
         transport="toolfleet_tasks.transport:FleetTransport",
-        transport_options={"fleet_url": url, "fleet_master": None, "priority_steps": [0], **options},
+        transport_options={"priority_steps": [0], **options},
     )
 
 

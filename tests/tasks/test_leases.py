@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from support.held_messages import QUEUE, STORE, cut, hold, open_leases, open_line, publish, stop_reading
 from support.raw_redis import obliging, raw_redis
+from support.redis_faults import faulty_redis
 from support.waiting import wait_until
 from toolfleet_tasks import leases as leases_module
 from toolfleet_tasks import scripts
@@ -42,6 +43,10 @@ async def leases(line: Line) -> AsyncIterator[Leases]:
 @pytest.fixture
 def sent(line: Line, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Part, ...]]:
     """Every command that goes over the line."""
+    return spied(line, monkeypatch)
+
+
+def spied(line: Line, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Part, ...]]:
     commands: list[tuple[Part, ...]] = []
     send = line.send
 
@@ -162,13 +167,13 @@ async def test_after_an_outage_others_may_renew_first(line: Line, redis: Redis) 
         hold(redis, dead, "old")
         redis.zadd(STORE.unacked_index, {"old": 1})
     async with open_leases(line, seconds=0.3) as leases:
-        leases._connected_at = time.monotonic() + 1000
+        leases._well_since = time.monotonic() + 1000
         hold(redis, leases, "mine")
         first = begun_at(redis, "mine") or 0
         await wait_until(lambda: (begun_at(redis, "mine") or 0) > first + 0.5, "renewals went on")
         assert begun_at(redis, "old") == 1
 
-        leases._connected_at = 0
+        leases._well_since = 0
         await wait_until(lambda: set(leases.held) == {"mine"}, "it is still held")
         await wait_until(lambda: begun_at(redis, "old") is None, "it was restored")
 
@@ -182,7 +187,7 @@ async def test_a_redis_that_wakes_up_takes_no_lease_for_expired(tmp_path: Path) 
             open_leases(one, seconds=0.6) as first,
             open_leases(two, seconds=0.6) as second,
         ):
-            first._connected_at = second._connected_at = 0
+            first._well_since = second._well_since = 0
             hold(redis, first, "one")
             hold(redis, second, "two")
             pid = int((redis.info("server"))["process_id"])
@@ -197,6 +202,28 @@ async def test_a_redis_that_wakes_up_takes_no_lease_for_expired(tmp_path: Path) 
             assert redis.llen(QUEUE) == 0
 
 
+async def test_a_redis_without_memory_is_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For three leases it takes no renewal: an idle worker that looks first afterwards lets the others renew."""
+    with faulty_redis(tmp_path) as redis:
+        async with open_line(redis.url) as one, open_line(redis.url) as two, open_leases(one, seconds=1.2) as busy:
+            sent = spied(one, monkeypatch)
+            hold(redis.look, busy, "running", "dead")
+            busy.drop("dead")
+            await asyncio.sleep(0.1)  # its looks are between the other's
+            async with open_leases(two, seconds=1.2) as idle:
+                with redis.full(), capture_logs() as logs:
+                    await asyncio.sleep(3.6)  # the time is what it is about
+                    seen = len(sent)
+                    await wait_until(lambda: len(sent) > seen, "it has just looked in vain")
+                    await asyncio.sleep(0.02)  # and been refused
+                    assert "leases_not_renewed" in {entry["event"] for entry in logs}
+                await wait_until(lambda: redis.look.llen(QUEUE), "the dead one's is restored")
+
+                assert not idle.held
+                assert busy.held == {"running"}
+                assert redis.look.hkeys(STORE.unacked) == ["running"]
+
+
 async def test_what_is_put_back_is_held_no_more(leases: Leases, redis: Redis) -> None:
     """Only what is held is put back, flagged if it may have been begun; twice is the same as once."""
     hold(redis, leases, "a", "b")
@@ -206,6 +233,60 @@ async def test_what_is_put_back_is_held_no_more(leases: Leases, redis: Redis) ->
 
     assert leases.held == {"b"}
     assert [item[:19] for item in redis.lrange(QUEUE, 0, -1)] == ['{"redelivered":true']
+
+
+async def test_what_is_put_back_is_settled_before_the_end(leases: Leases, redis: Redis) -> None:
+    """Also when Redis does not take it at first."""
+    hold(redis, leases, "a", "b")
+    leases.put_back(["a"], begun=False)
+    await settled(leases)
+    assert redis.llen(QUEUE) == 1
+
+    redis.config_set("maxmemory", 1)
+    try:
+        leases.put_back(["b"], begun=False)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await leases.settled()
+    finally:
+        redis.config_set("maxmemory", 0)
+    await settled(leases)
+    assert redis.llen(QUEUE) == 2
+
+
+async def test_messages_that_are_stuck_hold_up_nobody(line: Line, redis: Redis) -> None:
+    """More entries than one look takes that belong to nobody we know: what expired after them is restored."""
+    strange = [f"strange-{number}" for number in range(1200)]
+    redis.hset(STORE.unacked, mapping=dict.fromkeys(strange, "of another shape"))
+    redis.zadd(STORE.unacked_index, dict.fromkeys(strange, 1.0))
+    async with open_leases(line) as dead:
+        hold(redis, dead, "dead")
+        redis.zadd(STORE.unacked_index, {"dead": 2})
+    with capture_logs() as logs:
+        async with open_leases(line, seconds=3):
+            await wait_until(lambda: redis.llen(QUEUE), "it is in its queue")
+            await wait_until(lambda: logs[-1]["event"] == "expired_leases_stuck", "it is told")
+
+    assert redis.hlen(STORE.unacked) == 1200
+    assert sum(entry["messages"] for entry in logs if entry["event"] == "expired_leases_stuck") == 1200
+
+
+async def test_looking_after_leases_outlives_errors(line: Line, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a look raises is logged, and the next look comes."""
+
+    async def broken() -> None:
+        raise RuntimeError("broken")
+
+    async with open_leases(line, seconds=0.3) as leases:
+        hold(redis, leases, "mine")
+        with monkeypatch.context() as patch, capture_logs() as logs:
+            patch.setattr(leases, "_restore", broken)
+            await wait_until(lambda: len(logs) > 1, "it went wrong twice")
+        redis.zadd(STORE.unacked_index, {"mine": 1}, xx=True)
+        await wait_until(lambda: begun_at(redis, "mine") not in {None, 1}, "it was renewed")
+
+        assert leases.held == {"mine"}
+        assert {entry["event"] for entry in logs} == {"leases_not_looked_after"}
 
 
 async def test_what_a_closed_line_cannot_put_back_is_left_for_the_end(leases: Leases, line: Line, redis: Redis) -> None:

@@ -129,6 +129,32 @@ async def test_revocations_of_one_tick_leave_together(redis: Redis, redis_url: s
     assert (order["method"], len(order["arguments"]["task_id"])) == ("revoke", 1000)
 
 
+async def test_who_is_cancelled_holds_up_no_revocation(redis: Redis, redis_url: str) -> None:
+    """Neither those of its own tick nor later ones are lost with the first one."""
+    async with publisher(redis_url) as ours, redis.pubsub() as ear:
+        await ear.subscribe("/0.celery.pidbox")
+        await next_message(ear, kind="subscribe")
+        first, second = (asyncio.create_task(ours.revoke(call_id)) for call_id in ("c1", "c2"))
+        await asyncio.sleep(0)
+        first.cancel()
+        await second
+        heard = [await next_message(ear)]
+        alone = asyncio.create_task(ours.revoke("c3"))
+        await asyncio.sleep(0)
+        alone.cancel()
+        await asyncio.wait([alone])
+        await ours.revoke("c4")
+        heard.append(await next_message(ear))
+
+    assert first.cancelled()
+    assert [revoked(message) for message in heard] == [["c1", "c2"], ["c3", "c4"]]
+
+
+def revoked(message: dict[str, Any]) -> list[str]:
+    order: dict[str, Any] = json.loads(b64decode(json.loads(message["data"])["body"]))
+    return list(order["arguments"]["task_id"])
+
+
 async def next_message(ear: PubSub, *, kind: str = "message") -> dict[str, Any]:
     async with asyncio.timeout(10):
         while True:

@@ -2,7 +2,8 @@
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -54,7 +55,25 @@ async def put_back(redis: Redis, keys: Keys, *tags: str, begun: bool = True) -> 
 
 
 async def restore(redis: Redis, keys: Keys, *, before: float, limit: int = 100) -> int:
-    return int(await run(redis, scripts.RESTORE, held_keys(keys), keys.prefix, keys.bell(""), before, limit))
+    """How many were put back."""
+    _, restored, _ = await looked_through(redis, keys, before=before, limit=limit)
+    return restored
+
+
+async def looked_through(redis: Redis, keys: Keys, *, before: float, limit: int) -> list[int]:
+    """How many had expired, were put back, and could not be."""
+    arguments = (keys.prefix, keys.bell(""), before, limit, before + 1000)
+    return [int(count) for count in await run(redis, scripts.RESTORE, held_keys(keys), *arguments)]
+
+
+@asynccontextmanager
+async def full(redis: Redis) -> AsyncGenerator[None]:
+    """It refuses whatever needs memory."""
+    await redis.config_set("maxmemory", 1)
+    try:
+        yield
+    finally:
+        await redis.config_set("maxmemory", 0)
 
 
 async def waiting(redis: Redis, keys: Keys, queue: str) -> list[str]:
@@ -203,6 +222,34 @@ async def test_only_leases_that_are_held_can_be_renewed(redis: Redis, keys: Keys
     assert await redis.zcard(index) == 1
 
 
+@pytest.mark.parametrize("tags", [[], ["mine"]])
+async def test_a_renewal_is_refused_when_writes_are(tags: list[str], redis: Redis, keys: Keys) -> None:
+    """Also one of nothing, which otherwise leaves no trace: so an idle worker knows that nobody can renew."""
+    _, index = held_keys(keys)
+    await run(redis, scripts.RENEW, (index,))
+    assert await redis.keys() == []
+    await hold(redis, keys, "mine", "[1]", since=1)
+    async with full(redis):
+        with pytest.raises(ResponseError, match="OOM"):
+            await run(redis, scripts.RENEW, (index,), *tags)
+    await run(redis, scripts.RENEW, (index,))
+
+    assert await redis.zrange(index, 0, -1, withscores=True) == [("mine", 1)]
+
+
+async def test_nothing_is_put_back_without_memory(redis: Redis, keys: Keys) -> None:
+    """It is an error, to be tried again, and the message stays as it was held."""
+    await hold(redis, keys, "mine", f'["message","","{A}"]', since=1)
+    async with full(redis):
+        with pytest.raises(ResponseError, match="OOM"):
+            await put_back(redis, keys, "mine")
+        with pytest.raises(ResponseError, match="OOM"):
+            await restore(redis, keys, before=2)
+
+    assert await redis.zscore(held_keys(keys)[1], "mine") == 1
+    assert await put_back(redis, keys, "mine") == 1
+
+
 async def test_an_ack_forgets(redis: Redis, keys: Keys) -> None:
     """The message is gone, and a second ack finds nothing."""
     await publish(redis, keys, A, 1, 2, 3)
@@ -278,6 +325,19 @@ async def test_what_cannot_be_put_back_is_not_lost(redis: Redis, keys: Keys) -> 
     assert await is_held(redis, keys, "blocked")
 
 
+async def test_what_cannot_be_put_back_holds_up_nobody(redis: Redis, keys: Keys) -> None:
+    """The oldest entries cannot be put back, and are more than one look takes: the next look finds the others."""
+    await redis.set(keys.queue(B), "not a list")
+    await hold(redis, keys, "foreign", "something else")
+    await hold(redis, keys, "blocked", f'["message","","{B}"]')
+    await hold(redis, keys, "good", f'["message","","{A}"]', since=1)
+
+    assert await looked_through(redis, keys, before=2, limit=2) == [2, 0, 2]
+    assert await looked_through(redis, keys, before=2, limit=2) == [1, 1, 0]
+    assert await is_held(redis, keys, "foreign")
+    assert await looked_through(redis, keys, before=1002, limit=100) == [2, 0, 2]
+
+
 async def test_a_lease_without_a_message_ends(redis: Redis, keys: Keys) -> None:
     """An index entry that nothing belongs to is removed."""
     await redis.zadd(held_keys(keys)[1], {"empty": 0})
@@ -295,6 +355,35 @@ async def test_quarantine_keeps_the_last_ones_and_counts_all(redis: Redis, keys:
 
     assert await redis.lrange(keys.quarantine, 0, -1) == ["bad 4", "bad 3", "bad 2"]
     assert await redis.exists(*held_keys(keys)) == 0
+
+
+async def test_what_quarantine_does_not_take_stays_held(redis: Redis, keys: Keys) -> None:
+    """Without memory, or with a key of another type in the list's place, nothing has changed."""
+    names = (*held_keys(keys), keys.quarantine, keys.quarantined)
+    await hold(redis, keys, "bad", "[]")
+    async with full(redis):
+        with pytest.raises(ResponseError, match="OOM"):
+            await run(redis, scripts.QUARANTINE, names, "bad", "bad", 3)
+    assert await redis.exists(keys.quarantine, keys.quarantined) == 0
+    await redis.set(keys.quarantine, "not a list")
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await run(redis, scripts.QUARANTINE, names, "bad", "bad", 3)
+
+    assert await redis.exists(keys.quarantined) == 0
+    assert await is_held(redis, keys, "bad")
+    await redis.delete(keys.quarantine)
+
+
+async def test_a_broken_counter_keeps_nothing_from_quarantine(redis: Redis, keys: Keys) -> None:
+    """The message is in the list, once, and the count is 0."""
+    names = (*held_keys(keys), keys.quarantine, keys.quarantined)
+    await hold(redis, keys, "bad", "[]")
+    await redis.set(keys.quarantined, "no number")
+
+    assert await run(redis, scripts.QUARANTINE, names, "bad", "kept", 3) == 0
+    assert await redis.lrange(keys.quarantine, 0, -1) == ["kept"]
+    assert await redis.exists(*held_keys(keys)) == 0
+    await redis.delete(keys.quarantined)
 
 
 async def test_a_success_is_never_overwritten(redis: Redis, keys: Keys) -> None:

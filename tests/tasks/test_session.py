@@ -3,10 +3,12 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
+from support.waiting import wait_until
 from toolfleet import ToolFleet
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.session import Session
@@ -51,6 +53,29 @@ asyncio.run(main())
     )
 
     assert (ended.stdout, ended.stderr) == ("[]\n", "")
+
+
+@pytest.mark.parametrize("place", ["_catalog.load", "_rest"])
+async def test_no_error_ends_the_news(redis: Redis, redis_url: str, monkeypatch: Any, place: str) -> None:
+    """Whatever goes wrong with one message, the next one is heard: tools do not grow old for ever."""
+    async with ToolFleet(settings=Settings(redis_url=redis_url)) as fleet:
+        session = fleet._sessions.here()
+        assert session is not None
+        holder = session._catalog if place == "_catalog.load" else session
+        name, asked = place.rpartition(".")[2], 0
+
+        async def fail() -> None:
+            nonlocal asked
+            asked += 1
+            raise ValueError("a defect")
+
+        monkeypatch.setattr(holder, name, fail)
+        await redis.publish(session._keys.manifests_changed, "x")
+        await wait_until(lambda: asked, "the first message was heard")
+        before = asked
+        await redis.publish(session._keys.manifests_changed, "x")
+        await wait_until(lambda: asked > before, "the next message was heard")
+        monkeypatch.undo()
 
 
 async def test_closing_twice_does_no_harm(redis_url: str) -> None:

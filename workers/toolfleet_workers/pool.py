@@ -62,7 +62,7 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
         self.pump = Pump()
         self.pump.loop.set_exception_handler(_log_loop_error)
         if settings.is_fast:
-            lines.start(self.pump.loop)
+            lines.start(self.pump.loop, broker=settings.broker or "", master=settings.sentinel_master)
 
     def register_with_event_loop(self, loop: Hub) -> None:
         """Called by Celery at the start and after every reconnect."""
