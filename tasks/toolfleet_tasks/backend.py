@@ -21,14 +21,12 @@ from redis.exceptions import ResponseError
 
 from toolfleet_tasks import lines, scripts
 from toolfleet_tasks.bridge import Bridge, await_, in_bridge
-from toolfleet_tasks.inbox import STORED
 from toolfleet_tasks.line import Line, LineClosed, LineLost, Part
 from toolfleet_tasks.lines import Lines
+from toolfleet_tasks.shelf import ANNOUNCED_AT_MOST, STORED
 
 log = structlog.get_logger(__name__)
 
-ANNOUNCED_AT_MOST = 256 * 1024
-"""Bytes: a result over that is announced by its id only, as `STORED`, so that one connection never chokes on others' results."""
 
 _encode = JSONEncoder().encode
 # Redis closes the connection on a value that it finds too large, often before its answer has come. No server can be

@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 import structlog
@@ -20,6 +19,7 @@ from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.keys import Keys
 from toolfleet_tasks.cancelling import end, is_wanted
 from toolfleet_tasks.line import Line, LineLost, Push
+from toolfleet_tasks.shelf import STORED, Shelf
 
 log = structlog.get_logger(__name__)
 
@@ -29,14 +29,10 @@ READY = frozenset({"SUCCESS", "FAILURE", "REVOKED"})
 BEGUN = frozenset({"STARTED", "RETRY"})
 """Those that a worker sets when it takes a call, and before the retry."""
 
-STORED = "STORED"
-"""What a worker announces instead of a large result: it is there to be fetched."""
-
 Meta = dict[str, Any]
 """What Celery stores of a task: status, result, traceback and more."""
 
 _SWEEP_SECONDS = 5.0  # how often old calls are looked up
-_SWEEP_CHUNK = 100  # keys a read: a large result among them holds up those of other calls
 _SUBSCRIBE_CHUNK = 500  # channels a command
 _PEEK_SECONDS = 5.0  # for one answer of Redis
 _RUN_ID = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
@@ -68,12 +64,14 @@ class Expected:
 class Inbox:
     """Who waits for what, on a line of its own or one that it shares. Belongs to the line's event loop.
 
+    `reads` is another line to the same Redis, not started yet: what was missed, or is large, is read over that one.
     `news` maps a channel to what is called for each message on it, and once after each connect, as something may have
     been missed.
     """
 
-    def __init__(self, line: Line, *, news: Mapping[str, Callable[[], None]], keys: Keys) -> None:
+    def __init__(self, line: Line, reads: Line, *, news: Mapping[str, Callable[[], None]], keys: Keys) -> None:
         self._line = line
+        self._shelf = Shelf(reads, self._hear)
         self._loop = asyncio.get_running_loop()
         self._result_key = keys.result("").encode()
         self._news = {channel.encode(): tell for channel, tell in news.items()}
@@ -94,6 +92,7 @@ class Inbox:
         """Listen no longer. Who waits for a result is told; who waits in `listening` gets `NotPublished`."""
         if self._task is not None:
             await end([self._task])
+        await self._shelf.aclose()
         if self._listen_again in self._line.on_connect:
             self._line.on_connect.remove(self._listen_again)
         expected, self._expected = self._expected, {}
@@ -123,7 +122,7 @@ class Inbox:
 
     async def peek(self, call_id: str) -> Meta | None:
         """What is stored of a call now. Raises `OSError` or `ResponseError` if Redis does not answer in 5 s."""
-        return _meta(await self._ask("GET", self._channel(call_id)))
+        return _meta(await self._shelf.peek(self._channel(call_id)))
 
     async def is_surely_unbegun(self, expected: Expected, *, witness: str) -> bool:
         """Whether a worker's mark that is not there never was: it is the same Redis, and still has `witness`.
@@ -132,14 +131,11 @@ class Inbox:
         """
         if expected.begun or expected.since <= self._other_server_at:
             return False
-        return bool(await self._ask("EXISTS", witness))
+        async with asyncio.timeout(_PEEK_SECONDS):
+            return bool(await self._line.send("EXISTS", witness))
 
     def _channel(self, call_id: str) -> bytes:
         return self._result_key + call_id.encode()
-
-    async def _ask(self, *command: str | bytes) -> Any:
-        async with asyncio.timeout(_PEEK_SECONDS):
-            return await self._line.send(*command)
 
     def _drop(self, channel: bytes) -> Expected | None:
         expected = self._expected.pop(channel, None)
@@ -195,14 +191,9 @@ class Inbox:
             except Exception:  # a defect of ours: an agent that hears no results any more would be worse
                 log.exception("result_not_taken", channel=channel.decode())
         elif status == STORED:
-            self._line.send("GET", channel).add_done_callback(partial(self._fetched, channel))
+            self._shelf.fetch(channel)
         elif status in BEGUN:
             expected.begun = True
-
-    def _fetched(self, channel: bytes, reply: "asyncio.Future[bytes | None]") -> None:
-        # One that was lost is looked up again, after the reconnect.
-        with contextlib.suppress(LineLost, ResponseError, asyncio.CancelledError):
-            self._hear(channel, reply.result())
 
     async def _look(self) -> None:
         """Read the results whose announcement may have been lost: of all calls on a new connection, else of old ones."""
@@ -216,8 +207,11 @@ class Inbox:
             try:
                 if self._is_new.is_set():
                     self._is_new.clear()
+                    is_first = self._run_id is None
                     await self._recognise()
-                await self._sweep([channel for channel, call in self._expected.items() if call.since <= since])
+                    if is_first:  # nothing was published before
+                        continue
+                await self._shelf.sweep([channel for channel, call in self._expected.items() if call.since <= since])
             except (LineLost, ResponseError) as exc:
                 log.warning("results_not_swept", error=str(exc))
             except Exception:  # a defect of ours: an agent that finds no lost results any more would be worse
@@ -232,11 +226,6 @@ class Inbox:
         before, self._run_id = self._run_id, found[1] if found else b""
         if before is not None and (not before or before != self._run_id):
             self._other_server_at = self._loop.time()
-
-    async def _sweep(self, channels: list[bytes]) -> None:
-        for chunk in _chunks(channels, _SWEEP_CHUNK):
-            for channel, stored in zip(chunk, await self._line.send("MGET", *chunk), strict=True):
-                self._hear(channel, stored)
 
 
 def _chunks(channels: Sequence[bytes], size: int) -> list[Sequence[bytes]]:

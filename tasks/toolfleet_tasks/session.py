@@ -77,7 +77,8 @@ class Session:
         self._catalog = Catalog(settings, self._cache)
         self._line = self._line_to(url, "agent")
         self._lines = [self._line]
-        self._inbox = Inbox(self._line, news={self._keys.manifests_changed: self._news.set}, keys=self._keys)
+        news = {self._keys.manifests_changed: self._news.set}
+        self._inbox = Inbox(self._line, self._line_to(url, "reads"), news=news, keys=self._keys)
         # Calls leave where their results arrive, so that Redis hears of who listens before it has the call.
         self._has_one_line = settings.is_fast and settings.broker == settings.redis_url
         self._publisher = self._make_publisher()

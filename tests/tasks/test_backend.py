@@ -21,8 +21,9 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks import backend as backend_module
 from toolfleet_tasks import lines
 from toolfleet_tasks.app import FleetApp, make_app
-from toolfleet_tasks.backend import ANNOUNCED_AT_MOST, FleetBackend, FleetSentinelBackend, ResultRefused
+from toolfleet_tasks.backend import FleetBackend, FleetSentinelBackend, ResultRefused
 from toolfleet_tasks.bridge import Bridge
+from toolfleet_tasks.shelf import ANNOUNCED_AT_MOST
 
 
 @pytest.fixture(autouse=True)

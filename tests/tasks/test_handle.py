@@ -29,7 +29,8 @@ class Desk:
 
     def __init__(self, url: str) -> None:
         self.line = Line(connection_factory(url), name="test")
-        self.inbox = Inbox(self.line, news={}, keys=Keys())
+        self.reads = Line(connection_factory(url), name="reads")
+        self.inbox = Inbox(self.line, self.reads, news={}, keys=Keys())
         self.revoked: list[str] = []
         self.tasks: set[asyncio.Task[None]] = set()
 
@@ -121,5 +122,6 @@ async def test_where_a_call_is(desk: Desk, redis: Redis) -> None:
     await redis.set(RESULT, STARTED, ex=60)
     assert await follow.status() == "running"
     await desk.line.aclose()
+    await desk.reads.aclose()
 
     assert await follow.status() == "unknown"

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,7 +48,7 @@ class Ear:
 
     def __init__(self, url: str, news: Mapping[str, Callable[[], None]] | None = None, prefix: str = "") -> None:
         self.line = Line(connection_factory(url), name="test")
-        self.inbox = Inbox(self.line, news=news or {}, keys=Keys(prefix))
+        self.inbox = Inbox(self.line, Line(connection_factory(url), name="reads"), news=news or {}, keys=Keys(prefix))
 
     def start(self) -> None:
         self.line.start()
@@ -117,6 +118,27 @@ async def test_only_an_end_is_a_result(ear: Ear, redis: Redis) -> None:
 
     assert call.end.result()["status"] == "FAILURE"
     assert expected.begun
+
+
+async def test_large_results_never_cut_the_line(ear: Ear, redis: Redis) -> None:
+    """Redis gives up a subscriber that has too much to read; what is fetched, or swept, goes over another connection."""
+    losses: list[None] = []
+    ear.line.on_lost.append(lambda: losses.append(None))
+    calls = {name: await ear.expect(name) for name in "abcdef"}
+    limit = "client-output-buffer-limit"
+    before = str((await redis.config_get(limit))[limit])
+    await redis.config_set(limit, "pubsub 300kb 300kb 1")
+    try:
+        for name in calls:
+            await redis.set(f"{KEY}{name}", json.dumps({"status": "SUCCESS", "result": name * 2**20}), ex=60)
+        for name in "abc":  # the others are found by the sweep
+            await redis.publish(f"{KEY}{name}", json.dumps({"status": "STORED", "task_id": name}))
+        time.sleep(0.5)  # noqa: ASYNC251 - the agent is busy
+        assert [await call.result() for call in calls.values()] == [name * 2**20 for name in calls]
+    finally:
+        await redis.config_set(limit, before)
+
+    assert losses == []
 
 
 async def test_a_large_result_is_fetched(ear: Ear, redis: Redis) -> None:
