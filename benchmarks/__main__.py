@@ -107,7 +107,8 @@ def main() -> None:
     _check_environments()
     compile_own_code()
     _RESULTS.mkdir(exist_ok=True)
-    name = "short" if chosen.short else "full"
+    is_part = bool(chosen.only or chosen.rounds)
+    name = "part" if is_part else "short" if chosen.short else "full"
     results = Results(_RESULTS / f"{name}.jsonl")
     with tempfile.TemporaryDirectory() as folder, stages(Path(folder)) as (near, distant):
         version = near.redis_version()
@@ -116,7 +117,10 @@ def main() -> None:
             measure_all(todo, results, lengths)
         except KeyboardInterrupt:
             print("interrupted: this is what there is")
-    text = report.markdown(results, f"make bench{'-short' if chosen.short else ''}", version)
+    command = (
+        f'make bench BENCH="{" ".join(sys.argv[1:])}"' if is_part else f"make bench{'-short' if chosen.short else ''}"
+    )
+    text = report.markdown(results, command, version)
     (_RESULTS / f"{name}.md").write_text(text)
     print("\n" + text)
     if picture.draw(results, _RESULTS / f"{name}.png"):

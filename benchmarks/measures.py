@@ -29,6 +29,8 @@ def workloads(system: System, stage: Stage, lengths: Lengths) -> Iterator[Record
         first = trial.first_call(producer)
         if system.worker is not None:
             yield {"workload": "cold", **first}
+        if system.is_silent:
+            trial.silence()
         for name in ("W1", "W2", "W3"):
             if name in system.workloads:
                 yield {"workload": name, **trial.window(producer, **_order(name, system, lengths))}

@@ -34,6 +34,7 @@ class System:
     settings: Mapping[str, str] = field(default_factory=dict)
     modules: Sequence[str] = ("instant", "wait50")
     has_flower: bool = False
+    is_silent: bool = False  # sends no task events
     workloads: Sequence[str] = WORKLOADS
 
     def environment_variables(self, stage: Stage) -> dict[str, str]:
@@ -94,6 +95,7 @@ SYSTEMS = (
         settings={"TOOLFLEET_WORKER_CONCURRENCY": "100"},  # with more slots than calls, the first takes them all
     ),
     replace(OURS, name="toolfleet_flower", title="**toolfleet**, Flower attached", has_flower=True),
+    replace(OURS, name="toolfleet_silent", title="**toolfleet**, no events", is_silent=True, workloads=("W1",)),
     replace(
         OURS,
         name="toolfleet_100",

@@ -71,6 +71,11 @@ TARGETS = (
     ),
     Target("W2, calls/s, to bare Redis lists, batched, each all at once", _against(_CEILING, "W2"), at_least=0.6),
     Target("W1, worker CPU per call, to Celery with threads", _against(_CELERY, "W1", "cpu.worker"), at_most=0.25),
+    Target(
+        "W1, worker CPU per call, to the same without events",
+        _against("toolfleet_silent", "W1", "cpu.worker"),
+        at_most=1.1,
+    ),
     Target("W3, median latency, to bare Redis lists, batched", _against(_CEILING, "W3", "p50_ms"), at_most=3),
     Target("W3, median latency, to a new httpx client a call", _against("inline_seed", "W3", "p50_ms"), at_most=0.125),
     Target("Redis 2.8 ms away, calls/s, to Celery with threads", _against(_CELERY, "far"), at_least=10),

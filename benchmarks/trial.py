@@ -137,6 +137,14 @@ class Trial:
             ["-m", "celery", "-A", "toolfleet_tasks.app", "flower", f"--address={LOOPBACK}", f"--port={port}"], {}
         )
 
+    def silence(self) -> None:
+        """Have the workers send no events any more."""
+        asked = self._start(["-m", "celery", "-A", "toolfleet_tasks.app", "control", "disable_events"], {})
+        try:
+            asked.wait(self._deadline.left())
+        except subprocess.TimeoutExpired as exc:
+            raise TrialFailed("the workers cannot be silenced") from exc
+
     def stop_workers(self) -> None:
         """End the workers."""
         while self.workers:
