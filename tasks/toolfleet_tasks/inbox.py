@@ -34,7 +34,7 @@ Meta = dict[str, Any]
 
 _SWEEP_SECONDS = 5.0  # how often old calls are looked up
 _SUBSCRIBE_CHUNK = 500  # channels a command
-_PEEK_SECONDS = 5.0  # for one answer of Redis
+_PEEK_SECONDS = 1.0  # for one answer of Redis, beyond a call's deadline
 _RUN_ID = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
 
 
@@ -121,7 +121,7 @@ class Inbox:
         self._drop(self._channel(call_id))
 
     async def peek(self, call_id: str) -> Meta | None:
-        """What is stored of a call now. Raises `OSError` or `ResponseError` if Redis does not answer in 5 s."""
+        """What is stored of a call now. Raises `OSError` or `ResponseError` if Redis does not answer in a second."""
         return _meta(await self._shelf.peek(self._channel(call_id)))
 
     async def is_surely_unbegun(self, expected: Expected, *, witness: str) -> bool:

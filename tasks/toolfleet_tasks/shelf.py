@@ -20,7 +20,7 @@ ANNOUNCED_AT_MOST = 256 * 1024
 """Bytes: a result over that is announced as `STORED`, with its id only."""
 STORED = "STORED"
 
-_PEEK_SECONDS = 5.0
+_PEEK_SECONDS = 1.0  # beyond a call's deadline, where its caller waits for it
 _CHUNK = 100  # small results at a time
 
 Found = Callable[[bytes, bytes | None], None]
@@ -62,7 +62,7 @@ class Shelf:
                 self._found(key, content)
 
     async def peek(self, key: bytes) -> bytes | None:
-        """What is stored now. Raises `OSError` or `ResponseError` if Redis does not answer in 5 s."""
+        """What is stored now. Raises `OSError` or `ResponseError` if Redis does not answer in a second."""
         async with asyncio.timeout(_PEEK_SECONDS):
             await self._opened()
             content: bytes | None = await self._line.send("GET", key)
