@@ -104,10 +104,12 @@ def mixed(stage: Stage, lengths: Lengths) -> Iterator[Record]:
 
 
 def clients(stage: Stage, lengths: Lengths) -> Iterator[Record]:
-    """W1 with the same worker, called by our client, and by Celery's own way to wait in so many threads."""
+    """W1 without a worker that limits it: our client, and Celery's own way to wait in so many threads."""
     with running(OURS, stage, lengths.trial) as trial:
         producer = trial.start_producer()
         trial.first_call(producer)
+        trial.stop_workers()
+        trial.start_answerer(INSTANT)
         yield {"workload": "client", **trial.window(producer, seconds=lengths.throughput, **_W1)}
         for threads in lengths.threads:
             threaded = trial.start_producer(f"toolfleet:{threads}")

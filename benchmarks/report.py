@@ -101,7 +101,7 @@ def _shapes(results: Results) -> Iterator[tuple[str, str]]:
             yield f"{number} queues in one worker: calls/s", _of(results, workload, "rate")
         elif name == "client":
             way = f"asyncio.to_thread(get), {number} threads" if number else "our client"
-            yield f"the same worker, called by {way}: calls/s", _of(results, workload, "rate")
+            yield f"calls that are answered at once, made by {way}: calls/s", _of(results, workload, "rate")
         elif name == "mixed":
             slow = "saturated" if number == "busy" else "idle"
             yield f"fast lane while the slow lane is {slow}: p50 ms", _of(results, workload, "p50_ms", 2)

@@ -15,6 +15,7 @@ from benchmarks.machine import busy_seconds, cpu_seconds, memory_mb
 from benchmarks.stage import Stage
 from benchmarks.systems import System
 from benchmarks.work import INSTANT
+from toolfleet_tasks.queues import queue_of
 from toolfleet_workers.ports import LOOPBACK, free_port
 from toolfleet_workers.processes import spawn, stop
 
@@ -136,6 +137,11 @@ class Trial:
         self._start(
             ["-m", "celery", "-A", "toolfleet_tasks.app", "flower", f"--address={LOOPBACK}", f"--port={port}"], {}
         )
+
+    def start_answerer(self, tool: str) -> None:
+        """Have somebody answer a tool's calls who is faster than any worker."""
+        queue = queue_of(tool.partition(".")[0])
+        self._start(["-m", "benchmarks.peers.toolfleet.answerer", queue], {})
 
     def silence(self) -> None:
         """Have the workers send no events any more."""

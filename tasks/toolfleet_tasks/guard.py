@@ -7,8 +7,10 @@ from celery import Celery, bootsteps
 from redis.exceptions import RedisError
 
 from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.redis_servers import async_client
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.cluster import refuse_cluster_at
+from toolfleet_registry.urls import is_redis_url
+from toolfleet_tasks.cluster import refuse_cluster
 from toolfleet_tasks.presence import Presence
 from toolfleet_tasks.transport import require_kombu
 
@@ -22,8 +24,7 @@ class Requirements(bootsteps.Step):  # type: ignore[misc] # Celery ships no type
         super().__init__(parent, **options)
         require_runner(parent.app)
         require_queues(parent.app)
-        require_standalone(parent.app)
-        require_one_mode(parent.app)
+        require_redis(parent.app)
 
 
 def install(app: Celery) -> None:
@@ -38,30 +39,30 @@ def require_runner(app: Celery) -> None:
         raise SystemExit(f"This app publishes calls and has no runner to run them. Start the worker with: {COMMAND}")
 
 
-def require_standalone(app: Celery) -> None:
-    """Raise `SystemExit` if the app's Redis, for results or as broker, is a node of Redis Cluster."""
-    settings: Settings | None = getattr(app, "settings", None)
-    urls = {settings.redis_url, settings.broker} if settings is not None else set()
-    for url in sorted(url for url in urls if url is not None and url.startswith(("redis", "unix"))):
-        try:
-            refuse_cluster_at(url)
-        except SettingsError as exc:
-            raise SystemExit(str(exc)) from exc
+def require_redis(app: Celery) -> None:
+    """Raise `SystemExit` if the app's Redis is a node of Redis Cluster, or live workers at it use another transport.
 
-
-def require_one_mode(app: Celery) -> None:
-    """Raise `SystemExit` if live workers use another transport, or if ours was never tested with this kombu."""
+    Also if the fast transport was never tested with this kombu. A Redis that is away is waited for later.
+    """
     settings: Settings | None = getattr(app, "settings", None)
     if settings is None:
         return
     try:
         if settings.is_fast:
             require_kombu()
-        asyncio.run(Presence(settings).check_in())
+        asyncio.run(_look_at_redis(settings))
     except SettingsError as exc:
         raise SystemExit(str(exc)) from exc
     except (RedisError, OSError):
-        return  # it waits for Redis, then; `Presence.keep` looks again
+        return  # `Presence.keep` looks again
+
+
+async def _look_at_redis(settings: Settings) -> None:
+    urls = {url for url in (settings.redis_url, settings.broker) if url is not None and is_redis_url(url)}
+    for url in sorted(urls):
+        async with async_client(url, master=settings.sentinel_master) as redis:
+            await refuse_cluster(redis)
+    await Presence(settings).check_in()
 
 
 def require_queues(app: Celery) -> None:
