@@ -16,6 +16,7 @@ class TcpProxy:
         self.loop = asyncio.new_event_loop()
         self._target = target
         self._open: set[asyncio.Event] = set()
+        self._writers: list[asyncio.StreamWriter] = []
 
     def go_deaf(self) -> None:
         """Keep today's connections, and pass nothing on for them ever again. New ones work."""
@@ -26,6 +27,17 @@ class TcpProxy:
         self.port = server.sockets[0].getsockname()[1]
         return server
 
+    async def end(self, server: asyncio.Server) -> None:
+        """Cut everything."""
+        server.close()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.gather(*(writer.wait_closed() for writer in self._writers), return_exceptions=True)
+
     def _strand(self) -> None:
         for passes in self._open:
             passes.clear()
@@ -34,6 +46,7 @@ class TcpProxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         there, back = await asyncio.open_connection("127.0.0.1", self._target)
+        self._writers += (writer, back)
         passes = asyncio.Event()
         passes.set()
         self._open.add(passes)
@@ -54,7 +67,7 @@ def tcp_proxy(target: int) -> Generator[TcpProxy]:
     try:
         yield proxy
     finally:
-        asyncio.run_coroutine_threadsafe(_end(server), proxy.loop).result(10)
+        asyncio.run_coroutine_threadsafe(proxy.end(server), proxy.loop).result(10)
         proxy.loop.call_soon_threadsafe(proxy.loop.stop)
         thread.join(10)
         proxy.loop.close()
@@ -67,11 +80,3 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, p
             writer.write(data)
             await writer.drain()
     await passes.wait()  # not even the end gets through
-
-
-async def _end(server: asyncio.Server) -> None:
-    server.close()
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
