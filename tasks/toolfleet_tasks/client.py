@@ -77,6 +77,8 @@ class ToolFleet:
     ) -> ToolResult:
         """Run a tool and bring its result, by `timeout` seconds at the latest. Never raises for what happens to the call.
 
+        Where Redis is silent at that moment, up to two seconds later: it is asked whether the call had begun.
+
         If the awaiting task is cancelled, the call is taken back.
         """
         follow = await self._begin(call, caller, conversation, timeout)

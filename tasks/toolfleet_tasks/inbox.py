@@ -19,7 +19,7 @@ from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.keys import Keys
 from toolfleet_tasks.cancelling import end, is_wanted
 from toolfleet_tasks.line import Line, LineLost, Push
-from toolfleet_tasks.shelf import STORED, Shelf
+from toolfleet_tasks.shelf import PEEK_SECONDS, STORED, Shelf
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +34,6 @@ Meta = dict[str, Any]
 
 _SWEEP_SECONDS = 5.0  # how often old calls are looked up
 _SUBSCRIBE_CHUNK = 500  # channels a command
-_PEEK_SECONDS = 1.0  # for one answer of Redis, beyond a call's deadline
 _RUN_ID = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
 
 
@@ -131,7 +130,7 @@ class Inbox:
         """
         if expected.begun or expected.since <= self._other_server_at:
             return False
-        async with asyncio.timeout(_PEEK_SECONDS):
+        async with asyncio.timeout(PEEK_SECONDS):
             return bool(await self._line.send("EXISTS", witness))
 
     def _channel(self, call_id: str) -> bytes:

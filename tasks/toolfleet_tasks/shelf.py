@@ -20,7 +20,7 @@ ANNOUNCED_AT_MOST = 256 * 1024
 """Bytes: a result over that is announced as `STORED`, with its id only."""
 STORED = "STORED"
 
-_PEEK_SECONDS = 1.0  # beyond a call's deadline, where its caller waits for it
+PEEK_SECONDS = 1.0  # for one answer of Redis, beyond a call's deadline, while its caller waits
 _CHUNK = 100  # small results at a time
 
 Found = Callable[[bytes, bytes | None], None]
@@ -63,7 +63,7 @@ class Shelf:
 
     async def peek(self, key: bytes) -> bytes | None:
         """What is stored now. Raises `OSError` or `ResponseError` if Redis does not answer in a second."""
-        async with asyncio.timeout(_PEEK_SECONDS):
+        async with asyncio.timeout(PEEK_SECONDS):
             await self._opened()
             content: bytes | None = await self._line.send("GET", key)
             return content
