@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from toolfleet_registry.bodies import loads_strict
-from toolfleet_registry.contracts import ModuleManifest, ToolDefinition, ToolParameter
+from toolfleet_registry.contracts import ModuleManifest, ToolAnnotations, ToolDefinition, ToolParameter
 from toolfleet_registry.errors import InvalidToolName, ManifestRefused
 from toolfleet_registry.names import ToolName
 from toolfleet_registry.permissions import level_of_tool
@@ -50,10 +50,12 @@ def closed_tools(manifest: ModuleManifest) -> tuple[str, ...]:
 
 
 def unknown_fields(document: Mapping[str, Any]) -> list[str]:
-    """The fields of an admitted document that we ignore, each kind once: `tools[].annotations`. At most 20."""
+    """The fields of an admitted document that we ignore, each kind once: `tools[].icon`. At most 20."""
     unknown = set(_extra("", ModuleManifest, document))
     for tool in document["tools"]:
         unknown.update(_extra("tools[].", ToolDefinition, tool))
+        annotations = tool.get("annotations") or {}
+        unknown.update(_extra("tools[].annotations.", ToolAnnotations, annotations, _NOT_ABOUT_REPEATS))
         for parameter in tool.get("parameters", ()):
             unknown.update(_extra("tools[].parameters[].", ToolParameter, parameter))
     return sorted(unknown)[:_MOST_FIELDS]
@@ -82,13 +84,16 @@ def _first_fault(exc: ValidationError) -> str:
     return f"manifest is wrong at {'.'.join(str(step) for step in fault['loc'])}: {fault['msg']}{others}"
 
 
-def _extra(place: str, model: type[BaseModel], document: Mapping[str, Any]) -> Iterator[str]:
-    return (place + name[:_SHOWN] for name in document if name not in model.model_fields)
+def _extra(
+    place: str, model: type[BaseModel], document: Mapping[str, Any], expected: frozenset[str] = frozenset()
+) -> Iterator[str]:
+    return (place + name[:_SHOWN] for name in document if name not in model.model_fields and name not in expected)
 
 
 def _shown(text: str) -> str:
     return repr(text[:_SHOWN])
 
 
+_NOT_ABOUT_REPEATS = frozenset({"title", "openWorldHint"})  # of the protocol's annotations: good to have, not used
 _SHOWN = 60  # characters of foreign text in a reason
 _MOST_FIELDS = 20

@@ -20,7 +20,7 @@ from toolfleet_registry.discovery import ManifestFailure, discover
 from toolfleet_registry.errors import InvalidToolName
 from toolfleet_registry.manifests import CachedManifest, ManifestCache
 from toolfleet_registry.names import ToolName
-from toolfleet_registry.permissions import level_of_caller, level_of_tool, permits, reaches
+from toolfleet_registry.permissions import module_denial, permits, reaches, tool_denial
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.toolset import Modules, ToolSet
 
@@ -120,12 +120,13 @@ class Catalog:
             return _refused(call, "unknown_module", f"Unknown module: {name.module}")
         # Before the tool is looked up: what a module offers is nobody's business who may not use it.
         if not reaches(name.module, self._modules_of(caller)):
-            return _refused(call, "permission_denied", f"Module {name.module!r} is not among the caller's modules.")
+            return _refused(call, "permission_denied", module_denial(name.module))
         tool = self._state.tools.find(call.tool_name)
         if tool is None:
             return _refused(call, "unknown_tool", f"Unknown tool: {name}", hint=self._hint(name, caller))
         if not permits(caller.permission, tool.required_permission):
-            return _refused(call, "permission_denied", _denial(tool, caller))
+            denial = tool_denial(tool.name, caller.permission, _shown(tool.required_permission))
+            return _refused(call, "permission_denied", denial)
         return tool
 
     def _modules_of(self, caller: Caller) -> Modules:
@@ -156,13 +157,6 @@ def _status(module: str, state: _State) -> ModuleStatus:
         error=failure.error if failure else None,
         age_seconds=cached.age_seconds,
     )
-
-
-def _denial(tool: ToolDefinition, caller: Caller) -> str:
-    if level_of_tool(tool.required_permission) is None:
-        return f"Tool {tool.name!r} is closed: it needs the unknown permission {_shown(tool.required_permission)!r}."
-    level = level_of_caller(caller.permission).name.lower()
-    return f"Tool {tool.name!r} needs {tool.required_permission!r}; caller is {level!r}."
 
 
 def _refused(call: ToolCall, code: ErrorCode, error: str, *, hint: str | None = None) -> ToolResult:

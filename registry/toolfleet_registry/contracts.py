@@ -52,13 +52,25 @@ class ModuleMessage(BaseModel):
 
 
 class ToolParameter(ModuleMessage):
-    """One argument of a tool. `type` is a JSON Schema type name; `enum` lists the allowed values."""
+    """One argument of a tool. `type` is a JSON Schema type name; `enum` lists the allowed values.
+
+    A `sensitive` one is kept nowhere after its call has ended.
+    """
 
     name: str = Field(min_length=1)
     type: str = Field(min_length=1)
     description: str = ""
     required: bool = True
     enum: list[Any] | None = None
+    sensitive: bool = False
+
+
+class ToolAnnotations(ModuleMessage):
+    """What the Model Context Protocol lets a tool say about itself; names and meaning are that protocol's."""
+
+    readOnlyHint: bool | None = None  # noqa: N815 - the protocol's name
+    idempotentHint: bool | None = None  # noqa: N815 - as above
+    destructiveHint: bool | None = None  # noqa: N815 - as above
 
 
 class ToolDefinition(ModuleMessage):
@@ -66,7 +78,8 @@ class ToolDefinition(ModuleMessage):
 
     `name` is `module.method`. `parameters` is the flat form of the arguments; `input_schema` (a JSON Schema
     2020-12 object) replaces it where a module needs more. `required_permission` is one of guest, user, admin,
-    owner; any other value closes the tool. `timeout_seconds` overrides the module's limit for this tool.
+    owner; any other value closes the tool. `timeout_seconds` overrides the module's limit for this tool. `effect`,
+    `idempotent` and `annotations` say what a repeat would do: see `effects.effect_of`.
     """
 
     name: str = Field(min_length=3, max_length=256)
@@ -78,6 +91,8 @@ class ToolDefinition(ModuleMessage):
     version: str | None = None
     tags: list[str] = []
     effect: Effect | None = None
+    idempotent: bool | None = None
+    annotations: ToolAnnotations | None = None
     timeout_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     cost: str | None = None
     deprecated: bool = False
@@ -95,8 +110,8 @@ class ToolCall(Message):
     """One request to run a tool, as an agent or its model makes it.
 
     Takes any name and any arguments: `ToolFleet.call` judges them, so that a model's nonsense comes back as a
-    `ToolResult` and not as an exception. `idempotency_key` names the intention; it travels
-    with the call, and nobody looks at it yet.
+    `ToolResult` and not as an exception. `idempotency_key` names the intention: a second call of the same user with
+    the same key brings the first one's result.
     """
 
     tool_name: str
@@ -187,10 +202,11 @@ class ToolResult(Message):
 
 
 class PublishedCall(Message):
-    """A call as it travels: judged, routed, and with everything that a worker needs to run it.
+    """A call as it travels: judged, routed, and with everything that a worker needs to run it. Never changed on its way.
 
-    `limit_seconds` bounds the module's request; `deadline_at` bounds queue and run time together. `effect_so_far` is
-    what earlier attempts may have done: the result must not claim less.
+    `limit_seconds` bounds the module's request; `deadline_at` bounds queue and run time together. `lane` is where it
+    counts for its caller's share. `sensitive` names arguments, as JSON pointers, that must not be kept. `replay_of`:
+    the id of the dead letter that it repeats.
     """
 
     call_id: str
@@ -202,8 +218,40 @@ class PublishedCall(Message):
     limit_seconds: float = Field(gt=0)
     published_at: float
     deadline_at: float
-    effect_so_far: EffectState = "none"
+    lane: Literal["fast", "slow"] = "fast"
     idempotency_key: str | None = None
+    sensitive: tuple[str, ...] = ()
+    replay_of: str | None = None
+
+
+class DeadAttempt(Message):
+    """One attempt of a call that died: its outcome, or `never closed`, and how long it took, where that is known."""
+
+    attempt: int
+    outcome: str
+    ms: float | None = None
+
+
+class DeadLetter(Message):
+    """A call whose end nobody can know, or that failed inside the fleet: kept for an operator.
+
+    `arguments` are without the sensitive ones if `is_redacted`. Times are seconds since the epoch.
+    """
+
+    call_id: str
+    tool_name: str
+    arguments: dict[str, Any]
+    is_redacted: bool = False
+    caller: Caller
+    user_id: str | None = None
+    effect: Effect | None = None
+    error_code: ErrorCode
+    reason: str
+    attempts: tuple[DeadAttempt, ...] = ()
+    published_at: float
+    died_at: float
+    idempotency_key: str | None = None
+    replay_of: str | None = None
 
 
 class ModuleStatus(Message):

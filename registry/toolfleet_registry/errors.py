@@ -12,6 +12,8 @@ Programming and set-up errors raise; what happens to a call never does, it is a 
     ├── FleetUnavailable     the fleet's Redis does not answer
     ├── NotPublished         a call is surely not in its queue
     ├── PublishUnconfirmed   a call may or may not be in its queue
+    ├── MessageRefused       a message in a queue is not what a holder of the signing key sent
+    ├── NoSuchDeadLetter     no dead letter has this call id
     ├── ChildFailed          a process of a local fleet does not start, or does not stay alive
     └── FolderInUse          a local fleet runs in this folder already
 """
@@ -68,6 +70,18 @@ class NotPublished(FleetError):
 
 class PublishUnconfirmed(FleetError):
     """The broker was sent the call and did not answer: it may be in its queue."""
+
+
+class MessageRefused(FleetError):
+    """A message is not signed, was changed, or belongs to another call; the message says which."""
+
+
+class NoSuchDeadLetter(FleetError):
+    """There is no dead letter of this call id: it was dropped, or never was one."""
+
+    def __init__(self, call_id: str) -> None:
+        self.call_id = call_id
+        super().__init__(f"There is no dead letter {call_id!r}: `toolfleet dead list` shows those that are kept.")
 
 
 class ChildFailed(FleetError):

@@ -4,6 +4,8 @@ Celery's and kombu's own keys (queues, `unacked*`, `_kombu.binding.*`, `celery-t
 them, and ours, begin with the fleet's prefix, if it has one.
 """
 
+import hashlib
+import json
 import re
 from dataclasses import dataclass
 
@@ -58,6 +60,40 @@ class Keys:
         separator = "" if not self.prefix or self.prefix[-1] in _SEPARATORS else "_"
         return f"{self.prefix}{separator}celery-task-meta-{call_id}"
 
+    def call(self, call_id: str) -> str:
+        """The ledger's record of a call. Expires with its result, and not before its deadline."""
+        return f"{self.prefix}{_OURS}call:{call_id}"
+
+    def share(self, lane: str, user_id: str | None) -> str:
+        """The published, unfinished calls of one user in a lane. Expires at the last one's deadline."""
+        return f"{self.prefix}{_OURS}share:{lane}:{_digest(user_id or '')[:16]}"
+
+    def running(self, module: str) -> str:
+        """The calls that run in a module that may run so many only. Expires with the last one's lease."""
+        return f"{self.prefix}{_OURS}running:{module}"
+
+    def breaker(self, module: str) -> str:
+        """A module's failures in a row, and until when it is left alone. Expires when they are long ago."""
+        return f"{self.prefix}{_OURS}breaker:{module}"
+
+    def slots(self, lane: str) -> str:
+        """How many calls each live worker of a lane runs at once. Expires when all of them are silent."""
+        return f"{self.prefix}{_OURS}slots:{lane}"
+
+    def intent(self, user_id: str | None, idempotency_key: str) -> str:
+        """The call that a user's idempotency key stands for. Expires with that call's record."""
+        return f"{self.prefix}{_OURS}intent:{_digest(json.dumps([user_id, idempotency_key]))[:32]}"
+
+    @property
+    def dead(self) -> str:
+        """Calls with an unknown end, by their id, at most `dead_letters_kept`."""
+        return f"{self.prefix}{_OURS}dead"
+
+    @property
+    def dead_order(self) -> str:
+        """Their ids, by when they died."""
+        return f"{self.prefix}{_OURS}dead-order"
+
     def rule_of(self, key: str) -> "KeyRule | None":
         """What holds for a key that was found in Redis; `None` if nobody of the fleet makes such keys."""
         if not key.startswith(self.prefix):
@@ -84,6 +120,11 @@ RULES = (
     ),
     KeyRule(re.compile(rf"{_OURS}quarantine"), lasting="kept for an operator; at most 1,000 items"),
     KeyRule(re.compile(rf"{_OURS}quarantined"), lasting="a counter"),
+    KeyRule(re.compile(rf"{_OURS}(call|running|breaker):.+")),
+    KeyRule(re.compile(rf"{_OURS}share:(fast|slow):[0-9a-f]{{16}}")),
+    KeyRule(re.compile(rf"{_OURS}slots:(fast|slow)")),
+    KeyRule(re.compile(rf"{_OURS}intent:[0-9a-f]{{32}}")),
+    KeyRule(re.compile(rf"{_OURS}dead(-order)?"), lasting="kept for an operator; at most `dead_letters_kept`"),
     KeyRule(re.compile(r"_?celery-task-meta-.+")),
     KeyRule(re.compile(r"(tools\..+|toolfleet\.control)"), lasting="a queue: the broker removes it when it is empty"),
     KeyRule(re.compile(r"unacked(_index|_mutex)?"), lasting="the broker's own: messages that a worker holds"),
@@ -93,3 +134,8 @@ RULES = (
     ),
     KeyRule(re.compile(r".*\.reply\.celery\.pidbox"), lasting="the broker's own: answers to inspect commands"),
 )
+
+
+def _digest(text: str) -> str:
+    """Names of people and their keys are of any length and any characters, and nobody's business."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -4,22 +4,21 @@ A value is the manifest as its module sends it, so that older readers of the sam
 field, `discovered_at` (seconds since the epoch): in the same value, so that a manifest and its age never part.
 """
 
-import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, cast
 
 import structlog
 from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
-from redis.exceptions import RedisError
 
 from toolfleet_registry.admission import admit, read_document
+from toolfleet_registry.answering import answering
 from toolfleet_registry.contracts import ModuleManifest
-from toolfleet_registry.errors import FleetUnavailable, ManifestRefused
+from toolfleet_registry.errors import ManifestRefused
 from toolfleet_registry.keys import Keys
 
 DISCOVERED_AT = "discovered_at"
@@ -90,14 +89,8 @@ class ManifestCache:
         found = {name: _read(name, value) for name, value in zip(names, values, strict=True) if value is not None}
         return {name: cached for name, cached in found.items() if cached is not None}
 
-    @asynccontextmanager
-    async def _answering(self) -> AsyncGenerator[None]:
-        try:
-            async with asyncio.timeout(_PATIENCE_SECONDS):
-                yield
-        except (RedisError, OSError) as exc:  # TimeoutError is an OSError
-            reason = str(exc) or f"no answer within {_PATIENCE_SECONDS} s"
-            raise FleetUnavailable(f"Redis at {_address(self._redis)} does not answer: {reason}") from exc
+    def _answering(self) -> AbstractAsyncContextManager[None]:
+        return answering(self._redis, seconds=_PATIENCE_SECONDS)
 
 
 def _read(module: str, value: bytes) -> CachedManifest | None:
@@ -118,13 +111,3 @@ def _content_of(value: bytes | None) -> Mapping[str, Any] | None:
         return None
     document.pop(DISCOVERED_AT, None)
     return document
-
-
-def _address(redis: Redis) -> str:
-    """Where a client connects to; never with a password."""
-    options = redis.connection_pool.connection_kwargs
-    if "path" in options:
-        return f"unix:{options['path']}"
-    if "host" in options:
-        return f"{options['host']}:{options.get('port', 6379)}"
-    return str(options.get("sentinels", "an unnamed address"))

@@ -1,4 +1,7 @@
-"""Who may use a tool: four levels, one order. Pure functions, asked when tools are listed and when a call is published."""
+"""Who may use a tool: four levels, one order.
+
+Pure functions, asked three times: when tools are listed, when a call is published, and before a worker runs it.
+"""
 
 from collections.abc import Set as AbstractSet
 from enum import IntEnum
@@ -33,6 +36,19 @@ def permits(permission: str, required_permission: str) -> bool:
 def reaches(module: str, allowed_modules: AbstractSet[str] | Literal["*"]) -> bool:
     """Whether a module is among those that a caller may use at all."""
     return allowed_modules == "*" or module in allowed_modules
+
+
+def tool_denial(tool_name: str, permission: str, required_permission: str) -> str:
+    """Why a caller with `permission` may not use a tool that asks for `required_permission`."""
+    if level_of_tool(required_permission) is None:
+        return f"Tool {tool_name!r} is closed: it needs the unknown permission {required_permission!r}."
+    level = level_of_caller(permission).name.lower()
+    return f"Tool {tool_name!r} needs {required_permission!r}; caller is {level!r}."
+
+
+def module_denial(module: str) -> str:
+    """Why a caller may not use any tool of a module that is not among its own."""
+    return f"Module {module!r} is not among the caller's modules."
 
 
 _LEVELS = {level.name.lower(): level for level in Permission}

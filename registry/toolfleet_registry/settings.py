@@ -36,6 +36,7 @@ _SHORTEST_LEASE_SECONDS = 2  # below, a worker that is briefly busy renews too l
 
 Names = Annotated[frozenset[str], NoDecode]
 Seconds = Annotated[int, Field(gt=0)]
+Count = Annotated[int, Field(gt=0)]
 
 
 class Settings(BaseSettings):
@@ -93,7 +94,23 @@ class Settings(BaseSettings):
     loop_stall_seconds: float = Field(default=5, gt=0)
     """After so long without a tick of the event loop, the watchdog logs what blocks it."""
     result_ttl_seconds: Seconds = 6 * 3600
-    """How long a result can be fetched."""
+    """How long a result can be fetched, and a caller's idempotency key is remembered."""
+    backlog_limit: Count = 10_000
+    """Calls that wait in a module's queue before further ones are told `busy`: more would hardly be answered in time."""
+    module_backlogs: Annotated[dict[str, Count], NoDecode] = {}
+    """Module name -> that limit, for single modules."""
+    module_concurrency: Annotated[dict[str, Count], NoDecode] = {}
+    """Module name -> calls that may run there at once, over all workers; without an entry as many as there are slots."""
+    calls_per_caller: Count | None = None
+    """A caller's published, unfinished calls in a lane; None: twice the slots of its workers, so that none stays idle."""
+    breaker_failures: Count = 20
+    """Failures in a row after which a module counts as away: more than a restart under light load brings."""
+    breaker_seconds: float = Field(default=10, gt=0)
+    """How long a module that is away is left alone, before one call tries it."""
+    dead_letters_kept: Count = 10_000
+    """Calls with an unknown end that are kept for an operator; the oldest go first."""
+    signing_key: str | None = Field(default=None, repr=False, min_length=32)
+    """Signs calls on their way, and callers to modules. One value for agents and workers; None: nothing is signed."""
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
@@ -130,7 +147,7 @@ class Settings(BaseSettings):
             return _read_json(value)
         return [name.strip() for name in value.split(",") if name.strip()]
 
-    @field_validator("module_services", "module_timeouts", mode="before")
+    @field_validator("module_services", "module_timeouts", "module_backlogs", "module_concurrency", mode="before")
     @classmethod
     def _read_mapping(cls, value: Any) -> Any:
         return _read_json(value) if isinstance(value, str) else value
@@ -247,4 +264,4 @@ def _find_toml(start: Path) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-_WITH_URLS = frozenset({"redis_url", "broker_url", "module_services"})
+_WITH_URLS = frozenset({"redis_url", "broker_url", "module_services", "signing_key"})

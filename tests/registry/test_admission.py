@@ -36,6 +36,12 @@ def test_a_manifest_without_tools_comes_in() -> None:
         ({"module_name": "git", "tools": [tool("git.push", required_permission=None)]}, "tools.0.required_permission"),
         ({"module_name": "git", "tools": [tool("git.push", effect="maybe")]}, "tools.0.effect"),
         ({"module_name": "git", "tools": [tool("git.push", timeout_seconds=-1)]}, "tools.0.timeout_seconds"),
+        ({"module_name": "git", "tools": [tool("git.push", idempotent="perhaps")]}, "tools.0.idempotent"),
+        ({"module_name": "git", "tools": [tool("git.push", annotations=["readOnlyHint"])]}, "tools.0.annotations"),
+        (
+            {"module_name": "git", "tools": [tool("git.push", annotations={"readOnlyHint": "perhaps"})]},
+            "tools.0.annotations.readOnlyHint",
+        ),
         # One module must not take over another's tools.
         (manifest_of("mail", "send"), "is that of module 'mail', not of 'git'"),
         (manifest_of("Git", "push"), "is that of module 'Git', not of 'git'"),
@@ -97,6 +103,16 @@ def test_unknown_fields_are_named_once() -> None:
     document = {"module_name": "git", "tools": tools, "vendor": {"a": 1}}
     admit("git", document)
     assert unknown_fields(document) == ["tools[].icon", "tools[].parameters[].default", "vendor"]
+
+
+def test_the_protocols_other_annotations_are_no_news() -> None:
+    """Those of the Model Context Protocol that say nothing about repeats are not named; what nobody knows is."""
+    known = {"title": "Log", "readOnlyHint": True, "idempotentHint": None, "openWorldHint": False}
+    tools = [tool("git.log", annotations=known), tool("git.gc", annotations=None), tool("git.x", annotations={"y": 1})]
+    manifest = admit("git", {"module_name": "git", "tools": tools})
+    assert manifest.tools[0].annotations is not None
+    assert manifest.tools[0].annotations.readOnlyHint
+    assert unknown_fields({"module_name": "git", "tools": tools}) == ["tools[].annotations.y"]
 
 
 def test_only_some_unknown_fields_are_named() -> None:

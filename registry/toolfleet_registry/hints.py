@@ -1,0 +1,60 @@
+"""What a model may do after a call that failed: one sentence for each, from what the result says and nothing else.
+
+Where an effect may have happened and a repeat could double it, no sentence invites to one.
+"""
+
+import math
+
+from toolfleet_registry.contracts import ErrorCode, ToolResult
+
+
+def hint_for(result: ToolResult) -> str | None:
+    """One sentence for a failed result, `None` for a success. A hint that a result has already is for the caller to keep."""
+    if result.success:
+        return None
+    if result.retryable:
+        return _for_repeatable(result)
+    if result.effect_state == "none":
+        return _BY_CODE.get(result.error_code, _REFUSED) if result.error_code else _REFUSED
+    return _DONE if result.effect_state == "done" else _PERHAPS_DONE
+
+
+def _for_repeatable(result: ToolResult) -> str:
+    if result.error_code == "result_too_large":  # the same call would have the same result
+        return "Ask for less, such as a part of it; repeating the call does no harm."
+    after = f" after {math.ceil(result.retry_after_seconds)} s" if result.retry_after_seconds else ""
+    return {
+        "none": f"Nothing was executed: the call may be repeated as it is{after}.",
+        "done": f"Its effect has happened, and a repeat adds nothing to it: the call may be repeated{after} for its answer.",
+        "unknown": f"It may have been executed, but a repeat does no harm: the call may be repeated as it is{after}.",
+    }[result.effect_state]
+
+
+_PERHAPS_DONE = (
+    "It may have been executed: find out with a tool that only reads, or ask the person, before repeating it, "
+    "for a repeat could do it twice."
+)
+_DONE = (
+    "Its effect has happened, so do not repeat it: look at what it did with a tool that only reads, or tell the person."
+)
+_REFUSED = "Nothing was executed, and the same call would fail the same way: change it, or use another tool."
+_OTHER_NAME = "Nothing was executed: use a name from the list of tools, as it is written there."
+
+_BY_CODE: dict[ErrorCode, str] = {
+    "invalid_tool_name": _OTHER_NAME,
+    "unknown_module": _OTHER_NAME,
+    "unknown_tool": _OTHER_NAME,
+    "invalid_arguments": "Nothing was executed: correct the arguments, as the tool's schema has them, and call it anew.",
+    "permission_denied": "Nothing was executed: use another tool, or tell the person that this one is not allowed to them.",
+    "rate_limited": "Nothing was executed: the limit for this tool is reached, so go on without it, or tell the person.",
+    "blocked_by_gate": "Nothing was executed: it is not allowed here, so use another way, or tell the person.",
+    "approval_required": "Nothing was executed: a person has to approve it first, so wait for the answer.",
+    "approval_denied": "Nothing was executed: a person has declined it, so ask them what they want instead.",
+    "busy": "Nothing was executed: there is no room for it now, so go on without it, or tell the person.",
+    "module_unreachable": "Nothing was executed: go on without this tool, or tell the person that it is away.",
+    "result_too_large": "Nothing was executed: ask for less, such as a part of it.",
+    "expired": "Nothing was executed, as its time was over: call it anew with more time, if it is still wanted.",
+    "cancelled": "Nothing was executed, as it was taken back: call it anew only if the person wants it after all.",
+    "conflict": "Nothing was executed: other arguments need another idempotency key, and this key needs its first arguments.",
+    "internal": "Nothing was executed: the fault is the fleet's, so go on without this tool, or tell the person.",
+}
