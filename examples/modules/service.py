@@ -18,6 +18,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import ArgsKwargs
 from starlette.requests import ClientDisconnect
 
+from modules.callers import CallerCheck, CallerRefused
+from modules.replies import Replies
 from toolfleet_registry.contracts import ModuleManifest, ModuleMessage, ToolResult
 
 _MAX_REQUEST_BYTES = 8 * 2**20
@@ -52,6 +54,12 @@ class ExecuteRequest(ModuleMessage):
     user_id: str | None = None
 
 
+class ReconcileRequest(ModuleMessage):
+    """What `POST /reconcile` takes."""
+
+    call_id: str
+
+
 @dataclass(slots=True)
 class Counts:
     """What became of the calls since the module started. `cancelled`: the client went away before the end."""
@@ -62,10 +70,14 @@ class Counts:
     cancelled: int = 0
 
 
-def create_app(manifest: ModuleManifest, module: object) -> FastAPI:
-    """The module contract over HTTP. Raises `TypeError` if the manifest offers a tool that `module` does not have."""
+def create_app(manifest: ModuleManifest, module: object, *, replies: Replies | None = None) -> FastAPI:
+    """The module contract over HTTP. With `replies`, the fleet may ask what became of a call.
+
+    Raises `TypeError` if the manifest offers a tool that `module` does not have.
+    """
     tools = {tool.name: _Tool.of(module, tool.name) for tool in manifest.tools}
     counts = Counts()
+    callers = CallerCheck.of(manifest.module_name)
     app = FastAPI(title=manifest.module_name, description=manifest.description)
 
     @app.get("/manifest", response_model_exclude_none=True)
@@ -80,9 +92,14 @@ def create_app(manifest: ModuleManifest, module: object) -> FastAPI:
     async def _execute(request: Request) -> Response:
         try:
             call = ExecuteRequest.model_validate_json(await _body(request))
-            return _reply(await _counted(_while_connected(request, _run(tools, call)), counts))
+            callers.check(request.headers, tool=call.tool_name, sub=call.user_id or "")
+            work = _counted(_while_connected(request, _run(tools, call)), counts)
+            call_id = request.headers.get("Idempotency-Key")
+            return await (_reply(work) if replies is None or call_id is None else _noted(work, call_id, replies))
         except ValidationError as exc:
             return JSONResponse({"detail": _in_words(exc)}, 422)
+        except CallerRefused as exc:
+            return _forbidden(exc)
         except _TooLarge:
             return JSONResponse({"detail": f"The request is larger than {_MAX_REQUEST_BYTES} bytes."}, 413)
         except ModuleBusy as exc:
@@ -90,7 +107,19 @@ def create_app(manifest: ModuleManifest, module: object) -> FastAPI:
         except ClientDisconnect:
             return Response(status_code=_CLIENT_CLOSED_REQUEST)
 
+    if replies is not None:
+        _answer_questions(app, replies, callers)
     return app
+
+
+def _answer_questions(app: FastAPI, replies: Replies, callers: CallerCheck) -> None:
+    @app.post("/reconcile", response_model=None)
+    async def _reconcile(question: ReconcileRequest, request: Request) -> dict[str, Any] | Response:
+        try:
+            callers.check(request.headers, jti=question.call_id)
+        except CallerRefused as exc:
+            return _forbidden(exc)
+        return replies.answer(question.call_id)
 
 
 class _TooLarge(Exception):
@@ -184,7 +213,23 @@ async def _body(request: Request) -> bytes:
     return bytes(body)
 
 
-def _reply(result: ToolResult) -> Response:
+def _forbidden(exc: CallerRefused) -> Response:
+    return JSONResponse({"detail": str(exc)}, 403)
+
+
+async def _noted(work: Coroutine[Any, Any, ToolResult], call_id: str, replies: Replies) -> Response:
+    replies.note(call_id, "running")
+    try:
+        response = await _reply(work)
+    except BaseException:  # it was turned away, or stopped in the middle
+        replies.note(call_id, "unknown")
+        raise
+    replies.note(call_id, "done", bytes(response.body))
+    return response
+
+
+async def _reply(work: Coroutine[Any, Any, ToolResult]) -> Response:
+    result = await work
     try:
         return JSONResponse(result.model_dump(include=_REPLY_FIELDS))
     except (TypeError, ValueError) as exc:  # a tool's result that is no JSON, NaN and half characters included

@@ -16,3 +16,10 @@ class Runner(Protocol):
         everything else that can happen is an `Attempt`.
         """
         ...
+
+    async def reconcile(self, call: PublishedCall, *, seconds: float) -> Attempt | None:
+        """What `call`, begun before, came to, as its module remembers it; `None` if it does not say so in time.
+
+        Nothing is executed. Takes `seconds` at most; raises `CancelledError` only.
+        """
+        ...

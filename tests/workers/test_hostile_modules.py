@@ -79,6 +79,9 @@ def bomb() -> bytes:
         (flooding(head=b"HTTP/1.1 200 OK\r\nX-Flood: ", part=b"x" * 2**16), "invalid_response"),  # one endless header
         (flooding(head=b"", part=b"x" * 2**16), "invalid_response"),  # one endless status line
         (flooding(head=CHUNKED, part=b"f" * 2**16), "invalid_response"),  # one endless chunk length
+        (flooding(head=CHUNKED + b"0\r\n", part=b"X-Flood: y\r\n" * 1000), "invalid_response"),  # endless trailers
+        (flooding(head=CHUNKED, part=b"20\r\n" + b"x" * 32 + b"\r\n"), "result_too_large"),  # endless, in small chunks
+        (flooding(head=b"HTTP/1.1 200 OK\r\n", part=b"a:b\r\n" * 1000), "invalid_response"),  # endless tiny headers
     ],
 )
 async def test_a_flood_ends_at_the_limit(behaviour: Behaviour, code: ErrorCode) -> None:
@@ -142,12 +145,130 @@ async def test_what_is_not_a_whole_http_reply_is_invalid(answer: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    "start",
+    [
+        b"",
+        b"HTTP/1.1 2",  # in the status line
+        b"HTTP/1.1 200 OK\r\nContent-Le",  # in the headers
+        b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n" + reply()[:20],  # in the body
+        CHUNKED + b"5\r\n12345\r\n",  # between two chunks
+    ],
+)
+async def test_a_connection_that_is_reset_is_unknown(start: bytes) -> None:
+    """Wherever in the reply it happens: the module had the request."""
+
+    async def resetting(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(start)
+        peer.reset()
+
+    attempt = await attempt_with(resetting)
+
+    assert attempt.outcome is Outcome.UNKNOWN
+    assert attempt.result.error_code in {"module_error", "invalid_response"}  # nothing of a reply came, or a part
+    assert attempt.result.effect_state == "unknown"
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"",
+        b"HTTP/1.1 2",
+        b"HTTP/1.1 200 OK\r\nContent-Le",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n" + reply()[:20],
+        b"HTTP/1.1 200 OK\r\n\r\n" + reply(),  # whole, but without a length it ends with the connection
+        CHUNKED + b"5\r\n12345\r\n",
+    ],
+)
+async def test_a_module_that_hangs_uses_up_the_time(start: bytes) -> None:
+    """Wherever in the reply it stops: the time is over, and the module sees its caller go."""
+
+    async def hanging(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(start)
+        await peer.gone()
+        raise ConnectionError
+
+    async with raw_module(hanging) as module, executor_for(module.url) as executor:
+        with pytest.raises(TimeoutError):
+            await executor.execute(published(), seconds=0.2)
+        await wait_until(lambda: module.departures, "the module has seen its caller go")
+
+
+async def test_a_reply_that_comes_too_late_is_nobodys() -> None:
+    """A call that timed out takes its connection with it: the next one cannot get the reply."""
+    too_late = asyncio.Event()
+
+    async def late(peer: Peer) -> None:
+        await peer.request()
+        if peer.number == 1:
+            await too_late.wait()
+        await peer.send(http(reply(result=peer.number)))
+        await peer.gone()
+
+    async with raw_module(late) as module, executor_for(module.url) as executor:
+        with pytest.raises(TimeoutError):
+            await executor.execute(published(), seconds=0.2)
+        too_late.set()
+        attempt = await executor.execute(published(), seconds=SECONDS)
+
+    assert attempt.result.result == 2
+    assert module.connections == 2
+
+
+@pytest.mark.parametrize(
+    ("result", "code"),
+    [
+        (b"[" * (LIMIT - 200) + b"0", "invalid_response"),  # never closed
+        (b"[" * 200 + b"]" * 200, "invalid_response"),  # deeper than any reader's stack should go
+        (b"9" * 5000, "invalid_response"),  # a number that takes a computer minutes to read
+        (b"[" + b"[]," * (LIMIT // 4) + b"0]", None),  # as many objects as there is room for
+        (b'{"a":' * 90 + b"0" + b"}" * 90, None),  # deep, but not too deep
+    ],
+)
+async def test_a_bomb_of_json_is_bounded(result: bytes, code: ErrorCode | None) -> None:
+    """What a reply within the limit becomes in memory is a multiple of the limit, and no more."""
+    body = reply(result="@").replace(b'"@"', result)
+    with little_memory(48 * LIMIT):
+        attempt = await attempt_with(after_request(http(body)))
+
+    assert attempt.result.error_code == code
+    assert attempt.outcome is (Outcome.UNKNOWN if code else Outcome.SUCCESS)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        reply()[:-1],
+        reply()[: len(reply()) // 2],
+        b'{"tool_name": ',
+        reply() + reply(),
+        b"[" + reply() + b"]",
+        reply(success="yes"),
+        reply(success=None),
+        reply(success=False, error={"text": "no"}),
+        reply(tool_name=["research.search_docs"]),
+        reply(tool_name="research.fetch_webpage"),  # another tool's
+    ],
+)
+async def test_half_a_reply_and_one_of_the_wrong_types_are_invalid(body: bytes) -> None:
+    """Its HTTP may be as right as it likes: what it says cannot be relied on."""
+    attempt = await attempt_with(after_request(http(body)))
+
+    assert attempt.outcome is Outcome.UNKNOWN
+    assert attempt.result.error_code == "invalid_response"
+    assert attempt.result.effect_state == "unknown"
+
+
+@pytest.mark.parametrize(
     "behaviour",
     [
         trickling(head=CHUNKED, part=b"1\r\n \r\n"),  # a body for ever
         trickling(head=b"HTTP/1.1 200 OK\r\n", part=b"X: y\r\n"),  # headers, fewer than too many
         trickling(head=b"", part=b"HTTP/1.1 100 Continue\r\n\r\n"),  # hope for ever
         flooding(head=b"", part=b"HTTP/1.1 102 Processing\r\n\r\n" * 1000),  # and much of it
+        flooding(head=CHUNKED + b"1;", part=b"x" * 2**16),  # one endless chunk extension, which nobody keeps
     ],
 )
 async def test_a_trickle_does_not_extend_the_time(behaviour: Behaviour) -> None:

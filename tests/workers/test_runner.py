@@ -30,6 +30,10 @@ class StubExecutor:
         self.bound = structlog.contextvars.get_contextvars()
         return self.end()
 
+    async def reconcile(self, call: PublishedCall, *, seconds: float) -> Attempt | None:
+        self.seconds.append(seconds)
+        return self.end()
+
     async def aclose(self) -> None:
         self.is_closed = True
 
@@ -138,6 +142,32 @@ async def test_a_defect_becomes_an_internal_error_and_is_logged() -> None:
     crash = next(entry for entry in logs if entry["event"] == "tool_call_crashed")
     assert crash["exc_info"]
     assert (crash["call_id"], crash["tool"]) == ("c9", "research.search_docs")
+
+
+async def test_a_module_is_asked_past_the_middleware() -> None:
+    """Nothing is executed, so that nothing has to be allowed, counted or logged as a call."""
+    notes: list[str] = []
+    executor = StubExecutor()
+
+    assert await CallRunner(executor, [Note("a", notes)]).reconcile(published(), seconds=2) is SUCCESS
+    assert executor.seconds == [2]
+    assert notes == []
+
+
+async def test_a_question_that_fails_leaves_the_end_unknown() -> None:
+    """Whatever goes wrong in asking, the call still ends; the log says what it was."""
+    with capture_logs() as logs:
+        assert await CallRunner(raising(KeyError("x")), []).reconcile(published(call_id="c9"), seconds=3) is None
+
+    assert logs[0]["event"] == "reconcile_failed"
+    assert (logs[0]["call_id"], logs[0]["tool"]) == ("c9", "research.search_docs")
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), SoftLimit()])
+async def test_a_question_can_be_cancelled(error: BaseException) -> None:
+    """A cancellation, and the pool's soft limit, pass unchanged."""
+    with pytest.raises(type(error)):
+        await CallRunner(raising(error), []).reconcile(published(), seconds=3)
 
 
 async def test_closing_the_runner_closes_the_executor() -> None:

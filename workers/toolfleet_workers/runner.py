@@ -33,17 +33,32 @@ class Executor(Protocol):
         """One attempt within `seconds`. Raises `TimeoutError` if they are over after the request was sent."""
         ...
 
+    async def reconcile(self, call: PublishedCall, *, seconds: float) -> Attempt | None:
+        """What a call that was begun before came to, if that can be found out within `seconds`."""
+        ...
+
     async def aclose(self) -> None:
         """Give back what calls share."""
         ...
 
 
-class CallRunner:
-    """What a worker's app gets as its runner. The first of `middleware` is the outermost."""
+class Closable(Protocol):
+    """Something that holds connections."""
 
-    def __init__(self, executor: Executor, middleware: Sequence[Middleware]) -> None:
+    async def aclose(self) -> None:
+        """Give them back."""
+        ...
+
+
+class CallRunner:
+    """What a worker's app gets as its runner. The first of `middleware` is the outermost; `closing` ends with us."""
+
+    def __init__(
+        self, executor: Executor, middleware: Sequence[Middleware], *, closing: Sequence[Closable] = ()
+    ) -> None:
         self._executor = executor
         self._middleware = tuple(middleware)
+        self._closing = (executor, *closing)
 
     async def run(self, call: PublishedCall, *, seconds: float) -> Attempt:
         """Run one attempt of `call` within `seconds`.
@@ -65,9 +80,25 @@ class CallRunner:
             text = f"Tool execution error: internal error ({type(exc).__name__})"
             return unsuccessful(call, Outcome.UNKNOWN, "internal", text)
 
+    async def reconcile(self, call: PublishedCall, *, seconds: float) -> Attempt | None:
+        """What the module says of a call whose end nobody saw; `None` if it does not, within `seconds`.
+
+        No middleware is around it, for nothing is executed. Lets `CancelledError` pass; a defect of ours is logged.
+        """
+        try:
+            return await self._executor.reconcile(call, seconds=seconds)
+        except asyncio.CancelledError:  # first: the pool's soft limit is both this and an Exception
+            raise
+        except Exception as exc:  # noqa: BLE001 - whatever it is, the call's end is as unknown as before
+            log.warning(
+                "reconcile_failed", call_id=call.call_id, tool=call.tool_name, error=f"{type(exc).__name__}: {exc}"
+            )
+            return None
+
     async def aclose(self) -> None:
-        """Close the executor; no call may be running."""
-        await self._executor.aclose()
+        """Close the executor, and what else there is; no call may be running."""
+        for each in self._closing:
+            await each.aclose()
 
 
 def compose(middleware: Sequence[Middleware], innermost: Proceed) -> Proceed:

@@ -3,8 +3,9 @@
 from modules.code_executor.limits import Limits
 from modules.code_executor.manifest import manifest_for
 from modules.code_executor.tools import CodeExecutor
+from modules.replies import Replies
 from modules.service import create_app
 from modules.user_files import FileSettings
 
 _limits = Limits()
-app = create_app(manifest_for(_limits), CodeExecutor(_limits, FileSettings()))
+app = create_app(manifest_for(_limits), CodeExecutor(_limits, FileSettings()), replies=Replies())

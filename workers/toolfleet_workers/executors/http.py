@@ -25,9 +25,10 @@ from toolfleet_workers.executors.connections import (
     why_not_connected,
 )
 from toolfleet_workers.executors.error_body import start_of_error
+from toolfleet_workers.executors.reconcile import build_question, judge_answer
 from toolfleet_workers.executors.reply import judge_reply
 from toolfleet_workers.executors.reply_body import read_reply
-from toolfleet_workers.executors.request import COMMON_HEADERS, ModuleRequest, build_request
+from toolfleet_workers.executors.request import COMMON_HEADERS, CallerToken, ModuleRequest, build_request
 from toolfleet_workers.executors.statuses import judge_status
 
 log = structlog.get_logger(__name__)
@@ -36,15 +37,19 @@ log = structlog.get_logger(__name__)
 class HttpExecutor:
     """`POST {url}/execute` to a call's module; `services` is module name -> base URL.
 
-    A reply of more than `max_reply_bytes`, as sent or unpacked, is not read further.
+    A reply of more than `max_reply_bytes`, as sent or unpacked, is not read further. What `caller_token` says of a call
+    goes with it in `Toolfleet-Caller`.
     """
 
-    def __init__(self, services: Mapping[str, str], *, max_reply_bytes: int) -> None:
+    def __init__(
+        self, services: Mapping[str, str], *, max_reply_bytes: int, caller_token: CallerToken | None = None
+    ) -> None:
         if max_reply_bytes <= 0:
             raise ValueError(f"max_reply_bytes must be positive, not {max_reply_bytes}")
         # By httpx first: discovery has it read them, and both must come to the same place.
         self._urls = {module: URL(str(httpx.URL(f"{url.rstrip('/')}/execute"))) for module, url in services.items()}
         self._max_reply_bytes = max_reply_bytes
+        self._caller_token = caller_token
         with_tls = any(url.scheme == "https" for url in self._urls.values())
         self._connections = Connections(COMMON_HEADERS, with_tls=with_tls)
 
@@ -62,6 +67,24 @@ class HttpExecutor:
                 raise
             return _not_sent(call, f"no connection within {max(seconds, 0):.3g}s")
 
+    async def reconcile(self, call: PublishedCall, *, seconds: float) -> Attempt | None:
+        """Ask the call's module what became of it, within `seconds`; `None` if that remains unknown."""
+        url = self._urls.get(call.tool_name.partition(".")[0])
+        if url is None:
+            return None
+        lines = log.bind(call_id=call.call_id, tool=call.tool_name)
+        try:
+            async with asyncio.timeout(seconds):
+                attempt = await self._ask(call, url, seconds)
+        except (TimeoutError, *CONNECTION_ERRORS) as exc:
+            lines.warning("reconcile_unanswered", error=f"{type(exc).__name__}: {exc}")
+        except (BodyTooLarge, BodyUnreadable, ValueError) as exc:
+            lines.warning("reconcile_answer_invalid", error=str(exc))
+        else:
+            lines.info("reconcile_answered", outcome=attempt.outcome if attempt else None)
+            return attempt
+        return None
+
     async def aclose(self) -> None:
         """Close all connections; a call that still waits for its reply ends as unknown."""
         await self._connections.aclose()
@@ -75,10 +98,20 @@ class HttpExecutor:
         if url is None:
             return unsuccessful(call, Outcome.PERMANENT, "unknown_module", f"Unknown module: {module}")
         try:
-            return build_request(call, url, seconds=seconds)
+            return build_request(call, url, seconds=seconds, caller_token=self._caller_token)
         except ValueError as exc:
             text = f"Tool execution error: the arguments are not JSON: {exc}"
             return unsuccessful(call, Outcome.PERMANENT, "invalid_arguments", text)
+
+    async def _ask(self, call: PublishedCall, url: URL, seconds: float) -> Attempt | None:
+        question = build_question(call, url, seconds=seconds, caller_token=self._caller_token)
+        response = await self._connections.post(question, Progress())
+        try:
+            if response.status != HTTPStatus.OK:  # most modules have no such endpoint
+                return None
+            return judge_answer(call, await read_reply(response, self._max_reply_bytes))
+        finally:
+            response.release()
 
     async def _attempt(self, call: PublishedCall, request: ModuleRequest, progress: Progress) -> Attempt:
         try:

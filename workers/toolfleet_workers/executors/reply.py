@@ -50,15 +50,16 @@ def judge_reply(call: PublishedCall, body: bytes) -> Attempt:
     try:
         reply = ModuleReply.model_validate(loads_strict(body), context=call.tool_name)
     except ValidationError as exc:
-        return _unusable(call, _reason(exc))
+        return _unusable(call, why_invalid(exc))
     except ValueError as exc:
         return _unusable(call, str(exc))
+    return attempt_of(call, reply)
+
+
+def attempt_of(call: PublishedCall, reply: ModuleReply) -> Attempt:
+    """How the call ended of which its module says this."""
     if reply.success:
         return Attempt(Outcome.SUCCESS, ToolResult.ok(call.tool_name, reply.result))
-    return _failure(call, reply)
-
-
-def _failure(call: PublishedCall, reply: ModuleReply) -> Attempt:
     state = reply.effect_state or "unknown"
     result = ToolResult(
         tool_name=call.tool_name,
@@ -72,17 +73,18 @@ def _failure(call: PublishedCall, reply: ModuleReply) -> Attempt:
     return Attempt(Outcome.FAILED, result)
 
 
-def _unusable(call: PublishedCall, reason: str) -> Attempt:
-    text = f"Tool execution error: the module's reply is invalid: {reason}"
-    return unsuccessful(call, Outcome.UNKNOWN, "invalid_response", text)
-
-
-def _reason(exc: ValidationError) -> str:
+def why_invalid(exc: ValidationError) -> str:
+    """The first fault of a message from a module, in words that show nothing else of it."""
     error = exc.errors(include_url=False, include_context=False, include_input=False)[0]
     reason = error["msg"].removeprefix("Value error, ")
     if error["loc"]:
         return f"{error['loc'][0]!r}: {reason}"
     return "it is not an object" if error["type"] == "model_type" else reason
+
+
+def _unusable(call: PublishedCall, reason: str) -> Attempt:
+    text = f"Tool execution error: the module's reply is invalid: {reason}"
+    return unsuccessful(call, Outcome.UNKNOWN, "invalid_response", text)
 
 
 _SHOWN = 100  # bytes of a foreign name in a reason

@@ -1,7 +1,7 @@
 """The request that carries a call to its module."""
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,9 @@ COMMON_HEADERS = {
     "User-Agent": "toolfleet",
 }
 
+CallerToken = Callable[[PublishedCall], str]
+"""Says who makes a call, in words that its module can verify."""
+
 
 @dataclass(slots=True)
 class ModuleRequest:
@@ -27,18 +30,28 @@ class ModuleRequest:
     headers: dict[str, str]
 
 
-def build_request(call: PublishedCall, url: URL, *, seconds: float) -> ModuleRequest:
+def build_request(
+    call: PublishedCall, url: URL, *, seconds: float, caller_token: CallerToken | None = None
+) -> ModuleRequest:
     """`{tool_name, arguments, user_id}` as JSON; no `user_id` for a call that has none.
 
     The same call id goes with every attempt, so that a module can tell a repeat; the time left lets it give up
-    when we do. Raises `ValueError` if the arguments are not JSON.
+    when we do; a caller's token lets it trust the user id. Raises `ValueError` if the arguments are not JSON.
     """
     content = _dump(call)
-    headers = {"Idempotency-Key": call.call_id, "Toolfleet-Time-Left-Ms": str(max(0, int(seconds * 1000)))}
+    headers = headers_of(call, seconds=seconds, caller_token=caller_token)
     if len(content) <= _PART_BYTES:
         return ModuleRequest(url, content, headers)
     headers["Content-Length"] = str(len(content))
     return ModuleRequest(url, _parts(content), headers)
+
+
+def headers_of(call: PublishedCall, *, seconds: float, caller_token: CallerToken | None) -> dict[str, str]:
+    """What every request about a call carries."""
+    headers = {"Idempotency-Key": call.call_id, "Toolfleet-Time-Left-Ms": str(max(0, int(seconds * 1000)))}
+    if caller_token is not None:
+        headers["Toolfleet-Caller"] = caller_token(call)
+    return headers
 
 
 def _dump(call: PublishedCall) -> bytes:

@@ -1,0 +1,110 @@
+"""A module that has its key runs what comes from the fleet, and nothing else."""
+
+import re
+from typing import Any
+
+import jwt
+import pytest
+
+from modules.replies import Replies
+from modules.service import create_app
+from support.example_modules import EXAMPLES, Module, in_process
+from support.published_call import published
+from toolfleet_registry.contracts import Caller, ModuleManifest, PublishedCall, ToolDefinition
+from toolfleet_tasks.signing import caller_token, caller_tokens, module_key
+
+KEY = "a secret of more than thirty-two characters"
+CALL = published("owls.whose", user_id="ada", caller=Caller(user_id="ada"))
+
+
+class Owls:
+    """One tool."""
+
+    async def whose(self, *, user_id: str | None) -> Any:
+        return user_id
+
+
+def make_owls(replies: Replies | None = None) -> Module:
+    manifest = ModuleManifest(module_name="owls", tools=[ToolDefinition(name="owls.whose")])
+    return in_process("owls", create_app(manifest, Owls(), replies=replies))
+
+
+@pytest.fixture
+def owls(monkeypatch: pytest.MonkeyPatch) -> Module:
+    """A module with its key."""
+    monkeypatch.setenv("TOOLFLEET_MODULE_KEY", module_key(KEY, "owls"))
+    return make_owls()
+
+
+async def status(owls: Module, token: str | None, *, user_id: str | None = "ada") -> int:
+    headers = {} if token is None else {"Toolfleet-Caller": token}
+    body: dict[str, object] = {"tool_name": "owls.whose", "arguments": {}, "user_id": user_id}
+    async with owls.client() as client:
+        return (await client.post("/execute", json=body, headers=headers)).status_code
+
+
+async def test_the_fleets_call_runs(owls: Module) -> None:
+    """What a worker sends is what the module takes; also for nobody in particular."""
+    assert await status(owls, caller_tokens(KEY)(CALL)) == 200
+    assert await status(owls, caller_tokens(KEY)(published("owls.whose")), user_id=None) == 200
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        None,
+        "",
+        "nonsense",
+        caller_tokens(KEY + "!")(CALL),
+        caller_token(CALL, module_key(KEY, "cats")),  # by another module
+        caller_tokens(KEY)(published("cats.whose", user_id="ada")),  # for another module
+        caller_tokens(KEY)(published("owls.other", user_id="ada")),  # for another tool
+        caller_tokens(KEY)(published("owls.whose", user_id="eve")),  # of another user
+        caller_tokens(KEY)(published("owls.whose", user_id="ada", published_at=1, deadline_at=2)),  # too late
+        jwt.encode({"iss": "toolfleet", "aud": "owls", "sub": "ada", "exp": 2**40}, "", algorithm="none"),
+    ],
+    ids=range(10),
+)
+async def test_everything_else_is_refused(owls: Module, token: str | None) -> None:
+    """403, which the fleet does not repeat."""
+    assert await status(owls, token) == 403
+
+
+@pytest.mark.parametrize(("call_id", "expected"), [("call-1", 200), ("call-2", 403)])
+async def test_only_the_fleet_may_ask_what_became_of_a_call(
+    monkeypatch: pytest.MonkeyPatch, call_id: str, expected: int
+) -> None:
+    """The answer holds a caller's data, so the token must be that call's."""
+    monkeypatch.setenv("TOOLFLEET_MODULE_KEY", module_key(KEY, "owls"))
+    owls = make_owls(replies=Replies())
+    headers = {"Toolfleet-Caller": caller_tokens(KEY)(CALL)}
+    async with owls.client() as client:
+        assert (await client.post("/reconcile", json={"call_id": call_id}, headers=headers)).status_code == expected
+        assert (await client.post("/reconcile", json={"call_id": call_id})).status_code == 403
+
+
+async def test_without_its_key_a_module_trusts_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As every module does that knows nothing of tokens."""
+    monkeypatch.delenv("TOOLFLEET_MODULE_KEY", raising=False)
+
+    assert await status(make_owls(), None) == 200
+
+
+@pytest.mark.parametrize(("call", "is_ours"), [(CALL, True), (published("cats.whose"), False)])
+def test_what_the_readme_tells_module_authors_works(
+    monkeypatch: pytest.MonkeyPatch, call: PublishedCall, is_ours: bool
+) -> None:
+    """The lines that verify a token, as they stand there."""
+    monkeypatch.setenv("TOOLFLEET_MODULE_KEY", module_key(KEY, "owls"))
+    (block,) = re.findall(
+        r"```python\n(import os\n.*?)```", (EXAMPLES / "modules" / "README.md").read_text(), re.DOTALL
+    )
+    names: dict[str, Any] = {}
+    exec(block, names)  # noqa: S102 - our own text
+    headers = {"Toolfleet-Caller": caller_tokens(KEY)(call)}
+
+    if is_ours:
+        assert names["caller_of"](headers)["sub"] == "ada"
+    else:
+        with pytest.raises(jwt.PyJWTError):
+            names["caller_of"](headers)

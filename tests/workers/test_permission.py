@@ -1,0 +1,266 @@
+"""A worker looks at a caller's rights once more, with what it knows itself."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import structlog
+from redis.asyncio import Redis
+
+from support.http_executor import executor_for
+from support.published_call import published
+from support.silent_server import silent_server
+from toolfleet_registry.contracts import Caller, ModuleManifest, PublishedCall, ToolDefinition, ToolResult
+from toolfleet_registry.keys import Keys
+from toolfleet_registry.manifests import ManifestCache
+from toolfleet_registry.outcomes import Attempt, Outcome
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.toolset import Modules
+from toolfleet_workers.known_tools import KnownTools
+from toolfleet_workers.middleware.permission import PermissionCheck
+from toolfleet_workers.ports import free_port
+from toolfleet_workers.runner import CallRunner
+
+SUCCESS = Attempt(Outcome.SUCCESS, ToolResult.ok("owls.count", 7))
+EVERYWHERE = frozenset({"owls", "cats"})
+
+
+async def run(call: PublishedCall) -> Attempt:
+    return SUCCESS
+
+
+def asks(tool: str = "owls.count", permission: str = "guest", modules: Modules | None = "*") -> PublishedCall:
+    return published(tool, caller=Caller(permission=permission, allowed_modules=modules))
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Known:
+    """What a worker knows, without Redis: `later` is what it learns when it looks."""
+
+    def __init__(self, *, later: dict[str, str] | None = None, **tools: str) -> None:
+        self.tools = {f"owls.{name}": required for name, required in tools.items()}
+        self.later = later or {}
+        self.looks = 0
+
+    def required(self, tool_name: str) -> str | None:
+        return self.tools.get(tool_name)
+
+    async def refresh(self) -> None:
+        self.looks += 1
+        self.tools |= self.later
+
+
+@pytest.mark.parametrize(
+    ("required", "permission", "runs"),
+    [
+        ("guest", "guest", True),
+        ("admin", "admin", True),
+        ("admin", "owner", True),
+        ("admin", "user", False),
+        ("guest", "emperor", True),  # an unknown caller's level is a guest's
+        ("user", "emperor", False),
+        ("emperor", "owner", False),  # an unknown tool's level closes it
+    ],
+)
+async def test_a_caller_must_have_what_the_tool_asks_for(required: str, permission: str, runs: bool) -> None:
+    """By the same rule as when tools are listed and calls published."""
+    attempt = await PermissionCheck(Known(count=required), EVERYWHERE)(asks(permission=permission), run)
+
+    assert (attempt is SUCCESS) == runs
+    if not runs:
+        result = attempt.result
+        assert attempt.outcome is Outcome.PERMANENT
+        assert (result.error_code, result.effect_state, result.retryable) == ("permission_denied", "none", False)
+
+
+@pytest.mark.parametrize(
+    ("modules", "default", "runs"),
+    [
+        ("*", frozenset[str](), True),
+        (frozenset({"owls"}), frozenset[str](), True),
+        (frozenset({"cats"}), EVERYWHERE, False),
+        (frozenset[str](), EVERYWHERE, False),
+        (None, frozenset({"owls"}), True),  # a caller that does not say reaches the guests' modules
+        (None, frozenset({"cats"}), False),
+    ],
+)
+async def test_a_caller_must_reach_the_module(modules: Modules | None, default: frozenset[str], runs: bool) -> None:
+    """Also of a module that nothing is known of."""
+    for known in (Known(count="guest"), Known()):
+        attempt = await PermissionCheck(known, default)(asks(permission="owner", modules=modules), run)
+
+        assert (attempt is SUCCESS) == runs
+        assert runs or attempt.result.error == "Module 'owls' is not among the caller's modules."
+
+
+async def test_what_is_known_is_not_looked_up() -> None:
+    """A call that may run costs no look."""
+    known = Known(count="guest")
+    await PermissionCheck(known, EVERYWHERE)(asks(), run)
+
+    assert known.looks == 0
+
+
+async def test_before_it_refuses_it_looks_again() -> None:
+    """A tool that has become free for all is not refused for what it was."""
+    known = Known(count="admin", later={"owls.count": "guest"})
+
+    assert await PermissionCheck(known, EVERYWHERE)(asks(), run) is SUCCESS
+
+
+async def test_a_new_tool_is_looked_up_before_it_runs() -> None:
+    """What is not known yet is not open for that."""
+    attempt = await PermissionCheck(Known(later={"owls.count": "admin"}), EVERYWHERE)(asks(), run)
+
+    assert attempt.result.error == "Tool 'owls.count' needs 'admin'; caller is 'guest'."
+
+
+async def test_a_tool_that_nobody_knows_fails_open_and_is_counted() -> None:
+    """Its agent has looked, too. The log names each tool once."""
+    check = PermissionCheck(Known(), EVERYWHERE)
+    with structlog.testing.capture_logs() as lines:
+        for tool in ("owls.count", "owls.count", "cats.purr"):
+            assert await check(asks(tool), run) is SUCCESS
+
+    assert check.unknown == 3
+    assert [line["unknown_tool"] for line in lines] == ["owls.count", "cats.purr"]
+
+
+async def test_what_a_module_asks_for_is_not_shown_at_length() -> None:
+    """A refusal stays short, whatever is in the manifest."""
+    attempt = await PermissionCheck(Known(count="x" * 10**6), EVERYWHERE)(asks(permission="owner"), run)
+
+    assert "is closed" in str(attempt.result.error)
+    assert len(str(attempt.result.error)) < 400
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def known(redis_url: str, clock: Clock) -> AsyncIterator[KnownTools]:
+    services = {"owls": "http://owls.test", "cats": "http://cats.test"}
+    known = KnownTools(Settings(redis_url=redis_url, module_services=services), clock=clock)
+    yield known
+    await known.aclose()
+
+
+async def offer(redis: Redis, module: str, **tools: str) -> None:
+    """Put a manifest into Redis: method -> what it asks for."""
+    definitions = [
+        ToolDefinition(name=f"{module}.{name}", required_permission=required) for name, required in tools.items()
+    ]
+    await ManifestCache(redis, ttl_seconds=60).save(ModuleManifest(module_name=module, tools=definitions))
+
+
+async def test_the_first_question_looks_at_redis(known: KnownTools, redis: Redis) -> None:
+    """All modules of the settings are read at once."""
+    await offer(redis, "owls", count="admin")
+    await offer(redis, "cats", purr="guest")
+
+    assert known.required("owls.count") is None
+    await known.refresh()
+    assert (known.required("owls.count"), known.required("cats.purr")) == ("admin", "guest")
+
+
+async def test_a_change_is_seen_when_it_is_looked_for(known: KnownTools, redis: Redis, clock: Clock) -> None:
+    """But Redis is asked once a second at most, however many calls are denied."""
+    await offer(redis, "owls", count="admin", fly="guest")
+    await known.refresh()
+    await offer(redis, "owls", count="guest")
+    await known.refresh()
+    assert known.required("owls.count") == "admin"
+
+    clock.now += 1
+    await known.refresh()
+    assert known.required("owls.count") == "guest"
+    assert known.required("owls.fly") is None  # no longer offered
+
+
+async def test_what_is_old_is_read_anew_aside(known: KnownTools, redis: Redis, clock: Clock) -> None:
+    """After a minute a question begins a look, and is answered at once with what was known."""
+    await offer(redis, "owls", count="admin")
+    await known.refresh()
+    await offer(redis, "owls", count="guest")
+    clock.now += 61
+
+    assert known.required("owls.count") == "admin"
+    await known.refresh()
+    assert known.required("owls.count") == "guest"
+
+
+async def test_what_was_known_stays_known(known: KnownTools, redis: Redis, clock: Clock) -> None:
+    """A manifest that has expired, or a Redis that was emptied, opens nothing."""
+    await offer(redis, "owls", count="admin")
+    await known.refresh()
+    await redis.delete(Keys().module_manifest("owls"))
+    clock.now += 61
+    await known.refresh()
+
+    assert known.required("owls.count") == "admin"
+
+
+async def test_many_questions_are_one_look(known: KnownTools, redis: Redis) -> None:
+    """However many calls begin at once."""
+    before = await looks(redis)
+    for _ in range(100):
+        known.required("owls.count")
+    await asyncio.gather(*(known.refresh() for _ in range(100)))
+
+    assert await looks(redis) == before + 1
+
+
+async def looks(redis: Redis) -> int:
+    """How often manifests were ever read from this Redis."""
+    return int((await redis.info("commandstats")).get("cmdstat_mget", {"calls": 0})["calls"])
+
+
+async def test_a_redis_that_is_away_delays_one_look_and_opens(clock: Clock) -> None:
+    """The failure is logged, and the next look is ten seconds later."""
+    known = KnownTools(
+        Settings(redis_url=f"redis://127.0.0.1:{free_port()}/0", module_services={"owls": "http://owls.test"}),
+        clock=clock,
+    )
+    with structlog.testing.capture_logs() as lines:
+        for seconds in (0, 2, 7):
+            clock.now += seconds
+            assert await PermissionCheck(known, EVERYWHERE)(asks(), run) is SUCCESS
+        assert [line["event"] for line in lines].count("manifests_not_read") == 1
+        clock.now += 2
+        await known.refresh()
+    assert [line["event"] for line in lines].count("manifests_not_read") == 2
+    await known.aclose()
+
+
+async def test_a_redis_that_is_silent_delays_few_calls_and_those_a_second() -> None:
+    """Whoever comes while a look hangs waits for the rest of that second, not for one of his own."""
+    async with silent_server() as server:
+        url = f"{server.url.replace('http', 'redis')}0"
+        known = KnownTools(Settings(redis_url=url, module_services={"owls": "http://owls.test"}))
+        check = PermissionCheck(known, EVERYWHERE)
+        async with asyncio.timeout(4):  # a look gives up after five
+            for _ in range(10):
+                assert await check(asks(), run) is SUCCESS
+            await known.aclose()
+
+
+async def test_the_runner_closes_it(redis_url: str) -> None:
+    """Whatever holds connections beside the executor ends with the runner."""
+    known = KnownTools(Settings(redis_url=redis_url, module_services={"owls": "http://owls.test"}))
+    async with executor_for("http://owls.test") as executor:
+        runner = CallRunner(executor, [PermissionCheck(known, EVERYWHERE)], closing=[known])
+        known.required("owls.count")
+        await runner.aclose()
+
+    assert [task for task in asyncio.all_tasks() if task.get_name() == "toolfleet-known-tools"] == []
