@@ -21,6 +21,7 @@ from toolfleet_tasks.connections import Connections
 from toolfleet_tasks.logs import configure_logs
 from toolfleet_tasks.ports import Runner
 from toolfleet_tasks.queues import CONTROL, Lane, queues_of
+from toolfleet_tasks.signing import Seal
 
 # A worker with a free slot and a running call dies when Redis restarts: kombu's clean-up then meets a `None` and
 # raises AttributeError. As a connection error it makes the worker reconnect, which is what was meant.
@@ -33,6 +34,11 @@ class FleetApp(Celery):  # type: ignore[misc] # Celery ships no types
     settings: Settings
     lane: Lane
     runner: Runner | None = None
+
+    @cached_property
+    def seal(self) -> Seal:
+        """What signs the calls that are published, and opens those that come."""
+        return Seal(self.settings.signing_key)
 
     @cached_property
     def broker_connections(self) -> Connections:
@@ -130,10 +136,8 @@ def _delivery() -> dict[str, Any]:
         "task_reject_on_worker_lost": False,
         # One row a call in Flower under its own name: "sent" events would carry the task's name instead.
         "task_send_sent_event": False,
-        # `status()` tells running from queued by it, and a deadline's end whether the call had begun.
-        "task_track_started": True,
-        # A late ack that got lost would have a call that has succeeded run again. Costs nothing else; it is no guard.
-        "worker_deduplicate_successful_tasks": True,
+        # The ledger knows what has begun, and what has ended: a mark of Celery's would be one more write a call.
+        "task_track_started": False,
         # A misspelt queue must be an error, not a list that nobody reads.
         "task_create_missing_queues": False,
         "task_default_queue": CONTROL,
@@ -177,7 +181,7 @@ def _broker(settings: Settings) -> dict[str, Any]:
 
 def _results(settings: Settings) -> dict[str, Any]:
     return {
-        # Without it a Redis restart loses results, and with `task_track_started` whole calls.
+        # Without it a Redis restart loses results.
         "result_backend_always_retry": True,
         "result_expires": settings.result_ttl_seconds,
         # Arguments would be kept beside every result.

@@ -4,7 +4,6 @@ What is stored, and where, is Celery's own. Outside of a call (clients, beat, Fl
 knows no connection errors: the call waits until Redis has answered, however long that takes, and is acked after that.
 """
 
-import asyncio
 import functools
 import re
 import threading
@@ -24,17 +23,13 @@ from toolfleet_tasks.bridge import Bridge, await_, in_bridge
 from toolfleet_tasks.line import Line, LineClosed, LineLost, Part
 from toolfleet_tasks.lines import Lines
 from toolfleet_tasks.shelf import ANNOUNCED_AT_MOST, STORED
+from toolfleet_tasks.written import written
 
 log = structlog.get_logger(__name__)
 
 
 _encode = JSONEncoder().encode
-# Redis closes the connection on a value that it finds too large, often before its answer has come. No server can be
-# made to refuse one of a mebibyte; a larger one that is lost so often with its connection is taken for the cause.
-_HEAVY, _LOSSES = 2**20, 3
-_FORBIDDEN = ("NOPERM", "can't run this command")
 _STATUS, _STATUS_ENDS = re.compile(r'\{"status": "([A-Z]+)"'), 40
-_REPAIR_SECONDS = 5.0  # between attempts while the user of Redis lacks a right: somebody will notice and repair it
 
 
 class ResultRefused(EncodeError):
@@ -64,6 +59,8 @@ class _OverTheLine:
 
         A call that is turned away in a timer of Celery's, before it has begun, cannot wait: that is written later.
         """
+        if getattr(request, "is_stored", False) and state == states.SUCCESS:  # by the ledger, with the call's record
+            return result
         here = lines.current()
         if here is None or here.thread_id != threading.get_ident():
             return super().store_result(task_id, result, state, traceback, request=request, **kwargs)  # type: ignore[misc] # Celery's backend
@@ -171,22 +168,8 @@ def _encoded(meta: dict[str, Any]) -> str:
 
 
 def _write_down(line: Line, command: tuple[Part, ...], *, size: int) -> None:
-    """As `_stored`, and in the usual case with no more than one future."""
+    """As `written`, and in the usual case with no more than one future."""
     try:
         await_(line.send(*command))
     except (ResponseError, LineLost):
-        await_(_stored(line, command, size=size))
-
-
-async def _stored(line: Line, command: tuple[Part, ...], *, size: int) -> None:
-    """Write a result, whatever that takes. Raises `ResponseError` or `LineLost` where Redis refuses it for good."""
-    while True:
-        try:
-            await line.execute(*command, losses=_LOSSES if size > _HEAVY else 0)
-        except ResponseError as exc:
-            if not any(text in str(exc) for text in _FORBIDDEN):
-                raise
-            log.warning("result_forbidden", error=str(exc))
-            await asyncio.sleep(_REPAIR_SECONDS)
-        else:
-            return
+        await_(written(line, command, size=size))

@@ -12,6 +12,7 @@ import functools
 import inspect
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from celery.exceptions import SoftTimeLimitExceeded
@@ -33,8 +34,10 @@ class JobKilled(BaseException):
     """Unwinds the tracer of a job whose end is recorded elsewhere: nothing is stored for it."""
 
 
-def bridged(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+def bridged(function: Callable[P, Coroutine[Any, Any, T]], *, is_limited: bool = True) -> Callable[P, T]:
     """Make an `async def` function one that Celery can call: `@app.task(bind=True)`, and below it `@bridged`.
+
+    With `is_limited` the job's limits hold for all of it, else only inside `limits()`.
 
     It wraps the function and not the task's `__call__`, which `autoretry_for` would bypass. Outside of the pool, in an
     eager call or under another pool, the coroutine runs in an event loop of its own.
@@ -44,7 +47,7 @@ def bridged(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     def body(*args: P.args, **kwargs: P.kwargs) -> T:
         current = getcurrent()
         if isinstance(current, _JobGreenlet):
-            return current.bridge.run_body(function(*args, **kwargs))
+            return current.bridge.run_body(function(*args, **kwargs), is_limited=is_limited)
         if _is_loop_running():
             raise RuntimeError(
                 f"An event loop is running here: await {function.__qualname__}.__wrapped__(...) instead."
@@ -54,6 +57,15 @@ def bridged(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     # Celery checks a call's arguments against the signature, and does not look through `__wrapped__`.
     body.__dict__["__signature__"] = inspect.signature(function)
     return body
+
+
+def limits() -> AbstractContextManager[Callable[[BaseException], object]]:
+    """The part of a body for which the job's limits hold. Yields what raises an exception where that part waits.
+
+    Such an exception must be a `CancelledError`, which passes through task groups and HTTP clients.
+    """
+    current = getcurrent()
+    return _Limits(current.bridge) if isinstance(current, _JobGreenlet) else nullcontext(_ignore)
 
 
 def in_bridge() -> bool:
@@ -91,10 +103,11 @@ class Bridge(Generic[T]):
         self._task: asyncio.Task[Any] | None = None
         self._interrupt: BaseException | None = None
         self._bodies = 0
+        self.on_limits: Callable[[], object] = _ignore  # called when the limits begin to hold
 
     @property
     def is_in_body(self) -> bool:
-        """Whether the task body runs now: before it, and after it, there is only something to record."""
+        """Whether the limits hold now: before that, and after it, there is only something to record."""
         return self._bodies > 0
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -119,9 +132,13 @@ class Bridge(Generic[T]):
 
     def limit(self, seconds: float) -> bool:
         """Raise `SoftLimitCancelled` where the task body waits. False, and nothing happens, if no body is running."""
+        return self.interrupt(SoftLimitCancelled(seconds))
+
+    def interrupt(self, interruption: BaseException) -> bool:
+        """Raise something where the task body waits. False, and nothing happens, if no body is running."""
         if self._bodies == 0:
             return False
-        self._interrupt_with(SoftLimitCancelled(seconds))
+        self._interrupt_with(interruption)
         return True
 
     def kill(self) -> None:
@@ -135,19 +152,18 @@ class Bridge(Generic[T]):
         self.killed = True
         self._interrupt_with(JobKilled())
 
-    def run_body(self, body: Coroutine[Any, Any, B]) -> B:
+    def run_body(self, body: Coroutine[Any, Any, B], *, is_limited: bool) -> B:
         """Run a task body; called in the job's greenlet. Whatever a killed one comes to is `JobKilled`."""
         if self.killed:
             body.close()
             raise JobKilled
-        self._bodies += 1
         try:
-            return await_(body)
+            with _Limits(self) if is_limited else nullcontext():
+                return await_(body)
         except SoftLimitCancelled as exc:
             # Celery must not see a cancellation, but the traceback still says where the body waited.
             raise SoftTimeLimitExceeded(*exc.args).with_traceback(exc.__traceback__) from None
         finally:
-            self._bodies -= 1
             if self.killed:
                 raise JobKilled from None
 
@@ -167,6 +183,23 @@ class Bridge(Generic[T]):
         self.killed = True
         with contextlib.suppress(JobKilled):
             job.throw(JobKilled())
+
+
+class _Limits:
+    """The limits of a job hold inside."""
+
+    __slots__ = ("_bridge",)
+
+    def __init__(self, bridge: Bridge[Any]) -> None:
+        self._bridge = bridge
+
+    def __enter__(self) -> Callable[[BaseException], object]:
+        self._bridge._bodies += 1  # noqa: SLF001 - a part of it
+        self._bridge.on_limits()
+        return self._bridge.interrupt
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._bridge._bodies -= 1  # noqa: SLF001 - as above
 
 
 class _JobGreenlet(greenlet):  # type: ignore[misc] # greenlet ships no types
@@ -205,6 +238,10 @@ def _close(steps: Generator[Any, Any, Any]) -> None:
     """End a coroutine. One that swallows even this stays behind, and so does what its cleanup raises."""
     with contextlib.suppress(Exception):
         steps.close()
+
+
+def _ignore(*_: object) -> None:
+    """Nobody wants to know."""
 
 
 def _is_loop_running() -> bool:

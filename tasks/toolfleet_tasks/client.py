@@ -2,18 +2,29 @@
 
 import asyncio
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
-from toolfleet_registry.contracts import Caller, Conversation, ModuleStatus, ToolCall, ToolDefinition, ToolResult
+from toolfleet_registry.contracts import (
+    Caller,
+    Conversation,
+    ModuleStatus,
+    ToolCall,
+    ToolDefinition,
+    ToolResult,
+)
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.formats import tools_to_openai_format
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_registry.urls import check_redis_url
 from toolfleet_tasks import endings
+from toolfleet_tasks.cancelling import end
+from toolfleet_tasks.dead import Kept
 from toolfleet_tasks.handle import CallHandle, Follow, audited
+from toolfleet_tasks.joining import Joined, JoinedHandle
 from toolfleet_tasks.logs import log_to_stdlib
 from toolfleet_tasks.loops import Sessions
+from toolfleet_tasks.replay import replay_of, run_replay
 from toolfleet_tasks.session import new_call_id
 from toolfleet_tasks.sync import SyncToolFleet
 
@@ -79,16 +90,12 @@ class ToolFleet:
 
         Where Redis is silent at that moment, up to two seconds later: it is asked whether the call had begun.
 
-        If the awaiting task is cancelled, the call is taken back.
+        While its caller has as many calls under way as `calls_per_caller` allows, it waits for its turn, within its time.
+        With an idempotency key that this user has used before it brings that call's result, or waits for it.
+
+        If the awaiting task is cancelled, the call is taken back; one that waits for another's result only waits no more.
         """
-        follow = await self._begin(call, caller, conversation, timeout)
-        if isinstance(follow, ToolResult):
-            return follow
-        try:
-            return await follow.ending
-        except asyncio.CancelledError:
-            follow.give_up()
-            raise
+        return await _ended(await self._begin(call, caller, conversation, timeout, waits=True))
 
     async def call_many(
         self,
@@ -98,10 +105,18 @@ class ToolFleet:
         conversation: Conversation | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - as in `call`
     ) -> list[ToolResult]:
-        """Run tools side by side; the results come in the order of `calls`."""
-        return await asyncio.gather(
-            *(self.call(call, caller, conversation=conversation, timeout=timeout) for call in calls)
-        )
+        """Run tools side by side; the results come in the order of `calls`.
+
+        If the awaiting task is cancelled, those that have not ended are taken back.
+        """
+        running = [
+            asyncio.ensure_future(self.call(call, caller, conversation=conversation, timeout=timeout)) for call in calls
+        ]
+        try:
+            return await asyncio.gather(*running)
+        except BaseException:  # `gather` leaves the others alone when one of them raises
+            await end(running)
+            raise
 
     async def submit(
         self,
@@ -111,19 +126,70 @@ class ToolFleet:
         conversation: Conversation | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - as in `call`
     ) -> CallHandle:
-        """Publish a call and return at once with a handle on it. A refused call's handle has its result already."""
-        follow = await self._begin(call, caller, conversation, timeout)
+        """Publish a call and return at once with a handle on it. A refused call's handle has its result already.
+
+        Beyond `calls_per_caller` it does not wait: its result is `busy`. With an idempotency key that this user has used
+        before the handle is one on that call, with its id; cancelling it leaves the call to whoever made it first.
+        """
+        follow = await self._begin(call, caller, conversation, timeout, waits=False)
+        if isinstance(follow, Joined):
+            return JoinedHandle(follow)
         if isinstance(follow, Follow):
             return CallHandle(follow.call_id, follow.tool_name, follow.ending, follow)
         ending: asyncio.Future[ToolResult] = asyncio.get_running_loop().create_future()
         ending.set_result(follow)
         return CallHandle(follow.audit.call_id if follow.audit else "", follow.tool_name, ending)
 
+    async def dead_letters(self, limit: int = 50, offset: int = 0) -> list[Kept]:
+        """At most `limit` (up to 1,000) of the calls with an unknown end that are kept, after `offset`, the latest first.
+
+        As the other methods of dead letters, it raises `FleetUnavailable` when Redis does not answer within 5 s.
+        """
+        return await (await self._sessions.opened()).dead.list(limit, offset)
+
+    async def dead_letter(self, call_id: str) -> Kept:
+        """The dead letter of this call. Raises `NoSuchDeadLetter`."""
+        return await (await self._sessions.opened()).dead.show(call_id)
+
+    async def drop_dead_letters(self, *call_ids: str) -> tuple[str, ...]:
+        """Forget these dead letters. Returns the ids of those that were there."""
+        return await (await self._sessions.opened()).dead.drop(call_ids)
+
+    async def drop_all_dead_letters(self) -> int:
+        """Forget all dead letters. Returns how many there were."""
+        return await (await self._sessions.opened()).dead.drop_all()
+
+    async def replay(
+        self,
+        call_id: str,
+        caller: Caller | None = None,
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - as in `call`
+    ) -> ToolResult:
+        """Run a dead letter's call once more, as a new call that names it, judged anew; by default for its old caller.
+
+        `arguments` replace the letter's, each as a whole; those that it does not have any more must be among them. The
+        letter is dropped when the replay succeeds, or is a dead letter itself; only one replay of it runs at a time.
+        Raises `NoSuchDeadLetter`.
+        """
+        _check_seconds(timeout)
+        session = await self._sessions.opened()
+        again = replay_of(await session.dead.show(call_id), arguments or {}, caller)
+        if isinstance(again, ToolResult):
+            return audited(new_call_id(), again)
+        seconds = session.seconds_for(again.call, again.caller, timeout)
+
+        async def run() -> ToolResult:
+            asked = again.call, again.caller, again.conversation
+            return await _ended(await session.begin(*asked, seconds, waits=True, replay_of=call_id))
+
+        return audited(new_call_id(), await run_replay(session.dead, call_id, seconds=seconds, run=run))
+
     async def _begin(
-        self, call: ToolCall, caller: Caller, conversation: Conversation | None, seconds: float | None
-    ) -> Follow | ToolResult:
-        if seconds is not None and math.isnan(seconds):
-            raise ValueError("timeout must be a number of seconds, not nan")
+        self, call: ToolCall, caller: Caller, conversation: Conversation | None, seconds: float | None, *, waits: bool
+    ) -> Follow | Joined | ToolResult:
+        _check_seconds(seconds)
         session = self._sessions.here()
         if session is None:  # the loop's first call
             clock = asyncio.get_running_loop().time
@@ -135,7 +201,23 @@ class ToolFleet:
                 reason = str(exc) or "Redis does not answer"
                 return audited(new_call_id(), endings.not_published(call.tool_name, reason))
             seconds = None if seconds is None else seconds - (clock() - began_at)
-        return await session.begin(call, caller, conversation, seconds)
+        return await session.begin(call, caller, conversation, seconds, waits=waits)
+
+
+async def _ended(follow: Follow | Joined | ToolResult) -> ToolResult:
+    """The call's result; if whoever waits for it is cancelled, the call is taken back."""
+    if isinstance(follow, ToolResult):
+        return follow
+    try:
+        return await follow.ending
+    except asyncio.CancelledError:
+        follow.give_up()
+        raise
+
+
+def _check_seconds(seconds: float | None) -> None:
+    if seconds is not None and math.isnan(seconds):
+        raise ValueError("timeout must be a number of seconds, not nan")
 
 
 def _checked(url: str) -> str:

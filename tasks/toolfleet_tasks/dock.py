@@ -10,9 +10,10 @@ from redis import Redis
 from toolfleet_registry.keys import Keys
 from toolfleet_tasks import lines
 from toolfleet_tasks.broadcasts import Broadcasts
-from toolfleet_tasks.intake import Intake, Quarantine
+from toolfleet_tasks.intake import Intake, Quarantine, Room
 from toolfleet_tasks.leases import Leases, Store
 from toolfleet_tasks.lines import Lines
+from toolfleet_tasks.queues import queue_of
 
 _UNBOUNDED = 2**31  # a channel without a prefetch count
 
@@ -33,6 +34,7 @@ class Dock:
             bell=workers_lines.to_broker("bell"),
             leases=self.leases,
             quarantine=Quarantine(keys.quarantine, keys.quarantined),
+            rooms={queue_of(name): Room(keys.running(name), bound) for name, bound in workers_lines.bounds.items()},
         )
         self.broadcasts = Broadcasts(self, line=workers_lines.to_broker("broadcasts"), prefix=keys.prefix)
         workers_lines.listeners.append(self.broadcasts.take)
@@ -66,6 +68,12 @@ class Dock:
     def forget(self, tag: str) -> None:
         """As the intake does."""
         self._channel.qos._delivered.pop(tag, None)  # noqa: SLF001
+        self.intake.wake()
+
+    def let_go(self, message: Any) -> None:
+        """The channel has done with a delivered message, or gives it back; `None` for one that it does not know."""
+        if message is not None:
+            self.intake.make_room(message.delivery_info["routing_key"], message.headers["id"])
         self.intake.wake()
 
     def topics(self) -> Iterable[str]:

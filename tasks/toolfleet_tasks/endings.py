@@ -1,8 +1,35 @@
-"""Results that the fleet itself words, when no module's answer is to be had."""
+"""Results that the fleet itself words, when no module's answer is to be had.
 
-from toolfleet_registry.contracts import ToolResult
+Each says what a model may do next; none invites to repeat what may have happened.
+"""
+
+from dataclasses import dataclass
+
+from toolfleet_registry.contracts import EffectState, PublishedCall, ToolResult
 
 _COARSE = 10  # seconds: from here on, nobody cares for a part of one
+_CHECK = "It may have been executed: check that before it is repeated."
+_AGAIN = "It was not executed, and may be called again."
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a call ends from outside: if no attempt was ever begun, if those begun surely did nothing, or else."""
+
+    unbegun: ToolResult
+    undone: ToolResult
+    unknown: ToolResult
+
+
+def at_deadline(call: PublishedCall) -> Ending:
+    """The deadline has passed."""
+    return Ending(expired(call.tool_name), undone(call.tool_name), unanswered(call))
+
+
+def taken_back(call: PublishedCall) -> Ending:
+    """The caller wants it no more."""
+    nothing = cancelled(call.tool_name, effect_state="none")
+    return Ending(nothing, nothing, _repeatable(call, cancelled(call.tool_name, effect_state="unknown")))
 
 
 def timed_out(tool_name: str, seconds: float) -> ToolResult:
@@ -14,29 +41,64 @@ def timed_out(tool_name: str, seconds: float) -> ToolResult:
 
 def expired(tool_name: str) -> ToolResult:
     """The deadline passed before the call was begun, so nothing has happened."""
-    text = "Tool call expired: its deadline passed before a worker could begin it."
+    text = f"Tool call expired: its deadline passed before a worker could begin it. {_AGAIN}"
     return ToolResult.failed(tool_name, "expired", text, effect_state="none", retryable=True)
 
 
-def unanswered(tool_name: str) -> ToolResult:
+def undone(tool_name: str) -> ToolResult:
+    """The deadline passed after attempts that did nothing."""
+    text = f"Tool call could not be executed by its deadline: its module was not there. {_AGAIN}"
+    return ToolResult.failed(tool_name, "timed_out", text, effect_state="none", retryable=True)
+
+
+def unanswered(call: PublishedCall) -> ToolResult:
     """The deadline passed; the call was begun, or nobody can be asked whether it was."""
-    text = "Tool call was not answered by its deadline; it may have been executed."
-    return ToolResult.failed(tool_name, "timed_out", text, effect_state="unknown")
+    text = f"Tool call was not answered by its deadline. {_CHECK}"
+    return _repeatable(call, ToolResult.failed(call.tool_name, "timed_out", text, effect_state="unknown"))
 
 
-def cancelled(tool_name: str) -> ToolResult:
-    """The caller took the call back. Celery does not say whether it had begun."""
-    text = "Tool call was cancelled."
-    return ToolResult.failed(tool_name, "cancelled", text, effect_state="unknown")
+def cancelled(tool_name: str, *, effect_state: EffectState) -> ToolResult:
+    """The caller took the call back: before it was begun (`none`), or while it ran."""
+    text = (
+        "Tool call was cancelled before it was executed."
+        if effect_state == "none"
+        else f"Tool call was cancelled. {_CHECK}"
+    )
+    return ToolResult.failed(tool_name, "cancelled", text, effect_state=effect_state, retryable=effect_state == "none")
 
 
 def outcome_unknown(tool_name: str, reason: str) -> ToolResult:
     """A worker took the call and nobody saw how it ended."""
-    text = f"Tool execution error: {reason} It may have been executed."
+    text = f"Tool execution error: {reason} {_CHECK}"
     return ToolResult.failed(tool_name, "outcome_unknown", text, effect_state="unknown")
 
 
 def not_published(tool_name: str, reason: str) -> ToolResult:
     """The call never got into its queue."""
-    text = f"Tool execution error: the queue cannot be reached ({reason})."
+    text = f"Tool execution error: the queue cannot be reached ({reason}). {_AGAIN}"
     return ToolResult.failed(tool_name, "internal", text, effect_state="none", retryable=True)
+
+
+def module_away(tool_name: str, seconds: float) -> ToolResult:
+    """The module's breaker is open: it failed too often, and is left alone for so many seconds."""
+    text = f"Tool execution error: the module cannot be reached: it has failed too often, and is left alone. {_AGAIN}"
+    result = ToolResult.failed(tool_name, "module_unreachable", text, effect_state="none", retryable=True)
+    return result.model_copy(update={"retry_after_seconds": max(round(seconds, 1), 0.1)})
+
+
+def message_refused(tool_name: str, reason: str) -> ToolResult:
+    """What lay in the queue is not what a holder of the signing key sent."""
+    text = f"Tool execution error: the worker refused the message: {reason}"
+    return ToolResult.failed(tool_name, "permission_denied", text, effect_state="none")
+
+
+def result_refused(result: ToolResult, reason: str) -> ToolResult:
+    """The call has ended, and Redis does not take its result."""
+    text = f"Tool execution error: the result cannot be stored: {reason}"
+    short = ToolResult.failed(result.tool_name, "result_too_large", text, effect_state=result.effect_state)
+    return short.model_copy(update={"audit": result.audit})
+
+
+def _repeatable(call: PublishedCall, result: ToolResult) -> ToolResult:
+    """An unknown end of a call that may be repeated, if its tool says so."""
+    return result.model_copy(update={"retryable": call.effect in {"read", "idempotent"}})

@@ -9,11 +9,11 @@ import socket
 import uuid
 from base64 import b64encode
 from collections.abc import Iterable
+from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any
 
 from toolfleet_registry.contracts import PublishedCall
-from toolfleet_tasks import wire
 from toolfleet_tasks.queues import Route
 
 TASK = "toolfleet.execute"
@@ -28,23 +28,39 @@ def sender() -> str:
     return f"gen{os.getpid()}@{socket.gethostname()}"
 
 
-def call_message(
-    call: PublishedCall, route: Route, *, origin: str, reply_to: str = "", retries: int = 0, eta: str | None = None
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What a call's message says beside its text, for Celery and Flower. Limits are seconds, soft before hard."""
+
+    call_id: str
+    shadow: str
+    args_shown: str
+    queue: str
+    limits: tuple[float | None, float | None]
+
+
+def call_message(call: PublishedCall, route: Route, *, text: str, origin: str) -> str:
+    """A call's message for its queue; `text` is the call as it travels."""
+    limits = (route.soft_limit, route.hard_limit)
+    return message(text, Label(call.call_id, call.tool_name, args_shown(call), route.queue, limits), origin=origin)
+
+
+def message(
+    text: str, label: Label, *, origin: str, reply_to: str = "", retries: int = 0, eta: str | None = None
 ) -> str:
-    """A call's message for its queue, or that of its retry: `retries` 1, not to be begun before `eta` (ISO 8601, UTC)."""
-    call_id = _quoted(call.call_id)
-    args = _quoted(args_shown(call))
-    # A retry may be published twice, and a tag must name one message only.
-    tag = call_id if retries == 0 else f'"{uuid.uuid4()}"'
+    """Any message of a call's task, or that of its retry: `retries` 1, not to be begun before `eta` (ISO 8601, UTC)."""
+    call_id, (soft_limit, hard_limit) = _quoted(label.call_id), label.limits
+    # One that is published again may be twice in a queue, and a tag must name one message only.
+    tag = call_id if eta is None else f'"{uuid.uuid4()}"'
     return (
-        f'{{"body":"{_body(wire.dump(call))}","content-encoding":"utf-8","content-type":"application/json",'
-        f'"headers":{{"lang":"py","task":"{TASK}","id":{call_id},"shadow":{_quoted(call.tool_name)},'
+        f'{{"body":"{_body(text)}","content-encoding":"utf-8","content-type":"application/json",'
+        f'"headers":{{"lang":"py","task":"{TASK}","id":{call_id},"shadow":{_quoted(label.shadow)},'
         f'"eta":{"null" if eta is None else _quoted(eta)},"expires":null,"group":null,"group_index":null,'
-        f'"retries":{retries},"timelimit":[{_limit(route.hard_limit)},{_limit(route.soft_limit)}],"root_id":{call_id},'
-        f'"parent_id":null,"argsrepr":{args},"kwargsrepr":"{{}}","origin":{_quoted(origin)},"ignore_result":null,'
-        f'"replaced_task_nesting":0,"stamped_headers":null,"stamps":{{}}}},'
+        f'"retries":{retries},"timelimit":[{_limit(hard_limit)},{_limit(soft_limit)}],"root_id":{call_id},'
+        f'"parent_id":null,"argsrepr":{_quoted(label.args_shown)},"kwargsrepr":"{{}}","origin":{_quoted(origin)},'
+        f'"ignore_result":null,"replaced_task_nesting":0,"stamped_headers":null,"stamps":{{}}}},'
         f'"properties":{{"correlation_id":{call_id},"reply_to":{_quoted(reply_to)},"delivery_mode":2,'
-        f'"delivery_info":{{"exchange":"{_EXCHANGE}","routing_key":{_quoted(route.queue)}}},"priority":0,'
+        f'"delivery_info":{{"exchange":"{_EXCHANGE}","routing_key":{_quoted(label.queue)}}},"priority":0,'
         f'"body_encoding":"base64","delivery_tag":{tag}}}}}'
     )
 
@@ -98,5 +114,5 @@ def _limit(seconds: float | None) -> str:
     return "null" if seconds is None else repr(seconds)
 
 
-def _body(message: str) -> str:
-    return b64encode(f"[[{_quoted(message)}]{_NO_MORE}".encode()).decode()
+def _body(text: str) -> str:
+    return b64encode(f"[[{_quoted(text)}]{_NO_MORE}".encode()).decode()

@@ -1,22 +1,40 @@
-"""The task that runs one call: time left, one attempt, perhaps the one retry, exactly one result."""
+"""The task that runs one call: claimed in the ledger, one attempt within the time left, perhaps the one retry, one result.
 
+Until the claim stands nothing is run, and what the ledger does not take as the call's end is nobody's result.
+"""
+
+import random
 import time
+from asyncio import CancelledError
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
+from weakref import WeakKeyDictionary
 
 import structlog
 from celery import Celery, Task
-from celery.exceptions import Retry, SoftTimeLimitExceeded
+from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
-from toolfleet_registry.contracts import Audit, EffectState, PublishedCall, ToolResult
-from toolfleet_registry.errors import NotPublished
+from toolfleet_registry.contracts import Audit, PublishedCall, ToolResult
+from toolfleet_registry.errors import MessageRefused, NotPublished
 from toolfleet_registry.outcomes import Attempt, Outcome
-from toolfleet_tasks import endings, wire
-from toolfleet_tasks.bridge import bridged
+from toolfleet_registry.redis_servers import connection_factory
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks import endings, lines, results
+from toolfleet_tasks.bridge import bridged, limits
+from toolfleet_tasks.claims import Claim
 from toolfleet_tasks.envelope import TASK
+from toolfleet_tasks.ledger import Ledger, NotClaimed, ResultRefused
+from toolfleet_tasks.line import Line
+from toolfleet_tasks.lines import Lines
 from toolfleet_tasks.ports import Runner
-from toolfleet_tasks.retry import MAX_ATTEMPTS, combined, retry_delay, settled
+from toolfleet_tasks.retry import MAX_ATTEMPTS, Next, decide, settled
 from toolfleet_tasks.second_attempt import publish_again
 
 log = structlog.get_logger(__name__)
+
+_RECONCILE_SECONDS = 5.0  # for a module to say what happened
+_FULL_SECONDS = 0.5  # until a call comes back whose module is at work on as many as it may be
 
 
 def register(app: Celery) -> None:
@@ -24,70 +42,204 @@ def register(app: Celery) -> None:
     app.task(name=TASK, bind=True, acks_late=True, max_retries=MAX_ATTEMPTS - 1)(_body)
 
 
-@bridged
+@partial(bridged, is_limited=False)  # one function for all apps: Celery warns of two with the same name
 async def _body(task: Task, message: str) -> str:
-    call = wire.load(PublishedCall, message)
-    so_far = _effect_so_far(task, call)
-    started_at = time.time()
-    attempt = await _attempt(task, call)
-    result = settled(attempt, call.effect, so_far)
-    delay = retry_delay(
-        attempt,
-        call.effect,
-        attempts=task.request.retries + 1,
-        seconds_left=call.deadline_at - time.time(),
-        longest=task.app.settings.lease_seconds / 2,
-    )
-    if delay is not None:
+    here, settings = lines.current(), task.app.settings
+    if here is not None:
+        return await _run(task, message, _ledger_of(here, settings))
+    async with _own_ledger(settings) as ledger:
+        return await _run(task, message, ledger)
+
+
+async def _run(task: Task, message: str, ledger: Ledger) -> str:
+    try:
+        call = task.app.seal.open(message, task_id=task.request.id)
+    except MessageRefused as exc:
+        return await _refuse(task, ledger, str(exc))
+    if call.deadline_at <= time.time():
+        return _stored(task, await ledger.end(call, endings.at_deadline(call), trust_absence=True))
+    claim = await ledger.claim(call)
+    if isinstance(claim, NotClaimed):
+        return await _not_ours(task, call, claim)
+    with ledger.claims.holding(claim):
+        return await _Execution(task, ledger, claim).run()
+
+
+async def _refuse(task: Task, ledger: Ledger, reason: str) -> str:
+    """End a call whose message is not what its caller sent; the true one, if it has been here, is left alone."""
+    log.error("message_refused", call_id=task.request.id, reason=reason)
+    tool_name = task.request.shadow or ""
+    ended = await ledger.refuse(task.request.id, endings.message_refused(tool_name, reason))
+    if ended is None:
+        raise Ignore
+    return _stored(task, ended)
+
+
+async def _not_ours(task: Task, call: PublishedCall, answer: NotClaimed) -> str:
+    if answer.reason == "done":
+        return _stored(task, answer.result)
+    # Jittered, for all those that wait for the same thing; not longer than the broker holds a message.
+    delay = (answer.rest_seconds or _FULL_SECONDS) + random.random() * _FULL_SECONDS  # noqa: S311 - spreads load
+    delay = min(delay, task.app.settings.lease_seconds / 2)
+    log.info("tool_call_put_off", call_id=call.call_id, tool=call.tool_name, reason=answer.reason, delay=delay)
+    try:
+        await publish_again(task, delay, retries=task.request.retries)
+    except Exception as exc:  # PublishUnconfirmed among them: a second message of a call does no harm
+        log.warning("call_not_put_off", call_id=call.call_id, error=str(exc))
+        raise Reject(requeue=True) from exc
+    raise Ignore
+
+
+def _stored(task: Task, stored: str) -> str:
+    """The result of a call that has ended, for Celery; it is not written once more where it stands."""
+    if not stored:  # its result has expired
+        raise Ignore
+    task.request.is_stored = task.app.settings.is_fast
+    return results.text_of(stored)
+
+
+class _Execution:
+    """One claimed call, from here to its end or to the retry."""
+
+    def __init__(self, task: Task, ledger: Ledger, claim: Claim) -> None:
+        self._task = task
+        self._ledger = ledger
+        self._claim = claim
+        self._call = claim.call
+        self._runner: Runner = task.app.runner
+        self._started_at = time.time()
+
+    async def run(self) -> str:
+        claim, tool_name = self._claim, self._call.tool_name
+        if claim.granted == "go":
+            return await self._follow(await self._attempt(), seconds=time.time() - self._started_at)
+        if claim.granted == "open":
+            return await self._finish(self._settled(endings.module_away(tool_name, claim.rest_seconds)))
+        if claim.granted == "exhausted" and claim.last is not None:
+            return await self._finish(self._settled(claim.last))
+        happened = await self._reconcile()
+        # A module that has seen nothing yet may still see it: who has begun the attempt may only be frozen.
+        if happened is not None and happened.outcome is not Outcome.NOT_SENT:
+            return await self._follow(happened, seconds=0)
+        lost = endings.outcome_unknown(tool_name, "the worker that ran it was lost.")
+        return await self._finish(self._settled(lost))
+
+    async def _attempt(self) -> Attempt:
+        """One attempt within the limit and the time left. The one place that words a limit."""
+        seconds = min(self._call.limit_seconds, self._call.deadline_at - time.time())
+        try:
+            with limits() as interrupt:
+                self._claim.on_lost = lambda: interrupt(_Superseded())
+                return await self._runner.run(self._call, seconds=seconds)
+        except _Superseded:
+            raise self._late() from None
+        except (TimeoutError, SoftTimeLimitExceeded):
+            return Attempt(Outcome.UNKNOWN, endings.timed_out(self._call.tool_name, seconds))
+
+    async def _follow(self, attempt: Attempt, *, seconds: float) -> str:
+        """What the table says: the retry, or the end. Where that would be unknown, the module is asked before."""
+        follows = self._decide(attempt)
+        if attempt.outcome is Outcome.UNKNOWN and follows.delay is None:
+            happened = await self._reconcile()
+            if happened is not None:
+                attempt, follows = happened, self._decide(happened)
+        if follows.delay is None:
+            return await self._finish(follows.result, attempt=attempt, seconds=seconds)
+        return await self._retry(attempt, follows, follows.delay, seconds)
+
+    def _decide(self, attempt: Attempt) -> Next:
+        return decide(
+            attempt,
+            self._call.effect,
+            attempts=self._claim.attempts,
+            seconds_left=self._call.deadline_at - time.time(),
+            so_far=self._claim.so_far,
+            longest_delay=self._task.app.settings.lease_seconds / 2,
+            jitter=random.random(),  # noqa: S311 - spreads load, guards nothing
+        )
+
+    async def _reconcile(self) -> Attempt | None:
+        seconds = min(_RECONCILE_SECONDS, self._call.deadline_at - time.time())
+        return await self._runner.reconcile(self._call, seconds=seconds) if seconds > 0 else None
+
+    async def _retry(self, attempt: Attempt, follows: Next, delay: float, seconds: float) -> str:
+        """Close the attempt, then publish the call again. Where that surely fails, the call ends as the attempt has."""
+        call, so_far = self._call, follows.result.effect_state
+        if not await self._ledger.close(self._claim, attempt, seconds=seconds, so_far=so_far):
+            raise self._late()
         log.info("tool_call_retried", call_id=call.call_id, tool=call.tool_name, outcome=attempt.outcome, delay=delay)
-        again = call.model_copy(update={"effect_so_far": combined(so_far, attempt.result.effect_state)})
-        result = await _retry(task, again, delay, result)
-    return wire.dump(result.model_copy(update={"audit": _audit(task, call, started_at)}))
+        try:
+            await publish_again(self._task, delay, retries=self._task.request.retries + 1)
+        except NotPublished as exc:
+            log.warning("retry_not_published", call_id=call.call_id, tool=call.tool_name, error=str(exc))
+            return await self._finish(follows.result)
+        except Exception as exc:  # PublishUnconfirmed: delivered twice it would still be one attempt
+            log.warning("retry_not_confirmed", call_id=call.call_id, tool=call.tool_name, error=str(exc))
+            raise Reject(requeue=True) from exc
+        raise Retry(attempt.result.error, when=delay)
+
+    def _settled(self, result: ToolResult) -> ToolResult:
+        """An end without an attempt of ours, which claims no less than earlier ones may have done."""
+        outcome = Outcome.NOT_SENT if result.effect_state == "none" else Outcome.UNKNOWN
+        wish = result.retry_after_seconds
+        return settled(Attempt(outcome, result, wish), self._call.effect, self._claim.so_far)
+
+    async def _finish(self, result: ToolResult, *, attempt: Attempt | None = None, seconds: float = 0) -> str:
+        result = result.model_copy(update={"audit": self._audit()})
+        try:
+            text = await self._ledger.finish(self._claim, result, attempt=attempt, seconds=seconds)
+        except ResultRefused as exc:
+            log.error("result_refused", call_id=self._call.call_id, error=str(exc))  # noqa: TRY400 - the error says all
+            short = endings.result_refused(result, str(exc))
+            text = await self._ledger.finish(self._claim, short, attempt=attempt, seconds=seconds)
+        if text is None:
+            raise self._late()
+        self._task.request.is_stored = self._task.app.settings.is_fast
+        return text
+
+    def _late(self) -> Ignore:
+        """Nobody waits for what this attempt came to: the call has ended, or another worker has it."""
+        log.warning("result_late", call_id=self._call.call_id, tool=self._call.tool_name)
+        return Ignore()
+
+    def _audit(self) -> Audit:
+        now, call, request = time.time(), self._call, self._task.request
+        return Audit(
+            call_id=call.call_id,
+            tool=call.tool_name,
+            ts=now,
+            attempts=self._claim.attempts,
+            queued_ms=round(max(self._started_at - call.published_at, 0) * 1000, 1),  # an agent's clock may be ahead
+            duration_ms=round((now - self._started_at) * 1000, 1),
+            worker=request.hostname,
+        )
 
 
-def _effect_so_far(task: Task, call: PublishedCall) -> EffectState:
-    """What may have happened before this delivery: of one that the broker took for lost, nobody knows."""
-    redelivered = (task.request.delivery_info or {}).get("redelivered")
-    return "unknown" if redelivered else call.effect_so_far
+class _Superseded(CancelledError):
+    """The call is in others' hands: what this attempt still does is for nobody."""
 
 
-async def _attempt(task: Task, call: PublishedCall) -> Attempt:
-    """One attempt within the limit and the time left. The one place that words a limit."""
-    seconds = min(call.limit_seconds, call.deadline_at - time.time())
-    if seconds <= 0:
-        return Attempt(Outcome.PERMANENT, endings.expired(call.tool_name))
+_ledgers: WeakKeyDictionary[Lines, Ledger] = WeakKeyDictionary()
+
+
+def _ledger_of(here: Lines, settings: Settings) -> Ledger:
+    """The one of this worker's loop."""
+    ledger = _ledgers.get(here)
+    if ledger is None:
+        line = here.to(str(settings.redis_url), master=settings.sentinel_master)
+        ledger = _ledgers[here] = Ledger(line, settings, writes_results=settings.is_fast)
+        here.settle.append(ledger.claims.aclose)
+    return ledger
+
+
+@asynccontextmanager
+async def _own_ledger(settings: Settings) -> AsyncGenerator[Ledger]:
+    """For one call, under a pool without a loop of its own."""
+    line = Line(connection_factory(str(settings.redis_url), master=settings.sentinel_master), name="call")
+    line.start()
+    ledger = Ledger(line, settings, writes_results=settings.is_fast)
     try:
-        runner: Runner = task.app.runner
-        return await runner.run(call, seconds=seconds)
-    except (TimeoutError, SoftTimeLimitExceeded):
-        return Attempt(Outcome.UNKNOWN, endings.timed_out(call.tool_name, seconds))
-
-
-async def _retry(task: Task, call: PublishedCall, delay: float, result: ToolResult) -> ToolResult:
-    """Publish the call again and raise `Retry`.
-
-    Where that fails, returns how the call ends instead: with the first attempt's `result` if the message was surely
-    not sent, else as unknown, for the retry may be in the queue and run.
-    """
-    try:
-        await publish_again(task, call, delay)
-    except NotPublished as exc:
-        log.warning("retry_not_published", call_id=call.call_id, tool=call.tool_name, error=str(exc))
-        return result
-    except Exception as exc:  # noqa: BLE001 - PublishUnconfirmed, and our own soft limit
-        log.warning("retry_not_confirmed", call_id=call.call_id, tool=call.tool_name, error=str(exc))
-        return endings.outcome_unknown(call.tool_name, "the queue did not confirm its retry.")
-    raise Retry(result.error, when=delay)
-
-
-def _audit(task: Task, call: PublishedCall, started_at: float) -> Audit:
-    now, request = time.time(), task.request
-    return Audit(
-        call_id=call.call_id,
-        tool=call.tool_name,
-        ts=now,
-        attempts=request.retries + 1,
-        queued_ms=round(max(started_at - call.published_at, 0) * 1000, 1),  # an agent's clock may be ahead of ours
-        duration_ms=round((now - started_at) * 1000, 1),
-        worker=request.hostname,
-    )
+        yield ledger
+    finally:
+        await ledger.claims.aclose()
+        await line.aclose()

@@ -1,6 +1,7 @@
 """A call that is under way, in its caller's hands."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Literal
@@ -8,14 +9,19 @@ from typing import Any, Literal
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import Audit, PublishedCall, ToolResult
+from toolfleet_registry.hints import hint_for
 from toolfleet_tasks import endings
+from toolfleet_tasks.endings import Ending
 from toolfleet_tasks.inbox import Inbox, Meta
-from toolfleet_tasks.results import result_of
+from toolfleet_tasks.ledger import Ledger
+from toolfleet_tasks.results import ending_of, read_stored, result_of
+from toolfleet_tasks.shelf import PEEK_SECONDS
 
 Status = Literal["queued", "running", "retrying", "done", "unknown"]
 """Where a call is. `unknown`: Redis does not answer now."""
 
-_STATUSES: dict[str, Status] = {"STARTED": "running", "RETRY": "retrying", "PENDING": "queued", "RECEIVED": "queued"}
+_STATUSES: dict[str, Status] = {"queued": "queued", "running": "running", "retrying": "retrying", "done": "done"}
+_WITHDRAW_SECONDS = 10.0  # for the ledger to hear that a call is taken back
 
 
 class CallHandle:
@@ -50,10 +56,11 @@ class CallHandle:
 
 
 class Follow:
-    """Follows one published call to its `ending`: a worker's result, or at the deadline ours.
+    """Follows one published call to its `ending`: a worker's result, or one that the ledger takes from us.
 
-    `witness` is a key that is in Redis as long as Redis has lost nothing. `revoke` tells the workers to drop a call,
-    `spawn` runs something in the background. Not a task a call: a future, and a timer of the loop.
+    `revoke` tells the workers to drop a call, `spawn` runs something in the background, for which whoever leaves the fleet
+    waits a little. A `guest` follows a call that somebody else has published: it never ends it. Not a task a call: a
+    future, and a timer of the loop.
     """
 
     def __init__(
@@ -61,30 +68,45 @@ class Follow:
         call: PublishedCall,
         inbox: Inbox,
         *,
-        witness: str,
-        revoke: Callable[[str], asyncio.Task[None]],
+        ledger: Ledger,
+        revoke: Callable[[str], Coroutine[Any, Any, None]],
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        is_guest: bool = False,
     ) -> None:
         self.call_id = call.call_id
         self.tool_name = call.tool_name
         self.ending: asyncio.Future[ToolResult] = asyncio.get_running_loop().create_future()
-        self._limit_seconds = call.limit_seconds
+        self._call = call
         self._inbox = inbox
-        self._witness = witness
+        self._ledger = ledger
         self._revoke = revoke
         self._spawn = spawn
+        self._is_guest = is_guest
         self._expected = inbox.expect(call.call_id, self)
         self._timer: asyncio.TimerHandle | None = None
-        self._is_cancelled = self._is_expired = False
 
     def published(self, deadline_at: float) -> None:
         """The call is in its queue. From now on its deadline is watched, in seconds since the epoch."""
         if not self.ending.done():
             self._timer = self.ending.get_loop().call_later(deadline_at - time.time(), self._expire)
 
+    def unpublished(self) -> None:
+        """The call is surely not in its queue: there is nothing to follow."""
+        self._stop_timer()
+        self._inbox.forget(self.call_id)
+
+    def unconfirmed(self, deadline_at: float) -> None:
+        """The broker did not say whether it has the call. If no worker has begun it, it ends, and never will be."""
+        self.published(deadline_at)
+        self._spawn(self._withdraw())
+
     def ended(self, meta: Meta) -> None:
         """As `Waiter`."""
-        self._end(self._result_of(meta))
+        if meta["status"] == "SUCCESS":
+            self._end(result_of(meta, self.tool_name))
+        else:  # Celery's own words; how far the call had got, the ledger knows
+            self._stop_timer()
+            self._spawn(self._end_as(ending_of(meta, self._call)))
 
     def left(self) -> None:
         """As `Waiter`."""
@@ -101,20 +123,23 @@ class Follow:
             self._stop_timer()
             self._inbox.forget(self.call_id)
             self.ending.cancel()
-            self._revoke(self.call_id)
+            if not self._is_guest:
+                self._take_back()
 
     async def cancel(self) -> None:
-        """Tell the workers."""
-        self._is_cancelled = True
-        await asyncio.shield(self._revoke(self.call_id))
+        """Take the call back: it ends as cancelled here, and its workers are told."""
+        if self._is_guest:
+            self.refuse(endings.cancelled(self.tool_name, effect_state="unknown"))
+            return
+        await asyncio.shield(self._take_back())
 
     async def status(self) -> Status:
-        """What Celery has noted last."""
+        """What the ledger says."""
         try:
-            meta = await self._inbox.peek(self.call_id)
+            async with asyncio.timeout(PEEK_SECONDS):
+                return _STATUSES[await self._ledger.look(self.call_id)]
         except (OSError, ResponseError):
             return "unknown"
-        return "queued" if meta is None else _STATUSES.get(meta["status"], "done")
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -126,35 +151,47 @@ class Follow:
             self.ending.set_result(audited(self.call_id, result))
 
     def _expire(self) -> None:
-        self._is_expired = True
-        self._revoke(self.call_id)  # a worker whose clock is behind ours must not begin it now
-        self._spawn(self._expired())
+        if self._is_guest:
+            self.refuse(endings.unanswered(self._call))
+        else:
+            self._spawn(self._end_as(endings.at_deadline(self._call)))
+            self._spawn(self._revoke(self.call_id))  # nobody waits for it any more
 
-    async def _expired(self) -> None:
+    def _take_back(self) -> asyncio.Task[None]:
+        """The flag in the ledger holds for workers that are not up yet; the order to those that are makes it faster."""
+        self._spawn(self._end_as(endings.taken_back(self._call), seconds=_WITHDRAW_SECONDS))
+        return self._spawn(self._revoke(self.call_id))
+
+    async def _withdraw(self) -> None:
+        nothing = endings.not_published(self.tool_name, "it did not confirm the call")
+        unknown = endings.outcome_unknown(self.tool_name, "the queue did not confirm the call.")
+        stored: str | None = ""
+        with contextlib.suppress(OSError, ResponseError):
+            async with asyncio.timeout(_WITHDRAW_SECONDS):
+                trust = self._inbox.trusts(self._expected)
+                ending = Ending(nothing, nothing, unknown)
+                stored = await self._ledger.withdraw(self._call, ending, trust_absence=trust)
+        if stored is None:  # it runs: its end will come
+            return
+        self._spawn(self._revoke(self.call_id))
+        self.refuse(read_stored(stored, self.tool_name) if stored else unknown)
+
+    async def _end_as(self, ending: Ending, *, seconds: float = PEEK_SECONDS) -> None:
+        """End the call in the ledger, and here with what stands there then; where it does not answer, with what we know."""
+        trust = self._inbox.trusts(self._expected)
         try:
-            result = await self._at_deadline()
+            async with asyncio.timeout(seconds):
+                stored = await self._ledger.end(self._call, ending, trust_absence=trust)
+            result = read_stored(stored, self.tool_name) if stored else ending.unknown
         except (OSError, ResponseError):
-            result = endings.unanswered(self.tool_name)
+            result = ending.unknown
         self._inbox.forget(self.call_id)
         self._end(result)
 
-    async def _at_deadline(self) -> ToolResult:
-        """A worker marks a call as started before it looks at the deadline: no mark now, so it never begins."""
-        meta = await self._inbox.peek(self.call_id)
-        if meta is None and await self._inbox.is_surely_unbegun(self._expected, witness=self._witness):
-            return endings.expired(self.tool_name)
-        if meta is None or meta["status"] in _STATUSES:
-            return endings.unanswered(self.tool_name)
-        return self._result_of(meta)
-
-    def _result_of(self, meta: Meta) -> ToolResult:
-        if meta["status"] == "REVOKED" and self._is_expired and not self._is_cancelled:  # it was we, at the deadline
-            return endings.unanswered(self.tool_name)
-        return result_of(meta, tool_name=self.tool_name, limit_seconds=self._limit_seconds)
-
 
 def audited(call_id: str, result: ToolResult) -> ToolResult:
-    """The result with what is known of the call: a worker's own audit, or ours."""
-    if result.audit is not None:
+    """The result with what is known of the call: a worker's own audit and hint, or ours."""
+    if result.audit is not None and (result.success or result.hint):
         return result
-    return result.model_copy(update={"audit": Audit(call_id=call_id, tool=result.tool_name, ts=time.time())})
+    audit = result.audit or Audit(call_id=call_id, tool=result.tool_name, ts=time.time())
+    return result.model_copy(update={"audit": audit, "hint": result.hint or hint_for(result)})

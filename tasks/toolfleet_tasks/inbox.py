@@ -19,15 +19,12 @@ from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.keys import Keys
 from toolfleet_tasks.cancelling import end, is_wanted
 from toolfleet_tasks.line import Line, LineLost, Push
-from toolfleet_tasks.shelf import PEEK_SECONDS, STORED, Shelf
+from toolfleet_tasks.shelf import STORED, Shelf
 
 log = structlog.get_logger(__name__)
 
 READY = frozenset({"SUCCESS", "FAILURE", "REVOKED"})
 """Celery's states that nothing follows."""
-
-BEGUN = frozenset({"STARTED", "RETRY"})
-"""Those that a worker sets when it takes a call, and before the retry."""
 
 Meta = dict[str, Any]
 """What Celery stores of a task: status, result, traceback and more."""
@@ -51,11 +48,10 @@ class Waiter(Protocol):
 
 @dataclass(slots=True)
 class Expected:
-    """A call that is waited for, `since` when by the loop's clock. `begun` once a worker was heard to have taken it."""
+    """A call that is waited for, `since` when by the loop's clock."""
 
     waiter: Waiter
     since: float
-    begun: bool = False
     is_heard: bool = False
     listening: asyncio.Future[None] | None = None
 
@@ -119,19 +115,9 @@ class Inbox:
         """Wait for this call no longer."""
         self._drop(self._channel(call_id))
 
-    async def peek(self, call_id: str) -> Meta | None:
-        """What is stored of a call now. Raises `OSError` or `ResponseError` if Redis does not answer in a second."""
-        return _meta(await self._shelf.peek(self._channel(call_id)))
-
-    async def is_surely_unbegun(self, expected: Expected, *, witness: str) -> bool:
-        """Whether a worker's mark that is not there never was: it is the same Redis, and still has `witness`.
-
-        Raises as `peek`, after which this is to be asked.
-        """
-        if expected.begun or expected.since <= self._other_server_at:
-            return False
-        async with asyncio.timeout(PEEK_SECONDS):
-            return bool(await self._line.send("EXISTS", witness))
+    def trusts(self, expected: Expected) -> bool:
+        """Whether it is the same server of Redis as when the call was published: another one may know less."""
+        return expected.since > self._other_server_at
 
     def _channel(self, call_id: str) -> bytes:
         return self._result_key + call_id.encode()
@@ -191,8 +177,6 @@ class Inbox:
                 log.exception("result_not_taken", channel=channel.decode())
         elif status == STORED:
             self._shelf.fetch(channel)
-        elif status in BEGUN:
-            expected.begun = True
 
     async def _look(self) -> None:
         """Read the results whose announcement may have been lost: of all calls on a new connection, else of old ones."""

@@ -10,7 +10,7 @@ import math
 import time
 import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from sys import intern
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ from redis.exceptions import ResponseError
 from toolfleet_tasks import scripts
 from toolfleet_tasks.bridge import Bridge
 from toolfleet_tasks.leases import Leases
-from toolfleet_tasks.line import Line, LineClosed, LineLost
+from toolfleet_tasks.line import Line, LineClosed, LineLost, Part
 
 log = structlog.get_logger(__name__)
 
@@ -29,6 +29,7 @@ BATCH = 32  # messages a turn: more would save no time, and keep them from other
 _BELL_SECONDS = 1  # a worker looks by itself so often: a bell may be lost, or never have been rung
 _PAUSE_SECONDS = 1.0  # after Redis has refused
 _QUARANTINED_AT_MOST = 1000
+_PLACE_MS = 5000  # that a place in a module is kept for a call that was taken and not claimed yet
 _KEPT_CHARACTERS = 2**18  # of each; Redis must hold all of them
 
 Message = dict[str, Any]
@@ -62,11 +63,32 @@ class Quarantine:
     counter: str
 
 
-class Intake:
-    """Takes messages for one consumer, from `wake` on, whenever there is room and something in a queue."""
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many calls may run at once behind a queue, and the key under which those that do are counted."""
 
-    def __init__(self, consumer: Consumer, *, line: Line, bell: Line, leases: Leases, quarantine: Quarantine) -> None:
+    running: str
+    bound: int
+
+
+class Intake:
+    """Takes messages for one consumer, from `wake` on, whenever there is room and something in a queue.
+
+    `rooms`, by queue: calls of these are left there while there is no room for them.
+    """
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        *,
+        line: Line,
+        bell: Line,
+        leases: Leases,
+        quarantine: Quarantine,
+        rooms: Mapping[str, Room] | None = None,
+    ) -> None:
         self._consumer = consumer
+        self._rooms = rooms or {}
         self._line = line
         self._bell = bell
         self._leases = leases
@@ -101,6 +123,13 @@ class Intake:
                 may_hold = True
                 log.exception("queues_not_read")
                 await asyncio.sleep(_PAUSE_SECONDS)
+
+    def make_room(self, queue: str, call_id: str) -> None:
+        """A message is done with: another worker may have been waiting for its place."""
+        room, store = self._rooms.get(queue), self._leases.store
+        if room is not None:
+            keys = (3, room.running, store.queue_prefix + queue, store.bell_prefix + queue)
+            self._line.send("EVAL", scripts.MAKE_ROOM, *keys, call_id).add_done_callback(_seen)
 
     def set_aside(self, tag: str, queue: str, item: bytes, reason: str) -> None:
         """Take a held message out of the way, for an operator to look at. It is held until Redis has done so.
@@ -156,7 +185,10 @@ class Intake:
         tag, store = f"{self._name}-{turn}-", self._leases.store
         keys = [store.unacked, store.unacked_index]
         keys += [store.queue_prefix + queue for queue in queues] + [store.bell_prefix + queue for queue in queues]
-        arguments = (room, tag, turn % len(queues), len(store.queue_prefix))
+        bounded = [(number, self._rooms[queue]) for number, queue in enumerate(queues, 1) if queue in self._rooms]
+        keys += [one.running for _, one in bounded]
+        bounds: list[int] = [part for number, one in bounded for part in (number, one.bound)]
+        arguments: tuple[Part, ...] = (room, tag, turn % len(queues), len(store.queue_prefix), _PLACE_MS, *bounds)
         possible = [f"{tag}{i}" for i in range(room)]
         self._leases.expect(possible)
         try:
@@ -237,3 +269,9 @@ def _are_limits(limits: object) -> bool:
     if not (isinstance(limits, list) and len(limits) == 2):  # noqa: PLR2004 - hard and soft
         return False
     return all(limit is None or (isinstance(limit, int | float) and 0 <= limit < math.inf) for limit in limits)
+
+
+def _seen(reply: "asyncio.Future[Any]") -> None:
+    """If it got lost, places are free again by themselves, and workers look by themselves."""
+    if not reply.cancelled():
+        reply.exception()

@@ -10,10 +10,12 @@ from redis.exceptions import ResponseError
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import NotPublished, PublishUnconfirmed
 from toolfleet_registry.keys import Keys
-from toolfleet_tasks import scripts
+from toolfleet_tasks import entrance_scripts, scripts
+from toolfleet_tasks.entrance import Entrance, Refusal, is_unknown_script, refusal_in
 from toolfleet_tasks.envelope import call_message, revocation_message, revocation_topic, sender
-from toolfleet_tasks.line import Line, LineLost
+from toolfleet_tasks.line import Line, LineLost, Part
 from toolfleet_tasks.queues import Route
+from toolfleet_tasks.signing import Seal
 
 log = structlog.get_logger(__name__)
 
@@ -21,43 +23,50 @@ _REVOKE_SECONDS = 10.0  # for the line to come back, and Redis to answer
 
 
 class LinePublisher:
-    """Puts calls into their queues, each with one script. `line` goes to the broker's Redis, and its `database`."""
+    """Puts calls into their queues, each with one script. `line` goes to the broker's Redis, and its `database`.
 
-    def __init__(self, line: Line, *, keys: Keys, database: int) -> None:
+    `seal` makes the text that a call travels as; without one it is not signed. With an `entrance`, calls are judged by that script as well: where Redis has everything that there is to know.
+    """
+
+    def __init__(
+        self, line: Line, *, keys: Keys, database: int, seal: Seal | None = None, entrance: Entrance | None = None
+    ) -> None:
         self._line = line
+        self._seal = seal or Seal(None)
+        self._entrance = entrance
         self._loop = asyncio.get_running_loop()
         self._keys = keys
         self._topic = keys.prefix + revocation_topic(database)
         self._origin = sender()
         self._revoked: list[str] = []
 
-    async def publish(self, call: PublishedCall, route: Route, *, seconds: float) -> None:
-        """Return when Redis has the call. Raises `NotPublished` or `PublishUnconfirmed`, in `seconds` at the latest.
+    async def publish(self, call: PublishedCall, route: Route, *, seconds: float, limit: int = 0) -> Refusal | None:
+        """Return when Redis has the call, or refuses it: with an entrance, or where `limit` messages wait in its queue.
 
-        Sent once: after a lost answer the message may be there, and a second one would be a second call.
+        Raises `NotPublished` or `PublishUnconfirmed`, in `seconds` at the latest. Sent once: after a lost answer the
+        message may be there, and a second one would be a second call.
         """
-        await self.put(call_message(call, route, origin=self._origin), route.queue, seconds=seconds)
-
-    async def put(self, message: str, queue_name: str, *, seconds: float) -> None:
-        """Put any message into a queue, as `publish` does."""
-        if seconds <= 0:
-            raise NotPublished("no time is left")
+        message = call_message(call, route, text=self._seal.seal(call), origin=self._origin)
+        if self._entrance is None:
+            return await self.put(message, route.queue, seconds=seconds, limit=limit)
+        rest = self._entrance.question(call, route.queue, message=message, limit=limit)
         give_up_at = self._loop.time() + seconds
-        queue, bell = self._keys.queue(queue_name), self._keys.bell(queue_name)
-        while True:
-            if not self._line.is_connected:
-                await self._connected(give_up_at)
-            try:
-                await self._send(give_up_at, "EVAL", scripts.PUBLISH, 2, queue, bell, message)
-            except LineLost as exc:
-                if exc.sent:
-                    raise PublishUnconfirmed(str(exc)) from exc
-            except TimeoutError as exc:
-                raise PublishUnconfirmed("no answer") from exc
-            except ResponseError as exc:  # memory is full, a replica, …: nothing was written
-                raise NotPublished(str(exc)) from exc
-            else:
-                return
+        try:
+            reply = await self._sent_once(give_up_at, "EVALSHA", entrance_scripts.ADMIT.digest, *rest)
+        except ResponseError as exc:
+            if not is_unknown_script(exc):
+                raise NotPublished(str(exc)) from exc  # memory is full, a replica, …: nothing was written
+            reply = await self._put(give_up_at, "EVAL", entrance_scripts.ADMIT.text, *rest)
+        return self._entrance.answered(call, reply)
+
+    async def put(self, message: str, queue_name: str, *, seconds: float, limit: int = 0) -> Refusal | None:
+        """Put any message into a queue, as `publish` does, and without an entrance."""
+        names = (2, self._keys.queue(queue_name), self._keys.bell(queue_name), message)
+        give_up_at = self._loop.time() + seconds
+        if limit:
+            return refusal_in(await self._put(give_up_at, "EVAL", scripts.PUBLISH_BELOW, *names, limit))
+        await self._put(give_up_at, "EVAL", scripts.PUBLISH, *names)
+        return None
 
     async def revoke(self, call_id: str) -> None:
         """Tell every worker to drop the call, or to interrupt it. Reaches only workers that are up; raises nothing."""
@@ -86,6 +95,27 @@ class LinePublisher:
                 continue
             return
 
+    async def _put(self, give_up_at: float, *command: Part) -> Any:
+        try:
+            return await self._sent_once(give_up_at, *command)
+        except ResponseError as exc:  # memory is full, a replica, …: nothing was written
+            raise NotPublished(str(exc)) from exc
+
+    async def _sent_once(self, give_up_at: float, *command: Part) -> Any:
+        """The reply to what must not be sent twice. Raises `ResponseError` as well as what `publish` does."""
+        if give_up_at <= self._loop.time():
+            raise NotPublished("no time is left")
+        while True:
+            if not self._line.is_connected:
+                await self._connected(give_up_at)
+            try:
+                return await self._send(give_up_at, *command)
+            except LineLost as exc:
+                if exc.sent:
+                    raise PublishUnconfirmed(str(exc)) from exc
+            except TimeoutError as exc:
+                raise PublishUnconfirmed("no answer") from exc
+
     async def _connected(self, give_up_at: float) -> None:
         try:
             async with asyncio.timeout_at(give_up_at):
@@ -95,12 +125,12 @@ class LinePublisher:
         except LineLost as exc:  # closed for good
             raise NotPublished("the fleet was left") from exc
 
-    async def _send(self, give_up_at: float, *command: str | int) -> None:
+    async def _send(self, give_up_at: float, *command: Part) -> Any:
         """Send a command, and wait for its reply. Raises what `Line.send` does, or `TimeoutError`."""
         reply = self._line.send(*command)
         timer = self._loop.call_at(give_up_at, _expire, reply)  # cheaper than `asyncio.timeout`
         try:
-            await reply
+            return await reply
         finally:
             timer.cancel()
 

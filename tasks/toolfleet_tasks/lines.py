@@ -6,7 +6,7 @@ are made by Celery and kombu, which hand nothing on: they find the process's lin
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
 
@@ -21,12 +21,16 @@ _SETTLE_SECONDS = 5.0  # for what was written last to be answered, before the li
 class Lines:
     """Lines by their Redis, to be used on the thread that made them.
 
+    `bounds`: how many calls may run at once in a module that has a bound, if the broker's Redis knows what runs there.
     `listeners` get every push frame of every line. `settle`: what must be over before the lines may close, each within a
     few seconds.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, broker: str, master: str | None) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, broker: str, master: str | None, bounds: Mapping[str, int] | None = None
+    ) -> None:
         self.loop = loop
+        self.bounds = bounds or {}
         self._broker, self._master = broker, master
         self.thread_id = threading.get_ident()
         self.listeners: list[Callable[[Push], None]] = []
@@ -89,14 +93,20 @@ def current() -> Lines | None:
     return _current
 
 
-def start(loop: asyncio.AbstractEventLoop, *, broker: str = "", master: str | None = None) -> Lines:
+def start(
+    loop: asyncio.AbstractEventLoop,
+    *,
+    broker: str = "",
+    master: str | None = None,
+    bounds: Mapping[str, int] | None = None,
+) -> Lines:
     """Called by the pool, with its loop, before anything is consumed.
 
     `broker` is the URL of the Redis that carries the queues. From here and not from Celery's settings, which
     `inspect` shows to everybody, with the password.
     """
     global _current  # noqa: PLW0603 - one worker a process: so it is with Celery's hub
-    _current = Lines(loop, broker, master)
+    _current = Lines(loop, broker, master, bounds)
     return _current
 
 

@@ -7,15 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import structlog
-from celery import Celery
 from kombu.connection import Connection
 from kombu.messaging import Producer
 
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import NotPublished, PublishUnconfirmed
-from toolfleet_tasks import wire
+from toolfleet_tasks.app import FleetApp
+from toolfleet_tasks.backlogs import Backlogs
 from toolfleet_tasks.cancelling import is_wanted
 from toolfleet_tasks.connections import Connections
+from toolfleet_tasks.entrance import Refusal
 from toolfleet_tasks.envelope import TASK, args_shown, revocation
 from toolfleet_tasks.queues import Route
 from toolfleet_tasks.unsent import was_refused
@@ -29,27 +30,29 @@ _SHORTEST_WAIT = 0.1  # seconds for the broker's answer, where hardly any are le
 class Publisher:
     """Puts calls into their queues. A call whose caller has gone before its turn came is left out."""
 
-    def __init__(self, app: Celery) -> None:
+    def __init__(self, app: FleetApp) -> None:
         self._app = app
         self._connections = Connections(app)
+        self._backlogs = Backlogs()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="toolfleet-publish")
 
-    async def publish(self, call: PublishedCall, route: Route, *, seconds: float) -> None:
-        """Return when the broker has the call. Raises `NotPublished` or `PublishUnconfirmed`, in `seconds` at the latest.
+    async def publish(self, call: PublishedCall, route: Route, *, seconds: float, limit: int = 0) -> Refusal | None:
+        """Return when the broker has the call, or when `limit` messages wait in its queue (0: any number may).
 
-        Tried once: after a lost answer the message may be there, and a second one would be a second call.
+        Raises `NotPublished` or `PublishUnconfirmed`, in `seconds` at the latest. How many wait is looked up at most once
+        a second, unless the queue seems to be full; until then, what is published here is added. Tried once: after a lost answer the message may be there, and a second one would be a second call.
         """
         turn = threading.Lock()  # whoever takes it first decides: a thread that sends, or we, who have waited enough
         give_up_at = time.monotonic() + seconds
         try:
             sending = asyncio.get_running_loop().run_in_executor(
-                self._threads, self._send, call, route, turn, give_up_at
+                self._threads, self._send, call, route, limit, turn, give_up_at
             )
         except RuntimeError as exc:
             raise NotPublished("the fleet was left") from exc
         try:
             async with asyncio.timeout(seconds):
-                await sending
+                return await sending
         except asyncio.CancelledError as exc:
             if not is_wanted():
                 raise
@@ -71,21 +74,28 @@ class Publisher:
         self._threads.shutdown(wait=False, cancel_futures=True)
         threading.Thread(target=self._close, name="toolfleet-publish-close").start()
 
-    def _send(self, call: PublishedCall, route: Route, turn: threading.Lock, give_up_at: float) -> None:
+    def _send(
+        self, call: PublishedCall, route: Route, limit: int, turn: threading.Lock, give_up_at: float
+    ) -> Refusal | None:
         if turn.locked():
-            return
+            return None
         with self._connections.one(route.queue) as connection:
+            waiting = self._backlogs.of(route.queue, connection, limit=limit) if limit else 0
+            if limit and waiting >= limit:
+                return Refusal("backlog", count=waiting)
             if not turn.acquire(blocking=False):
-                return
+                return None
             try:
                 self._send_over(connection, call, route, seconds=give_up_at - time.monotonic())
             except Exception as exc:
                 raise (NotPublished if was_refused(exc) else PublishUnconfirmed)(str(exc)) from exc
+            self._backlogs.add(route.queue)
+            return None
 
     def _send_over(self, connection: Connection, call: PublishedCall, route: Route, *, seconds: float) -> None:
         self._app.send_task(
             TASK,
-            args=[wire.dump(call)],
+            args=[self._app.seal.seal(call)],
             task_id=call.call_id,
             queue=route.queue,
             shadow=call.tool_name,

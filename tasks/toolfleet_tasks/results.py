@@ -1,25 +1,51 @@
-"""What Celery stored of a call, as the one `ToolResult` that the caller gets."""
+"""What is stored of a call, as the one `ToolResult` that the caller gets."""
 
-from toolfleet_registry.contracts import ToolResult
+import json
+
+from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_tasks import endings, wire
+from toolfleet_tasks.endings import Ending
 from toolfleet_tasks.inbox import Meta
 
 
-def result_of(meta: Meta, *, tool_name: str, limit_seconds: float) -> ToolResult:
-    """The result of a call that has ended (`meta["status"]` is one of `inbox.READY`).
+def result_of(meta: Meta, tool_name: str) -> ToolResult:
+    """The fleet's own answer (`meta["status"]` is `SUCCESS`)."""
+    return _read(str(meta.get("result")), tool_name)
 
-    A worker's own answer is passed on. What Celery wrote itself is translated: a task that it stopped at the hard
-    limit has timed out, one that it revoked was cancelled, and of any other nobody knows the end.
+
+def ending_of(meta: Meta, call: PublishedCall) -> Ending:
+    """How a call ends that Celery itself has ended, as far as its `meta` says; what was begun, the ledger knows.
+
+    A task that it stopped at the hard limit has timed out, one that it revoked was cancelled, and of any other nobody
+    knows the end.
     """
-    if meta["status"] == "SUCCESS":
-        try:
-            return wire.load(ToolResult, str(meta.get("result")))
-        except (ValueError, RecursionError):
-            return endings.outcome_unknown(tool_name, "the worker's answer cannot be read.")
     reason = meta.get("result")
     kind = reason.get("exc_type") if isinstance(reason, dict) else None
     if meta["status"] == "REVOKED":
-        return endings.cancelled(tool_name)
+        return endings.taken_back(call)
     if kind in {"TimeLimitExceeded", "SoftTimeLimitExceeded"}:
-        return endings.timed_out(tool_name, limit_seconds)
-    return endings.outcome_unknown(tool_name, f"the worker failed ({kind}).")
+        known = endings.timed_out(call.tool_name, call.limit_seconds)
+    else:
+        known = endings.outcome_unknown(call.tool_name, f"the worker failed ({kind}).")
+    return Ending(endings.undone(call.tool_name), endings.undone(call.tool_name), known)
+
+
+def text_of(stored: str) -> str:
+    """The result's own text in what the ledger has stored: Celery's value, or that text itself."""
+    try:
+        value = json.loads(stored)
+    except ValueError:
+        return stored
+    return str(value["result"]) if isinstance(value, dict) and "status" in value else stored
+
+
+def read_stored(stored: str, tool_name: str) -> ToolResult:
+    """What the ledger has stored of a call that has ended."""
+    return _read(text_of(stored), tool_name)
+
+
+def _read(text: str, tool_name: str) -> ToolResult:
+    try:
+        return wire.load(ToolResult, text)
+    except ValueError:
+        return endings.outcome_unknown(tool_name, "the worker's answer cannot be read.")

@@ -1,12 +1,14 @@
 """Every script that runs inside Redis: what must happen at once, or not at all.
 
-Sent as text each time (`EVAL`): they are short, and so survive restarts, fail-overs and SCRIPT FLUSH. Commands of Redis
-6.2 only. Times are the server's, so that machines whose clocks differ do not take each other's calls for lost.
+Most are sent as text each time (`EVAL`): they are short, and so survive restarts, fail-overs and SCRIPT FLUSH. Commands of
+Redis 6.2 only. Times are the server's, so that machines whose clocks differ do not take each other's calls for lost.
 
 A message that a worker holds stands in two of kombu's keys: the hash `unacked`, by its tag, as the JSON text
 `[<message>,"","<queue>"]`, and the sorted set `unacked_index`, by the time when its lease began. A *bell* is a list of at
 most one token beside each queue: the queue may hold something, and nobody is at it. Losing a token loses no message.
 """
+
+from toolfleet_tasks.overload_scripts import ROOM
 
 PUBLISH = """
 local length = redis.call('LPUSH', KEYS[1], ARGV[1])
@@ -15,6 +17,15 @@ return length
 """
 """Put a message into a queue and ring its bell. KEYS: queue, bell. ARGV: message. Returns the queue's length."""
 
+PUBLISH_BELOW = (
+    """
+local length = redis.call('LLEN', KEYS[1])
+if length >= tonumber(ARGV[2]) then return {'backlog', length} end
+"""
+    + PUBLISH
+)
+"""`PUBLISH`, unless so many messages wait already: then ['backlog', how many]. ARGV: message, limit."""
+
 _NOW = """
 local clock = redis.call('TIME')
 local now = string.format('%d.%06d', clock[1], clock[2])
@@ -22,18 +33,46 @@ local now = string.format('%d.%06d', clock[1], clock[2])
 
 RESERVE = (
     _NOW
+    + ROOM
     + """
 -- Wrong types must show before anything is taken: a script that fails is not undone.
 redis.call('HLEN', KEYS[1])
 redis.call('ZCARD', KEYS[2])
 local wanted, tag, first, prefix = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local queues = (#KEYS - 2) / 2
-local found, count, rest = {0}, 0, {}
+local bounded = math.max(#ARGV - 5, 0) / 2
+local queues = (#KEYS - 2 - bounded) / 2
+local found, count, rest, bounds, running = {0}, 0, {}, {}, {}
+for i = 1, bounded do
+  local queue = tonumber(ARGV[4 + 2 * i])
+  bounds[queue], running[queue] = tonumber(ARGV[5 + 2 * i]), KEYS[#KEYS - bounded + i]
+end
+
+-- Takes messages for which there is room, and says whether there is more in the queue, but no room for it.
+local function pop_bounded(i, share)
+  local items, now_ms = {}, clock[1] * 1000 + math.floor(clock[2] / 1000)
+  while #items < share do
+    local item = redis.pcall('LINDEX', KEYS[2 + i], -1)
+    if type(item) ~= 'string' then break end
+    local is_read, message = pcall(cjson.decode, item)
+    local headers = is_read and type(message) == 'table' and message.headers
+    local id = type(headers) == 'table' and type(headers.eta) ~= 'string' and headers.id
+    if type(id) == 'string' and room_reserve(running[i], id, now_ms, now_ms + ARGV[5], bounds[i]) == 0 then
+      return items, true
+    end
+    items[#items + 1] = redis.call('RPOP', KEYS[2 + i])
+  end
+  return items, false
+end
 
 local function take(i, share)
-  local queue = KEYS[2 + i]
-  local items = redis.pcall('RPOP', queue, share)
-  if type(items) ~= 'table' or items.err then items = {} end -- empty, or somebody's key of another type
+  local queue, bell, is_full = KEYS[2 + i], KEYS[2 + queues + i], false
+  local items
+  if bounds[i] then
+    items, is_full = pop_bounded(i, share)
+  else
+    items = redis.pcall('RPOP', queue, share)
+    if type(items) ~= 'table' or items.err then items = {} end -- empty, or somebody's key of another type
+  end
   for _, item in ipairs(items) do
     local id = tag .. count
     count = count + 1
@@ -43,8 +82,8 @@ local function take(i, share)
     found[#found + 1] = i
     found[#found + 1] = item
   end
-  if #items > 0 and #items < share then redis.call('DEL', KEYS[2 + queues + i]) end
-  return #items == share
+  if is_full or (#items > 0 and #items < share) then redis.call('DEL', bell) end
+  return #items == share and not is_full
 end
 
 local share = math.max(math.ceil(wanted / queues), 4)
@@ -53,9 +92,9 @@ for step = 0, queues - 1 do
   if count == wanted or take(i, math.min(share, wanted - count)) then rest[#rest + 1] = i end
 end
 for _, i in ipairs(rest) do
-  if count < wanted then take(i, wanted - count) end
+  local is_full = count < wanted and not take(i, wanted - count) and bounds[i]
   local bell = KEYS[2 + queues + i]
-  if redis.call('EXISTS', KEYS[2 + i]) == 0 then
+  if is_full or redis.call('EXISTS', KEYS[2 + i]) == 0 then
     redis.call('DEL', bell)
   else
     found[1] = 1
@@ -67,9 +106,23 @@ return found
 )
 """Move messages from queues into the hands of a worker: each queue's share first, then whatever there is.
 
-KEYS: unacked, unacked_index, the queues, their bells. ARGV: how many, what their tags begin with, the queue to begin at
-(from 0), the length of the prefix before each queue's name. Returns [1 if anything is left, tag, queue (from 1), message,
-tag, …]. The bells of queues that still hold something ring for the next worker.
+KEYS: unacked, unacked_index, the queues, their bells, the running calls of modules with a bound. ARGV: how many, what their tags
+begin with, the queue to begin at (from 0), the length of the prefix before each queue's name, for how many ms a place is kept
+for a call until it is claimed, then for each module with a bound its queue (from 1) and the bound. Returns [1 if anything is left
+that may be taken, tag, queue (from 1), message, tag, …]. The bells of such queues ring for the next worker; that of a module
+without room does not: see `MAKE_ROOM`. A message that must wait for its time takes no place.
+"""
+
+MAKE_ROOM = (
+    ROOM
+    + """
+room_release(KEYS[1], ARGV[1])
+if redis.call('EXISTS', KEYS[2]) == 1 and redis.call('EXISTS', KEYS[3]) == 0 then redis.call('LPUSH', KEYS[3], '1') end
+return 1
+"""
+)
+"""A worker is done with a message of a module with a bound: the next one may be taken. KEYS: the module's running calls, its
+queue, its bell. ARGV: the call's id, whose place is freed if it was never claimed.
 """
 
 _REFUSE_UNLESS_WRITABLE = """

@@ -1,10 +1,11 @@
 """What a fleet needs on one event loop: its connections, what exists, who waits, and what runs in the background."""
 
 import asyncio
+import functools
 import time
 import uuid
 from collections.abc import Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
@@ -18,46 +19,38 @@ from toolfleet_registry.contracts import (
     ToolDefinition,
     ToolResult,
 )
-from toolfleet_registry.errors import FleetUnavailable, NotPublished, PublishUnconfirmed
+from toolfleet_registry.effects import effect_of
+from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.manifests import ManifestCache
-from toolfleet_registry.names import ToolName
 from toolfleet_registry.redis_servers import async_client, connection_factory
+from toolfleet_registry.sensitive import sensitive_paths
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import endings
 from toolfleet_tasks.cancelling import end, is_wanted
 from toolfleet_tasks.cluster import refuse_cluster
 from toolfleet_tasks.conversation import with_conversation
+from toolfleet_tasks.dead import DeadLetters
+from toolfleet_tasks.entrance import Entrance
 from toolfleet_tasks.forks import Sockets, leave_behind
+from toolfleet_tasks.gate import Gate, Publisher
 from toolfleet_tasks.handle import Follow, audited
 from toolfleet_tasks.inbox import Inbox
+from toolfleet_tasks.joining import Joined, Joins
+from toolfleet_tasks.ledger import Ledger
 from toolfleet_tasks.line import Line
 from toolfleet_tasks.line_publisher import LinePublisher, database_of
-from toolfleet_tasks.queues import Route, route_for
+from toolfleet_tasks.posting import Posting
+from toolfleet_tasks.queues import Route, lane_of, route_for
+from toolfleet_tasks.shelf import Shelf
+from toolfleet_tasks.signing import Seal
 
 T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
-_PUBLISH_SECONDS = 10.0  # to get a call into its queue; longer, and the caller hears that the queue is away
 _LONGEST_TIMEOUT = 10 * 365 * 86400.0  # seconds: longer is for ever, which clocks and brokers cannot count
-_REVOKE_SECONDS = 3.0  # for the workers to hear, when the fleet is left, that a call was given up
+_LAST_WORDS_SECONDS = 3.0  # for ledger and workers to hear, when the fleet is left, that a call was given up
 _REDIS_SECONDS = 5.0  # for one answer of Redis
-
-
-class Publisher(Protocol):
-    """What gets calls into their queues."""
-
-    async def publish(self, call: PublishedCall, route: Route, *, seconds: float) -> None:
-        """Return when the broker has the call. Raises `NotPublished` or `PublishUnconfirmed`, in `seconds` at the latest."""
-        ...
-
-    async def revoke(self, call_id: str) -> None:
-        """Tell every worker to drop the call, or to interrupt it. Raises nothing."""
-        ...
-
-    def close(self) -> None:
-        """Let go of what it has."""
-        ...
 
 
 class Session:
@@ -69,19 +62,37 @@ class Session:
         self._keys = settings.keys
         self._sockets = Sockets()
         self._background: set[asyncio.Task[Any]] = set()
-        self._revocations: set[asyncio.Task[None]] = set()
+        self._last_words: set[asyncio.Task[None]] = set()
         self._news = asyncio.Event()
         url = str(settings.redis_url)
         self._redis = async_client(url, master=settings.sentinel_master, timeout_seconds=_REDIS_SECONDS)
         self._cache = ManifestCache(self._redis, ttl_seconds=settings.manifest_ttl_seconds, keys=self._keys)
         self._catalog = Catalog(settings, self._cache)
+        self.dead = DeadLetters(self._redis, self._keys, signing_key=settings.signing_key)
         self._line = self._line_to(url, "agent")
         self._lines = [self._line]
+        self._ledger = Ledger(self._line, settings, writes_results=False)
         news = {self._keys.manifests_changed: self._news.set}
         self._inbox = Inbox(self._line, self._line_to(url, "reads"), news=news, keys=self._keys)
+        self._joins = Joins(
+            self._inbox,
+            Shelf(self._line_to(url, "joins"), _ignore),
+            keys=self._keys,
+            follow=functools.partial(self._follow, is_guest=True),
+            spawn=self._spawn,
+        )
         # Calls leave where their results arrive, so that Redis hears of who listens before it has the call.
-        self._has_one_line = settings.is_fast and settings.broker == settings.redis_url
-        self._publisher = self._make_publisher()
+        has_one_line = settings.is_fast and settings.broker == settings.redis_url
+        entrance = Entrance(settings)
+        self._publisher = self._make_publisher(entrance, has_one_line=has_one_line)
+        self._posting = Posting(
+            self._publisher,
+            entrance,
+            self._joins,
+            inbox=self._inbox,
+            line=self._line,
+            follow=self._follow,
+        )
 
     async def open(self) -> None:
         """Connect, and learn what exists. Raises `FleetUnavailable`, or `SettingsError` for a Redis that will not do."""
@@ -100,10 +111,12 @@ class Session:
 
     async def aclose(self) -> None:
         """End everything. Calls in flight end with a result that says so."""
-        if self._revocations:
-            await asyncio.wait(self._revocations, timeout=_REVOKE_SECONDS)
+        self._posting.close()
+        if self._last_words:
+            await asyncio.wait(self._last_words, timeout=_LAST_WORDS_SECONDS)
         await end(self._background)
         await self._inbox.aclose()
+        await self._joins.aclose()
         for line in self._lines:
             await line.aclose()
         self._publisher.close()
@@ -139,9 +152,19 @@ class Session:
             await self._rest()
 
     async def begin(
-        self, call: ToolCall, caller: Caller, conversation: Conversation | None, seconds: float | None
-    ) -> Follow | ToolResult:
-        """Judge and publish a call, to end in `seconds`. A call that is not published has its result already."""
+        self,
+        call: ToolCall,
+        caller: Caller,
+        conversation: Conversation | None,
+        seconds: float | None,
+        *,
+        waits: bool,
+        replay_of: str | None = None,
+    ) -> Follow | Joined | ToolResult:
+        """Judge and publish a call, to end in `seconds`. A call that is neither published nor joined has its result already.
+
+        `waits`: over its caller's share it is published later, if there is time, and else it is `busy`.
+        """
         tool = self._catalog.judge(call, caller)
         if isinstance(tool, ToolResult):
             return audited(new_call_id(), tool)
@@ -154,45 +177,24 @@ class Session:
             arguments=with_conversation(call.arguments, tool.name, conversation, self._settings.context_modules),
             user_id=call.user_id if caller.user_id is None else caller.user_id,
             caller=caller,
-            effect=tool.effect,
+            effect=effect_of(tool),
             limit_seconds=route.limit,
             published_at=time.time(),
             deadline_at=self._deadline(route, seconds),
+            lane=lane_of(tool.name.partition(".")[0], self._settings),
             idempotency_key=call.idempotency_key,
+            sensitive=sensitive_paths(tool),
+            replay_of=replay_of,
         )
-        return await self._send(published, route)
+        started = await self._posting.post(published, route, waits=waits)
+        return audited(published.call_id, started) if isinstance(started, ToolResult) else started
 
-    async def _send(self, call: PublishedCall, route: Route) -> Follow:
-        """Listen for the call's end, and publish it."""
-        witness = self._keys.module_manifest(ToolName.parse(call.tool_name).module)
-        follow = Follow(call, self._inbox, witness=witness, revoke=self._revoke_soon, spawn=self._spawn)
-        try:
-            refusal = await self._publish(call, route)
-        except BaseException:
-            follow.give_up()  # it may have got into its queue just now
-            raise
-        if refusal is None:
-            follow.published(call.deadline_at)
-        else:
-            follow.refuse(refusal)
-        return follow
-
-    async def _publish(self, call: PublishedCall, route: Route) -> ToolResult | None:
-        """Get the call into its queue; `None`, or the result of a call that is not, or perhaps not, in it."""
-        give_up_at = min(time.time() + _PUBLISH_SECONDS, call.deadline_at)
-        try:
-            if not self._has_one_line:
-                async with asyncio.timeout(give_up_at - time.time()):
-                    await self._inbox.listening(call.call_id)
-            await self._publisher.publish(call, route, seconds=give_up_at - time.time())
-        except (TimeoutError, NotPublished) as exc:
-            if time.time() >= call.deadline_at and self._line.is_connected:
-                return endings.expired(call.tool_name)
-            return endings.not_published(call.tool_name, str(exc) or "Redis does not answer")
-        except PublishUnconfirmed:
-            self._revoke_soon(call.call_id)
-            return endings.outcome_unknown(call.tool_name, "the queue did not confirm the call.")
-        return None
+    def seconds_for(self, call: ToolCall, caller: Caller, seconds: float | None) -> float:
+        """How long such a call would have from now on, if it is to end in `seconds`; 0 for one that would be refused."""
+        tool = self._catalog.judge(call, caller)
+        if isinstance(tool, ToolResult):
+            return 0
+        return self._deadline(route_for(tool, self._settings), seconds) - time.time()
 
     def _deadline(self, route: Route, seconds: float | None) -> float:
         """Without a wish of the caller's: two full attempts, each delivered twice. Nothing waits for ever."""
@@ -203,27 +205,36 @@ class Session:
     def _line_to(self, url: str, name: str) -> Line:
         return Line(self._sockets.watched(connection_factory(url, master=self._settings.sentinel_master)), name=name)
 
-    def _make_publisher(self) -> Publisher:
-        settings = self._settings
+    def _make_publisher(self, entrance: Entrance, *, has_one_line: bool) -> Publisher:
+        settings, broker = self._settings, str(self._settings.broker)
         if not settings.is_fast:
             # Celery and kombu take a while to import, and most agents need neither.
             from toolfleet_tasks import publisher  # noqa: PLC0415
             from toolfleet_tasks.app import make_app  # noqa: PLC0415
 
-            return publisher.Publisher(make_app(settings, stores_results=False))
-        broker = str(settings.broker)
-        line = self._line
-        if not self._has_one_line:
-            line = self._line_to(broker, "agent-broker")
-            self._lines.append(line)
+            return self._gate(publisher.Publisher(make_app(settings, stores_results=False)), entrance)
         database = database_of(connection_factory(broker, master=settings.sentinel_master))
-        return LinePublisher(line, keys=self._keys, database=database)
+        seal = Seal(settings.signing_key)
+        if has_one_line:
+            return LinePublisher(self._line, keys=self._keys, database=database, seal=seal, entrance=entrance)
+        line = self._line_to(broker, "agent-broker")
+        self._lines.append(line)
+        return self._gate(LinePublisher(line, keys=self._keys, database=database, seal=seal), entrance)
 
-    def _revoke_soon(self, call_id: str) -> asyncio.Task[None]:
-        """Tell the workers to drop a call whose caller has gone; `aclose` waits a little for that."""
-        self._revocations.add(revocation := self._spawn(self._publisher.revoke(call_id)))
-        revocation.add_done_callback(self._revocations.discard)
-        return revocation
+    def _gate(self, publisher: Publisher, entrance: Entrance) -> Gate:
+        has_queues = self._settings.broker == self._settings.redis_url
+        listening = self._inbox.listening
+        return Gate(publisher, entrance, self._line, listening=listening, has_queues=has_queues, spawn=self._spawn)
+
+    def _follow(self, call: PublishedCall, *, is_guest: bool = False) -> Follow:
+        revoke = self._publisher.revoke
+        return Follow(call, self._inbox, ledger=self._ledger, revoke=revoke, spawn=self._say_last, is_guest=is_guest)
+
+    def _say_last(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Have a call ended whose caller may have gone; `aclose` waits a little for that."""
+        self._last_words.add(task := self._spawn(work))
+        task.add_done_callback(self._last_words.discard)
+        return task
 
     def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run something in the background, and end it with the fleet."""
@@ -260,3 +271,7 @@ class Session:
 def new_call_id() -> str:
     """An id that no other call has; also the id of its task in Celery."""
     return str(uuid.uuid4())
+
+
+def _ignore(_: bytes, __: bytes | None) -> None:
+    """What joins read they ask for one by one."""

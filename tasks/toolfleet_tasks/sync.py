@@ -2,12 +2,13 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from toolfleet_registry.contracts import Caller, Conversation, ModuleStatus, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.formats import tools_to_openai_format
 from toolfleet_tasks import forks
+from toolfleet_tasks.dead import Kept
 from toolfleet_tasks.handle import CallHandle, Status
 
 if TYPE_CHECKING:
@@ -89,6 +90,33 @@ class SyncToolFleet:
         """As `ToolFleet.submit`."""
         handle = self._wait(self._fleet.submit(call, caller, conversation=conversation, timeout=timeout))
         return SyncCallHandle(handle, self._wait)
+
+    def dead_letters(self, limit: int = 50, offset: int = 0) -> list[Kept]:
+        """As `ToolFleet.dead_letters`."""
+        return self._wait(self._fleet.dead_letters(limit, offset))
+
+    def dead_letter(self, call_id: str) -> Kept:
+        """As `ToolFleet.dead_letter`."""
+        return self._wait(self._fleet.dead_letter(call_id))
+
+    def drop_dead_letters(self, *call_ids: str) -> tuple[str, ...]:
+        """As `ToolFleet.drop_dead_letters`."""
+        return self._wait(self._fleet.drop_dead_letters(*call_ids))
+
+    def drop_all_dead_letters(self) -> int:
+        """As `ToolFleet.drop_all_dead_letters`."""
+        return self._wait(self._fleet.drop_all_dead_letters())
+
+    def replay(
+        self,
+        call_id: str,
+        caller: Caller | None = None,
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> ToolResult:
+        """As `ToolFleet.replay`."""
+        return self._wait(self._fleet.replay(call_id, caller, arguments=arguments, timeout=timeout))
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         try:

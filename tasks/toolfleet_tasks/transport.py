@@ -87,8 +87,7 @@ class FleetQoS(kombu_redis.QoS):
             self._on_collect.cancel()
 
     def _let_go(self, tag: str) -> None:
-        self._delivered.pop(tag, None)
-        self.channel.dock.intake.wake()
+        self.channel.dock.let_go(self._delivered.pop(tag, None))
 
 
 def _written_down(message: Any) -> bytes:

@@ -25,4 +25,7 @@ def dump(message: Message) -> str:
 
 def load(kind: type[M], text: str) -> M:
     """Read what `dump` wrote. Raises `ValueError` (pydantic's among them) for anything else."""
-    return kind.model_validate(json.loads(text))
+    try:
+        return kind.model_validate(json.loads(text))
+    except RecursionError as exc:  # thousands of brackets
+        raise ValueError("nested too deeply") from exc

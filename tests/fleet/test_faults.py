@@ -19,6 +19,7 @@ from toolfleet_workers.redis_server import redis_server
 
 NAP = ToolCall(tool_name="owls.nap_once", arguments={"seconds": 1.5})
 ECHO = ToolCall(tool_name="owls.echo")
+LONG_NAP = ToolCall(tool_name="owls.nap_once", arguments={"seconds": 25})
 
 
 @pytest.fixture
@@ -238,3 +239,31 @@ async def test_an_agent_keeps_its_tools_when_redis_loses_its_data(
                 stored = await redis.exists("module_manifest:owls")
 
     assert await fleet.tools(owner) == before
+
+
+@pytest.mark.parametrize("fate", ["cancelled", "killed"])
+async def test_a_probe_without_an_end_shuts_nobody_out(
+    bed: TestBed, owner: Caller, owls: ModuleServer, fate: str
+) -> None:
+    """A module that was away is reached again at once, although the call that would have found that out never ended."""
+    breaking = {"breaker_failures": 5, "breaker_seconds": 1, "visibility_timeout": 2}
+    two = TestBed(bed.redis_url, (owls,), bed.folder, breaking)
+    with two.worker() as worker:
+        async with ToolFleet(settings=two.settings) as fleet:
+            late = await fleet.call_many([ToolCall(tool_name="owls.brief_nap")] * 5, owner)
+            assert {result.error_code for result in late} == {"timed_out"}
+            assert (await fleet.call(ECHO, owner)).error_code == "module_unreachable"
+            probe = await fleet.submit(LONG_NAP, owner)
+            async with asyncio.timeout(20):
+                while await probe.status() != "running":
+                    if await probe.status() == "done":
+                        probe = await fleet.submit(LONG_NAP, owner)
+                    await asyncio.sleep(0.02)
+            if fate == "cancelled":
+                await probe.cancel()
+            else:
+                worker.send_signal(signal.SIGKILL)
+            with two.worker():
+                async with asyncio.timeout(20):
+                    while not (await fleet.call(ECHO, owner)).success:  # noqa: ASYNC110 - nothing says when
+                        await asyncio.sleep(0.1)

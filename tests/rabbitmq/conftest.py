@@ -21,8 +21,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMq]:
 
 @pytest.fixture(scope="session")
 def bed(broker: RabbitMq, owls: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
+    # Workers here have a slot or two, and twice as many calls would be all that one caller may submit.
+    more = {"broker_url": broker.url, "calls_per_caller": 1000}
     with redis_server(tmp_path_factory.mktemp("redis")) as url:
-        yield TestBed(url, (owls,), tmp_path_factory.mktemp("logs"), {"broker_url": broker.url})
+        yield TestBed(url, (owls,), tmp_path_factory.mktemp("logs"), more)
 
 
 @pytest.fixture

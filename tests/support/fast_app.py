@@ -22,6 +22,7 @@ async def deliveries(task: Task) -> bool:
 
 
 app = make_app(load_settings())
+app.conf.task_track_started = True  # what the tests of the pool wait for
 app.runner = pool_app.Runner()  # type: ignore[assignment] # no call reaches it
 bootsteps.install(app)
 for function in (pool_app.fail, pool_app.leave, pool_app.sleep, pool_app.stubborn, swell):

@@ -14,7 +14,7 @@ def published(tool_name: str = "research.search_docs", **fields: Any) -> Publish
         "tool_name": tool_name,
         "arguments": {"query": "owls"},
         "user_id": None,
-        "caller": Caller(),
+        "caller": Caller(permission="owner", allowed_modules="*"),
         "effect": None,
         "limit_seconds": 30,
         "published_at": now,

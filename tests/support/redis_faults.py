@@ -27,11 +27,7 @@ def faulty_redis(folder: Path) -> Generator["FaultyRedis"]:
 
 
 class FaultyRedis:
-    """A real server with its append-only file on; `look` is a client of it. Stopped by `close`.
-
-    Everything that it has answered is in the file: with `everysec` it may answer before it has written, and a killed
-    server then knows less than its clients.
-    """
+    """A real server whose append-only file has everything that it has answered; `look` is a client of it. Stopped by `close`."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self.url = url
@@ -39,7 +35,6 @@ class FaultyRedis:
         self._folder = folder
         self._pid = int(self.look.info("server")["process_id"])
         self._own: list[Popen[bytes]] = []
-        self.look.config_set("appendfsync", "always")
 
     @contextmanager
     def frozen(self) -> Generator[None]:
@@ -72,7 +67,7 @@ class FaultyRedis:
     def _start_again(self) -> None:
         port = urlsplit(self.url).port or 6379
         with redis_log(self._folder).open("ab") as output:
-            process = spawn([*redis_command(self._folder, port), "--appendfsync", "always"], output=output)
+            process = spawn(redis_command(self._folder, port), output=output)
         self._own.append(process)
         self._pid = process.pid
         wait_until_sync(lambda: is_ours(port, process.pid), "Redis is back")

@@ -18,8 +18,7 @@ from redis import Redis
 from support.redis_faults import FaultyRedis, faulty_redis
 from support.waiting import wait_until
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks import backend as backend_module
-from toolfleet_tasks import lines
+from toolfleet_tasks import lines, written
 from toolfleet_tasks.app import FleetApp, make_app
 from toolfleet_tasks.backend import FleetBackend, FleetSentinelBackend, ResultRefused
 from toolfleet_tasks.bridge import Bridge
@@ -169,6 +168,16 @@ async def test_a_success_is_never_overwritten(app: FleetApp, look: Redis) -> Non
     assert stored(look, "once")["result"] == "first"
 
 
+async def test_what_the_ledger_has_stored_is_not_written_again(app: FleetApp, look: Redis) -> None:
+    """It stands there already, in the step that ended the call; a failure of Celery's own is written all the same."""
+    request = Context(is_stored=True)
+    await in_call(app.backend.store_result, "ledger", "x", "SUCCESS", None, request)
+    await in_call(app.backend.store_result, "celery", ValueError("x"), "FAILURE", None, request)
+
+    assert look.get("celery-task-meta-ledger") is None
+    assert stored(look, "celery")["status"] == "FAILURE"
+
+
 async def test_results_are_announced_and_starts_are_not(app: FleetApp, look: Redis) -> None:
     """On the channel with the name of the key; a result over 256 kB by its id only."""
     with look.pubsub(ignore_subscribe_messages=True) as heard:
@@ -284,7 +293,7 @@ async def test_a_missing_right_is_waited_for(
     shaky_app: FleetApp, faulty: FaultyRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until somebody gives the user of Redis what it lacks: until then the call's effect must not be forgotten."""
-    monkeypatch.setattr(backend_module, "_REPAIR_SECONDS", 0.05)
+    monkeypatch.setattr(written, "_REPAIR_SECONDS", 0.05)
     faulty.look.execute_command("ACL SETUSER default -set")
     task = asyncio.create_task(store(shaky_app, "call", 1))
     await asyncio.wait([task], timeout=0.5)

@@ -1,10 +1,12 @@
 """The bridge by itself: coroutines under a synchronous caller, and how they are interrupted."""
 
 import asyncio
+import functools
 import gc
 import inspect
 import subprocess
 import sys
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, NoReturn
 
@@ -13,6 +15,7 @@ from celery import Celery, Task
 from celery.exceptions import SoftTimeLimitExceeded
 from celery.utils.threads import LocalStack
 
+from support.waiting import wait_until
 from toolfleet_tasks.bridge import (
     Bridge,
     JobKilled,
@@ -20,6 +23,7 @@ from toolfleet_tasks.bridge import (
     await_,
     bridged,
     in_bridge,
+    limits,
     require_greenlet_stacks,
 )
 
@@ -174,6 +178,70 @@ async def test_the_soft_limit_concerns_the_body_only() -> None:
 
     assert not bridge.limit(3)
     assert await task == "stored 8"
+
+
+async def test_a_body_may_say_where_its_limits_hold() -> None:
+    """Around that part it waits for Redis, however long; whoever sets the limits hears when they begin to hold."""
+    steps: list[str] = []
+
+    @functools.partial(bridged, is_limited=False)
+    async def body() -> str:
+        await asyncio.sleep(0.01)  # a claim
+        try:
+            with limits():
+                await asyncio.sleep(60)
+        except SoftTimeLimitExceeded:
+            steps.append("limited")
+        await asyncio.sleep(0.01)  # the result
+        return "stored"
+
+    bridge = Bridge(body)
+    bridge.on_limits = lambda: steps.append("on")
+    task = await start(bridge)
+    assert not bridge.is_in_body
+    assert not bridge.limit(3)
+    await wait_until(lambda: bridge.is_in_body, "the limited part has begun")
+    assert bridge.limit(3)
+    await wait_until(lambda: not bridge.is_in_body, "the limited part has ended")
+    assert not bridge.limit(3)
+
+    assert await task == "stored"
+    assert steps == ["on", "limited"]
+
+
+async def test_a_body_can_be_interrupted_where_its_limits_hold() -> None:
+    """With an exception of the caller's own, which passes through task groups; elsewhere that does nothing."""
+
+    class Superseded(asyncio.CancelledError):
+        """Somebody else has it."""
+
+    interrupts: list[Callable[[BaseException], object]] = []
+
+    @functools.partial(bridged, is_limited=False)
+    async def body() -> str:
+        try:
+            with limits() as interrupt:
+                interrupts.append(interrupt)
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(asyncio.sleep(60))
+        except Superseded:
+            interrupts[0](Superseded())  # too late, and nothing happens
+            async with asyncio.timeout(10):
+                await asyncio.sleep(0.01)
+        return "superseded"
+
+    task = await start(Bridge(body))
+    interrupts[0](Superseded())
+
+    assert await task == "superseded"
+    assert task.cancelling() == 0
+
+
+async def test_outside_of_the_pool_there_are_no_limits() -> None:
+    """Under another pool `limits` does nothing, and what it yields interrupts nobody."""
+    with limits() as interrupt:
+        assert not interrupt(asyncio.CancelledError())
+        await asyncio.sleep(0)
 
 
 async def test_a_killed_job_cleans_up_and_counts_for_nothing() -> None:

@@ -12,10 +12,14 @@ from redis.asyncio import Redis
 from support.published_call import published
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks import wire
 from toolfleet_tasks.app import FleetApp, make_app
 from toolfleet_tasks.envelope import (
     TASK,
+    Label,
+    args_shown,
     call_message,
+    message,
     revocation_message,
     revocation_topic,
     sender,
@@ -45,23 +49,25 @@ async def published_by_kombu(app: FleetApp, redis: Redis, call: PublishedCall) -
 
 
 async def taken(redis: Redis) -> dict[str, Any]:
-    message: dict[str, Any] = json.loads(str(await redis.rpop(ROUTE.queue)))
-    message["body"] = json.loads(b64decode(message["body"]))
-    return message
+    return ours(str(await redis.rpop(ROUTE.queue)))
 
 
 def ours(text: str) -> dict[str, Any]:
-    message: dict[str, Any] = json.loads(text)
-    message["body"] = json.loads(b64decode(message["body"]))
-    return message
+    found: dict[str, Any] = json.loads(text)
+    found["body"] = json.loads(b64decode(found["body"]))
+    return found
+
+
+def first_message(call: PublishedCall, route: Route = ROUTE, origin: str | None = None) -> str:
+    return call_message(call, route, text=wire.dump(call), origin=sender() if origin is None else origin)
 
 
 async def test_a_call_reads_as_if_kombu_had_published_it(app: FleetApp, redis: Redis) -> None:
     """Every key has the same value; but for the two ids that nobody reads, each publisher has its own."""
     call = published("research.search_docs", arguments=ARGUMENTS, effect="read")
-    theirs, mine = await published_by_kombu(app, redis, call), ours(call_message(call, ROUTE, origin=sender()))
-    for message in (theirs, mine):
-        properties = message["properties"]
+    theirs, mine = await published_by_kombu(app, redis, call), ours(first_message(call))
+    for each in (theirs, mine):
+        properties = each["properties"]
         assert len(properties.pop("delivery_tag")) > 5
         assert isinstance(properties.pop("reply_to"), str)
     for key in ONLY_KOMBUS:
@@ -86,21 +92,27 @@ async def test_a_retry_reads_as_if_celery_had_published_it(app: FleetApp, redis:
         argsrepr="(query=…)",
         kwargsrepr="{}",
     )
-    theirs, mine = await taken(redis), ours(call_message(call, ROUTE, origin=sender(), retries=1, eta=eta))
+    label = Label(call.call_id, call.tool_name, args_shown(call), ROUTE.queue, (31, 40))
+    theirs, mine = await taken(redis), ours(message("x", label, origin=sender(), retries=1, eta=eta))
 
-    assert mine["headers"] == theirs["headers"]
+    assert (mine["headers"], mine["body"]) == (theirs["headers"], theirs["body"])
     assert mine["headers"]["retries"] == 1
-    assert (
-        mine["properties"]["delivery_tag"] != ours(call_message(call, ROUTE, origin=""))["properties"]["delivery_tag"]
-    )
+    assert mine["properties"]["delivery_tag"] != ours(first_message(call))["properties"]["delivery_tag"]
 
 
 @pytest.mark.parametrize("limit", [None, 0.5, 40])
 def test_limits_are_json(limit: Any) -> None:
     """A message that others wrote may have none, and its retry has none, either."""
-    message = ours(call_message(published(), Route("q", 1, soft_limit=limit, hard_limit=limit), origin=""))
+    found = ours(first_message(published(), Route("q", 1, soft_limit=limit, hard_limit=limit)))
 
-    assert message["headers"]["timelimit"] == [limit, limit]
+    assert found["headers"]["timelimit"] == [limit, limit]
+
+
+def test_a_message_carries_its_text_as_it_is() -> None:
+    """It may be signed: not a byte of it changes on its way."""
+    text = 'eyJ."\\🦉\u2028.x'
+
+    assert ours(call_message(published(), ROUTE, text=text, origin=""))["body"][0] == [text]
 
 
 async def test_a_revocation_reads_as_if_celery_had_sent_it(app: FleetApp, redis: Redis) -> None:
@@ -115,8 +127,8 @@ async def test_a_revocation_reads_as_if_celery_had_sent_it(app: FleetApp, redis:
             while heard.get("type") != "message":
                 heard = await ear.get_message(timeout=1) or {}
     theirs, mine = ours(heard["data"]), ours(revocation_message(["c1"]))
-    for message in (theirs, mine):
-        message["properties"].pop("delivery_tag")
+    for each in (theirs, mine):
+        each["properties"].pop("delivery_tag")
 
     assert mine == theirs
 
@@ -130,8 +142,13 @@ def test_the_task_is_the_one_that_workers_have(app: FleetApp) -> None:
 def test_no_text_breaks_out_of_its_place(hostile: str) -> None:
     """Names and values of arguments are data, whatever they hold."""
     call = published(f"research.{hostile}", call_id=hostile, arguments={hostile: hostile})
-    message = ours(call_message(call, Route(hostile, 1, 2, 3), origin=hostile, reply_to=hostile, eta=hostile))
+    label = Label(hostile, hostile, hostile, hostile, (2, 3))
+    first = ours(first_message(call, Route(hostile, 1, 2, 3), hostile))
+    again = ours(message(hostile, label, origin=hostile, reply_to=hostile, retries=1, eta=hostile))
 
-    assert json.loads(message["body"][0][0])["arguments"] == {hostile: hostile}
-    assert message["headers"]["shadow"] == f"research.{hostile}"
-    assert message["properties"]["delivery_info"]["routing_key"] == hostile
+    assert json.loads(first["body"][0][0])["arguments"] == {hostile: hostile}
+    assert first["headers"]["shadow"] == f"research.{hostile}"
+    assert first["properties"]["delivery_info"]["routing_key"] == hostile
+    assert again["body"][0] == [hostile]
+    assert {again["headers"][name] for name in ("id", "shadow", "argsrepr", "eta", "origin")} == {hostile}
+    assert again["properties"]["reply_to"] == hostile

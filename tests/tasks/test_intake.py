@@ -16,7 +16,7 @@ from support.held_messages import KEYS, QUEUE, STORE, cut, message, open_leases,
 from support.waiting import wait_until
 from toolfleet_tasks import intake as intake_module
 from toolfleet_tasks.bridge import await_
-from toolfleet_tasks.intake import BATCH, Intake, Message, Quarantine
+from toolfleet_tasks.intake import BATCH, Intake, Message, Quarantine, Room
 from toolfleet_tasks.leases import Leases
 from toolfleet_tasks.line import Line
 
@@ -383,3 +383,76 @@ async def test_quarantine_is_bounded(worker: Worker, redis: Redis, monkeypatch: 
     await wait_until(lambda: redis.get(KEYS.quarantined) == "10", "all were set aside")
 
     assert [entry["message"] for entry in quarantined(redis)] == ["bad 9", "bad 8", "bad 7"]
+
+
+@asynccontextmanager
+async def bounded_worker(url: str, taker: Taker, *, bound: int = 2) -> AsyncGenerator[Worker]:
+    async with working(url, taker) as worker:
+        worker.intake._rooms = {QUEUE: Room("toolfleet:running:owls", bound)}
+        yield worker
+
+
+async def test_only_as_many_are_taken_as_a_module_has_room_for(redis_url: str, redis: Redis) -> None:
+    """By all workers together; the others stay in the queue, and other modules' are taken."""
+    first, second = Taker(names=[QUEUE, OTHER]), Taker(names=[QUEUE, OTHER])
+    async with bounded_worker(redis_url, first), bounded_worker(redis_url, second):
+        publish(redis, *[message(f"{number}") for number in range(5)])
+        publish(redis, *[message(f"cat-{number}") for number in range(5)], queue=OTHER)
+        await wait_until(lambda: len(first.ids + second.ids) == 7, "what there is room for is here")
+        assert sorted(redis.zrange("toolfleet:running:owls", 0, -1)) == ["0", "1"]
+        assert redis.llen(QUEUE) == 3
+
+
+async def test_a_full_module_makes_nobody_spin(redis_url: str, redis: Redis) -> None:
+    """Nor does a call that comes meanwhile: workers look again once a second."""
+    taker = Taker()
+    async with bounded_worker(redis_url, taker):
+        publish(redis, *[message(f"{number}") for number in range(5)])
+        await wait_until(lambda: len(taker.ids) == 2, "two are here")
+        await asyncio.sleep(0.1)
+        before = evals(redis)
+        publish(redis, message("late"))
+        await asyncio.sleep(1.5)
+        assert evals(redis) - before <= 6
+
+
+async def test_a_place_that_becomes_free_is_used_at_once(redis_url: str, redis: Redis) -> None:
+    """By whichever worker hears of it: the call that had the place never claimed it, or has left it."""
+    first, second = Taker(), Taker(slots=0)
+    async with bounded_worker(redis_url, first, bound=1) as worker, bounded_worker(redis_url, second, bound=1) as other:
+        publish(redis, *[message(f"{number}") for number in range(4)])
+        await wait_until(lambda: first.ids == ["0"], "one is here")
+        worker.intake.make_room(QUEUE, "0")
+        await wait_until(lambda: first.ids == ["0", "1"], "the next one is here", seconds=0.7)
+        redis.zadd("toolfleet:running:owls", {"1": 2**41})  # claimed
+        first.slots, second.slots = 0, 9
+        other.intake.wake()
+        worker.intake.make_room(QUEUE, "1")
+        await worker.line.send("PING")
+        assert second.ids == []
+        redis.zrem("toolfleet:running:owls", "1")
+        worker.intake.make_room(QUEUE, "1")
+        await wait_until(lambda: second.ids == ["2"], "the other one has it")
+
+
+async def test_a_place_is_kept_for_a_few_seconds_only(redis_url: str, redis: Redis) -> None:
+    """A worker that took a call and died before it claimed it is in nobody's way."""
+    taker = Taker()
+    async with bounded_worker(redis_url, taker, bound=1):
+        publish(redis, message("0"), message("1"))
+        await wait_until(lambda: taker.ids == ["0"], "one is here")
+        await wait_until(lambda: taker.ids == ["0", "1"], "its place has run out", seconds=10)
+
+
+async def test_what_must_wait_and_what_is_no_call_needs_no_place(redis_url: str, redis: Redis) -> None:
+    """A retry before its time, and garbage, are taken although the module is full."""
+    taker = Taker()
+    async with bounded_worker(redis_url, taker, bound=1):
+        publish(redis, message("0"))
+        await wait_until(lambda: taker.ids == ["0"], "it is full")
+        later = json.loads(message("later"))
+        later["headers"]["eta"] = "2999-01-01T00:00:00+00:00"
+        publish(redis, json.dumps(later).encode(), b"garbage", message("1"))
+        await wait_until(lambda: quarantined(redis), "the garbage is out of the way")
+        assert taker.ids == ["0", "later"]
+    redis.delete(KEYS.quarantine, KEYS.quarantined)

@@ -19,6 +19,8 @@ from support.waiting import wait_until
 from toolfleet_registry.errors import NotPublished, PublishUnconfirmed
 from toolfleet_registry.keys import Keys
 from toolfleet_registry.redis_servers import connection_factory
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.entrance import Entrance, Refusal
 from toolfleet_tasks.line import Line
 from toolfleet_tasks.line_publisher import LinePublisher, database_of
 from toolfleet_tasks.queues import Route
@@ -161,3 +163,36 @@ async def next_message(ear: PubSub, *, kind: str = "message") -> dict[str, Any]:
             heard: dict[str, Any] = await ear.get_message(timeout=1) or {}
             if str(heard.get("type", "")).endswith(kind):
                 return heard
+
+
+async def test_a_full_queue_takes_nothing(redis: Redis, redis_url: str) -> None:
+    """So many may wait, then the publisher is told how many do; without a limit any number may."""
+    async with publisher(redis_url) as ours:
+        ends = [await ours.publish(published(), ROUTE, seconds=10, limit=2) for _ in range(3)]
+        await ours.publish(published(), ROUTE, seconds=10)
+
+    assert ends == [None, None, Refusal("backlog", count=2)]
+    assert await redis.llen("tools.owls") == 3
+
+
+async def test_with_an_entrance_a_call_is_judged_and_published_at_once(redis: Redis, redis_url: str) -> None:
+    """One command for each; what is refused leaves nothing in the queue, and rings no bell."""
+    connect = connection_factory(redis_url)
+    line = Line(connect, name="test")
+    line.start()
+    await line.connected()
+    entrance = Entrance(Settings(redis_url=redis_url, calls_per_caller=1))
+    ours = LinePublisher(line, keys=Keys(), database=0, entrance=entrance)
+    await ours.publish(published(call_id="c0"), ROUTE, seconds=10)  # Redis learns the script
+    await redis.flushall()
+    await redis.config_resetstat()
+    first = await ours.publish(published(call_id="c1"), ROUTE, seconds=10)
+    assert await redis.lrange("toolfleet:bell:tools.owls", 0, -1) == ["1"]
+    await redis.delete("toolfleet:bell:tools.owls")
+    second = await ours.publish(published(call_id="c2"), ROUTE, seconds=10)
+    await line.aclose()
+    asked = (await redis.info("commandstats"))["cmdstat_evalsha"]["calls"]
+
+    assert (first, second, asked) == (None, Refusal("share", count=1), 2)
+    assert await redis.llen("tools.owls") == 1
+    assert not await redis.exists("toolfleet:bell:tools.owls")

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Generator
 
 import pytest
@@ -11,6 +12,7 @@ from toolfleet_registry.contracts import Caller, PublishedCall
 from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.app import make_app
+from toolfleet_tasks.entrance import Refusal
 from toolfleet_tasks.publisher import Publisher
 from toolfleet_tasks.queues import Route
 from toolfleet_workers.ports import free_port
@@ -75,3 +77,18 @@ async def test_without_a_broker_revoking_gives_up() -> None:
     """A revocation is tried once: no thread of ours waits for a broker that stays away."""
     with publisher(f"redis://127.0.0.1:{free_port()}/0") as ours:
         await asyncio.wait_for(ours.revoke("c1"), 10)
+
+
+async def test_a_full_queue_takes_nothing_more(redis: Redis, redis_url: str) -> None:
+    """The broker is asked now and then, and what was published here since is added."""
+    with publisher(redis_url) as ours:
+        ends = [await ours.publish(CALL, ROUTE, seconds=10, limit=3) for _ in range(5)]
+        await redis.delete("tools.owls")
+        give_up_at = time.monotonic() + 10
+        while await ours.publish(CALL, ROUTE, seconds=10, limit=3) is not None:
+            assert time.monotonic() < give_up_at, "the queue is seen to be empty"
+            await asyncio.sleep(0.05)
+
+    full = Refusal("backlog", count=3)
+    assert ends == [None, None, None, full, full]
+    assert await redis.llen("tools.owls") == 1

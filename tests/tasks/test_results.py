@@ -1,55 +1,77 @@
-"""What Celery stored becomes the one result that a caller gets."""
+"""What Celery and the ledger have stored becomes the one result that a caller gets."""
 
 from typing import Any
 
 import pytest
 
+from support.published_call import published
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_tasks import wire
-from toolfleet_tasks.results import result_of
+from toolfleet_tasks.endings import Ending
+from toolfleet_tasks.ledger import celery_value
+from toolfleet_tasks.results import ending_of, read_stored, result_of, text_of
 
-
-def ended(meta: dict[str, Any]) -> ToolResult:
-    return result_of(meta, tool_name="m.t", limit_seconds=30)
+RESULT = ToolResult.ok("m.t", {"owls": 3, "__type__": "datetime"})
 
 
 def failure(kind: str, message: Any = None, status: str = "FAILURE") -> dict[str, Any]:
     return {"status": status, "result": {"exc_type": kind, "exc_message": message, "exc_module": "x"}}
 
 
+def ended(meta: dict[str, Any]) -> Ending:
+    return ending_of(meta, published("m.t", limit_seconds=30))
+
+
 def test_a_workers_answer_is_passed_on() -> None:
     """A result that a worker wrote arrives as it was."""
-    result = ToolResult.ok("m.t", {"owls": 3})
-
-    assert ended({"status": "SUCCESS", "result": wire.dump(result)}) == result
+    assert result_of({"status": "SUCCESS", "result": wire.dump(RESULT)}, "m.t") == RESULT
 
 
 @pytest.mark.parametrize(
-    ("meta", "code", "effect_state"),
+    "result", [{"not": "ours"}, "{", None, 7, "[" * 100_000]
+)  # somebody else's answer, or a torn one
+def test_what_cannot_be_read_has_an_unknown_end(result: Any) -> None:
+    """The call was run, and nobody can say what came of it."""
+    found = result_of({"status": "SUCCESS", "result": result}, "m.t")
+
+    assert (found.success, found.error_code, found.effect_state) == (False, "outcome_unknown", "unknown")
+
+
+@pytest.mark.parametrize(
+    ("meta", "code"),
     [
-        (failure("TimeLimitExceeded", [40.0]), "timed_out", "unknown"),  # Celery's hard limit
-        (failure("SoftTimeLimitExceeded", [31.0]), "timed_out", "unknown"),  # its soft one, outside of our body
-        (failure("TaskRevokedError", ["terminated"], "REVOKED"), "cancelled", "unknown"),  # interrupted while running
-        (
-            failure("TaskRevokedError", ["revoked"], "REVOKED"),
-            "cancelled",
-            "unknown",
-        ),  # while queued, or before a retry
-        (failure("WorkerLostError", ["SIGKILL"]), "outcome_unknown", "unknown"),  # nobody saw the end
-        (failure("MaxRetriesExceededError"), "outcome_unknown", "unknown"),  # anything else
-        ({"status": "FAILURE", "result": None}, "outcome_unknown", "unknown"),  # not even a reason
-        ({"status": "SUCCESS", "result": {"not": "ours"}}, "outcome_unknown", "unknown"),  # somebody else's answer
-        ({"status": "SUCCESS", "result": "{"}, "outcome_unknown", "unknown"),  # a torn one
+        (failure("TimeLimitExceeded", [40.0]), "timed_out"),  # Celery's hard limit
+        (failure("SoftTimeLimitExceeded", [31.0]), "timed_out"),  # its soft one, outside of our body
+        (failure("TaskRevokedError", ["terminated"], "REVOKED"), "cancelled"),  # queued, running or before a retry
+        (failure("WorkerLostError", ["SIGKILL"]), "outcome_unknown"),  # nobody saw the end
+        (failure("MaxRetriesExceededError"), "outcome_unknown"),  # anything else
+        ({"status": "FAILURE", "result": None}, "outcome_unknown"),  # not even a reason
+        ({"status": "FAILURE", "result": "text"}, "outcome_unknown"),  # nor anything of Celery's
     ],
 )
-def test_what_celery_wrote_itself_is_translated(meta: dict[str, Any], code: str, effect_state: str) -> None:
-    """No exception of Celery's reaches an agent, and none claims to know what nobody knows."""
-    result = ended(meta)
+def test_what_celery_wrote_itself_is_translated(meta: dict[str, Any], code: str) -> None:
+    """No exception of Celery's reaches an agent; what was begun, and what nobody can know, the ledger decides."""
+    ending = ended(meta)
 
-    assert (result.success, result.error_code, result.effect_state) == (False, code, effect_state)
-    assert result.error
+    assert (ending.unknown.error_code, ending.unknown.effect_state) == (code, "unknown")
+    for nothing in (ending.unbegun, ending.undone):
+        assert (nothing.success, nothing.effect_state, nothing.retryable) == (False, "none", True)
+    assert ending.unknown.error
 
 
 def test_the_hard_limit_has_the_same_text_as_our_own() -> None:
     """An agent that matches on the text finds it, whoever enforced the limit."""
-    assert ended(failure("TimeLimitExceeded", [40.0])).error == "Tool execution timed out (30s)."
+    assert ended(failure("TimeLimitExceeded", [40.0])).unknown.error == "Tool execution timed out (30s)."
+
+
+@pytest.mark.parametrize("stored", [wire.dump(RESULT), celery_value("call-1", wire.dump(RESULT))])
+def test_what_the_ledger_has_stored_is_read(stored: str) -> None:
+    """With our own backend that is Celery's value, else the result's own text."""
+    assert text_of(stored) == wire.dump(RESULT)
+    assert read_stored(stored, "m.t") == RESULT
+
+
+@pytest.mark.parametrize("stored", ["{", "null", "7", '"x"', '{"status": "SUCCESS", "result": null}'])
+def test_what_is_no_result_has_an_unknown_end(stored: str) -> None:
+    """Somebody else wrote there; the call was run, all the same."""
+    assert read_stored(stored, "m.t").error_code == "outcome_unknown"

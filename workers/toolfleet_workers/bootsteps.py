@@ -15,6 +15,7 @@ from celery.worker import state
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import load_settings
 from toolfleet_tasks.presence import Presence
+from toolfleet_tasks.slots import Slots
 from toolfleet_workers.pool import AsyncioPool
 from toolfleet_workers.watchdog import Watchdog
 
@@ -55,24 +56,24 @@ class LoopWatchdog(bootsteps.StartStopStep):  # type: ignore[misc] # Celery ship
 
 
 class Attendance(bootsteps.StartStopStep):  # type: ignore[misc] # Celery ships no types
-    """Keeps noting at Redis that the worker lives, and with which transport, until it has ended."""
+    """Keeps noting at Redis that the worker lives, with which transport and how many slots, until it has ended."""
 
     requires = ("celery.worker.components:Pool",)
 
     def start(self, parent: Any) -> None:
         """Called by Celery when the pool has started. Ends the process if only our pool could renew its leases."""
         settings = getattr(parent.app, "settings", None) or load_settings()
-        presence = Presence(settings)
+        presence, slots = Presence(settings), Slots(settings, count=parent.concurrency)
         if isinstance(parent.pool, AsyncioPool):
-            self._keeping = parent.pool.pump.loop.create_task(_attend(presence), name="toolfleet-presence")
+            self._keeping = parent.pool.pump.loop.create_task(_attend(presence, slots), name="toolfleet-presence")
         elif settings.is_fast:
             raise SystemExit(
                 "The fast transport needs the asyncio pool: leave -P out, or set TOOLFLEET_FAST_TRANSPORT=0."
             )
         else:  # a pool without a loop
-            threading.Thread(target=asyncio.run, args=[_attend(presence)], name="presence", daemon=True).start()
+            threading.Thread(target=asyncio.run, args=[_attend(presence, slots)], name="presence", daemon=True).start()
         # After everything else: a worker that drains still lives.
-        signals.worker_shutdown.connect(lambda **_: asyncio.run(presence.check_out()), weak=False)
+        signals.worker_shutdown.connect(lambda **_: asyncio.run(_part(presence, slots)), weak=False)
 
 
 def install(app: Celery) -> None:
@@ -83,12 +84,16 @@ def install(app: Celery) -> None:
     steps["worker"].add(LoopWatchdog)
 
 
-async def _attend(presence: Presence) -> None:
+async def _attend(presence: Presence, slots: Slots) -> None:
     try:
-        await presence.keep()
+        await asyncio.gather(presence.keep(), slots.keep())
     except SettingsError as exc:
         log.critical("worker_refused", reason=str(exc))
         state.should_stop = EX_FAILURE  # Celery looks at it in every turn of its hub
+
+
+async def _part(presence: Presence, slots: Slots) -> None:
+    await asyncio.gather(presence.check_out(), slots.leave())
 
 
 def _announce(lane: str) -> None:

@@ -60,6 +60,7 @@ class Job:
         self._loop = loop
         # All of it in the bridge: what Celery stores as it is told of something may have to wait for Redis.
         self._bridge: Bridge[None] = Bridge(self._work)
+        self._bridge.on_limits = self._start_timers
         self._timers: list[asyncio.TimerHandle] = []
         self._ending: asyncio.Task[None] | None = None
         self._is_running = False
@@ -92,7 +93,6 @@ class Job:
         self._tell(assignment.accepted, os.getpid(), time.monotonic())
         if self._bridge.killed:  # it was revoked before it began
             return
-        self._start_timers()
         try:
             outcome = assignment.target(*assignment.args, **assignment.kwargs)
         except (WorkerShutdown, WorkerTerminate):
@@ -105,7 +105,9 @@ class Job:
                 self._tell(assignment.done, outcome)
 
     def _start_timers(self) -> None:
-        """One at a time: hardly any call needs its second."""
+        """Once, when the limits begin to hold. One at a time: hardly any call needs its second."""
+        if self._timers:
+            return
         soft, hard = self._assignment.soft_limit, self._assignment.hard_limit
         if soft and (not hard or soft < hard):
             self._timers.append(self._loop.call_later(soft, self._on_soft_limit, soft))

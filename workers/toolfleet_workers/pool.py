@@ -61,8 +61,10 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
         self._drain_seconds = settings.drain_seconds
         self.pump = Pump()
         self.pump.loop.set_exception_handler(_log_loop_error)
-        if settings.is_fast:
-            lines.start(self.pump.loop, broker=settings.broker or "", master=settings.sentinel_master)
+        if settings.redis_url is not None:
+            knows_calls = settings.is_fast and settings.broker == settings.redis_url
+            bounds = settings.module_concurrency if knows_calls else None
+            lines.start(self.pump.loop, broker=settings.broker or "", master=settings.sentinel_master, bounds=bounds)
 
     def register_with_event_loop(self, loop: Hub) -> None:
         """Called by Celery at the start and after every reconnect."""

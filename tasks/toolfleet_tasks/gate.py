@@ -1,0 +1,103 @@
+"""What gets calls into their queues, and how that is kept behind the entrance where it cannot judge them itself."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol
+
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.errors import NotPublished
+from toolfleet_tasks.entrance import Entrance, Refusal
+from toolfleet_tasks.line import Line, LineLost
+from toolfleet_tasks.queues import Route
+
+_RETRACT_SECONDS = 2.0  # that its caller waits for a call to be taken back; that goes on
+
+
+class Publisher(Protocol):
+    """What gets calls into their queues."""
+
+    async def publish(self, call: PublishedCall, route: Route, *, seconds: float, limit: int) -> Refusal | None:
+        """Return when the broker has the call, or refuses it, as where `limit` messages wait in its queue (0: any number).
+
+        Raises `NotPublished` or `PublishUnconfirmed`, in `seconds` at the latest.
+        """
+        ...
+
+    async def revoke(self, call_id: str) -> None:
+        """Tell every worker to drop the call, or to interrupt it. Raises nothing."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what it has."""
+        ...
+
+
+class Gate:
+    """A publisher behind the entrance: a call is let in at the Redis of `line`, which costs a round trip, then published.
+
+    `listening` waits until a call's end is heard, whichever way it was published. `has_queues`: whether the queues lie in
+    that Redis, too, so that their lengths are known there. `spawn` runs something in the background.
+    """
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        entrance: Entrance,
+        line: Line,
+        *,
+        listening: Callable[[str], Awaitable[None]],
+        has_queues: bool,
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+    ) -> None:
+        self._publisher = publisher
+        self._entrance = entrance
+        self._line = line
+        self._listening = listening
+        self._has_queues = has_queues
+        self._spawn = spawn
+        self._loop = asyncio.get_running_loop()
+
+    async def publish(self, call: PublishedCall, route: Route, *, seconds: float, limit: int) -> Refusal | None:
+        """As `Publisher`. What is surely not published counts for nobody."""
+        give_up_at = self._loop.time() + seconds
+        here, there = (limit, 0) if self._has_queues else (0, limit)
+        refusal = await self._ask(call, route, limit=here, give_up_at=give_up_at)
+        if refusal is not None:
+            return refusal
+        try:
+            refusal = await self._publisher.publish(call, route, seconds=give_up_at - self._loop.time(), limit=there)
+        except NotPublished:
+            await self._retract(call)
+            raise
+        if refusal is not None:
+            await self._retract(call)
+        return refusal
+
+    async def revoke(self, call_id: str) -> None:
+        """As `Publisher`."""
+        await self._publisher.revoke(call_id)
+
+    def close(self) -> None:
+        """As `Publisher`."""
+        self._publisher.close()
+
+    async def _ask(self, call: PublishedCall, route: Route, *, limit: int, give_up_at: float) -> Refusal | None:
+        try:
+            async with asyncio.timeout_at(give_up_at):
+                await self._listening(call.call_id)
+                return await self._entrance.ask(self._line, call, route.queue, limit=limit)
+        except TimeoutError as exc:
+            self._spawn(self._entrance.retract(self._line, call))
+            raise NotPublished("Redis does not answer") from exc
+        except LineLost as exc:  # closed for good
+            raise NotPublished("the fleet was left") from exc
+        except ResponseError as exc:  # memory is full, a replica, …: nothing was written
+            raise NotPublished(str(exc)) from exc
+        except asyncio.CancelledError:  # it may have been let in just now
+            self._spawn(self._entrance.retract(self._line, call))
+            raise
+
+    async def _retract(self, call: PublishedCall) -> None:
+        await asyncio.wait([self._spawn(self._entrance.retract(self._line, call))], timeout=_RETRACT_SECONDS)

@@ -1,0 +1,155 @@
+"""Calls that bring another call's result: they were made with an idempotency key that stands for it.
+
+Such a call takes part in the other's end and in nothing else. Its own deadline, and its caller's taking it back, end only
+its waiting: the first caller still wants what was begun.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.contracts import ErrorCode, PublishedCall, ToolResult
+from toolfleet_registry.errors import NotPublished
+from toolfleet_registry.keys import Keys
+from toolfleet_tasks.handle import CallHandle, Follow, Status, audited
+from toolfleet_tasks.inbox import READY, Inbox
+from toolfleet_tasks.shelf import Shelf
+
+_STILL = (
+    "The first call with its idempotency key is under way; with the same key it may be called again, for its result."
+)
+
+
+class Joined:
+    """A call that waits for the end of another one, `call_id`, until its own deadline (seconds since the epoch)."""
+
+    def __init__(self, call_id: str, tool_name: str, *, deadline_at: float) -> None:
+        loop = asyncio.get_running_loop()
+        self.call_id = call_id
+        self.tool_name = tool_name
+        self.ending: asyncio.Future[ToolResult] = loop.create_future()
+        self.source: Follow | None = None
+        """Who hears of the other's end."""
+        expired = _left(tool_name, "timed_out", "Tool call was not answered by its deadline.")
+        timer = loop.call_later(deadline_at - time.time(), self.end, expired)
+        self.ending.add_done_callback(lambda _: timer.cancel())
+
+    def end(self, result: ToolResult) -> None:
+        """It ends so, unless it has ended."""
+        if not self.ending.done():
+            self.ending.set_result(audited(self.call_id, result))
+
+    def give_up(self) -> None:
+        """The caller has gone."""
+        self.ending.cancel()
+
+
+class JoinedHandle(CallHandle):
+    """A handle on a joined call: its id is the other's, and cancelling it leaves the other alone."""
+
+    def __init__(self, joined: Joined) -> None:
+        super().__init__(joined.call_id, joined.tool_name, joined.ending)
+        self._joined = joined
+
+    async def cancel(self) -> None:
+        """Wait no longer: the result says `cancelled`, and that the first call goes on."""
+        self._joined.end(_left(self.tool_name, "cancelled", "Tool call was cancelled."))
+
+    async def status(self) -> Status:
+        """Where the other call is now."""
+        source = self._joined.source
+        return "done" if source is None or self._joined.ending.done() else await source.status()
+
+
+class Joins:
+    """The calls of one agent that may be joined, and those that have joined others, also of other agents.
+
+    `follow` follows a call, as a guest, that somebody else has published. `shelf` has the results; it is closed here.
+    `spawn` runs something in the background.
+    """
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        shelf: Shelf,
+        *,
+        keys: Keys,
+        follow: Callable[[PublishedCall], Follow],
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+    ) -> None:
+        self._inbox = inbox
+        self._shelf = shelf
+        self._keys = keys
+        self._follow = follow
+        self._spawn = spawn
+        self._own: dict[str, Follow] = {}  # by call id: published here, with an idempotency key
+        self._guests: dict[str, Follow] = {}  # by call id: published elsewhere, or given up here
+        self._waiting: dict[str, set[Joined]] = {}  # by call id
+
+    async def aclose(self) -> None:
+        """Let go of what was needed for reading."""
+        await self._shelf.aclose()
+
+    def offer(self, follow: Follow) -> None:
+        """A call that was published here with an idempotency key."""
+        self._own[follow.call_id] = follow
+        follow.ending.add_done_callback(lambda _: self._own.pop(follow.call_id, None))
+
+    def join(self, call: PublishedCall, call_id: str) -> Joined:
+        """Have `call`, which is not published, end as the call `call_id` that its idempotency key stands for."""
+        joined = Joined(call_id, call.tool_name, deadline_at=call.deadline_at)
+        self._waiting.setdefault(call_id, set()).add(joined)
+        joined.ending.add_done_callback(lambda _: self._leave(joined))
+        self._attach(joined, call.model_copy(update={"call_id": call_id}))
+        return joined
+
+    def _attach(self, joined: Joined, other: PublishedCall) -> None:
+        source = self._own.get(other.call_id) or self._guests.get(other.call_id)
+        if source is None or source.ending.done():
+            source = self._invite(other)
+        joined.source = source
+        source.ending.add_done_callback(lambda ending: self._ended(joined, other, ending))
+
+    def _invite(self, other: PublishedCall) -> Follow:
+        guest = self._guests[other.call_id] = self._follow(other)
+        self._spawn(self._look(guest))
+        return guest
+
+    def _ended(self, joined: Joined, other: PublishedCall, ending: "asyncio.Future[ToolResult]") -> None:
+        if joined.ending.done():
+            return
+        if ending.cancelled():  # its caller here has gone, and its end is still to come
+            self._attach(joined, other)
+        else:
+            joined.end(ending.result())
+
+    async def _look(self, guest: Follow) -> None:
+        """Find the end of a call that ended before anybody listened. What cannot be read now is swept later."""
+        try:
+            await self._inbox.listening(guest.call_id)
+            stored = await self._shelf.peek(self._keys.result(guest.call_id).encode())
+            meta = json.loads(stored or b"null")
+        except (KeyError, NotPublished, OSError, ResponseError, ValueError):  # KeyError: its end was heard meanwhile
+            return
+        if isinstance(meta, dict) and meta.get("status") in READY and not guest.ending.done():
+            self._inbox.forget(guest.call_id)
+            guest.ended(meta)
+
+    def _leave(self, joined: Joined) -> None:
+        waiting = self._waiting[joined.call_id]
+        waiting.discard(joined)
+        if waiting:
+            return
+        del self._waiting[joined.call_id]
+        guest = self._guests.pop(joined.call_id, None)
+        if guest is not None:
+            guest.give_up()
+
+
+def _left(tool_name: str, code: ErrorCode, text: str) -> ToolResult:
+    """The end of waiting only. With the same key a repeat joins the same call: it can double nothing."""
+    return ToolResult.failed(tool_name, code, f"{text} {_STILL}", effect_state="unknown", retryable=True)

@@ -1,0 +1,218 @@
+"""The ledger: one record a call in Redis, and the truth about it. Says who may run it, and which result is its one result.
+
+If it cannot be reached, nothing is run: `claim` waits, and so does `finish` with a result. The scripts are in
+`ledger_scripts.py`, the leases in `claims.py`.
+"""
+
+import itertools
+import time
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from json.encoder import encode_basestring_ascii as _quoted
+from typing import Any, Literal, cast
+
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.contracts import EffectState, PublishedCall, ToolResult
+from toolfleet_registry.names import ToolName
+from toolfleet_registry.outcomes import Attempt, Outcome
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks import ledger_scripts, wire
+from toolfleet_tasks.claims import Claim, Claims, Granted
+from toolfleet_tasks.dead import dead_letter
+from toolfleet_tasks.endings import Ending
+from toolfleet_tasks.line import Line, LineClosed, LineLost
+from toolfleet_tasks.retry import MAX_ATTEMPTS
+from toolfleet_tasks.script import Script
+from toolfleet_tasks.shelf import ANNOUNCED_AT_MOST, STORED
+from toolfleet_tasks.signing import Seal
+from toolfleet_tasks.written import run_written
+
+Refusal = Literal["done", "busy", "full"]
+"""Why there is no claim: the call has ended, another worker is at it, or its module runs as many calls as it may."""
+
+_LONGEST_LEASE = 15.0  # seconds: RabbitMQ delivers the calls of a dead worker at once, and they wait for this
+_MARGIN_SECONDS = 60  # a record outlives its call's deadline: clocks differ
+_DEAD_CODES = frozenset({"outcome_unknown", "internal"})
+
+_CLAIM, _CLOSE = Script(ledger_scripts.CLAIM), Script(ledger_scripts.CLOSE)
+_FINISH, _END, _LOOK = Script(ledger_scripts.FINISH), Script(ledger_scripts.END), Script(ledger_scripts.LOOK)
+
+
+class ResultRefused(Exception):
+    """Redis refuses to store a result, for good: its size, most often. Nothing is recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotClaimed:
+    """`result` is the stored text of a call that is done; `rest_seconds` when another worker's lease ends."""
+
+    reason: Refusal
+    result: str = ""
+    rest_seconds: float = 0
+
+
+class Ledger:
+    """The records of one Redis, over one line. Belongs to the line's event loop.
+
+    `writes_results`: whether a finished call's result is written under Celery's key here, in the same step as the
+    record; else Celery's own backend does it afterwards.
+    """
+
+    def __init__(self, line: Line, settings: Settings, *, writes_results: bool) -> None:
+        self.claims = Claims(line, lease_seconds=min(settings.lease_seconds, _LONGEST_LEASE))
+        self._line = line
+        self._settings = settings
+        self._keys = settings.keys
+        self._writes_results = writes_results
+        self._letters = Seal(settings.signing_key, purpose="dead letter")
+        self._name = uuid.uuid4().hex
+        self._turns = itertools.count()
+
+    async def claim(self, call: PublishedCall) -> Claim | NotClaimed:
+        """Ask for a call, however long Redis is away. A claim must be kept with `claims.holding`, and ended or closed."""
+        claim = Claim(call, self._keys_of(call), f"{self._name}-{next(self._turns)}")
+        bound = self._settings.module_concurrency.get(_module(call), 0)
+        args = (call.effect or "", self._ttl_of(call), bound, MAX_ATTEMPTS)
+        answer = await self._run(_CLAIM, claim.keys, claim.token, call.call_id, self.claims.lease_ms, *args)
+        kind = answer[0].decode()
+        if kind in {"done", "busy", "full"}:
+            return _refused(kind, answer[1:])
+        claim.granted = cast("Granted", kind)
+        claim.attempts, claim.so_far = answer[1], cast("EffectState", answer[2].decode())
+        claim.last = wire.load(ToolResult, answer[3].decode()) if answer[3] else None
+        claim.log = answer[4].decode()
+        claim.rest_seconds = answer[5] / 1000 if len(answer) > 5 else 0  # noqa: PLR2004 - a repeated answer has no more
+        return claim
+
+    async def close(self, claim: Claim, attempt: Attempt, *, seconds: float, so_far: EffectState) -> bool:
+        """An attempt has ended, and another follows. False if others have the call by now."""
+        args = (*self._noted(attempt, seconds), so_far, wire.dump(attempt.result), self._ttl_of(claim.call))
+        is_ours = await self._run(_CLOSE, claim.keys, claim.token, claim.call.call_id, claim.attempts, *args)
+        self.claims.drop(claim)
+        return bool(is_ours)
+
+    async def finish(
+        self, claim: Claim, result: ToolResult, *, attempt: Attempt | None = None, seconds: float = 0
+    ) -> str | None:
+        """Store the call's one result, after its last `attempt`, and return its text.
+
+        `None`, with nothing stored, if others have the call, or have ended it. Raises `ResultRefused`.
+        """
+        call, text = claim.call, wire.dump(result)
+        noted = self._noted(attempt, seconds) if attempt else ("", "", 0, 0)
+        value = celery_value(call.call_id, text) if self._writes_results else ""
+        announced = (_announcement(call.call_id, value)) if value else text
+        args = (result.effect_state, self._settings.result_ttl_seconds, self._ttl_of(call), value, announced)
+        letter = self._letter(call, result, is_exhausted=claim.attempts >= MAX_ATTEMPTS)
+        is_ours = await self._finish(claim, *noted, *args, letter, self._settings.dead_letters_kept, size=len(text))
+        self.claims.drop(claim)
+        return text if is_ours else None
+
+    async def end(self, call: PublishedCall, ending: Ending, *, trust_absence: bool) -> str:
+        """End a call from outside, unless it has ended. Returns what is stored now: Celery's value, or the result's text.
+
+        `trust_absence`: whether a record that is not there never was, as far as the caller knows of this Redis.
+        """
+        letter = self._letter(call, ending.unknown)
+        mode = ("any", int(trust_absence))
+        answer = await self._end(call.call_id, self._keys_of(call), mode, self._ttl_of(call), ending, letter)
+        return str(answer[1].decode())
+
+    async def withdraw(self, call: PublishedCall, ending: Ending, *, trust_absence: bool) -> str | None:
+        """As `end`, but only if no worker has ever begun it: else `None`, with nothing changed."""
+        mode = ("unbegun", int(trust_absence))
+        answer = await self._end(call.call_id, self._keys_of(call), mode, self._ttl_of(call), ending, "")
+        return None if answer[0] == b"begun" else str(answer[1].decode())
+
+    async def refuse(self, call_id: str, result: ToolResult) -> str | None:
+        """End a call of which nothing but its id is known. `None`, with nothing changed, if a worker has ever begun it."""
+        record = self._keys.call(call_id)
+        keys = (record, self._keys.result(call_id), *[record] * 7)
+        ttl = self._settings.result_ttl_seconds
+        answer = await self._end(call_id, keys, ("unbegun", 0), ttl, Ending(result, result, result), "")
+        return None if answer[0] == b"begun" else str(answer[1].decode())
+
+    async def _end(
+        self, call_id: str, keys: tuple[str, ...], mode: tuple[str, int], ttl: int, ending: Ending, letter: str
+    ) -> Any:
+        token = f"{self._name}-{next(self._turns)}"
+        values = (celery_value(call_id, wire.dump(one)) for one in (ending.unbegun, ending.undone, ending.unknown))
+        ttls = (self._settings.result_ttl_seconds, ttl)
+        kept = self._settings.dead_letters_kept
+        return await self._run(_END, keys, token, call_id, *mode, *ttls, *values, letter, kept)
+
+    async def look(self, call_id: str) -> str:
+        """Where a call is: `queued`, `running`, `retrying` or `done`."""
+        found: bytes = await self._run(_LOOK, (self._keys.call(call_id),))
+        return found.decode()
+
+    async def _finish(self, claim: Claim, *args: Any, size: int) -> bool:
+        names = (claim.token, claim.call.call_id, claim.attempts)
+        try:
+            return bool(await run_written(self._line, _FINISH, claim.keys, *names, *args, size=size))
+        except LineClosed:
+            raise
+        except (ResponseError, LineLost) as exc:
+            raise ResultRefused(f"Redis refuses to store the result ({size} bytes): {exc}") from exc
+
+    async def _run(self, script: Script, keys: tuple[str, ...], *args: Any) -> Any:
+        return await run_written(self._line, script, keys, *args)
+
+    def _keys_of(self, call: PublishedCall) -> tuple[str, ...]:
+        keys, module = self._keys, _module(call)
+        record = keys.call(call.call_id)
+        return (
+            record,
+            keys.result(call.call_id),
+            keys.share(call.lane, call.user_id),
+            keys.running(module) if module in self._settings.module_concurrency else record,
+            keys.breaker(module),
+            keys.intent(call.user_id, call.idempotency_key) if call.idempotency_key else record,
+            keys.dead,
+            keys.dead_order,
+            keys.module_manifest(module),
+        )
+
+    def _ttl_of(self, call: PublishedCall) -> int:
+        """Seconds: as long as its result, and until nobody can begin the call any more."""
+        return max(self._settings.result_ttl_seconds, round(call.deadline_at - time.time()) + _MARGIN_SECONDS)
+
+    def _noted(self, attempt: Attempt, seconds: float) -> tuple[str, int, int, int]:
+        failures, open_ms = self._settings.breaker_failures, round(self._settings.breaker_seconds * 1000)
+        return f"{attempt.outcome} {seconds * 1000:.0f}", int(is_away(attempt)), failures, open_ms
+
+    def _letter(self, call: PublishedCall, result: ToolResult, *, is_exhausted: bool = False) -> str:
+        if result.success or (result.error_code not in _DEAD_CODES and not is_exhausted):
+            return ""
+        return self._letters.sign(dead_letter(call, result, died_at=time.time()))
+
+
+def is_away(attempt: Attempt) -> bool:
+    """Whether the module counts as away: it cannot be reached, or does not answer. Any answer of its own says it is there."""
+    if attempt.outcome is Outcome.UNKNOWN:
+        return attempt.result.error_code in {"timed_out", "module_error"}
+    return attempt.outcome is Outcome.NOT_SENT
+
+
+def celery_value(call_id: str, text: str) -> str:
+    """A result as Celery's backend writes it down, status first."""
+    return (
+        f'{{"status": "SUCCESS", "result": {_quoted(text)}, "traceback": null, "children": [], '
+        f'"date_done": "{datetime.now(UTC).isoformat()}", "task_id": {_quoted(call_id)}}}'
+    )
+
+
+def _announcement(call_id: str, value: str) -> str:
+    return "" if len(value) <= ANNOUNCED_AT_MOST else f'{{"status": "{STORED}", "task_id": {_quoted(call_id)}}}'
+
+
+def _refused(kind: str, rest: list[Any]) -> NotClaimed:
+    if kind == "done":
+        return NotClaimed("done", result=rest[0].decode())
+    return NotClaimed(cast("Refusal", kind), rest_seconds=rest[0] / 1000 if rest else 0)
+
+
+def _module(call: PublishedCall) -> str:
+    return ToolName.parse(call.tool_name).module

@@ -1,0 +1,221 @@
+"""The ledger's scripts: what may happen to a call's record, each step at once or not at all.
+
+The record is a hash:
+
+- `begun`: attempts begun, this says when they are used up; `effect`: what a repeat would do, fixed at the first claim
+- `token`, `lease` (ms): who is at it, and until when nobody else may be; `as`: what the claim was granted for
+- `closed`: whose attempt ended last; `so_far`: what ended attempts may have done; `last`: what the last one came to
+- `log`: `<attempt> <outcome> <ms>;` for each that ended, or was found never closed
+- `state`: `done` once the call has its one result; `by`: who ended it; `result`: it, where Celery's own key is not written here
+
+Every script may be sent again with the same token, when its answer was lost, and then answers the same.
+
+KEYS, the same for all but RENEW: record, Celery's result, the caller's share, the module's running calls, its breaker, the
+idempotency key, dead letters, their order, a witness that Redis has lost nothing. Where a call has no such key, the record's
+stands in its place.
+"""
+
+from toolfleet_tasks.dead_scripts import BURY
+from toolfleet_tasks.overload_scripts import BREAKER, ROOM, SHARE
+
+_NOW = """
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+"""
+
+_ENDED = (
+    SHARE
+    + BURY
+    + """
+-- What every call's end does beside the result: it counts no longer, and an intention that came to nothing is open again.
+local function ended(id, ttl, nothing_happened, letter, kept, log)
+  redis.call('EXPIRE', KEYS[1], ttl)
+  if KEYS[3] ~= KEYS[1] then share_leave(KEYS[3], id) end
+  if KEYS[4] ~= KEYS[1] then room_leave(KEYS[4], id) end
+  if nothing_happened and KEYS[6] ~= KEYS[1] then
+    local intent = redis.call('GET', KEYS[6])
+    if intent and string.match(intent, '^%S+') == id then redis.call('DEL', KEYS[6]) end
+  end
+  if letter ~= '' then bury(KEYS[7], KEYS[8], id, now, letter, kept, log) end
+end
+"""
+)
+
+CLAIM = (
+    _NOW
+    + BREAKER
+    + ROOM
+    + """
+local token, id, bound = ARGV[1], ARGV[2], tonumber(ARGV[6])
+local found = redis.call('HMGET', KEYS[1], 'state', 'token', 'lease', 'begun', 'effect', 'so_far', 'last', 'log', 'as', 'result')
+local state, holder, lease, begun = found[1], found[2], tonumber(found[3] or 0), tonumber(found[4] or 0)
+local effect, so_far, last, log, as = found[5] or ARGV[4], found[6] or 'none', found[7] or '', found[8] or '', found[9]
+if state == 'done' then return {'done', found[10] or redis.call('GET', KEYS[2]) or ''} end
+if holder == token then -- the answer was lost, and the lease may have run out meanwhile
+  redis.call('HSET', KEYS[1], 'lease', now + ARGV[3])
+  if bound > 0 then room_renew(KEYS[4], id, now + ARGV[3]) end
+  return {as, begun, so_far, last, log}
+end
+if holder and lease > now then return {'busy', lease - now} end
+local kind
+if holder and as ~= 'go' then
+  kind = as -- who was to end the call has died
+elseif holder then
+  log, so_far = log .. begun .. ' never_closed 0;', 'unknown'
+  kind = (begun < tonumber(ARGV[7]) and (effect == 'read' or effect == 'idempotent')) and 'go' or 'unknown'
+else
+  kind = begun < tonumber(ARGV[7]) and 'go' or 'exhausted'
+end
+if kind == 'go' and bound > 0 and room_take(KEYS[4], id, now, now + ARGV[3], bound) == 0 then return {'full'} end
+local rest = 0
+if kind == 'go' then rest = breaker_pass(KEYS[5], now, tonumber(ARGV[3]), id) end
+if rest > 0 then
+  kind = 'open'
+  if bound > 0 then room_leave(KEYS[4], id) end
+end
+if kind == 'go' then begun = begun + 1 end
+redis.call('HSET', KEYS[1], 'token', token, 'lease', now + ARGV[3], 'begun', begun, 'effect', effect,
+  'so_far', so_far, 'log', log, 'as', kind)
+redis.call('EXPIRE', KEYS[1], ARGV[5])
+return {kind, begun, so_far, last, log, rest}
+"""
+)
+"""Ask for a call. ARGV: token, call id, lease (ms), effect, seconds to live, the module's bound (0: none), how many attempts at most. Who
+probes a module's breaker is alone in that for a lease.
+
+Returns `done` with the stored result; `busy` with the rest of another's lease (ms); `full`; or, with attempts begun, what they
+may have done, the last one's result, the log and the breaker's rest (ms): `go` (an attempt is begun), `unknown` (one was never
+closed, and must not be repeated), `exhausted` or `open`: the call is to be ended under this token.
+"""
+
+RENEW = (
+    _NOW
+    + ROOM
+    + """
+local count, until_ms, lost = #KEYS / 2, now + ARGV[1], {}
+for i = 1, count do
+  local holder = redis.call('HGET', KEYS[i], 'token')
+  if holder == ARGV[2 * i] then
+    redis.call('HSET', KEYS[i], 'lease', until_ms)
+    if KEYS[count + i] ~= KEYS[i] then room_renew(KEYS[count + i], ARGV[2 * i + 1], until_ms) end
+  elseif holder or redis.call('EXISTS', KEYS[i]) == 1 then
+    lost[#lost + 1] = ARGV[2 * i]
+  end
+end
+return lost
+"""
+)
+"""Begin leases anew. KEYS: the records, then for each its module's running calls, or the record. ARGV: lease (ms), then for each
+its token and call id. Returns the tokens that hold no longer.
+"""
+
+LET_GO = """
+if redis.call('HGET', KEYS[1], 'token') == ARGV[1] then redis.call('HSET', KEYS[1], 'lease', 0) end
+return 1
+"""
+"""End a lease at once, for nobody is at the call any more, and nobody knows how far it got. KEYS: record. ARGV: token."""
+
+_NOTED = """
+if ARGV[5] ~= '' then
+  breaker_note(KEYS[5], now, tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]))
+  log = log .. ARGV[3] .. ' ' .. ARGV[4] .. ';'
+end
+"""
+
+CLOSE = (
+    _NOW
+    + BREAKER
+    + ROOM
+    + """
+local found = redis.call('HMGET', KEYS[1], 'token', 'closed', 'log', 'begun', 'state')
+local log = found[3] or ''
+if found[2] == ARGV[1] then return 1 end
+if found[1] ~= ARGV[1] and (found[1] or found[4] or found[5]) then return 0 end
+"""
+    + _NOTED
+    + """
+redis.call('HSET', KEYS[1], 'closed', ARGV[1], 'begun', ARGV[3], 'so_far', ARGV[8], 'last', ARGV[9], 'log', log)
+redis.call('HDEL', KEYS[1], 'token', 'lease', 'as')
+redis.call('EXPIRE', KEYS[1], ARGV[10])
+if KEYS[4] ~= KEYS[1] then room_leave(KEYS[4], ARGV[2]) end
+return 1
+"""
+)
+"""An attempt has ended, and another may follow. ARGV: token, call id, attempt, `<outcome> <ms>`, whether the module counts as away
+(1 or 0), failures and ms of its breaker, what the attempts may have done, its result, seconds to live. Returns 0 if others
+have the call by now.
+"""
+
+FINISH = (
+    _NOW
+    + BREAKER
+    + ROOM
+    + _ENDED
+    + """
+local found = redis.call('HMGET', KEYS[1], 'token', 'closed', 'log', 'begun', 'state', 'by')
+local log = found[3] or ''
+if found[5] == 'done' then return found[6] == ARGV[1] and 1 or 0 end
+-- Without a record Redis has lost it, and nobody else has the call.
+if found[1] ~= ARGV[1] and found[2] ~= ARGV[1] and (found[1] or found[4]) then return 0 end
+if found[2] == ARGV[1] and found[1] then return 0 end
+if not found[2] or found[2] ~= ARGV[1] then
+"""
+    + _NOTED
+    + """
+end
+redis.call('HSET', KEYS[1], 'state', 'done', 'by', ARGV[1], 'begun', ARGV[3], 'log', log)
+redis.call('HDEL', KEYS[1], 'token', 'lease', 'as', 'last')
+if ARGV[11] == '' then
+  redis.call('HSET', KEYS[1], 'result', ARGV[12])
+else
+  redis.call('SET', KEYS[2], ARGV[11], 'EX', ARGV[9])
+  redis.call('PUBLISH', KEYS[2], ARGV[12] == '' and ARGV[11] or ARGV[12])
+end
+ended(ARGV[2], ARGV[10], ARGV[8] == 'none', ARGV[13], tonumber(ARGV[14]), log)
+return 1
+"""
+)
+"""The call's one result, from who holds it. ARGV: token, call id, attempts begun, `<outcome> <ms>`, whether the module counts as
+away ('' if there was no attempt), failures and ms of its breaker, what has happened (effect state), seconds that the result and
+the record live, Celery's value for its key ('' where Celery writes it itself), the announcement ('' for the value; without a
+value the result), a dead letter ('' for none), how many of these are kept. Returns 0 if others have ended the call.
+"""
+
+END = (
+    _NOW
+    + ROOM
+    + _ENDED
+    + """
+local found = redis.call('HMGET', KEYS[1], 'state', 'begun', 'token', 'so_far', 'result', 'log', 'as')
+if found[1] == 'done' then return {'done', found[5] or redis.call('GET', KEYS[2]) or ''} end
+if ARGV[3] == 'unbegun' and found[2] then return {'begun'} end
+local begun = tonumber(found[2] or 0) > 0
+local is_open = found[3] and found[7] == 'go'
+local log = found[6] or ''
+if is_open then log = log .. found[2] .. ' never_closed 0;' end
+local nothing_happened = not is_open and (found[4] or 'none') == 'none'
+if not found[2] and (ARGV[4] ~= '1' or redis.call('EXISTS', KEYS[9]) == 0) then nothing_happened = false end
+redis.call('HSET', KEYS[1], 'state', 'done', 'by', ARGV[1], 'log', log)
+redis.call('HDEL', KEYS[1], 'token', 'lease', 'as', 'last')
+local value = nothing_happened and (begun and ARGV[8] or ARGV[7]) or ARGV[9]
+redis.call('SET', KEYS[2], value, 'EX', ARGV[5])
+redis.call('PUBLISH', KEYS[2], value)
+-- Whether the module is there, this call will not tell: the next one may find out.
+if redis.call('HGET', KEYS[5], 'probe') == ARGV[2] then redis.call('HDEL', KEYS[5], 'probe_until', 'probe') end
+ended(ARGV[2], ARGV[6], nothing_happened, nothing_happened and '' or ARGV[10], tonumber(ARGV[11]), log)
+return {'ended', value}
+"""
+)
+"""The call's one result, from outside: its deadline has passed, its caller takes it back, or Celery has ended it.
+
+ARGV: token, call id, `unbegun` to end it only if no attempt was ever begun, else `any`, '1' if a record that is not there never
+was (and the witness is there), seconds that result and record live, Celery's values for a call that was never begun, for one
+whose attempts surely did nothing, and for any other, a dead letter for the last, how many of these are kept. Returns `ended` or
+`done` with Celery's value (of a call that had ended before, perhaps the result itself), or `begun`.
+"""
+
+LOOK = """
+local found = redis.call('HMGET', KEYS[1], 'state', 'token', 'begun')
+return found[1] or (found[2] and 'running') or (found[3] and 'retrying') or 'queued'
+"""
+"""Where a call is: `queued`, `running`, `retrying` or `done`. KEYS: record."""

@@ -1,0 +1,59 @@
+"""RabbitMQ has the queues, and Redis knows who may publish: nobody is let in twice, or for nothing."""
+
+import asyncio
+import time
+
+import pytest
+from redis.asyncio import Redis
+
+from support.fleet import TestBed
+from support.module_server import ModuleServer
+from support.rabbitmq import RabbitMq
+from support.waiting import wait_until
+from toolfleet import Caller, ToolCall, ToolFleet
+
+ADA, BOB = (Caller(user_id=name, permission="owner", allowed_modules="*") for name in ("ada", "bob"))
+ECHO = ToolCall(tool_name="owls.echo", arguments={"text": "hu"})
+ONCE = ToolCall(tool_name="owls.nap_once", arguments={"seconds": 1}, idempotency_key="k")
+
+
+@pytest.fixture
+async def few(bed: TestBed, broker: RabbitMq) -> TestBed:
+    """A fleet in which little may wait."""
+    return TestBed(bed.redis_url, bed.modules, bed.folder, {**bed.more, "backlog_limit": 3, "calls_per_caller": 4})
+
+
+async def test_backlog_and_share_are_bounded(few: TestBed) -> None:
+    """Without a worker: three may wait, whoever asks; then they are run, and the next ones get in."""
+    async with ToolFleet(settings=few.settings) as fleet, Redis.from_url(few.redis_url) as redis:
+        handles = [await fleet.submit(ECHO, ADA, timeout=60) for _ in range(5)]
+        busy = [handle for handle in handles if handle._ending.done()]
+        assert [(await handle.result()).error_code for handle in busy] == ["busy"] * 2
+        assert (await fleet.call(ECHO, BOB, timeout=5)).error_code == "busy"
+        assert await redis.zcard(few.settings.keys.share("fast", "ada")) == 3
+        assert not await redis.exists(few.settings.keys.share("fast", "bob"))
+        with few.worker():
+            served = [handle for handle in handles if handle not in busy]
+            results = await asyncio.wait_for(asyncio.gather(*(handle.result() for handle in served)), 30)
+            give_up_at = time.monotonic() + 10
+            while not (again := await fleet.call(ECHO, BOB, timeout=20)).success:
+                assert (again.error_code, again.retry_after_seconds) == ("busy", 1)
+                assert time.monotonic() < give_up_at
+                await asyncio.sleep(0.2)
+
+    assert all(result.success for result in results)
+
+
+async def test_one_intention_is_one_call(bed: TestBed, owls: ModuleServer, broker: RabbitMq) -> None:
+    """A repeat joins the running call and later brings its result, also with RabbitMQ."""
+    owls.forget()
+    with bed.worker():
+        async with ToolFleet(settings=bed.settings) as fleet, ToolFleet(settings=bed.settings) as elsewhere:
+            first = asyncio.create_task(fleet.call(ONCE, ADA))
+            await wait_until(lambda: owls.running, "it runs")
+            results = [*await asyncio.gather(*(one.call(ONCE, ADA) for one in (fleet, elsewhere))), await first]
+            results.append(await elsewhere.call(ONCE, ADA))
+
+    assert all(result.success for result in results)
+    assert len({result.audit.call_id for result in results if result.audit}) == 1
+    assert len(owls.requests) == 1

@@ -1,0 +1,64 @@
+"""A worker by hand: takes calls out of a queue, and ends them in the ledger when a test says so."""
+
+import json
+from base64 import b64decode
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from redis.asyncio import Redis
+
+from toolfleet_registry.contracts import PublishedCall, ToolResult
+from toolfleet_registry.outcomes import Attempt, Outcome
+from toolfleet_registry.redis_servers import connection_factory
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks import wire
+from toolfleet_tasks.claims import Claim
+from toolfleet_tasks.ledger import Ledger
+from toolfleet_tasks.line import Line
+
+QUEUE = "tools.owls"
+
+
+class HandWorker:
+    """Knows the queues of fleets on one Redis."""
+
+    def __init__(self, redis: Redis, ledger: Ledger) -> None:
+        self._redis = redis
+        self._ledger = ledger
+
+    async def queued(self, queue: str = QUEUE) -> list[PublishedCall]:
+        """The calls that wait, the next one first."""
+        return [_call_in(item) for item in reversed(await self._redis.lrange(queue, 0, -1))]
+
+    async def take(self, queue: str = QUEUE) -> Claim:
+        """Begin with the next one."""
+        item = await self._redis.rpop(queue)
+        assert isinstance(item, str), "a call waits"
+        claim = await self._ledger.claim(_call_in(item))
+        assert isinstance(claim, Claim)
+        return claim
+
+    async def finish(self, claim: Claim, result: ToolResult | None = None) -> None:
+        """Give a call its result: success, if none is given."""
+        result = result or ToolResult.ok(claim.call.tool_name, claim.call.arguments)
+        outcome = Outcome.SUCCESS if result.success else Outcome.PERMANENT
+        assert await self._ledger.finish(claim, result, attempt=Attempt(outcome, result), seconds=0)
+
+    async def fail(self, claim: Claim) -> None:
+        """A call's attempt found no module; another may follow."""
+        away = Attempt(Outcome.NOT_SENT, ToolResult.failed("owls.echo", "module_unreachable", "", effect_state="none"))
+        assert await self._ledger.close(claim, away, seconds=0, so_far="none")
+
+
+@asynccontextmanager
+async def hand_worker(settings: Settings) -> AsyncGenerator[HandWorker]:
+    line = Line(connection_factory(str(settings.redis_url)), name="hand")
+    line.start()
+    async with Redis.from_url(str(settings.broker), decode_responses=True) as redis:
+        yield HandWorker(redis, Ledger(line, settings, writes_results=True))
+    await line.aclose()
+
+
+def _call_in(item: str | bytes) -> PublishedCall:
+    ((text,), *_) = json.loads(b64decode(json.loads(item)["body"]))
+    return wire.load(PublishedCall, text)

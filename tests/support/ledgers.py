@@ -1,0 +1,100 @@
+"""Ledgers on a real Redis, each with a line of its own as in a worker of its own, and what they are told."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from redis.asyncio import Redis
+
+from toolfleet_registry.contracts import EffectState, ErrorCode, PublishedCall, ToolResult
+from toolfleet_registry.outcomes import Attempt, Outcome
+from toolfleet_registry.redis_servers import connection_factory
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.claims import Claim
+from toolfleet_tasks.endings import Ending
+from toolfleet_tasks.ledger import Ledger, NotClaimed
+from toolfleet_tasks.line import Line, Part
+
+RECORD, RESULT = "toolfleet:call:call-1", "celery-task-meta-call-1"
+WITNESS = "module_manifest:research"
+TOOL = "research.search_docs"
+
+SUCCESS = Attempt(Outcome.SUCCESS, ToolResult.ok(TOOL, "owls"))
+
+
+class RepeatingLine(Line):
+    """A line that loses every first answer, and sends the command again."""
+
+    async def execute(self, *command: Part, losses: int = 0) -> Any:
+        """As every line's; brings the second answer."""
+        await super().execute(*command, losses=losses)
+        return await super().execute(*command, losses=losses)
+
+
+@asynccontextmanager
+async def worker_ledger(
+    url: str, *, repeats: bool = False, writes_results: bool = True, **settings: Any
+) -> AsyncGenerator[Ledger]:
+    """The ledger of one worker; `repeats`: every script of it but renewals runs twice."""
+    line = (RepeatingLine if repeats else Line)(connection_factory(url), name="worker")
+    line.start()
+    ledger = Ledger(line, Settings(redis_url=url, **settings), writes_results=writes_results)
+    try:
+        yield ledger
+    finally:
+        await ledger.claims.aclose()
+        await line.aclose()
+
+
+def attempt(
+    outcome: Outcome, code: ErrorCode = "module_error", effect_state: EffectState = "unknown", **fields: Any
+) -> Attempt:
+    """One that failed."""
+    return Attempt(outcome, failed(code, effect_state), **fields)
+
+
+def failed(code: ErrorCode, effect_state: EffectState = "unknown", text: str = "it failed") -> ToolResult:
+    """A failed result."""
+    return ToolResult.failed(TOOL, code, text, effect_state=effect_state)
+
+
+TURNED_AWAY = attempt(Outcome.TURNED_AWAY, "busy", "none")
+
+ENDING = Ending(failed("expired", "none"), failed("timed_out", "none"), failed("timed_out"))
+"""A deadline's, told apart by code and effect state."""
+
+
+async def claimed(ledger: Ledger, call: PublishedCall) -> Claim:
+    """A claim, for whatever it was granted."""
+    claim = await ledger.claim(call)
+    assert isinstance(claim, Claim), claim
+    return claim
+
+
+async def begun(ledger: Ledger, call: PublishedCall) -> Claim:
+    """A claim to run an attempt."""
+    claim = await claimed(ledger, call)
+    assert claim.granted == "go"
+    return claim
+
+
+async def refused(ledger: Ledger, call: PublishedCall) -> NotClaimed:
+    """No claim."""
+    answer = await ledger.claim(call)
+    assert isinstance(answer, NotClaimed), answer
+    return answer
+
+
+async def run_out(redis: Redis, call_id: str = "call-1") -> None:
+    """The time of a lease passes: its worker is dead, or frozen."""
+    await redis.hset(f"toolfleet:call:{call_id}", "lease", 1)
+
+
+async def close(ledger: Ledger, claim: Claim, attempt: Attempt = TURNED_AWAY) -> bool:
+    """An attempt ends, and another is to follow; 12 ms."""
+    return await ledger.close(claim, attempt, seconds=0.012, so_far=attempt.result.effect_state)
+
+
+async def finish(ledger: Ledger, claim: Claim, attempt: Attempt = SUCCESS) -> str | None:
+    """The last attempt ends; 5 ms."""
+    return await ledger.finish(claim, attempt.result, attempt=attempt, seconds=0.005)
