@@ -75,6 +75,7 @@ def test_redis_keeps_what_it_was_given() -> None:
     options = dict(zip(redis["command"][1::2], redis["command"][2::2], strict=True))
 
     assert options["--appendonly"] == "yes"
+    assert options["--appendfsync"] == "always"
     assert options["--maxmemory-policy"] == "noeviction"
     assert redis["volumes"] == ["redis:/data"]
     assert "redis" in COMPOSE["volumes"]

@@ -186,6 +186,14 @@ def test_control_characters_do_not_reach_the_terminal(run: Run, two_modules: Mod
     assert "a[2Jbc" in run("tools", "list").out
 
 
+def test_brackets_in_foreign_text_are_shown_as_they_are(run: Run, two_modules: ModuleServer) -> None:
+    """They are no markup of ours: a description may not style a table, nor break it."""
+    two_modules.definitions[0]["description"] = "Closes [/x], opens [red]."
+    run("modules", "refresh")
+
+    assert "Closes [/x], opens [red]." in run("tools", "list").out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

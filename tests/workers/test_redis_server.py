@@ -93,6 +93,7 @@ def test_it_keeps_what_it_was_given_and_only_we_reach_it(tmp_path: Path) -> None
         }
 
     assert config["appendonly"] == "yes"
+    assert config["appendfsync"] == "always"
     assert config["maxmemory-policy"] == "noeviction"
     assert config["dir"] == str(tmp_path)
     assert listening == {"127.0.0.1"}

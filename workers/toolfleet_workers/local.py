@@ -114,7 +114,8 @@ class _Start:
             return settings
         ports = {example: self._port() for example in examples}
         files = self._folder / "files"
-        self._run([example_program(example, port, files) for example, port in ports.items()])
+        key = settings.signing_key
+        self._run([example_program(example, port, files, signing_key=key) for example, port in ports.items()])
         services = {example.name: f"http://{LOOPBACK}:{port}" for example, port in ports.items()}
         slow = settings.slow_modules | (SLOW_EXAMPLES & services.keys())
         return settings.model_copy(update={"module_services": services, "slow_modules": slow})

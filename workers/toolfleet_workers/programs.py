@@ -4,8 +4,9 @@ import signal
 import sys
 from pathlib import Path
 
-from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
+from toolfleet_registry.settings import HARD_LIMIT_MARGIN, PREFIX, Settings
 from toolfleet_tasks.queues import Lane
+from toolfleet_tasks.signing import module_key
 from toolfleet_workers.child import Program
 from toolfleet_workers.commands import beat_command, flower_command, worker_command
 from toolfleet_workers.environment import environment_of
@@ -16,6 +17,8 @@ from toolfleet_workers.redis_server import STOP_SECONDS, redis_command
 
 # Python buffers what goes to a file: a log would lag behind, and lose its end in a crash.
 _UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
+# A child gets our whole environment, but what signs is the business of workers: a module could act for anybody.
+_NO_KEYS = {f"{PREFIX}SIGNING_KEY": ""}
 _MODULE_GRACE_SECONDS = 5  # the workers have ended by then, so nobody waits for what a module still does
 
 
@@ -25,19 +28,21 @@ def redis_program(folder: Path, port: int, *, lock: int) -> Program:
         "redis",
         redis_command(folder, port),
         is_ready=is_redis(port),
+        env=_NO_KEYS,
         pass_fds=(lock,),
         patience_seconds=STOP_SECONDS,
     )
 
 
-def example_program(example: Example, port: int, files: Path) -> Program:
-    """One of the example modules; users' files lie under `files`."""
+def example_program(example: Example, port: int, files: Path, *, signing_key: str | None = None) -> Program:
+    """One of the example modules; users' files lie under `files`. Of the fleet's key it gets what is derived for it."""
+    key = "" if signing_key is None else module_key(signing_key, example.name)
     grace = f"--timeout-graceful-shutdown={_MODULE_GRACE_SECONDS}"
     return Program(
         example.name,
         [sys.executable, "-m", "uvicorn", example.app, "--host", LOOPBACK, "--port", str(port), grace],
         is_ready=serves(port, "/health"),
-        env={"FILE_MANAGER_ROOT": str(files), **_UNBUFFERED},
+        env={"FILE_MANAGER_ROOT": str(files), **_NO_KEYS, f"{PREFIX}MODULE_KEY": key, **_UNBUFFERED},
         cwd=example.folder,
         patience_seconds=_MODULE_GRACE_SECONDS * 2,
     )

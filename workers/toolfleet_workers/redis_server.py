@@ -60,8 +60,8 @@ def redis_server(folder: Path, *, port: int | None = None) -> Generator[str]:
 def redis_command(folder: Path, port: int) -> list[str]:
     """The command line of a server on the loopback interface with its data in `folder`, which it makes.
 
-    Append-only file on: without it a restart loses queues. `noeviction`: any other policy deletes queues when
-    memory is short. Raises `NoRedis`.
+    Append-only file on, and written before Redis answers: a crash must not forget a call that has begun, or it would be
+    begun again. `noeviction`: any other policy deletes queues when memory is short. Raises `NoRedis`.
     """
     binary = find_redis_server()
     folder.mkdir(parents=True, exist_ok=True)
@@ -70,6 +70,7 @@ def redis_command(folder: Path, port: int) -> list[str]:
         "port": str(port),
         "dir": str(folder.resolve()),  # it may be given from another working folder
         "appendonly": "yes",
+        "appendfsync": "always",
         "maxmemory-policy": "noeviction",
         "save": "",
     }

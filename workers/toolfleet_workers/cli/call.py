@@ -1,15 +1,15 @@
 """`toolfleet call`: run a tool and print its result."""
 
 import asyncio
-import json
 from typing import Annotated
 
 import typer
 
-from toolfleet_registry.contracts import Audit, Caller, ToolCall, ToolResult
+from toolfleet_registry.contracts import Caller, ToolCall, ToolResult
 from toolfleet_workers.cli.arguments import read_arguments
 from toolfleet_workers.cli.caller import Level, ModulesOption, PermissionOption, UserOption, caller_of
-from toolfleet_workers.cli.output import err, note, progress, say, say_json
+from toolfleet_workers.cli.output import progress
+from toolfleet_workers.cli.result import show_result
 
 
 def register(app: typer.Typer) -> None:
@@ -41,17 +41,7 @@ def call(  # noqa: PLR0913 - these are the command line's options
     """Run a tool and print its result. Exit code 1 if the call did not succeed."""
     caller = caller_of(user, permission, modules)
     result = asyncio.run(_run(tool, arguments or [], whole, caller, timeout))
-    if as_json:
-        say_json(result.model_dump(mode="json"))
-    elif result.success:
-        say(
-            result.result if isinstance(result.result, str) else json.dumps(result.result, indent=2, ensure_ascii=False)
-        )
-    else:
-        _explain(result)
-    if err.is_terminal and result.audit is not None and not as_json:
-        note(_summary(result.audit), style="dim")
-    raise typer.Exit(0 if result.success else 1)
+    show_result(result, as_json=as_json)
 
 
 async def _run(name: str, words: list[str], whole: str | None, caller: Caller, seconds: float | None) -> ToolResult:
@@ -62,24 +52,3 @@ async def _run(name: str, words: list[str], whole: str | None, caller: Caller, s
         arguments = read_arguments(words, whole, tool)
         async with progress(f"{name} is running"):
             return await fleet.call(ToolCall(tool_name=name, arguments=arguments), caller, timeout=seconds)
-
-
-def _explain(result: ToolResult) -> None:
-    note(f"{result.error_code}: {result.error}", style="red")
-    if result.hint:
-        note(result.hint)
-    if result.effect_state == "unknown":
-        note("Nobody can know whether it has had its effect.")
-
-
-def _summary(audit: Audit) -> str:
-    parts = [f"call {audit.call_id}"]
-    if audit.queued_ms is not None:
-        parts.append(f"queued {audit.queued_ms:.0f} ms")
-    if audit.duration_ms is not None:
-        parts.append(f"ran {audit.duration_ms:.0f} ms")
-    if audit.attempts > 1:
-        parts.append(f"{audit.attempts} attempts")
-    if audit.worker is not None:
-        parts.append(audit.worker)
-    return " · ".join(parts)

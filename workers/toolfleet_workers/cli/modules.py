@@ -1,13 +1,16 @@
-"""`toolfleet modules`: what every module offers, and how old the news is."""
+"""`toolfleet modules`: what every module offers, and how old the news is; and the key of each."""
 
 import asyncio
 from typing import Annotated, Literal
 
 import typer
+from rich.text import Text
 
 from toolfleet_registry.contracts import ModuleStatus
+from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.names import is_module_name
 from toolfleet_registry.settings import Settings, load_settings
-from toolfleet_workers.cli.output import age, note, plain, progress, say_json, show_table, shown_url, table
+from toolfleet_workers.cli.output import add_row, age, note, progress, say, say_json, show_table, shown_url, table
 
 app = typer.Typer(help="The modules: which there are, and whether they answer.", no_args_is_help=True)
 
@@ -24,6 +27,21 @@ def list_(*, as_json: JsonOption = False) -> None:
 def refresh(*, as_json: JsonOption = False) -> None:
     """Ask every module now for what it offers, and show what came of it."""
     _show(*asyncio.run(_statuses(ask=True)), as_json=as_json)
+
+
+@app.command()
+def key(module: Annotated[str, typer.Argument(metavar="NAME", help="The module's name.")]) -> None:
+    """Print the key with which a module verifies who calls it: its TOOLFLEET_MODULE_KEY. A secret of that module."""
+    from toolfleet_tasks.signing import module_key  # noqa: PLC0415 - only this command needs it
+
+    settings = load_settings()
+    if settings.signing_key is None:
+        raise SettingsError("There is no signing key: set TOOLFLEET_SIGNING_KEY to the one of the fleet's workers.")
+    if not is_module_name(module):
+        raise SettingsError(f"Module name {module!r} may have letters, digits, '_' and '-' only.")
+    if module not in settings.module_services:
+        note(f"There is no module {module!r} in TOOLFLEET_MODULE_SERVICES here.")
+    say(module_key(settings.signing_key, module))
 
 
 async def _statuses(*, ask: bool) -> tuple[Settings, dict[str, ModuleStatus]]:
@@ -47,9 +65,8 @@ def _show(settings: Settings, statuses: dict[str, ModuleStatus], *, as_json: boo
     shown = table("MODULE", "URL", "STATE", "TOOLS", "AGE", "ERROR")
     for status, url, state in rows:
         tools = f"{status.tools}" + (f" ({len(status.closed_tools)} closed)" if status.closed_tools else "")
-        shown.add_row(
-            status.module, shown_url(url), _coloured(state), tools, age(status.age_seconds), plain(status.error or "")
-        )
+        cells = (status.module, shown_url(url), _coloured(state), tools, age(status.age_seconds), status.error or "")
+        add_row(shown, *cells)
     show_table(shown)
 
 
@@ -61,6 +78,6 @@ def _state(status: ModuleStatus, settings: Settings) -> Literal["ok", "stale", "
     return "stale" if is_old or not status.ok else "ok"
 
 
-def _coloured(state: str) -> str:
+def _coloured(state: str) -> Text:
     colour = {"ok": "green", "stale": "yellow", "unreachable": "red"}[state]
-    return f"[{colour}]{state}[/{colour}]"
+    return Text(state, style=colour)

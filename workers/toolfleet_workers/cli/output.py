@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -60,6 +61,11 @@ def table(*columns: str) -> Table:
     for column in columns:
         made.add_column(column, overflow="fold", no_wrap=column == columns[0])
     return made
+
+
+def add_row(made: Table, *cells: str | Text) -> None:
+    """Add plain text to a table, whatever is in it: brackets are no markup. What is `Text` keeps its style."""
+    made.add_row(*(cell if isinstance(cell, Text) else Text(plain(cell)) for cell in cells))
 
 
 def show_table(made: Table) -> None:

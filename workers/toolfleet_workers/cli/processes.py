@@ -78,6 +78,10 @@ def _settings(**overrides: object) -> Settings:
     settings = load_settings(**{name: value for name, value in overrides.items() if value is not None})
     if settings.redis_url is None:
         raise SettingsError(f"There is no Redis to work with: set {PREFIX}REDIS_URL, such as redis://127.0.0.1:6379/0.")
+    if settings.signing_key is not None:
+        from toolfleet_tasks.signing import Seal  # noqa: PLC0415 - `--help` needs nothing of the tasks
+
+        Seal(settings.signing_key)  # here a missing library is one sentence
     return settings
 
 

@@ -8,8 +8,9 @@ import typer
 from rich.table import Table
 
 from toolfleet_registry.contracts import Caller, ToolDefinition
+from toolfleet_registry.effects import effect_of
 from toolfleet_workers.cli.caller import Level, ModulesOption, PermissionOption, UserOption, caller_of
-from toolfleet_workers.cli.output import fail, note, plain, progress, say, say_json, show_table, table
+from toolfleet_workers.cli.output import add_row, fail, note, progress, say, say_json, show_table, table
 
 app = typer.Typer(help="The tools: which there are, and what they take.", no_args_is_help=True)
 
@@ -34,8 +35,8 @@ def list_(
         return
     shown = table("TOOL", "PERMISSION", "EFFECT", "DESCRIPTION")
     for tool in tools:
-        first_line = plain(tool.description).partition("\n")[0]
-        shown.add_row(tool.name, plain(tool.required_permission), tool.effect or "-", first_line)
+        first_line = tool.description.partition("\n")[0]
+        add_row(shown, tool.name, tool.required_permission, effect_of(tool) or "-", first_line)
     show_table(shown)
 
 
@@ -70,7 +71,7 @@ def _print(tool: ToolDefinition) -> None:
     say(f"{tool.name}\n\n{tool.description}\n")
     facts = {
         "permission": tool.required_permission,
-        "effect": tool.effect,
+        "effect": effect_of(tool),
         "limit": tool.timeout_seconds and f"{tool.timeout_seconds:g} s",
         "version": tool.version,
         "cost": tool.cost,
@@ -90,5 +91,5 @@ def _parameters(tool: ToolDefinition) -> Table:
     for parameter in tool.parameters:
         choices = "" if parameter.enum is None else f" One of {json.dumps(parameter.enum, ensure_ascii=False)}."
         required = "yes" if parameter.required else "no"
-        shown.add_row(*map(plain, (parameter.name, parameter.type, required, f"{parameter.description}{choices}")))
+        add_row(shown, parameter.name, parameter.type, required, f"{parameter.description}{choices}")
     return shown

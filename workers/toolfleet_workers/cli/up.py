@@ -6,12 +6,15 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from rich.text import Text
+
 from toolfleet import Caller, ModuleStatus, ToolDefinition, ToolFleet
 from toolfleet_registry.errors import FleetError
 from toolfleet_registry.runfile import FOLDER, RunFile, find_run_file
 from toolfleet_registry.settings import load_settings
 from toolfleet_tasks.queues import lane_of
-from toolfleet_workers.cli.output import note, plain, say, show_table, shown_url, table
+from toolfleet_tasks.signing import Seal
+from toolfleet_workers.cli.output import add_row, note, plain, say, show_table, shown_url, table
 from toolfleet_workers.local import LocalFleet, local_fleet
 from toolfleet_workers.stop_signals import StopRequested
 
@@ -20,6 +23,8 @@ _OWNER = Caller(permission="owner", allowed_modules="*")
 _FAVOURITE = "research.search_docs"
 # What each process of this folder decides for itself.
 _OWN_AFFAIRS = {"lane", "worker_concurrency", "drain_seconds", "loop_stall_seconds", "log_format", "log_level"}
+# What is in no file of ours: whoever may use it has it from the environment, or the `toolfleet.toml`.
+_SECRETS = {"signing_key"}
 
 
 def run_up() -> int:
@@ -28,6 +33,7 @@ def run_up() -> int:
     if running := find_run_file(folder):
         raise FleetError(f"A fleet is running here already (process {running.pid}): use it, or stop it first.")
     settings = load_settings()
+    Seal(settings.signing_key)  # here a missing library is one sentence
     say("Starting a fleet …")
     try:
         with local_fleet(folder / FOLDER, settings=settings, flower_port=_FLOWER_PORT, announce=note) as fleet:
@@ -52,7 +58,7 @@ def _announced(fleet: LocalFleet, folder: Path) -> Generator[None]:
     """Let the other commands find the fleet while it runs."""
     # Git must not see the data; the folder is ours alone.
     (folder / FOLDER / ".gitignore").write_text("*\n")
-    values = fleet.settings.model_dump(mode="json", exclude_defaults=True, exclude=_OWN_AFFAIRS)
+    values = fleet.settings.model_dump(mode="json", exclude_defaults=True, exclude=_OWN_AFFAIRS | _SECRETS)
     path = RunFile(pid=os.getpid(), settings=values, flower_url=fleet.flower_url).write(folder)
     try:
         yield
@@ -73,14 +79,16 @@ async def _introduce(fleet: LocalFleet, folder: Path) -> None:
     _print_modules(fleet, statuses)
     if tools:
         say(f"\nTry it, from another shell in this folder:\n\n  toolfleet tools list\n  {_example(tools)}\n")
+    if fleet.settings.signing_key is None:
+        note("Calls are not signed: who can write to Redis can act for anybody. TOOLFLEET_SIGNING_KEY changes that.")
     say("The fleet is up. Ctrl-C ends it.")
 
 
 def _print_modules(fleet: LocalFleet, statuses: dict[str, ModuleStatus]) -> None:
     shown = table("MODULE", "LANE", "TOOLS", "URL")
     for name, status in statuses.items():
-        tools = str(status.tools) if status.ok else f"[red]{plain(status.error or '')}[/red]"
-        shown.add_row(name, lane_of(name, fleet.settings), tools, shown_url(fleet.settings.module_services[name]))
+        tools = str(status.tools) if status.ok else Text(plain(status.error or ""), style="red")
+        add_row(shown, name, lane_of(name, fleet.settings), tools, shown_url(fleet.settings.module_services[name]))
     show_table(shown)
 
 

@@ -1,0 +1,174 @@
+"""A call whose end nobody can know is kept for a person, who looks at it, runs it anew, or drops it."""
+
+import asyncio
+import json
+import os
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from support.fleet import TestBed
+from support.module_server import ModuleServer, Request, serve
+from support.up import COMMAND
+from support.waiting import wait_until
+from support.worker_process import WorkerProcess
+from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
+from toolfleet_registry.contracts import DeadLetter
+from toolfleet_registry.errors import NoSuchDeadLetter
+from toolfleet_tasks.dead import Kept
+from toolfleet_workers.redis_server import redis_server
+
+PIN = "4711-0815"
+PAY = ToolCall(tool_name="bank.pay", arguments={"to": "bob", "pin": PIN})
+
+
+class Bank:
+    """A module that pays, or, while it `hangs`, keeps whoever asks waiting."""
+
+    def __init__(self) -> None:
+        self.hangs = True
+        self.module = ModuleServer("bank")
+        parameters = [
+            {"name": "to", "type": "string"},
+            {"name": "pin", "type": "string", "sensitive": True},
+        ]
+        self.module.add("pay", self.pay, effect="once", parameters=parameters)
+
+    async def pay(self, request: Request) -> dict[str, Any]:
+        if self.hangs:
+            await asyncio.Event().wait()
+        return {"success": True, "result": f"paid {request['arguments']['to']}"}
+
+
+@pytest.fixture
+def bank() -> Iterator[Bank]:
+    bank = Bank()
+    with serve(bank.module):
+        yield bank
+
+
+@pytest.fixture
+def bed(bank: Bank, tmp_path: Path, fast_mode: None) -> Iterator[TestBed]:
+    """A fleet whose workers are taken for lost after two seconds."""
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    with redis_server(tmp_path / "redis") as url:
+        yield TestBed(url, (bank.module,), logs, {"visibility_timeout": 2})
+
+
+@pytest.fixture
+async def fleet(bed: TestBed) -> AsyncIterator[ToolFleet]:
+    async with ToolFleet(settings=bed.settings) as fleet:
+        yield fleet
+
+
+async def provoke(bed: TestBed, bank: Bank, work: "asyncio.Task[ToolResult]") -> ToolResult:
+    """The worker is killed while the module has the call; another one finds it."""
+    with bed.worker() as killed:
+        await wait_until(lambda: bank.module.running, "the module has the call")
+        killed.process.kill()
+        await wait_until(lambda: not bank.module.running, "its caller has gone")
+    with bed.worker():
+        return await asyncio.wait_for(work, 30)
+
+
+async def dead(bed: TestBed, *words: str, code: int = 0, stdin: str = "") -> str:
+    """What `toolfleet dead …` prints."""
+    settings = bed.settings
+    env = {
+        **os.environ,
+        "TOOLFLEET_REDIS_URL": str(settings.redis_url),
+        "TOOLFLEET_MODULE_SERVICES": json.dumps(settings.module_services),
+    }
+    run = [*COMMAND, "dead", *words]
+    ended = await asyncio.to_thread(
+        subprocess.run, run, env=env, input=stdin, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == code, ended.stderr
+    return str(ended.stdout)
+
+
+def known(letter: Kept) -> DeadLetter:
+    assert isinstance(letter, DeadLetter)
+    return letter
+
+
+async def test_an_unknown_end_is_kept_and_can_be_replayed(
+    bed: TestBed, fleet: ToolFleet, bank: Bank, owner: Caller
+) -> None:
+    """It is listed, shown without its sensitive argument, and with that run once more, as a new call."""
+    result = await provoke(bed, bank, asyncio.create_task(fleet.call(PAY, owner)))
+    assert (result.error_code, result.effect_state) == ("outcome_unknown", "unknown")
+    assert result.audit is not None
+    call_id = result.audit.call_id
+
+    (row,) = (await dead(bed, "list")).splitlines()[1:]
+    assert row.split()[:3] == [call_id, "bank.pay", "ada"]
+    shown = await dead(bed, "show", call_id)
+    assert "attempt 1: never closed" in shown
+    assert "effect: once" in shown
+    assert '"to": "bob"' in shown
+    assert '"pin": "[redacted]"' in shown
+    async with Redis.from_url(bed.redis_url, decode_responses=True) as redis:
+        assert PIN not in json.dumps(await redis.hgetall("toolfleet:dead"))
+
+    bank.hangs = False
+    assert await dead(bed, "replay", call_id, "to=eve", code=1) == ""
+    with bed.worker():
+        again = json.loads(await dead(bed, "replay", call_id, "--args", "-", "--json", stdin=json.dumps({"pin": PIN})))
+    assert (again["success"], again["result"]) == (True, "paid bob")
+    assert again["audit"]["call_id"] != call_id
+    assert [request["arguments"] for request in bank.module.calls("pay")] == [PAY.arguments] * 2
+    assert await fleet.dead_letters() == []
+
+
+async def test_a_replay_with_an_unknown_end_takes_the_letters_place(
+    bed: TestBed, fleet: ToolFleet, bank: Bank, owner: Caller
+) -> None:
+    """There is one letter still, which names the first; and it can be dropped."""
+    first = await provoke(bed, bank, asyncio.create_task(fleet.call(PAY, owner)))
+    assert first.audit is not None
+    replay = fleet.replay(first.audit.call_id, arguments={"pin": PIN})
+    second = await provoke(bed, bank, asyncio.create_task(replay))
+    assert second.error_code == "outcome_unknown"
+    assert second.audit is not None
+
+    (letter,) = await fleet.dead_letters()
+    assert known(letter).replay_of == first.audit.call_id
+    assert letter.call_id == second.audit.call_id
+    assert known(letter).caller == owner
+    with pytest.raises(NoSuchDeadLetter):
+        await fleet.replay(first.audit.call_id, arguments={"pin": PIN})
+    await dead(bed, "drop", letter.call_id)
+    assert await fleet.dead_letters() == []
+    assert len(bank.module.calls("pay")) == 2
+
+
+async def test_what_ended_well_or_surely_did_nothing_is_not_kept(
+    bed: TestBed, fleet: ToolFleet, bank: Bank, owner: Caller
+) -> None:
+    """A success, a refusal and an expired call leave no letter."""
+    bank.hangs = False
+    results = [await fleet.call(PAY, owner, timeout=0.5), await fleet.call(PAY, Caller())]
+    worker: WorkerProcess
+    with bed.worker() as worker:
+        results.append(await fleet.call(PAY, owner))
+
+    assert [result.error_code for result in results] == ["expired", "permission_denied", None], worker.said()
+    assert await fleet.dead_letters() == []
+
+
+def test_a_program_without_an_event_loop_has_them_too(bed: TestBed) -> None:
+    """The same methods on `ToolFleet.sync()`."""
+    with ToolFleet.sync(settings=bed.settings) as fleet:
+        assert fleet.dead_letters(10, 0) == []
+        assert fleet.drop_dead_letters("call-1") == ()
+        assert fleet.drop_all_dead_letters() == 0
+        with pytest.raises(NoSuchDeadLetter):
+            fleet.dead_letter("call-1")
+        with pytest.raises(NoSuchDeadLetter):
+            fleet.replay("call-1", arguments={})
