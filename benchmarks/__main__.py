@@ -44,7 +44,7 @@ def jobs(near: Stage, distant: Stage, lengths: Lengths) -> list[Job]:
         *(Job(f"queues:{count}", OURS.name, partial(measures.queues, count, **here)) for count in lengths.queues),
         *(
             Job(ask.__name__, OURS.name, partial(ask, **here))
-            for ask in (measures.held, measures.mixed, measures.clients)
+            for ask in (measures.held, measures.mixed, measures.crowd, measures.clients)
         ),
     ]
 

@@ -23,6 +23,8 @@ class Lengths:
     """None: all."""
     far: tuple[str, ...] = ("toolfleet", "celery_threads", "dramatiq", "huey", "arq", "raw_batched")
     queues: tuple[int, ...] = (1, 10, 50, 200)
+    crowd: float = 10.0
+    """Of one user's calls, one after the other, beside another's thousands: for a p99 there must be some hundred."""
     held_calls: int = 5000
     threads: tuple[int, ...] = field(default=(6, 200))
     """Of asyncio.to_thread: Python's default on two cores, and as many as calls."""

@@ -16,6 +16,8 @@ _W3: Record = {"tools": [INSTANT], "in_flight": 1, "warm": 20}
 _W4: Record = {"tools": [INSTANT], "in_flight": 200}
 _SLOW_SLOTS = 50
 _SLOW_IN_FLIGHT = 500
+_CROWD_SLOTS = 100  # so that a user may have 200 calls under way
+_CROWD = 10_000
 _SAMPLE_SECONDS = 0.2
 _FOR_EVER = 3600
 
@@ -101,6 +103,20 @@ def mixed(stage: Stage, lengths: Lengths) -> Iterator[Record]:
         trial.begin_window(slow, **order)
         slow.tell(go=True)
         yield {"workload": "mixed_busy", **trial.window(fast, seconds=lengths.latency, **_W3)}
+
+
+def crowd(stage: Stage, lengths: Lengths) -> Iterator[Record]:
+    """One call after the other of one user: while nothing else happens, and while another one has thousands waiting."""
+    settings = {"TOOLFLEET_CALLS_PER_CALLER": "", "TOOLFLEET_WORKER_CONCURRENCY": str(_CROWD_SLOTS)}
+    with running(replace(OURS, settings=settings), stage, lengths.trial) as trial:
+        one, many = trial.start_producer(), trial.start_producer()
+        trial.first_call(one)
+        order: Record = {**_W3, "tools": [WAIT_50_MS], "user": "user-1", "seconds": lengths.crowd}
+        yield {"workload": "crowd_none", **trial.window(one, **order)}
+        flood: Record = {"tools": [WAIT_50_MS], "in_flight": _CROWD, "warm": 0, "seconds": _FOR_EVER}
+        trial.begin_window(many, **flood)
+        many.tell(go=True)
+        yield {"workload": "crowd_all", **trial.window(one, **order)}
 
 
 def clients(stage: Stage, lengths: Lengths) -> Iterator[Record]:

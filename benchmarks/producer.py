@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from benchmarks.clients import AsyncClient, BlockingClient
-from benchmarks.work import check, make_call
+from benchmarks.work import USER, check, make_call
 
 _WARM_PUBLISHES = 50
 _SETTLE_SECONDS = 0.3  # the first call of an asynchronous client is surely published then
@@ -28,6 +28,7 @@ class Tally:
 
     def __init__(self, order: dict[str, Any]) -> None:
         self.tools: list[str] = order["tools"]
+        self.user: str = order.get("user", USER)
         self.in_flight: int = order["in_flight"]
         self._seconds: float = order["seconds"]
         self._most: int = order.get("most") or sys.maxsize
@@ -97,7 +98,7 @@ class AsyncProducer:
     async def _lane(self, tally: Tally) -> None:
         for number in tally.numbers:
             began_at = time.perf_counter()
-            check(await self._client.call(make_call(number, tally.tools)))
+            check(await self._client.call(make_call(number, tally.tools, tally.user)))
             tally.took.append(time.perf_counter() - began_at)
 
     async def _publish(self, order: dict[str, Any]) -> None:

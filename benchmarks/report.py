@@ -106,6 +106,10 @@ def _shapes(results: Results) -> Iterator[tuple[str, str]]:
             slow = "saturated" if number == "busy" else "idle"
             yield f"fast lane while the slow lane is {slow}: p50 ms", _of(results, workload, "p50_ms", 2)
             yield f"fast lane while the slow lane is {slow}: p99 ms", _of(results, workload, "p99_ms", 2)
+        elif name == "crowd":
+            others = "10,000 calls of another user wait" if number == "all" else "nobody else calls"
+            yield f"one user's calls of 50 ms while {others}: p50 ms", _of(results, workload, "p50_ms", 1)
+            yield f"one user's calls of 50 ms while {others}: p99 ms", _of(results, workload, "p99_ms", 1)
         elif name == "held":
             yield (
                 "calls of 10 s in one process: at the same time, as the module saw it",

@@ -47,6 +47,9 @@ class System:
             "TOOLFLEET_REDIS_URL": stage.redis_url,
             "TOOLFLEET_MODULE_SERVICES": json.dumps(services),
             "TOOLFLEET_LOG_LEVEL": "WARNING",
+            # One user makes all calls, and W4 has no worker: what keeps one from taking everything is measured elsewhere.
+            "TOOLFLEET_CALLS_PER_CALLER": "10000000",
+            "TOOLFLEET_BACKLOG_LIMIT": "10000000",
             "PYTHONUNBUFFERED": "1",
             **self.settings,
         }

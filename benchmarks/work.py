@@ -8,6 +8,8 @@ REDIS_URL = os.environ.get("BENCH_REDIS_URL", "")
 MODULE_URL = os.environ.get("BENCH_MODULE_URL", "")
 CONCURRENCY = int(os.environ.get("BENCH_CONCURRENCY", "100"))
 
+USER = "user-42"
+
 INSTANT = "instant.echo"
 """The tool of a module that answers at once."""
 
@@ -21,14 +23,14 @@ class Call:
 
     tool_name: str
     arguments: dict[str, Any]
-    user_id: str = "user-42"
+    user_id: str = USER
 
     def body(self) -> dict[str, Any]:
         """What is posted to the module."""
         return {"tool_name": self.tool_name, "arguments": self.arguments, "user_id": self.user_id}
 
 
-def make_call(number: int, tools: list[str]) -> Call:
+def make_call(number: int, tools: list[str], user_id: str = USER) -> Call:
     """The call of that number; the tools take turns."""
     arguments = {
         "title": f"note {number}",
@@ -37,7 +39,7 @@ def make_call(number: int, tools: list[str]) -> Call:
         "number": number,
         "nested": {"keys": [1, 2, 3]},
     }
-    return Call(tools[number % len(tools)], arguments)
+    return Call(tools[number % len(tools)], arguments, user_id)
 
 
 def path_of(tool_name: str) -> str:

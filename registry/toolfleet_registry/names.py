@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Self
 
 from toolfleet_registry.errors import InvalidToolName
@@ -19,6 +20,7 @@ class ToolName:
     method: str
 
     @classmethod
+    @lru_cache(maxsize=4096)  # several times a call; wrong names, which may be of any length, are not kept
     def parse(cls, name: str) -> Self:
         """Read `module.method`. Raises `InvalidToolName`."""
         module, _, method = name.partition(".")

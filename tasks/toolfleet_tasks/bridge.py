@@ -62,7 +62,7 @@ def bridged(function: Callable[P, Coroutine[Any, Any, T]], *, is_limited: bool =
 def limits() -> AbstractContextManager[Callable[[BaseException], object]]:
     """The part of a body for which the job's limits hold. Yields what raises an exception where that part waits.
 
-    Such an exception must be a `CancelledError`, which passes through task groups and HTTP clients.
+    Such an exception must be a `CancelledError`, which HTTP clients let pass.
     """
     current = getcurrent()
     return _Limits(current.bridge) if isinstance(current, _JobGreenlet) else nullcontext(_ignore)

@@ -69,6 +69,12 @@ class Claims:
         """The attempt is closed, or the call has ended."""
         self._held.pop(claim.token, None)
 
+    def give_back(self, claim: Claim) -> None:
+        """Nothing was made of the claim, if it was granted at all."""
+        names = (claim.token, claim.call.call_id)
+        command = ("EVAL", ledger_scripts.UNCLAIM, 2, claim.keys[0], claim.keys[3], *names)
+        self._line.send(*command).add_done_callback(_seen)
+
     async def aclose(self) -> None:
         """Renew no more, and let go of what is held: whoever gets the calls next need not wait."""
         if self._task is not None:

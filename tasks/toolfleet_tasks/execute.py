@@ -17,6 +17,7 @@ from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
 from toolfleet_registry.contracts import Audit, PublishedCall, ToolResult
 from toolfleet_registry.errors import MessageRefused, NotPublished
+from toolfleet_registry.hints import hint_for
 from toolfleet_registry.outcomes import Attempt, Outcome
 from toolfleet_registry.redis_servers import connection_factory
 from toolfleet_registry.settings import Settings
@@ -111,6 +112,8 @@ class _Execution:
 
     async def run(self) -> str:
         claim, tool_name = self._claim, self._call.tool_name
+        if claim.granted == "go" and self._call.deadline_at <= time.time():  # the claim has waited for Redis
+            return await self._finish(self._settled(endings.expired(tool_name)))
         if claim.granted == "go":
             return await self._follow(await self._attempt(), seconds=time.time() - self._started_at)
         if claim.granted == "open":
@@ -118,9 +121,8 @@ class _Execution:
         if claim.granted == "exhausted" and claim.last is not None:
             return await self._finish(self._settled(claim.last))
         happened = await self._reconcile()
-        # A module that has seen nothing yet may still see it: who has begun the attempt may only be frozen.
-        if happened is not None and happened.outcome is not Outcome.NOT_SENT:
-            return await self._follow(happened, seconds=0)
+        if happened is not None:
+            return await self._as_said(happened)
         lost = endings.outcome_unknown(tool_name, "the worker that ran it was lost.")
         return await self._finish(self._settled(lost))
 
@@ -142,7 +144,7 @@ class _Execution:
         if attempt.outcome is Outcome.UNKNOWN and follows.delay is None:
             happened = await self._reconcile()
             if happened is not None:
-                attempt, follows = happened, self._decide(happened)
+                return await self._as_said(happened, attempt=attempt, seconds=seconds)
         if follows.delay is None:
             return await self._finish(follows.result, attempt=attempt, seconds=seconds)
         return await self._retry(attempt, follows, follows.delay, seconds)
@@ -161,6 +163,19 @@ class _Execution:
     async def _reconcile(self) -> Attempt | None:
         seconds = min(_RECONCILE_SECONDS, self._call.deadline_at - time.time())
         return await self._runner.reconcile(self._call, seconds=seconds) if seconds > 0 else None
+
+    async def _as_said(self, happened: Attempt, *, attempt: Attempt | None = None, seconds: float = 0) -> str:
+        """End the call as its module says. One that has not executed it will refuse this call's id from now on.
+
+        So its word counts for all attempts, also for a request that is still on its way; and no further one is made.
+        """
+        result = happened.result
+        if happened.outcome is Outcome.NOT_SENT:
+            result = result.model_copy(update={"effect_state": "none", "retryable": True})
+            result = result.model_copy(update={"hint": hint_for(result)})
+        else:
+            result = settled(happened, self._call.effect, "none")
+        return await self._finish(result, attempt=attempt, seconds=seconds)
 
     async def _retry(self, attempt: Attempt, follows: Next, delay: float, seconds: float) -> str:
         """Close the attempt, then publish the call again. Where that surely fails, the call ends as the attempt has."""

@@ -4,6 +4,7 @@ If it cannot be reached, nothing is run: `claim` waits, and so does `finish` wit
 `ledger_scripts.py`, the leases in `claims.py`.
 """
 
+import asyncio
 import itertools
 import time
 import uuid
@@ -75,7 +76,11 @@ class Ledger:
         claim = Claim(call, self._keys_of(call), f"{self._name}-{next(self._turns)}")
         bound = self._settings.module_concurrency.get(_module(call), 0)
         args = (call.effect or "", self._ttl_of(call), bound, MAX_ATTEMPTS)
-        answer = await self._run(_CLAIM, claim.keys, claim.token, call.call_id, self.claims.lease_ms, *args)
+        try:
+            answer = await self._run(_CLAIM, claim.keys, claim.token, call.call_id, self.claims.lease_ms, *args)
+        except asyncio.CancelledError:  # it may be granted just now
+            self.claims.give_back(claim)
+            raise
         kind = answer[0].decode()
         if kind in {"done", "busy", "full"}:
             return _refused(kind, answer[1:])

@@ -109,6 +109,15 @@ return lost
 its token and call id. Returns the tokens that hold no longer.
 """
 
+UNCLAIM = """
+if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return 0 end
+if redis.call('HGET', KEYS[1], 'as') == 'go' then redis.call('HINCRBY', KEYS[1], 'begun', -1) end
+redis.call('HDEL', KEYS[1], 'token', 'lease', 'as')
+if KEYS[2] ~= KEYS[1] then redis.call('ZREM', KEYS[2], ARGV[2]) end
+return 1
+"""
+"""Give a claim back of which nothing was made: nothing was sent. KEYS: record, its module's running calls. ARGV: token, call id."""
+
 LET_GO = """
 if redis.call('HGET', KEYS[1], 'token') == ARGV[1] then redis.call('HSET', KEYS[1], 'lease', 0) end
 return 1

@@ -109,7 +109,7 @@ async def settled(fleet: ToolFleet, redis: Redis) -> None:
     """Wait until late results have come and subscriptions have gone."""
     session = fleet._sessions.here()
     assert session is not None
-    await wait_until(lambda: not session._revocations and len(session._background) == 1, "revocations are sent")
+    await wait_until(lambda: not session._last_words and len(session._background) == 1, "revocations are sent")
     left: list[object] = [1]
     async with asyncio.timeout(60):
         while any(left):

@@ -16,7 +16,10 @@ Tool = Callable[[Request], Awaitable[web.StreamResponse | dict[str, Any]]]
 
 @dataclass
 class ModuleServer:
-    """`requests` has every body that came, `headers` theirs; `interrupted` those whose caller hung up."""
+    """`requests` has every body that came, `headers` theirs; `interrupted` those whose caller hung up.
+
+    `memory`, if it is set, answers `POST /reconcile`: the fields beside the call id, by what the module was asked.
+    """
 
     name: str
     definitions: list[dict[str, Any]] = field(default_factory=list)
@@ -24,6 +27,7 @@ class ModuleServer:
     requests: list[Request] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     interrupted: list[Request] = field(default_factory=list)
+    memory: Callable[[Request], dict[str, Any]] | None = None
     looks: int = 0
     running: int = 0
     most_running: int = 0
@@ -49,6 +53,12 @@ class ModuleServer:
     async def manifest(self, _: web.Request) -> web.Response:
         self.looks += 1
         return web.json_response({"module_name": self.name, "description": "", "tools": self.definitions})
+
+    async def reconcile(self, request: web.Request) -> web.Response:
+        if self.memory is None:
+            raise web.HTTPNotFound
+        question = await request.json()
+        return web.json_response({**question, **self.memory(question)})
 
     async def execute(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
@@ -88,6 +98,7 @@ async def _start(module: ModuleServer) -> web.AppRunner:
     app = web.Application(client_max_size=2**26)
     app.router.add_get("/manifest", module.manifest)
     app.router.add_post("/execute", module.execute)
+    app.router.add_post("/reconcile", module.reconcile)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
