@@ -6,7 +6,7 @@ What modules send is read leniently (they are deployed at other times than we ar
 
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 Effect = Literal["read", "idempotent", "once"]
 """What repeating a call would do: nothing, nothing more, or the thing once more. Absent: nobody said."""
@@ -42,7 +42,7 @@ ErrorCode = Literal[
 class Message(BaseModel):
     """A message of our own: frozen, and an unknown field is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class ModuleMessage(BaseModel):
@@ -126,6 +126,11 @@ class Caller(Message):
     user_id: str | None = None
     permission: str = "guest"
     allowed_modules: frozenset[str] | Literal["*"] | None = None
+
+    @field_validator("allowed_modules", mode="before")
+    @classmethod
+    def _take_a_star_for_all(cls, value: Any) -> Any:
+        return "*" if isinstance(value, list | set | frozenset | tuple) and "*" in value else value
 
 
 class Conversation(Message):

@@ -12,7 +12,7 @@ def hint_for(result: ToolResult) -> str | None:
     """One sentence for a failed result, `None` for a success. A hint that a result has already is for the caller to keep."""
     if result.success:
         return None
-    if result.retryable:
+    if result.retryable and result.error_code != "cancelled":  # that one nobody wants any more
         return _for_repeatable(result)
     if result.effect_state == "none":
         return _BY_CODE.get(result.error_code, _REFUSED) if result.error_code else _REFUSED

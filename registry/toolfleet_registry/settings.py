@@ -32,6 +32,7 @@ LONGEST_RETRY_DELAY = 30  # seconds: the longest Retry-After that is honoured
 SCHEDULING_MARGIN = 10  # seconds beyond the longest call, before its message may be taken for lost
 _FAST_LEASE_SECONDS = 60  # a killed worker's calls come back within about a minute
 _STOCK_LEASE_SECONDS = 7200
+_SIGNS_IN_A_KEY = 8  # different ones: blanks and a repeated letter are no secret
 _SHORTEST_LEASE_SECONDS = 2  # below, a worker that is briefly busy renews too late
 
 Names = Annotated[frozenset[str], NoDecode]
@@ -171,6 +172,13 @@ class Settings(BaseSettings):
     @classmethod
     def _check_broker_url(cls, url: str | None) -> str | None:
         return None if url is None else check_broker_url(url)
+
+    @field_validator("signing_key")
+    @classmethod
+    def _check_signing_key(cls, key: str | None) -> str | None:
+        if key is not None and len(set(key)) < _SIGNS_IN_A_KEY:
+            raise ValueError("must be random: `openssl rand -base64 32` makes one")
+        return key
 
     @field_validator("key_prefix")
     @classmethod

@@ -59,13 +59,17 @@ def bridged(function: Callable[P, Coroutine[Any, Any, T]], *, is_limited: bool =
     return body
 
 
-def limits() -> AbstractContextManager[Callable[[BaseException], object]]:
-    """The part of a body for which the job's limits hold. Yields what raises an exception where that part waits.
+def limits(
+    soft: float | None = None, hard: float | None = None
+) -> AbstractContextManager[Callable[[BaseException], object]]:
+    """The part of a body for which limits hold: these, in seconds, or the job's own.
+
+    Yields what raises an exception where that part waits.
 
     Such an exception must be a `CancelledError`, which HTTP clients let pass.
     """
     current = getcurrent()
-    return _Limits(current.bridge) if isinstance(current, _JobGreenlet) else nullcontext(_ignore)
+    return _Limits(current.bridge, soft, hard) if isinstance(current, _JobGreenlet) else nullcontext(_ignore)
 
 
 def in_bridge() -> bool:
@@ -103,7 +107,7 @@ class Bridge(Generic[T]):
         self._task: asyncio.Task[Any] | None = None
         self._interrupt: BaseException | None = None
         self._bodies = 0
-        self.on_limits: Callable[[], object] = _ignore  # called when the limits begin to hold
+        self.on_limits: Callable[[float | None, float | None], object] = _ignore  # called when limits begin to hold
 
     @property
     def is_in_body(self) -> bool:
@@ -158,7 +162,7 @@ class Bridge(Generic[T]):
             body.close()
             raise JobKilled
         try:
-            with _Limits(self) if is_limited else nullcontext():
+            with _Limits(self, None, None) if is_limited else nullcontext():
                 return await_(body)
         except SoftLimitCancelled as exc:
             # Celery must not see a cancellation, but the traceback still says where the body waited.
@@ -188,14 +192,14 @@ class Bridge(Generic[T]):
 class _Limits:
     """The limits of a job hold inside."""
 
-    __slots__ = ("_bridge",)
+    __slots__ = ("_bridge", "_hard", "_soft")
 
-    def __init__(self, bridge: Bridge[Any]) -> None:
-        self._bridge = bridge
+    def __init__(self, bridge: Bridge[Any], soft: float | None, hard: float | None) -> None:
+        self._bridge, self._soft, self._hard = bridge, soft, hard
 
     def __enter__(self) -> Callable[[BaseException], object]:
         self._bridge._bodies += 1  # noqa: SLF001 - a part of it
-        self._bridge.on_limits()
+        self._bridge.on_limits(self._soft, self._hard)
         return self._bridge.interrupt
 
     def __exit__(self, *exc_info: object) -> None:

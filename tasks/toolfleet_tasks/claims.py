@@ -28,7 +28,7 @@ class Claim:
 
     `attempts` counts those begun, this one included; `so_far` is what earlier ones may have done, `last` what the last
     ended one came to, `log` how each ended. `rest_seconds`: until its module's open breaker lets one through. `keys`:
-    those of its scripts. `on_lost` is called when others have the call.
+    those of its scripts. `ttl_seconds`: how long its record lives. `on_lost` is called when others have the call.
     """
 
     call: PublishedCall
@@ -41,6 +41,21 @@ class Claim:
     log: str = ""
     rest_seconds: float = 0
     on_lost: Callable[[], object] = field(default=lambda: None)
+    ttl_seconds: int = 0
+
+    @property
+    def parts(self) -> tuple[str | int, ...]:
+        """What writes its record anew, where Redis has lost it."""
+        call = self.call
+        return (
+            self.token,
+            call.call_id,
+            self.granted,
+            self.attempts,
+            call.effect or "",
+            self.so_far,
+            self.ttl_seconds,
+        )
 
 
 class Claims:
@@ -72,8 +87,8 @@ class Claims:
     def give_back(self, claim: Claim) -> None:
         """Nothing was made of the claim, if it was granted at all."""
         names = (claim.token, claim.call.call_id)
-        command = ("EVAL", ledger_scripts.UNCLAIM, 2, claim.keys[0], claim.keys[3], *names)
-        self._line.send(*command).add_done_callback(_seen)
+        keys = (claim.keys[0], claim.keys[3], claim.keys[4])
+        self._line.send("EVAL", ledger_scripts.UNCLAIM, len(keys), *keys, *names).add_done_callback(_seen)
 
     async def aclose(self) -> None:
         """Renew no more, and let go of what is held: whoever gets the calls next need not wait."""
@@ -91,7 +106,10 @@ class Claims:
     async def _keep(self) -> None:
         while True:
             await asyncio.sleep(self.lease_ms / 1000 / _RENEWALS)
-            self._renew()
+            try:
+                self._renew()
+            except Exception:  # a defect of ours: without this loop every lease would run out
+                log.exception("claims_not_renewed")
 
     def _renew(self) -> None:
         held = list(self._held.values())
@@ -100,8 +118,8 @@ class Claims:
 
     def _send_renewal(self, claims: Sequence[Claim]) -> None:
         keys = [claim.keys[0] for claim in claims] + [claim.keys[3] for claim in claims]
-        names = [part for claim in claims for part in (claim.token, claim.call.call_id)]
-        reply = self._line.send("EVAL", ledger_scripts.RENEW, len(keys), *keys, self.lease_ms, *names)
+        parts = [part for claim in claims for part in claim.parts]
+        reply = self._line.send("EVAL", ledger_scripts.RENEW, len(keys), *keys, self.lease_ms, *parts)
         reply.add_done_callback(self._on_renewed)
 
     def _on_renewed(self, reply: "asyncio.Future[list[bytes]]") -> None:

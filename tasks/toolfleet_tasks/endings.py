@@ -73,23 +73,37 @@ def outcome_unknown(tool_name: str, reason: str) -> ToolResult:
     return ToolResult.failed(tool_name, "outcome_unknown", text, effect_state="unknown")
 
 
+def worker_failed(tool_name: str, kind: str) -> ToolResult:
+    """A worker gave a call up before it began it, or after attempts that did nothing."""
+    text = f"Tool execution error: the worker failed ({kind}). {_AGAIN}"
+    return ToolResult.failed(tool_name, "internal", text, effect_state="none", retryable=True)
+
+
 def not_published(tool_name: str, reason: str) -> ToolResult:
     """The call never got into its queue."""
     text = f"Tool execution error: the queue cannot be reached ({reason}). {_AGAIN}"
     return ToolResult.failed(tool_name, "internal", text, effect_state="none", retryable=True)
 
 
-def module_away(tool_name: str, seconds: float) -> ToolResult:
-    """The module's breaker is open: it failed too often, and is left alone for so many seconds."""
-    text = f"Tool execution error: the module cannot be reached: it has failed too often, and is left alone. {_AGAIN}"
-    result = ToolResult.failed(tool_name, "module_unreachable", text, effect_state="none", retryable=True)
+def module_away(tool_name: str, seconds: float, *, so_far: EffectState = "none") -> ToolResult:
+    """The module's breaker is open: it failed too often, and is left alone for so many seconds.
+
+    `so_far` is what the call's attempts may have done before.
+    """
+    words = _AGAIN if so_far == "none" else _CHECK
+    text = f"Tool execution error: the module has failed too often, and is left alone for now. {words}"
+    is_none = so_far == "none"
+    result = ToolResult.failed(tool_name, "module_unreachable", text, effect_state=so_far, retryable=is_none)
     return result.model_copy(update={"retry_after_seconds": max(round(seconds, 1), 0.1)})
 
 
 def message_refused(tool_name: str, reason: str) -> ToolResult:
     """What lay in the queue is not what a holder of the signing key sent."""
     text = f"Tool execution error: the worker refused the message: {reason}"
-    return ToolResult.failed(tool_name, "permission_denied", text, effect_state="none")
+    hint = (
+        "Nothing was executed: the fleet's signing keys do not agree, so go on without this tool, or tell the person."
+    )
+    return ToolResult.refused(tool_name, "permission_denied", text, hint=hint)
 
 
 def result_refused(result: ToolResult, reason: str) -> ToolResult:

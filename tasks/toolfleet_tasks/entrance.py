@@ -15,6 +15,7 @@ from typing import Any, Literal
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import PublishedCall, ToolResult
+from toolfleet_registry.errors import NotPublished, PublishUnconfirmed
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import endings, entrance_scripts
 from toolfleet_tasks.line import Line, LineLost, Part
@@ -25,7 +26,7 @@ from toolfleet_tasks.script import Script
 _BOUND_SECONDS = 5.0  # a lane's slots are looked up so often: workers note them no more often
 _KEEP_SECONDS = 300.0  # far less than a share's key lives
 _MOST_SHARES = 10_000  # of which it is remembered when they were kept
-_MARGIN_SECONDS = 60  # a key outlives its call's deadline: clocks differ
+_MARGIN_SECONDS = 30  # a key outlives its call's deadline: clocks differ. The call's record must outlive its key
 _BUSY_SECONDS = 1.0  # until a repeat makes sense: a queue or a share moves within about that time
 
 
@@ -67,16 +68,20 @@ class Entrance:
         """
         now = time.time()
         share, keep_ms = self._share_of(call, now)
-        names = (*self._names_of(queue), share, self._slots[call.lane])
+        names = (*self._names_of(queue), share, self._slots[call.lane], self._keys.call(call.call_id))
         rest = (call.call_id, call.deadline_at, message, limit, self._bound_of(call.lane, now), keep_ms)
-        if call.idempotency_key is None:
-            return (5, *names, *rest)
+        if not call.idempotency_key:
+            return (6, *names, *rest)
         intent = self._keys.intent(call.user_id, call.idempotency_key)
         kept = max(self._settings.result_ttl_seconds, math.ceil(call.deadline_at - now) + _MARGIN_SECONDS)
-        return (6, *names, intent, *rest, kept, digest_of(call))
+        return (7, *names, intent, *rest, kept, digest_of(call))
 
     def answered(self, call: PublishedCall, reply: Any) -> Refusal | None:
-        """What `ADMIT` says of the call, unless it was let in."""
+        """What `ADMIT` says of the call, unless it was let in. Raises `NotPublished`, or `PublishUnconfirmed` if it has ended."""
+        if isinstance(reply, list) and reply[0] == b"failed":
+            raise NotPublished(reply[1].decode(errors="replace"))
+        if isinstance(reply, list) and reply[0] == b"ended":
+            raise PublishUnconfirmed("it has ended already")
         refusal = refusal_in(reply)
         if reply and refusal is None:
             self._bounds[call.lane] = (reply, time.time())
@@ -85,14 +90,14 @@ class Entrance:
     async def ask(self, line: Line, call: PublishedCall, queue: str, *, limit: int = 0) -> Refusal | None:
         """Let the call in, to be published by somebody else, or say why not. Asks until Redis has answered.
 
-        Raises `ResponseError` where it refuses, and `LineClosed`.
+        Raises what `answered` does, `ResponseError` where Redis refuses it, and `LineClosed`.
         """
         return self.answered(call, await _run(line, entrance_scripts.ADMIT, self.question(call, queue, limit=limit)))
 
     async def retract(self, line: Line, call: PublishedCall) -> None:
         """The call was let in, and is surely in no queue. Without Redis it counts until its deadline; raises nothing."""
         keys = [self._keys.share(call.lane, call.user_id)]
-        if call.idempotency_key is not None:
+        if call.idempotency_key:
             keys.append(self._keys.intent(call.user_id, call.idempotency_key))
         with contextlib.suppress(LineLost, ResponseError):
             await _run(line, entrance_scripts.RETRACT, (len(keys), *keys, call.call_id))

@@ -6,56 +6,92 @@ Times are the server's, but for a call's deadline, which is the clock's of the a
 from toolfleet_tasks.overload_scripts import BREAKER, SHARE, SLOTS, SLOTS_COUNT_SECONDS
 from toolfleet_tasks.script import Script
 
+_FORSAKEN_SECONDS = 5  # after the deadline of a key's call: clocks differ
+
 ADMIT = Script(
     BREAKER
     + SHARE
     + SLOTS
-    + """
+    + f"""
 local id, message, limit, bound, found_bound = ARGV[1], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), 0
 local digest = ARGV[8]
-local intent = digest and redis.call('GET', KEYS[6])
-if intent then
-  local holder, same = string.match(intent, '^(%S+) (%S+)')
-  if holder ~= id then return {same == digest and 'joined' or 'conflict', holder or ''} end
+
+-- Another server than the one that answers now may have had a record that this one has not.
+local function run_id()
+  local info = redis.pcall('INFO', 'server')
+  return type(info) == 'string' and string.match(info, 'run_id:(%w+)') or '-'
 end
-if redis.call('EXISTS', KEYS[3]) == 1 then
-  local clock = redis.call('TIME')
-  local rest = breaker_rest(KEYS[3], clock[1] * 1000 + clock[2] / 1000)
-  if rest > 0 then return {'open', rest} end
+
+-- Whoever was let in with the key died before the call was published, or no worker has had it, and none will begin it.
+local function is_forsaken(holder, deadline, server)
+  if not tonumber(deadline) or redis.call('TIME')[1] - {_FORSAKEN_SECONDS} <= tonumber(deadline) then return false end
+  local record = string.sub(KEYS[6], 1, -#id - 1) .. holder
+  return server ~= '-' and server == run_id() and redis.call('EXISTS', record) == 0
 end
-if bound <= 0 then
-  found_bound = 2 * slots_sum(KEYS[5], redis.call('TIME')[1] - """
-    + str(SLOTS_COUNT_SECONDS)
-    + """)
-  if found_bound == 0 then found_bound = -bound end
-  bound = found_bound
+
+-- Reads only.
+local function judged()
+  if redis.call('EXISTS', KEYS[6]) == 1 then return {{'ended', id}} end
+  local intent = digest and redis.call('GET', KEYS[7])
+  if intent then
+    local holder, same, deadline, server = string.match(intent, '^(%S+) (%S+) ?(%S*) ?(%S*)')
+    if holder ~= id and not is_forsaken(holder, deadline, server) then
+      return {{same == digest and 'joined' or 'conflict', holder or ''}}
+    end
+  end
+  if redis.call('EXISTS', KEYS[3]) == 1 then
+    local clock = redis.call('TIME')
+    local rest = breaker_rest(KEYS[3], clock[1] * 1000 + clock[2] / 1000)
+    if rest > 0 then return {{'open', rest}} end
+  end
+  if bound <= 0 then
+    found_bound = 2 * slots_sum(KEYS[5], redis.call('TIME')[1] - {SLOTS_COUNT_SECONDS})
+    if found_bound == 0 then found_bound = -bound end
+    bound = found_bound
+  end
+  local length = limit > 0 and redis.call('LLEN', KEYS[1]) or 0
+  if limit > 0 and length >= limit then return {{'backlog', length}} end
 end
--- The push first, for it fails before anything else is written, if it fails; and it says how many there are.
-local length = message ~= '' and redis.call('LPUSH', KEYS[1], message) or redis.call('LLEN', KEYS[1]) + 1
-local refusal
-if limit > 0 and length > limit then
-  refusal = {'backlog', length - 1}
-elseif share_take(KEYS[4], id, ARGV[2], bound, tonumber(ARGV[6])) == 0 then
-  refusal = {'share', bound}
+
+-- The message comes last: what fails before it can be taken back, and after it nothing can fail.
+local function let_in()
+  if share_take(KEYS[4], id, ARGV[2], bound, tonumber(ARGV[6])) == 0 then return {{'share', bound}} end
+  if digest then
+    redis.call('SET', KEYS[7], id .. ' ' .. digest .. ' ' .. ARGV[2] .. ' ' .. run_id(), 'EX', ARGV[7])
+  end
+  if message ~= '' then
+    if redis.call('EXISTS', KEYS[2]) == 0 then redis.call('LPUSH', KEYS[2], '1') end
+    redis.call('LPUSH', KEYS[1], message)
+  end
+  return found_bound
 end
-if refusal then
-  if message ~= '' then redis.call('LPOP', KEYS[1]) end
-  return refusal
+
+local is_done, answer = pcall(judged)
+if is_done and not answer then
+  is_done, answer = pcall(let_in)
+  if not is_done then
+    redis.pcall('ZREM', KEYS[4], id)
+    if digest then redis.pcall('DEL', KEYS[7]) end
+  end
 end
-if message ~= '' and redis.call('EXISTS', KEYS[2]) == 0 then redis.call('LPUSH', KEYS[2], '1') end
-if digest then redis.call('SET', KEYS[6], id .. ' ' .. digest, 'EX', ARGV[7]) end
-return found_bound
+if is_done then return answer end
+local reason = type(answer) == 'table' and answer.err or tostring(answer)
+return {{'failed', (string.gsub(reason, '^@user_script: ?%d+: %-?', ''))}}
 """
 )
 """Let a call in, and put its message into its queue. May be sent again, with the same id, if it has no message.
 
-KEYS: queue, bell, its module's breaker, its caller's share, its lane's slots, and the idempotency key if it has one. ARGV: call
-id, its deadline (s), message ('' if it is published otherwise), how many messages may wait in the queue (0: that is judged
-elsewhere), the caller's share (negative: twice the lane's slots, and so many where none are known), for how many ms its key must
-live (0: as it is), with an idempotency key also the seconds that it is kept, and the digest of what the call would do.
+KEYS: queue, bell, its module's breaker, its caller's share, its lane's slots, its record in the ledger, and the idempotency key if
+it has one. ARGV: call id, its deadline (s), message ('' if it is published otherwise), how many messages may wait in the queue (0:
+that is judged elsewhere), the caller's share (negative: twice the lane's slots, and so many where none are known), for how many ms
+its key must live (0: as it is), with an idempotency key also the seconds that it is kept, and the digest of what the call would do.
+
+The key's value is `<call id> <digest> <deadline> <the server's run id>`. It stands for that call until it expires, or its call ends
+with nothing done, or the deadline has passed and no worker has ever begun the call.
 
 Returns the caller's share if it was looked up, else 0; or what stands against the call: ['joined' or 'conflict', the call id that
-the key stands for], ['open', ms until the breaker lets one through], ['backlog', how many wait], ['share', how many it may have].
+the key stands for], ['open', ms until the breaker lets one through], ['backlog', how many wait], ['share', how many it may have],
+['ended', its id] if it has a record already: this comes late, or ['failed', why]. Then nothing was written, or it was taken back.
 """
 
 RETRACT = Script(

@@ -20,15 +20,16 @@ from toolfleet_registry.errors import MessageRefused, NotPublished
 from toolfleet_registry.hints import hint_for
 from toolfleet_registry.outcomes import Attempt, Outcome
 from toolfleet_registry.redis_servers import connection_factory
-from toolfleet_registry.settings import Settings
+from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
 from toolfleet_tasks import endings, lines, results
 from toolfleet_tasks.bridge import bridged, limits
 from toolfleet_tasks.claims import Claim
 from toolfleet_tasks.envelope import TASK
 from toolfleet_tasks.ledger import Ledger, NotClaimed, ResultRefused
-from toolfleet_tasks.line import Line
+from toolfleet_tasks.line import Line, LineClosed, LineLost
 from toolfleet_tasks.lines import Lines
 from toolfleet_tasks.ports import Runner
+from toolfleet_tasks.queues import SOFT_LIMIT_MARGIN
 from toolfleet_tasks.retry import MAX_ATTEMPTS, Next, decide, settled
 from toolfleet_tasks.second_attempt import publish_again
 
@@ -58,7 +59,7 @@ async def _run(task: Task, message: str, ledger: Ledger) -> str:
     except MessageRefused as exc:
         return await _refuse(task, ledger, str(exc))
     if call.deadline_at <= time.time():
-        return _stored(task, await ledger.end(call, endings.at_deadline(call), trust_absence=True))
+        return _stored(task, await _end_at_deadline(task, ledger, call))
     claim = await ledger.claim(call)
     if isinstance(claim, NotClaimed):
         return await _not_ours(task, call, claim)
@@ -74,6 +75,19 @@ async def _refuse(task: Task, ledger: Ledger, reason: str) -> str:
     if ended is None:
         raise Ignore
     return _stored(task, ended)
+
+
+async def _end_at_deadline(task: Task, ledger: Ledger, call: PublishedCall) -> str:
+    """End a call that has come too late. One that was delivered before may have had a record, which Redis has lost."""
+    trust = not (task.request.delivery_info or {}).get("redelivered")
+    while True:
+        try:
+            return await ledger.end(call, endings.at_deadline(call), trust_absence=trust)
+        except LineLost as exc:
+            trust = False
+            if isinstance(exc, LineClosed):
+                raise
+            await ledger.connected()
 
 
 async def _not_ours(task: Task, call: PublishedCall, answer: NotClaimed) -> str:
@@ -113,11 +127,13 @@ class _Execution:
     async def run(self) -> str:
         claim, tool_name = self._claim, self._call.tool_name
         if claim.granted == "go" and self._call.deadline_at <= time.time():  # the claim has waited for Redis
-            return await self._finish(self._settled(endings.expired(tool_name)))
+            late = endings.at_deadline(self._call)
+            return await self._finish(self._settled(late.unbegun if claim.so_far == "none" else late.unknown))
         if claim.granted == "go":
             return await self._follow(await self._attempt(), seconds=time.time() - self._started_at)
         if claim.granted == "open":
-            return await self._finish(self._settled(endings.module_away(tool_name, claim.rest_seconds)))
+            away = endings.module_away(tool_name, claim.rest_seconds, so_far=claim.so_far)
+            return await self._finish(self._settled(away))
         if claim.granted == "exhausted" and claim.last is not None:
             return await self._finish(self._settled(claim.last))
         happened = await self._reconcile()
@@ -130,7 +146,10 @@ class _Execution:
         """One attempt within the limit and the time left. The one place that words a limit."""
         seconds = min(self._call.limit_seconds, self._call.deadline_at - time.time())
         try:
-            with limits() as interrupt:
+            # The nets around the request, by the limit that was signed: the message's headers were not.
+            with limits(
+                self._call.limit_seconds + SOFT_LIMIT_MARGIN, self._call.limit_seconds + HARD_LIMIT_MARGIN
+            ) as interrupt:
                 self._claim.on_lost = lambda: interrupt(_Superseded())
                 return await self._runner.run(self._call, seconds=seconds)
         except _Superseded:
@@ -141,7 +160,7 @@ class _Execution:
     async def _follow(self, attempt: Attempt, *, seconds: float) -> str:
         """What the table says: the retry, or the end. Where that would be unknown, the module is asked before."""
         follows = self._decide(attempt)
-        if attempt.outcome is Outcome.UNKNOWN and follows.delay is None:
+        if follows.delay is None and follows.result.effect_state == "unknown" and attempt.outcome is not Outcome.FAILED:
             happened = await self._reconcile()
             if happened is not None:
                 return await self._as_said(happened, attempt=attempt, seconds=seconds)

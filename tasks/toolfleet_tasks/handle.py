@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from redis.exceptions import ResponseError
 
@@ -14,8 +14,11 @@ from toolfleet_tasks import endings
 from toolfleet_tasks.endings import Ending
 from toolfleet_tasks.inbox import Inbox, Meta
 from toolfleet_tasks.ledger import Ledger
+from toolfleet_tasks.line import LineClosed, LineLost
 from toolfleet_tasks.results import ending_of, read_stored, result_of
 from toolfleet_tasks.shelf import PEEK_SECONDS
+
+S = TypeVar("S")
 
 Status = Literal["queued", "running", "retrying", "done", "unknown"]
 """Where a call is. `unknown`: Redis does not answer now."""
@@ -93,7 +96,7 @@ class Follow:
     def unpublished(self) -> None:
         """The call is surely not in its queue: there is nothing to follow."""
         self._stop_timer()
-        self._inbox.forget(self.call_id)
+        self._inbox.forget(self._expected)
 
     def unconfirmed(self, deadline_at: float) -> None:
         """The broker did not say whether it has the call. If no worker has begun it, it ends, and never will be."""
@@ -114,14 +117,14 @@ class Follow:
 
     def refuse(self, result: ToolResult) -> None:
         """The call is not in its queue, or perhaps not: it ends so, unless its result is there already."""
-        self._inbox.forget(self.call_id)
+        self._inbox.forget(self._expected)
         self._end(result)
 
     def give_up(self) -> None:
         """The caller has gone: take the call back."""
         if not self.ending.done() or self.ending.cancelled():
             self._stop_timer()
-            self._inbox.forget(self.call_id)
+            self._inbox.forget(self._expected)
             self.ending.cancel()
             if not self._is_guest:
                 self._take_back()
@@ -159,18 +162,19 @@ class Follow:
 
     def _take_back(self) -> asyncio.Task[None]:
         """The flag in the ledger holds for workers that are not up yet; the order to those that are makes it faster."""
-        self._spawn(self._end_as(endings.taken_back(self._call), seconds=_WITHDRAW_SECONDS))
-        return self._spawn(self._revoke(self.call_id))
+        self._spawn(self._revoke(self.call_id))
+        seconds = min(_WITHDRAW_SECONDS, max(self._call.deadline_at - time.time(), PEEK_SECONDS))
+        return self._spawn(self._end_as(endings.taken_back(self._call), seconds=seconds))
 
     async def _withdraw(self) -> None:
         nothing = endings.not_published(self.tool_name, "it did not confirm the call")
+        if time.time() >= self._call.deadline_at:
+            nothing = endings.expired(self.tool_name)
         unknown = endings.outcome_unknown(self.tool_name, "the queue did not confirm the call.")
         stored: str | None = ""
         with contextlib.suppress(OSError, ResponseError):
             async with asyncio.timeout(_WITHDRAW_SECONDS):
-                trust = self._inbox.trusts(self._expected)
-                ending = Ending(nothing, nothing, unknown)
-                stored = await self._ledger.withdraw(self._call, ending, trust_absence=trust)
+                stored = await self._in_ledger(self._ledger.withdraw, Ending(nothing, nothing, unknown))
         if stored is None:  # it runs: its end will come
             return
         self._spawn(self._revoke(self.call_id))
@@ -178,15 +182,27 @@ class Follow:
 
     async def _end_as(self, ending: Ending, *, seconds: float = PEEK_SECONDS) -> None:
         """End the call in the ledger, and here with what stands there then; where it does not answer, with what we know."""
-        trust = self._inbox.trusts(self._expected)
         try:
             async with asyncio.timeout(seconds):
-                stored = await self._ledger.end(self._call, ending, trust_absence=trust)
+                stored = await self._in_ledger(self._ledger.end, ending)
             result = read_stored(stored, self.tool_name) if stored else ending.unknown
         except (OSError, ResponseError):
             result = ending.unknown
-        self._inbox.forget(self.call_id)
+        self._inbox.forget(self._expected)
         self._end(result)
+
+    async def _in_ledger(self, end: Callable[..., Coroutine[Any, Any, S]], ending: Ending) -> S:
+        """Send an end until it is answered; each connection may lead to a Redis that has lost the record."""
+        while True:
+            await self._inbox.recognised()
+            try:
+                # Whether there was a record before, a guest cannot know: it came later.
+                trust = not self._is_guest and self._inbox.trusts(self._expected)
+                return await end(self._call, ending, trust_absence=trust)
+            except LineClosed:
+                raise
+            except LineLost:
+                continue
 
 
 def audited(call_id: str, result: ToolResult) -> ToolResult:

@@ -46,12 +46,20 @@ class Waiter(Protocol):
         ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Expected:
-    """A call that is waited for, `since` when by the loop's clock."""
+    """One who waits for a call's end, `since` when by the loop's clock."""
 
+    channel: bytes
     waiter: Waiter
     since: float
+
+
+@dataclass(slots=True)
+class _Ear:
+    """A channel that is listened to, and who waits for it: who published the call, and who joined it."""
+
+    waiting: list[Expected]
     is_heard: bool = False
     listening: asyncio.Future[None] | None = None
 
@@ -70,9 +78,10 @@ class Inbox:
         self._loop = asyncio.get_running_loop()
         self._result_key = keys.result("").encode()
         self._news = {channel.encode(): tell for channel, tell in news.items()}
-        self._expected: dict[bytes, Expected] = {}  # by channel
+        self._expected: dict[bytes, _Ear] = {}  # by channel
         self._leaving: list[bytes] = []
         self._is_new = asyncio.Event()  # the connection
+        self._is_known = asyncio.Event()  # which server is at its other end
         self._run_id: bytes | None = None
         self._other_server_at = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -91,46 +100,69 @@ class Inbox:
         if self._listen_again in self._line.on_connect:
             self._line.on_connect.remove(self._listen_again)
         expected, self._expected = self._expected, {}
-        for call in expected.values():
-            if call.listening is not None and not call.listening.done():
-                call.listening.set_exception(NotPublished("the fleet was left"))
-                call.listening.exception()  # seen: there may be nobody who waits
-            call.waiter.left()
+        for ear in expected.values():
+            if ear.listening is not None and not ear.listening.done():
+                ear.listening.set_exception(NotPublished("the fleet was left"))
+                ear.listening.exception()  # seen: there may be nobody who waits
+            for one in ear.waiting:
+                one.waiter.left()
 
     def expect(self, call_id: str, waiter: Waiter) -> Expected:
-        """Listen for the end of a call. What is sent over the inbox's own line from now on cannot be answered unheard."""
+        """Listen for the end of a call. What is sent over the inbox's own line from now on cannot be answered unheard.
+
+        Several may wait for one call: each of them hears.
+        """
         channel = self._channel(call_id)
-        expected = self._expected[channel] = Expected(waiter, self._loop.time())
-        self._line.tell("SUBSCRIBE", channel)
+        expected = Expected(channel, waiter, self._loop.time())
+        ear = self._expected.get(channel)
+        if ear is None:
+            self._expected[channel] = _Ear([expected])
+            self._line.tell("SUBSCRIBE", channel)
+        else:
+            ear.waiting.append(expected)
         return expected
 
     async def listening(self, call_id: str) -> None:
         """Wait until nothing that is sent from now on, over whichever line, can be answered unheard. Has no deadline."""
-        expected = self._expected[self._channel(call_id)]
-        if not expected.is_heard:
-            expected.listening = expected.listening or self._loop.create_future()
-            await expected.listening
+        ear = self._expected[self._channel(call_id)]
+        if not ear.is_heard:
+            ear.listening = ear.listening or self._loop.create_future()
+            await asyncio.shield(ear.listening)  # others may wait for it, too
 
-    def forget(self, call_id: str) -> None:
-        """Wait for this call no longer."""
-        self._drop(self._channel(call_id))
+    def forget(self, expected: Expected) -> None:
+        """Have this one wait no longer."""
+        ear = self._expected.get(expected.channel)
+        if ear is not None and expected in ear.waiting:
+            ear.waiting.remove(expected)
+            if not ear.waiting:
+                self._drop(expected.channel)
+
+    def found(self, call_id: str, stored: bytes | None) -> None:
+        """Take what is stored of a call as if it had just been announced."""
+        self._hear(self._channel(call_id), stored)
+
+    async def recognised(self) -> None:
+        """Wait until it is known which server of Redis answers now. Has no deadline. Raises `LineClosed`."""
+        await self._line.connected()
+        await self._is_known.wait()
 
     def trusts(self, expected: Expected) -> bool:
-        """Whether it is the same server of Redis as when the call was published: another one may know less."""
+        """Whether it is the same server of Redis as when the call was published: another one may know less.
+
+        For what is sent on this connection, after `recognised`.
+        """
         return expected.since > self._other_server_at
 
     def _channel(self, call_id: str) -> bytes:
         return self._result_key + call_id.encode()
 
-    def _drop(self, channel: bytes) -> Expected | None:
-        expected = self._expected.pop(channel, None)
-        if expected is not None:
-            if expected.listening is not None:
-                expected.listening.cancel()
-            if not self._leaving:
-                self._loop.call_soon(self._leave)
-            self._leaving.append(channel)
-        return expected
+    def _drop(self, channel: bytes) -> None:
+        ear = self._expected.pop(channel)
+        if ear.listening is not None:
+            ear.listening.cancel()
+        if not self._leaving:
+            self._loop.call_soon(self._leave)
+        self._leaving.append(channel)
 
     def _leave(self) -> None:
         """Unsubscribe from all that were dropped in a tick at once."""
@@ -143,6 +175,7 @@ class Inbox:
         for chunk in _chunks(channels, _SUBSCRIBE_CHUNK):
             self._line.tell("SUBSCRIBE", *chunk)
         self._is_new.set()
+        self._is_known.clear()
 
     def _take(self, frame: Push) -> None:
         kind = frame[0]
@@ -155,26 +188,27 @@ class Inbox:
             self._hears(frame[1])
 
     def _hears(self, channel: bytes) -> None:
-        expected = self._expected.get(channel)
-        if expected is not None:
-            expected.is_heard = True
-            if expected.listening is not None and not expected.listening.done():
-                expected.listening.set_result(None)
+        ear = self._expected.get(channel)
+        if ear is not None:
+            ear.is_heard = True
+            if ear.listening is not None and not ear.listening.done():
+                ear.listening.set_result(None)
         elif channel in self._news:
             self._news[channel]()
 
     def _hear(self, channel: bytes, content: bytes | None) -> None:
         """Something was announced, or found, of a call."""
-        expected, meta = self._expected.get(channel), _meta(content)
-        if expected is None or meta is None:
+        ear, meta = self._expected.get(channel), _meta(content)
+        if ear is None or meta is None:
             return
         status = meta["status"]
         if status in READY:
             self._drop(channel)
-            try:
-                expected.waiter.ended(meta)
-            except Exception:  # a defect of ours: an agent that hears no results any more would be worse
-                log.exception("result_not_taken", channel=channel.decode())
+            for expected in ear.waiting:
+                try:
+                    expected.waiter.ended(meta)
+                except Exception:  # a defect of ours: an agent that hears no results any more would be worse
+                    log.exception("result_not_taken", channel=channel.decode())
         elif status == STORED:
             self._shelf.fetch(channel)
 
@@ -194,7 +228,9 @@ class Inbox:
                     await self._recognise()
                     if is_first:  # nothing was published before
                         continue
-                await self._shelf.sweep([channel for channel, call in self._expected.items() if call.since <= since])
+                await self._shelf.sweep(
+                    [channel for channel, ear in self._expected.items() if ear.waiting[0].since <= since]
+                )
             except (LineLost, ResponseError) as exc:
                 log.warning("results_not_swept", error=str(exc))
             except Exception:  # a defect of ours: an agent that finds no lost results any more would be worse
@@ -209,6 +245,7 @@ class Inbox:
         before, self._run_id = self._run_id, found[1] if found else b""
         if before is not None and (not before or before != self._run_id):
             self._other_server_at = self._loop.time()
+        self._is_known.set()
 
 
 def _chunks(channels: Sequence[bytes], size: int) -> list[Sequence[bytes]]:

@@ -5,7 +5,6 @@ its waiting: the first caller still wants what was begun.
 """
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -16,32 +15,45 @@ from toolfleet_registry.contracts import ErrorCode, PublishedCall, ToolResult
 from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.keys import Keys
 from toolfleet_tasks.handle import CallHandle, Follow, Status, audited
-from toolfleet_tasks.inbox import READY, Inbox
+from toolfleet_tasks.inbox import Inbox
 from toolfleet_tasks.shelf import Shelf
 
 _STILL = (
     "The first call with its idempotency key is under way; with the same key it may be called again, for its result."
 )
+_HINT = (
+    "It may have been executed: repeat it with the same idempotency key only, which brings the first call's result, "
+    "for a repeat under another key, or without one, could do it twice."
+)
 
 
 class Joined:
-    """A call that waits for the end of another one, `call_id`, until its own deadline (seconds since the epoch)."""
+    """A call that waits for the end of another one, `call_id`, until its own deadline."""
 
-    def __init__(self, call_id: str, tool_name: str, *, deadline_at: float) -> None:
+    def __init__(self, call: PublishedCall, call_id: str) -> None:
         loop = asyncio.get_running_loop()
         self.call_id = call_id
-        self.tool_name = tool_name
+        self.tool_name = call.tool_name
         self.ending: asyncio.Future[ToolResult] = loop.create_future()
         self.source: Follow | None = None
         """Who hears of the other's end."""
-        expired = _left(tool_name, "timed_out", "Tool call was not answered by its deadline.")
-        timer = loop.call_later(deadline_at - time.time(), self.end, expired)
+        self._call = call
+        text = "Tool call was not answered by its deadline."
+        timer = loop.call_later(call.deadline_at - time.time(), self.leave, "timed_out", text)
         self.ending.add_done_callback(lambda _: timer.cancel())
 
     def end(self, result: ToolResult) -> None:
         """It ends so, unless it has ended."""
         if not self.ending.done():
             self.ending.set_result(audited(self.call_id, result))
+
+    def leave(self, code: ErrorCode, text: str) -> None:
+        """End the waiting only. Whether a repeat could double anything is the tool's matter: its key may not be at hand."""
+        is_harmless = self._call.effect in {"read", "idempotent"}
+        result = ToolResult.failed(
+            self.tool_name, code, f"{text} {_STILL}", effect_state="unknown", retryable=is_harmless
+        )
+        self.end(result if is_harmless else result.model_copy(update={"hint": _HINT}))
 
     def give_up(self) -> None:
         """The caller has gone."""
@@ -57,7 +69,7 @@ class JoinedHandle(CallHandle):
 
     async def cancel(self) -> None:
         """Wait no longer: the result says `cancelled`, and that the first call goes on."""
-        self._joined.end(_left(self.tool_name, "cancelled", "Tool call was cancelled."))
+        self._joined.leave("cancelled", "Tool call was cancelled.")
 
     async def status(self) -> Status:
         """Where the other call is now."""
@@ -95,13 +107,18 @@ class Joins:
         await self._shelf.aclose()
 
     def offer(self, follow: Follow) -> None:
-        """A call that was published here with an idempotency key."""
+        """A call that is about to be published here with an idempotency key: others may join it from now on."""
         self._own[follow.call_id] = follow
         follow.ending.add_done_callback(lambda _: self._own.pop(follow.call_id, None))
 
+    def take_back(self, follow: Follow, result: ToolResult) -> None:
+        """The call is not published after all. Who has joined it meanwhile has its result."""
+        if self._own.pop(follow.call_id, None) is not None and not follow.ending.done():
+            follow.ending.set_result(audited(follow.call_id, result))
+
     def join(self, call: PublishedCall, call_id: str) -> Joined:
         """Have `call`, which is not published, end as the call `call_id` that its idempotency key stands for."""
-        joined = Joined(call_id, call.tool_name, deadline_at=call.deadline_at)
+        joined = Joined(call, call_id)
         self._waiting.setdefault(call_id, set()).add(joined)
         joined.ending.add_done_callback(lambda _: self._leave(joined))
         self._attach(joined, call.model_copy(update={"call_id": call_id}))
@@ -132,12 +149,9 @@ class Joins:
         try:
             await self._inbox.listening(guest.call_id)
             stored = await self._shelf.peek(self._keys.result(guest.call_id).encode())
-            meta = json.loads(stored or b"null")
-        except (KeyError, NotPublished, OSError, ResponseError, ValueError):  # KeyError: its end was heard meanwhile
+        except (KeyError, NotPublished, OSError, ResponseError):  # KeyError: its end was heard meanwhile
             return
-        if isinstance(meta, dict) and meta.get("status") in READY and not guest.ending.done():
-            self._inbox.forget(guest.call_id)
-            guest.ended(meta)
+        self._inbox.found(guest.call_id, stored)
 
     def _leave(self, joined: Joined) -> None:
         waiting = self._waiting[joined.call_id]
@@ -148,8 +162,3 @@ class Joins:
         guest = self._guests.pop(joined.call_id, None)
         if guest is not None:
             guest.give_up()
-
-
-def _left(tool_name: str, code: ErrorCode, text: str) -> ToolResult:
-    """The end of waiting only. With the same key a repeat joins the same call: it can double nothing."""
-    return ToolResult.failed(tool_name, code, f"{text} {_STILL}", effect_state="unknown", retryable=True)

@@ -35,7 +35,10 @@ Refusal = Literal["done", "busy", "full"]
 
 _LONGEST_LEASE = 15.0  # seconds: RabbitMQ delivers the calls of a dead worker at once, and they wait for this
 _MARGIN_SECONDS = 60  # a record outlives its call's deadline: clocks differ
+_WHOLE = 0.95  # of its limit: a call that had less says nothing of a silent module
 _DEAD_CODES = frozenset({"outcome_unknown", "internal"})
+# What an attempt can come to that has met its module, or has looked for it.
+_MET = frozenset({"module_unreachable", "module_error", "timed_out", "busy", "invalid_response", "result_too_large"})
 
 _CLAIM, _CLOSE = Script(ledger_scripts.CLAIM), Script(ledger_scripts.CLOSE)
 _FINISH, _END, _LOOK = Script(ledger_scripts.FINISH), Script(ledger_scripts.END), Script(ledger_scripts.LOOK)
@@ -73,9 +76,10 @@ class Ledger:
 
     async def claim(self, call: PublishedCall) -> Claim | NotClaimed:
         """Ask for a call, however long Redis is away. A claim must be kept with `claims.holding`, and ended or closed."""
-        claim = Claim(call, self._keys_of(call), f"{self._name}-{next(self._turns)}")
+        ttl = self._ttl_of(call)
+        claim = Claim(call, self._keys_of(call), f"{self._name}-{next(self._turns)}", ttl_seconds=ttl)
         bound = self._settings.module_concurrency.get(_module(call), 0)
-        args = (call.effect or "", self._ttl_of(call), bound, MAX_ATTEMPTS)
+        args = (call.effect or "", ttl, bound, MAX_ATTEMPTS)
         try:
             answer = await self._run(_CLAIM, claim.keys, claim.token, call.call_id, self.claims.lease_ms, *args)
         except asyncio.CancelledError:  # it may be granted just now
@@ -93,7 +97,7 @@ class Ledger:
 
     async def close(self, claim: Claim, attempt: Attempt, *, seconds: float, so_far: EffectState) -> bool:
         """An attempt has ended, and another follows. False if others have the call by now."""
-        args = (*self._noted(attempt, seconds), so_far, wire.dump(attempt.result), self._ttl_of(claim.call))
+        args = (*self._noted(claim.call, attempt, seconds), so_far, wire.dump(attempt.result), self._ttl_of(claim.call))
         is_ours = await self._run(_CLOSE, claim.keys, claim.token, claim.call.call_id, claim.attempts, *args)
         self.claims.drop(claim)
         return bool(is_ours)
@@ -106,11 +110,12 @@ class Ledger:
         `None`, with nothing stored, if others have the call, or have ended it. Raises `ResultRefused`.
         """
         call, text = claim.call, wire.dump(result)
-        noted = self._noted(attempt, seconds) if attempt else ("", "", 0, 0)
+        noted = self._noted(call, attempt, seconds) if attempt else ("", "", 0, 0)
         value = celery_value(call.call_id, text) if self._writes_results else ""
         announced = (_announcement(call.call_id, value)) if value else text
         args = (result.effect_state, self._settings.result_ttl_seconds, self._ttl_of(call), value, announced)
-        letter = self._letter(call, result, is_exhausted=claim.attempts >= MAX_ATTEMPTS)
+        is_unseen = attempt is None or attempt.outcome is Outcome.UNKNOWN
+        letter = self._letter(call, result, is_unseen=is_unseen, is_exhausted=claim.attempts >= MAX_ATTEMPTS)
         is_ours = await self._finish(claim, *noted, *args, letter, self._settings.dead_letters_kept, size=len(text))
         self.claims.drop(claim)
         return text if is_ours else None
@@ -118,17 +123,15 @@ class Ledger:
     async def end(self, call: PublishedCall, ending: Ending, *, trust_absence: bool) -> str:
         """End a call from outside, unless it has ended. Returns what is stored now: Celery's value, or the result's text.
 
-        `trust_absence`: whether a record that is not there never was, as far as the caller knows of this Redis.
+        `trust_absence`: whether a record that is not there never was, as far as the caller knows of the Redis at the
+        line's other end now. Sent once, for another connection may lead to another Redis: raises `LineLost`.
         """
-        letter = self._letter(call, ending.unknown)
-        mode = ("any", int(trust_absence))
-        answer = await self._end(call.call_id, self._keys_of(call), mode, self._ttl_of(call), ending, letter)
+        answer = await self._end_once(call, ("any", int(trust_absence)), ending)
         return str(answer[1].decode())
 
     async def withdraw(self, call: PublishedCall, ending: Ending, *, trust_absence: bool) -> str | None:
         """As `end`, but only if no worker has ever begun it: else `None`, with nothing changed."""
-        mode = ("unbegun", int(trust_absence))
-        answer = await self._end(call.call_id, self._keys_of(call), mode, self._ttl_of(call), ending, "")
+        answer = await self._end_once(call, ("unbegun", int(trust_absence)), ending)
         return None if answer[0] == b"begun" else str(answer[1].decode())
 
     async def refuse(self, call_id: str, result: ToolResult) -> str | None:
@@ -136,17 +139,33 @@ class Ledger:
         record = self._keys.call(call_id)
         keys = (record, self._keys.result(call_id), *[record] * 7)
         ttl = self._settings.result_ttl_seconds
-        answer = await self._end(call_id, keys, ("unbegun", 0), ttl, Ending(result, result, result), "")
+        answer = await self._run(
+            _END, keys, *self._end_args(call_id, ("unbegun", 0), ttl, Ending(result, result, result))
+        )
         return None if answer[0] == b"begun" else str(answer[1].decode())
 
-    async def _end(
-        self, call_id: str, keys: tuple[str, ...], mode: tuple[str, int], ttl: int, ending: Ending, letter: str
-    ) -> Any:
+    async def _end_once(self, call: PublishedCall, mode: tuple[str, int], ending: Ending) -> Any:
+        keys = list(self._keys_of(call))
+        keys[3] = self._keys.running(_module(call))  # the worker may know of a bound that we do not
+        args = self._end_args(call.call_id, mode, self._ttl_of(call), ending, self._letter(call, ending.unknown))
+        try:
+            return await self._line.send("EVALSHA", _END.digest, len(keys), *keys, *args)
+        except ResponseError as exc:
+            if "NOSCRIPT" not in str(exc):
+                raise
+        return await self._line.send("EVAL", _END.text, len(keys), *keys, *args)
+
+    def _end_args(
+        self, call_id: str, mode: tuple[str, int], ttl: int, ending: Ending, letter: str = ""
+    ) -> tuple[Any, ...]:
         token = f"{self._name}-{next(self._turns)}"
         values = (celery_value(call_id, wire.dump(one)) for one in (ending.unbegun, ending.undone, ending.unknown))
         ttls = (self._settings.result_ttl_seconds, ttl)
-        kept = self._settings.dead_letters_kept
-        return await self._run(_END, keys, token, call_id, *mode, *ttls, *values, letter, kept)
+        return (token, call_id, *mode, *ttls, *values, letter, self._settings.dead_letters_kept)
+
+    async def connected(self) -> None:
+        """Wait until Redis can be asked again. Raises `LineClosed`."""
+        await self._line.connected()
 
     async def look(self, call_id: str) -> str:
         """Where a call is: `queued`, `running`, `retrying` or `done`."""
@@ -184,18 +203,31 @@ class Ledger:
         """Seconds: as long as its result, and until nobody can begin the call any more."""
         return max(self._settings.result_ttl_seconds, round(call.deadline_at - time.time()) + _MARGIN_SECONDS)
 
-    def _noted(self, attempt: Attempt, seconds: float) -> tuple[str, int, int, int]:
+    def _noted(self, call: PublishedCall, attempt: Attempt, seconds: float) -> tuple[str, int | str, int, int]:
         failures, open_ms = self._settings.breaker_failures, round(self._settings.breaker_seconds * 1000)
-        return f"{attempt.outcome} {seconds * 1000:.0f}", int(is_away(attempt)), failures, open_ms
+        away = is_away(attempt)
+        if away and attempt.result.error_code == "timed_out" and seconds < _WHOLE * call.limit_seconds:
+            away = None  # its caller's deadline was shorter: nobody's hurry closes a module for others
+        return f"{attempt.outcome} {seconds * 1000:.0f}", "" if away is None else int(away), failures, open_ms
 
-    def _letter(self, call: PublishedCall, result: ToolResult, *, is_exhausted: bool = False) -> str:
-        if result.success or (result.error_code not in _DEAD_CODES and not is_exhausted):
+    def _letter(
+        self, call: PublishedCall, result: ToolResult, *, is_unseen: bool = True, is_exhausted: bool = False
+    ) -> str:
+        """The dead letter of a call that ends so, or "". `is_unseen`: nobody has heard the end of its last attempt."""
+        is_unknown = is_unseen and result.effect_state == "unknown" and call.effect not in {"read", "idempotent"}
+        is_dead = is_unknown or is_exhausted or result.error_code in _DEAD_CODES
+        if result.success or not is_dead:
             return ""
         return self._letters.sign(dead_letter(call, result, died_at=time.time()))
 
 
-def is_away(attempt: Attempt) -> bool:
-    """Whether the module counts as away: it cannot be reached, or does not answer. Any answer of its own says it is there."""
+def is_away(attempt: Attempt) -> bool | None:
+    """Whether the module counts as away: it cannot be reached, or does not answer. Any answer of its own says it is there.
+
+    `None` for an attempt that never met it: one that was refused in the worker, say.
+    """
+    if attempt.result.error_code not in {None, *_MET}:
+        return None
     if attempt.outcome is Outcome.UNKNOWN:
         return attempt.result.error_code in {"timed_out", "module_error"}
     return attempt.outcome is Outcome.NOT_SENT

@@ -50,7 +50,10 @@ local token, id, bound = ARGV[1], ARGV[2], tonumber(ARGV[6])
 local found = redis.call('HMGET', KEYS[1], 'state', 'token', 'lease', 'begun', 'effect', 'so_far', 'last', 'log', 'as', 'result')
 local state, holder, lease, begun = found[1], found[2], tonumber(found[3] or 0), tonumber(found[4] or 0)
 local effect, so_far, last, log, as = found[5] or ARGV[4], found[6] or 'none', found[7] or '', found[8] or '', found[9]
-if state == 'done' then return {'done', found[10] or redis.call('GET', KEYS[2]) or ''} end
+if state == 'done' then
+  if KEYS[3] ~= KEYS[1] then redis.call('ZREM', KEYS[3], id) end -- it may have been let in after its end
+  return {'done', found[10] or redis.call('GET', KEYS[2]) or ''}
+end
 if holder == token then -- the answer was lost, and the lease may have run out meanwhile
   redis.call('HSET', KEYS[1], 'lease', now + ARGV[3])
   if bound > 0 then room_renew(KEYS[4], id, now + ARGV[3]) end
@@ -94,29 +97,43 @@ RENEW = (
     + """
 local count, until_ms, lost = #KEYS / 2, now + ARGV[1], {}
 for i = 1, count do
-  local holder = redis.call('HGET', KEYS[i], 'token')
-  if holder == ARGV[2 * i] then
+  local at = 7 * i - 5
+  local token, holder = ARGV[at], redis.call('HGET', KEYS[i], 'token')
+  if holder == token then
     redis.call('HSET', KEYS[i], 'lease', until_ms)
-    if KEYS[count + i] ~= KEYS[i] then room_renew(KEYS[count + i], ARGV[2 * i + 1], until_ms) end
+    if KEYS[count + i] ~= KEYS[i] then room_renew(KEYS[count + i], ARGV[at + 1], until_ms) end
   elseif holder or redis.call('EXISTS', KEYS[i]) == 1 then
-    lost[#lost + 1] = ARGV[2 * i]
+    lost[#lost + 1] = token
+  else
+    -- Redis has lost it, and may have kept the call's message, which must not be begun beside ours.
+    redis.call('HSET', KEYS[i], 'token', token, 'lease', until_ms, 'as', ARGV[at + 2], 'begun', ARGV[at + 3],
+      'effect', ARGV[at + 4], 'so_far', ARGV[at + 5])
+    redis.call('EXPIRE', KEYS[i], ARGV[at + 6])
   end
 end
 return lost
 """
 )
 """Begin leases anew. KEYS: the records, then for each its module's running calls, or the record. ARGV: lease (ms), then for each
-its token and call id. Returns the tokens that hold no longer.
+its token, call id, what it was granted for, attempts begun, effect, what they may have done before, and seconds to live: a
+record that is not there any more is written anew. Returns the tokens that hold no longer.
 """
 
 UNCLAIM = """
 if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return 0 end
-if redis.call('HGET', KEYS[1], 'as') == 'go' then redis.call('HINCRBY', KEYS[1], 'begun', -1) end
+if redis.call('HGET', KEYS[1], 'as') ~= 'go' then -- an earlier attempt is still open, and must stay so
+  redis.call('HSET', KEYS[1], 'lease', 0)
+  return 1
+end
+redis.call('HINCRBY', KEYS[1], 'begun', -1)
 redis.call('HDEL', KEYS[1], 'token', 'lease', 'as')
 if KEYS[2] ~= KEYS[1] then redis.call('ZREM', KEYS[2], ARGV[2]) end
+if redis.call('HGET', KEYS[3], 'probe') == ARGV[2] then redis.call('HDEL', KEYS[3], 'probe_until', 'probe') end
 return 1
 """
-"""Give a claim back of which nothing was made: nothing was sent. KEYS: record, its module's running calls. ARGV: token, call id."""
+"""Give a claim back of which nothing was made: nothing was sent. KEYS: record, its module's running calls, its breaker.
+ARGV: token, call id.
+"""
 
 LET_GO = """
 if redis.call('HGET', KEYS[1], 'token') == ARGV[1] then redis.call('HSET', KEYS[1], 'lease', 0) end
@@ -125,9 +142,11 @@ return 1
 """End a lease at once, for nobody is at the call any more, and nobody knows how far it got. KEYS: record. ARGV: token."""
 
 _NOTED = """
+if ARGV[4] ~= '' then log = log .. ARGV[3] .. ' ' .. ARGV[4] .. ';' end
 if ARGV[5] ~= '' then
   breaker_note(KEYS[5], now, tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]))
-  log = log .. ARGV[3] .. ' ' .. ARGV[4] .. ';'
+elseif redis.call('HGET', KEYS[5], 'probe') == ARGV[2] then
+  redis.call('HDEL', KEYS[5], 'probe_until', 'probe') -- whether the module is there, the next one may find out
 end
 """
 
@@ -151,7 +170,7 @@ return 1
 """
 )
 """An attempt has ended, and another may follow. ARGV: token, call id, attempt, `<outcome> <ms>`, whether the module counts as away
-(1 or 0), failures and ms of its breaker, what the attempts may have done, its result, seconds to live. Returns 0 if others
+(1 or 0, '' if it was not met), failures and ms of its breaker, what the attempts may have done, its result, seconds to live. Returns 0 if others
 have the call by now.
 """
 
@@ -184,8 +203,8 @@ ended(ARGV[2], ARGV[10], ARGV[8] == 'none', ARGV[13], tonumber(ARGV[14]), log)
 return 1
 """
 )
-"""The call's one result, from who holds it. ARGV: token, call id, attempts begun, `<outcome> <ms>`, whether the module counts as
-away ('' if there was no attempt), failures and ms of its breaker, what has happened (effect state), seconds that the result and
+"""The call's one result, from who holds it. ARGV: token, call id, attempts begun, `<outcome> <ms>` ('' without an attempt), whether
+the module counts as away ('' if it was not met), failures and ms of its breaker, what has happened (effect state), seconds that the result and
 the record live, Celery's value for its key ('' where Celery writes it itself), the announcement ('' for the value; without a
 value the result), a dead letter ('' for none), how many of these are kept. Returns 0 if others have ended the call.
 """

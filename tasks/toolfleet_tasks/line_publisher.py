@@ -14,12 +14,15 @@ from toolfleet_tasks import entrance_scripts, scripts
 from toolfleet_tasks.entrance import Entrance, Refusal, is_unknown_script, refusal_in
 from toolfleet_tasks.envelope import call_message, revocation_message, revocation_topic, sender
 from toolfleet_tasks.line import Line, LineLost, Part
+from toolfleet_tasks.link import is_one_of
 from toolfleet_tasks.queues import Route
 from toolfleet_tasks.signing import Seal
 
 log = structlog.get_logger(__name__)
 
 _REVOKE_SECONDS = 10.0  # for the line to come back, and Redis to answer
+# What Redis says before it has written anything: it does not take the script, or not its first write.
+_REFUSALS = ("OOM", "READONLY", "LOADING", "MISCONF", "NOREPLICAS", "BUSY", "MASTERDOWN")
 
 
 class LinePublisher:
@@ -55,7 +58,7 @@ class LinePublisher:
             reply = await self._sent_once(give_up_at, "EVALSHA", entrance_scripts.ADMIT.digest, *rest)
         except ResponseError as exc:
             if not is_unknown_script(exc):
-                raise NotPublished(str(exc)) from exc  # memory is full, a replica, …: nothing was written
+                raise _refused(exc) from exc
             reply = await self._put(give_up_at, "EVAL", entrance_scripts.ADMIT.text, *rest)
         return self._entrance.answered(call, reply)
 
@@ -98,8 +101,8 @@ class LinePublisher:
     async def _put(self, give_up_at: float, *command: Part) -> Any:
         try:
             return await self._sent_once(give_up_at, *command)
-        except ResponseError as exc:  # memory is full, a replica, …: nothing was written
-            raise NotPublished(str(exc)) from exc
+        except ResponseError as exc:
+            raise _refused(exc) from exc
 
     async def _sent_once(self, give_up_at: float, *command: Part) -> Any:
         """The reply to what must not be sent twice. Raises `ResponseError` as well as what `publish` does."""
@@ -138,6 +141,16 @@ class LinePublisher:
 def _expire(reply: "asyncio.Future[Any]") -> None:
     if not reply.done():
         reply.set_exception(TimeoutError())
+
+
+def _refused(error: ResponseError) -> NotPublished | PublishUnconfirmed:
+    """What an error of Redis says of the message: a script that fails on its way leaves behind what it has written."""
+    text = str(error)
+    may_not_begin = text.startswith("NOPERM") and "script" not in text
+    if may_not_begin or is_one_of(_REFUSALS, error):
+        return NotPublished(text)
+    log.warning("publishing_failed", error=text)
+    return PublishUnconfirmed(text)
 
 
 def database_of(connect: Callable[[], Any]) -> int:

@@ -71,7 +71,7 @@ class Posting:
             return started
         if started.kind == "joined":
             return self._joins.join(call, started.call_id)
-        return refused(call.tool_name, started)
+        return _result(call, started)
 
     def close(self) -> None:
         """Who waits for a turn is told that the fleet was left."""
@@ -90,6 +90,8 @@ class Posting:
     async def _try(self, call: PublishedCall, route: Route) -> Follow | Refusal | ToolResult:
         """Listen for the call's end, and publish it."""
         follow, refusal = self._follow(call), None
+        if call.idempotency_key is not None:
+            self._joins.offer(follow)  # a repeat may hear of it before we do
         try:
             refusal = await self._publish(call, route)
             follow.published(call.deadline_at)
@@ -100,10 +102,9 @@ class Posting:
             raise
         if refusal is not None:
             follow.unpublished()
+            self._joins.take_back(follow, _result(call, refusal))
             return refusal
         follow.ending.add_done_callback(functools.partial(self._ended, (call.lane, call.user_id)))
-        if call.idempotency_key is not None:
-            self._joins.offer(follow)
         return follow
 
     async def _publish(self, call: PublishedCall, route: Route) -> Refusal | ToolResult | None:
@@ -119,3 +120,7 @@ class Posting:
 
     def _ended(self, share: Share, _: object) -> None:
         self._turns.free(share)
+
+
+def _result(call: PublishedCall, refusal: Refusal | ToolResult) -> ToolResult:
+    return refusal if isinstance(refusal, ToolResult) else refused(call.tool_name, refusal)

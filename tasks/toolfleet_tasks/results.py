@@ -27,7 +27,8 @@ def ending_of(meta: Meta, call: PublishedCall) -> Ending:
         known = endings.timed_out(call.tool_name, call.limit_seconds)
     else:
         known = endings.outcome_unknown(call.tool_name, f"the worker failed ({kind}).")
-    return Ending(endings.undone(call.tool_name), endings.undone(call.tool_name), known)
+    nothing = endings.worker_failed(call.tool_name, str(kind))
+    return Ending(nothing, nothing, known)
 
 
 def text_of(stored: str) -> str:

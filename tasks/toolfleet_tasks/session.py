@@ -182,7 +182,7 @@ class Session:
             published_at=time.time(),
             deadline_at=self._deadline(route, seconds),
             lane=lane_of(tool.name.partition(".")[0], self._settings),
-            idempotency_key=call.idempotency_key,
+            idempotency_key=call.idempotency_key or None,  # an empty one names nothing
             sensitive=sensitive_paths(tool),
             replay_of=replay_of,
         )

@@ -1,6 +1,7 @@
 """A module that has its key runs what comes from the fleet, and nothing else."""
 
 import re
+import time
 from typing import Any
 
 import jwt
@@ -9,11 +10,18 @@ import pytest
 from modules.replies import Replies
 from modules.service import create_app
 from support.example_modules import EXAMPLES, Module, in_process
-from support.published_call import published
+from support.published_call import published as published_call
 from toolfleet_registry.contracts import Caller, ModuleManifest, PublishedCall, ToolDefinition
 from toolfleet_tasks.signing import caller_token, caller_tokens, module_key
 
 KEY = "a secret of more than thirty-two characters"
+
+
+def published(tool_name: str, **fields: Any) -> PublishedCall:
+    """A call that lives long: some are made when tests are collected, which may be minutes before they run."""
+    return published_call(tool_name, **{"deadline_at": time.time() + 3600, **fields})
+
+
 CALL = published("owls.whose", user_id="ada", caller=Caller(user_id="ada"))
 
 

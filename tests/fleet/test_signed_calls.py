@@ -283,15 +283,16 @@ def test_a_fleet_keeps_its_key_to_itself(tmp_path_factory: pytest.TempPathFactor
         workers = psutil.Process(fleet.pid("toolfleet_workers", "fast-"))
         ended = toolfleet(*words, cwd=home, env=env)
         keyless = toolfleet(*words, cwd=home)
-        conf = toolfleet_inspect(fleet.run_file().settings, "conf")
+        nodes = [line for line in processes.values() if "toolfleet_workers" in line and "@%h" in line]
+        conf = toolfleet_inspect(fleet.run_file().settings, "conf", workers=len(nodes))
         environments = [process.environ() for process in modules]
 
         assert json.loads(ended.stdout)["success"], ended.stdout
         assert json.loads(keyless.stdout)["error_code"] == "permission_denied"
         assert workers.environ()["TOOLFLEET_SIGNING_KEY"] == KEY
         assert all(KEY not in line for line in processes.values())
-        assert conf
-        assert KEY not in conf
+        assert len(conf) == len(nodes) > 0
+        assert KEY not in str(conf)
         assert not any(KEY in value for environment in environments for value in environment.values())
         assert len({environment["TOOLFLEET_MODULE_KEY"] for environment in environments}) == len(modules) == 4
         assert [path for path in written(home) if KEY.encode() in path.read_bytes()] == []
@@ -312,10 +313,10 @@ def written(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-def toolfleet_inspect(settings: dict[str, Any], command: str) -> str:
-    """What every worker answers to a question of Celery's remote control."""
+def toolfleet_inspect(settings: dict[str, Any], command: str, *, workers: int) -> dict[str, Any]:
+    """What each of so many workers answers to a question of Celery's remote control."""
     calls = FleetCalls(Settings(**settings))
     try:
-        return str(getattr(calls.app.control.inspect(timeout=10, limit=3), command)())
+        return dict(getattr(calls.app.control.inspect(timeout=10, limit=workers), command)())
     finally:
         calls.close()

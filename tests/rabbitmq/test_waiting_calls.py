@@ -1,6 +1,7 @@
 """What becomes of calls that wait in RabbitMQ: they expire, are taken back, or get another worker."""
 
 import signal
+from dataclasses import replace
 
 from support.fleet import TestBed, program
 from support.module_server import ModuleServer
@@ -46,6 +47,7 @@ async def test_a_killed_workers_calls_go_to_another(
     bed: TestBed, fleet: ToolFleet, owner: Caller, owls: ModuleServer
 ) -> None:
     """RabbitMQ sees the connection end and delivers at once what the worker had: what ran, and what it had fetched."""
+    bed = replace(bed, more={**bed.more, "visibility_timeout": 3})  # what it had begun is its own for so long
     with bed.worker(worker_concurrency=2) as doomed:
         handles = [await fleet.submit(NAP, owner, timeout=60) for _ in range(5)]
         await wait_until(lambda: owls.running == 2, "the worker is busy")

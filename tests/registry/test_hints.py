@@ -52,7 +52,14 @@ def test_nobody_is_invited_to_do_a_thing_twice(result: ToolResult) -> None:
     assert "before repeating" in hint or "do not repeat" in hint
 
 
-@pytest.mark.parametrize("code", CODES)
+def test_what_was_taken_back_is_not_offered_again() -> None:
+    """It could be repeated without harm, and nobody wants it."""
+    result = ToolResult(tool_name="m.t", success=False, error_code="cancelled", effect_state="none", retryable=True)
+
+    assert "only if the person wants it" in (hint_for(result) or "")
+
+
+@pytest.mark.parametrize("code", [code for code in CODES if code != "cancelled"])
 def test_who_may_repeat_is_told_so(code: ErrorCode | None) -> None:
     """Also after how long, in whole seconds, and never sooner than the module wishes."""
     result = ToolResult(tool_name="m.t", success=False, error_code=code, effect_state="none", retryable=True)

@@ -1,5 +1,7 @@
 """The fleet's own app in fast mode, with the tasks of `pool_app` instead of modules."""
 
+import os
+
 from celery import Task
 
 from support import pool_app
@@ -24,6 +26,8 @@ async def deliveries(task: Task) -> bool:
 app = make_app(load_settings())
 app.conf.task_track_started = True  # what the tests of the pool wait for
 app.runner = pool_app.Runner()  # type: ignore[assignment] # no call reaches it
+if patience := os.environ.get("FAST_APP_PATIENCE_SECONDS"):
+    app.conf.broker_transport_options = {**app.conf.broker_transport_options, "socket_timeout": float(patience)}
 bootsteps.install(app)
 for function in (pool_app.fail, pool_app.leave, pool_app.sleep, pool_app.stubborn, swell):
     app.task(name=f"pool.{function.__name__}")(function)

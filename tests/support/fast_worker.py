@@ -1,7 +1,7 @@
 """A worker process of `fast_app`, on a Redis to which things may happen, and the calls for it."""
 
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,8 @@ from support.waiting import wait_until_sync
 from support.worker_process import Calls, WorkerProcess, worker_process
 
 STALL_SECONDS = 1
+PATIENCE_VARIABLE = "FAST_APP_PATIENCE_SECONDS"
+"""How long the connections of Celery itself wait for an answer, if not as long as everywhere; read by `fast_app`."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +37,15 @@ class FastFleet:
 
 
 @contextmanager
-def fast_fleet(folder: Path) -> Generator[FastFleet]:
+def fast_fleet(folder: Path, more: Mapping[str, str] | None = None) -> Generator[FastFleet]:
+    """`more`: of the worker's environment."""
     with faulty_redis(folder / "redis") as redis:
         calls = Calls(redis.url, QUEUE)
         env = {
             "TOOLFLEET_REDIS_URL": redis.url,
             "TOOLFLEET_MODULE_SERVICES": json.dumps({QUEUE.removeprefix("tools."): "http://127.0.0.1:9"}),
             "TOOLFLEET_LOOP_STALL_SECONDS": str(STALL_SECONDS),
+            **(more or {}),
         }
         with worker_process("support.fast_app", "-c500", env=env, folder=folder) as worker:
             try:

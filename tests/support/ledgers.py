@@ -38,6 +38,7 @@ async def worker_ledger(
     """The ledger of one worker; `repeats`: every script of it but renewals runs twice."""
     line = (RepeatingLine if repeats else Line)(connection_factory(url), name="worker")
     line.start()
+    await line.connected()
     ledger = Ledger(line, Settings(redis_url=url, **settings), writes_results=writes_results)
     try:
         yield ledger

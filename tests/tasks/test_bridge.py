@@ -188,7 +188,7 @@ async def test_a_body_may_say_where_its_limits_hold() -> None:
     async def body() -> str:
         await asyncio.sleep(0.01)  # a claim
         try:
-            with limits():
+            with limits(3, 5):
                 await asyncio.sleep(60)
         except SoftTimeLimitExceeded:
             steps.append("limited")
@@ -196,7 +196,7 @@ async def test_a_body_may_say_where_its_limits_hold() -> None:
         return "stored"
 
     bridge = Bridge(body)
-    bridge.on_limits = lambda: steps.append("on")
+    bridge.on_limits = lambda soft, hard: steps.append(f"{soft} and {hard}")
     task = await start(bridge)
     assert not bridge.is_in_body
     assert not bridge.limit(3)
@@ -206,7 +206,7 @@ async def test_a_body_may_say_where_its_limits_hold() -> None:
     assert not bridge.limit(3)
 
     assert await task == "stored"
-    assert steps == ["on", "limited"]
+    assert steps == ["3 and 5", "limited"]
 
 
 async def test_a_body_can_be_interrupted_where_its_limits_hold() -> None:

@@ -234,3 +234,38 @@ async def test_a_new_connection_renews_at_once(faulty: FaultyRedis) -> None:
             faulty.look.client_kill_filter(_type="normal", skipme=True)
             await renewed(faulty.look, lease)
             assert await finish(ledger, claim) is not None
+
+
+async def test_a_claim_that_was_given_back_was_never_made(ledger: Ledger, other: Ledger, look: SyncRedis) -> None:
+    """A worker that is stopped while it asks for a call has sent nothing: the call has both its attempts still."""
+    ledger.claims.give_back(await begun(ledger, ONCE))
+    await wait_until(lambda: not look.hexists(RECORD, "token"), "the claim is given back")
+
+    assert (await begun(other, ONCE)).attempts == 1
+
+
+async def test_to_give_back_the_end_of_a_call_leaves_its_attempt_open(
+    ledger: Ledger, other: Ledger, look: SyncRedis
+) -> None:
+    """What an earlier worker had begun and never closed is still not begun again."""
+    await begun(ledger, ONCE)
+    look.hset(RECORD, "lease", 1)
+    ending = await claimed(other, ONCE)
+    assert ending.granted == "unknown"
+    other.claims.give_back(ending)
+    await wait_until(lambda: lease_of(look) == 0, "the claim is given back")
+
+    assert (await claimed(ledger, ONCE)).granted == "unknown"
+
+
+async def test_a_claim_that_redis_has_lost_is_written_anew(hasty: Ledger, other: Ledger, look: SyncRedis) -> None:
+    """Redis may have kept the call's message: whoever gets it finds that somebody is at the call."""
+    claim = await begun(hasty, ONCE)
+    with hasty.claims.holding(claim):
+        look.delete(RECORD)
+        await wait_until(lambda: look.exists(RECORD) == 1, "the record is there again")
+        assert (await refused(other, ONCE)).reason == "busy"
+        assert look.ttl(RECORD) > 0
+    await wait_until(lambda: lease_of(look) == 0, "the worker has let go of it")
+
+    assert (await claimed(other, ONCE)).granted == "unknown"

@@ -70,6 +70,7 @@ async def desk(redis: Redis, redis_url: str) -> AsyncIterator[Desk]:
     await redis.set(WITNESS, "x", ex=60)
     desk = Desk(redis_url)
     desk.line.start()
+    await desk.line.connected()
     desk.inbox.start()
     await wait_until(lambda: desk.inbox._run_id and not desk.inbox._is_new.is_set(), "the first look is over")
     yield desk
@@ -170,7 +171,7 @@ async def test_at_the_deadline_a_silent_redis_says_unknown(desk: Desk) -> None:
         (REVOKED, begun, "cancelled", "unknown"),  # interrupted while it ran
         (REVOKED, untouched, "cancelled", "none"),  # while it waited
         (REVOKED, turned_away, "cancelled", "none"),  # before its second attempt
-        (FAILURE, untouched, "timed_out", "none"),  # the worker failed before it had claimed it
+        (FAILURE, untouched, "internal", "none"),  # the worker failed before it had claimed it
     ],
 )
 async def test_what_celery_ended_ends_in_the_ledger(
@@ -233,6 +234,14 @@ async def test_a_guest_ends_nothing(desk: Desk) -> None:
     assert (await end(leaving)).error_code == "cancelled"
     assert desk.revoked == []
     assert (await desk.begin()).granted == "go"
+
+
+async def test_a_guest_does_not_know_what_there_was(desk: Desk) -> None:
+    """Celery has ended a call of which there is no record: whether there was one before it came, a guest cannot tell."""
+    guest = await desk.follow(is_guest=True)
+    guest.ended(json.loads(FAILURE))
+
+    assert (await end(guest)).effect_state == "unknown"
 
 
 async def test_a_result_that_is_there_is_not_refused(desk: Desk, redis: Redis) -> None:

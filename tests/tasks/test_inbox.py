@@ -15,7 +15,7 @@ from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.keys import Keys
 from toolfleet_registry.redis_servers import connection_factory
 from toolfleet_tasks import inbox as inbox_module
-from toolfleet_tasks.inbox import Inbox, Meta
+from toolfleet_tasks.inbox import Expected, Inbox, Meta
 from toolfleet_tasks.line import Line
 
 KEY = "celery-task-meta-"
@@ -31,6 +31,7 @@ class Call:
 
     end: "asyncio.Future[Meta]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     was_left: bool = False
+    expected: Expected | None = None
 
     def ended(self, meta: Meta) -> None:
         self.end.set_result(meta)
@@ -57,10 +58,18 @@ class Ear:
     async def expect(self, call_id: str) -> Call:
         """A call that is listened for."""
         call = Call()
-        self.inbox.expect(call_id, call)
+        call.expected = self.inbox.expect(call_id, call)
         async with asyncio.timeout(20):
             await self.inbox.listening(call_id)
         return call
+
+    def forget(self, call: Call) -> None:
+        assert call.expected is not None
+        self.inbox.forget(call.expected)
+
+    def trusts(self, call: Call) -> bool:
+        assert call.expected is not None
+        return self.inbox.trusts(call.expected)
 
     async def aclose(self) -> None:
         await self.inbox.aclose()
@@ -160,13 +169,39 @@ async def test_a_large_result_that_has_gone_is_no_end(ear: Ear, redis: Redis) ->
 async def test_an_end_is_taken_once(ear: Ear, redis: Redis) -> None:
     """A result that comes again, or for nobody, or after its call was forgotten, changes nothing."""
     call, given_up, other = await ear.expect("a"), await ear.expect("b"), await ear.expect("c")
-    ear.inbox.forget("b")
+    ear.forget(given_up)
     for name in ("a", "a", "b", "stranger", "c"):
         await redis.publish(f"{KEY}{name}", meta("SUCCESS", name))
 
     assert [await call.result(), await other.result()] == ["a", "c"]
     assert not given_up.end.done()
     assert not ear.inbox._expected
+
+
+async def test_several_may_wait_for_one_call(ear: Ear, redis: Redis) -> None:
+    """Each of them hears of its end; one that waits no longer takes nothing from the others."""
+    calls = [await ear.expect("a") for _ in range(3)]
+    ear.forget(calls[0])
+    ear.forget(calls[0])
+    await redis.publish(f"{KEY}a", meta("SUCCESS", "x"))
+
+    assert [await call.result() for call in calls[1:]] == ["x", "x"]
+    assert not calls[0].end.done()
+    assert not ear.inbox._expected
+
+
+async def test_who_gives_up_listening_leaves_the_others_at_it(redis: Redis, redis_url: str) -> None:
+    """Two wait until a call's end can be heard, and one of them is cancelled."""
+    ear = Ear(redis_url)
+    ear.inbox.expect("a", Call())
+    both = [asyncio.create_task(ear.inbox.listening("a")) for _ in range(2)]
+    await asyncio.sleep(0)
+    both[0].cancel()
+    ear.start()
+    await asyncio.wait(both, timeout=20)
+    await ear.aclose()
+
+    assert (both[0].cancelled(), both[1].done(), both[1].cancelled()) == (True, True, False)
 
 
 async def test_a_waiter_that_fails_spoils_nothing(ear: Ear, redis: Redis) -> None:
@@ -185,7 +220,7 @@ async def test_nothing_stays_subscribed(ear: Ear, redis: Redis) -> None:
     assert await subscriptions(redis) == 300
     for number in range(150):
         await redis.publish(f"{KEY}call-{number}", meta("SUCCESS"))
-        ear.inbox.forget(f"call-{number + 150}")
+        ear.forget(calls[number + 150])
     await wait_until_subscribed(redis, 0)
 
     assert not ear.inbox._expected
@@ -194,8 +229,7 @@ async def test_nothing_stays_subscribed(ear: Ear, redis: Redis) -> None:
 
 async def test_a_call_may_be_expected_again_at_once(ear: Ear, redis: Redis) -> None:
     """Forgetting leaves with the next write, and not what was ordered since."""
-    await ear.expect("a")
-    ear.inbox.forget("a")
+    ear.forget(await ear.expect("a"))
     call = await ear.expect("a")
     await redis.publish(f"{KEY}a", meta("SUCCESS", "x"))
 
@@ -238,22 +272,22 @@ async def test_a_lost_announcement_is_swept_up(redis: Redis, redis_url: str, mon
 
 async def test_only_the_server_that_a_call_was_published_to_is_trusted(ear: Ear, redis: Redis) -> None:
     """Another connection is none the worse; another server may know less of the calls from before, and of no later ones."""
-    await ear.expect("a")
-    expected = ear.inbox._expected[f"{KEY}a".encode()]
-    assert ear.inbox.trusts(expected)
+    old = await ear.expect("a")
+    assert ear.trusts(old)
 
     await cut(redis)  # the same server
     await wait_until_subscribed(redis, 0)
     await wait_until_subscribed(redis, 1)
     await wait_until(lambda: not ear.inbox._is_new.is_set(), "the new connection was looked at")
     await ear.inbox._recognise()
-    assert ear.inbox.trusts(expected)
+    assert ear.trusts(old)
 
     ear.inbox._run_id = b"that of another one"
     await ear.inbox._recognise()
-    await ear.expect("b")
-    assert not ear.inbox.trusts(expected)
-    assert ear.inbox.trusts(ear.inbox._expected[f"{KEY}b".encode()])
+    new, later = await ear.expect("b"), await ear.expect("a")
+    assert not ear.trusts(old)
+    assert ear.trusts(new)
+    assert ear.trusts(later)
 
 
 async def test_news_is_passed_on(redis: Redis, redis_url: str) -> None:

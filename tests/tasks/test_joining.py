@@ -1,7 +1,9 @@
 """Idempotency keys: a repeat brings the first call's result, and does nothing by itself."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from functools import partial
 
 import pytest
@@ -9,10 +11,17 @@ from redis.asyncio import Redis
 
 from support.hand_worker import HandWorker, hand_worker
 from support.module_server import ModuleServer
+from support.published_call import published
 from support.waiting import wait_until
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
-from toolfleet_registry.contracts import EffectState
+from toolfleet_registry.contracts import EffectState, PublishedCall
+from toolfleet_registry.redis_servers import connection_factory
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks.claims import Claim
+from toolfleet_tasks.entrance import Entrance
+from toolfleet_tasks.ledger import Ledger
+from toolfleet_tasks.line import Line
+from toolfleet_workers.ports import free_port
 
 ADA, BOB = (Caller(user_id=name, permission="owner", allowed_modules="*") for name in ("ada", "bob"))
 FIRST = ToolCall(tool_name="owls.echo", arguments={"a": 1, "b": [2]}, idempotency_key="k")
@@ -138,6 +147,7 @@ async def test_a_repeats_own_deadline_ends_only_its_waiting(
         result = await asyncio.wait_for(one.call(SAME, ADA, timeout=0.2), 10)
         assert (result.error_code, result.effect_state, result.retryable) == ("timed_out", "unknown", True)
         assert "same key" in (result.error or "")
+        assert "does no harm" in (result.hint or "")
     await worker.finish(await worker.take())
 
     assert (await handle.result(10)).success
@@ -203,3 +213,123 @@ async def test_leaving_the_fleet_ends_repeats(settings: Settings, fleet: ToolFle
     result = await joined.result(5)
 
     assert (joined.id, result.error_code) == (handle.id, "outcome_unknown")
+
+
+async def test_only_the_same_key_makes_a_repeat_of_a_once_only_call_harmless(
+    fleet: ToolFleet, other: ToolFleet, worker: HandWorker
+) -> None:
+    """So a joined call that has waited in vain, or was taken back, is not called retryable, and its hint names the key."""
+    once = ToolCall(tool_name="owls.nap_once", arguments={"seconds": 1}, idempotency_key="k")
+    await fleet.submit(once, ADA)
+    await worker.take()
+    for one in (fleet, other):
+        handle = await one.submit(once, ADA)
+        await handle.cancel()
+        for result in (await one.call(once, ADA, timeout=0.2), await handle.result(5)):
+            assert (result.effect_state, result.retryable) == ("unknown", False)
+            assert "same idempotency key" in (result.hint or "")
+            assert "no harm" not in f"{result.hint} {result.error}"
+
+
+async def test_a_repeat_may_come_while_the_first_is_published(fleet: ToolFleet, worker: HandWorker) -> None:
+    """Two at once from one agent: one call, and both have its result as soon as it is there."""
+    calls = [asyncio.create_task(fleet.call(FIRST, ADA, timeout=60)) for _ in range(3)]
+    await worker.finish(await next_claim(worker))
+    results = await asyncio.wait_for(asyncio.gather(*calls), 10)
+
+    assert all(result.success for result in results)
+    assert len({call_id(result) for result in results}) == 1
+    assert await worker.queued() == []
+
+
+async def next_claim(worker: HandWorker) -> Claim:
+    give_up_at = time.monotonic() + 20
+    while not await worker.queued():
+        assert time.monotonic() < give_up_at, "a call is queued"
+        await asyncio.sleep(0.01)
+    return await worker.take()
+
+
+async def test_who_joins_a_call_that_is_not_published_hears_of_it(redis_url: str, owls: ModuleServer) -> None:
+    """The broker is away: the first call has its result then, and so have those that joined it meanwhile."""
+    broker = f"redis://127.0.0.1:{free_port()}/0"
+    settings = Settings(redis_url=redis_url, module_services={"owls": owls.url}, broker_url=broker)
+    async with ToolFleet(settings=settings) as fleet:
+        calls = [asyncio.create_task(fleet.call(FIRST, ADA, timeout=seconds)) for seconds in (1, 60, 60)]
+        results = await asyncio.wait_for(asyncio.gather(*calls), 30)
+
+    assert {(result.success, result.effect_state, result.retryable) for result in results} == {(False, "none", True)}
+    assert all(result.hint for result in results)
+
+
+async def test_an_empty_key_is_none(fleet: ToolFleet, worker: HandWorker, redis: Redis) -> None:
+    """Calls that give one have nothing in common."""
+    for number in range(2):
+        await fleet.submit(ToolCall(tool_name="owls.echo", arguments={"n": number}, idempotency_key=""), ADA)
+
+    assert [call.idempotency_key for call in await worker.queued()] == [None, None]
+    assert await redis.keys("toolfleet:intent:*") == []
+
+
+def forsaken(seconds_ago: float) -> PublishedCall:
+    """A call that does what `FIRST` does, whose deadline was so long ago."""
+    return published(
+        "owls.echo",
+        arguments=FIRST.arguments,
+        user_id="ada",
+        idempotency_key="k",
+        deadline_at=time.time() - seconds_ago,
+    )
+
+
+@contextlib.asynccontextmanager
+async def let_in(settings: Settings, call: PublishedCall) -> AsyncGenerator[Ledger]:
+    """As by an agent that dies before it has published the call."""
+    line = Line(connection_factory(str(settings.redis_url)), name="test")
+    line.start()
+    await line.connected()
+    assert await Entrance(settings).ask(line, call, "tools.owls") is None
+    yield Ledger(line, settings, writes_results=True)
+    await line.aclose()
+
+
+async def test_a_key_that_nobody_will_serve_is_taken_over(
+    settings: Settings, fleet: ToolFleet, worker: HandWorker
+) -> None:
+    """Its agent has died, its deadline has passed, and no worker has begun it: a repeat is a call of its own."""
+    async with let_in(settings, forsaken(20)):
+        handle = await fleet.submit(SAME, ADA)
+
+        assert [call.call_id for call in await worker.queued()] == [handle.id]
+        assert handle.id != forsaken(0).call_id
+        assert (await fleet.submit(FIRST, ADA)).id == handle.id
+
+
+async def begin(ledger: Ledger, _: Redis) -> None:
+    """A worker had it; what became of it, nobody knows."""
+    await ledger.claim(forsaken(20))
+
+
+async def move(_: Ledger, redis: Redis) -> None:
+    """Another Redis has taken over, which may have lost the record."""
+    (key,) = await redis.keys("toolfleet:intent:*")
+    value = str(await redis.get(key))
+    await redis.set(key, f"{value.rpartition(' ')[0]} {'0' * 40}", ex=60)
+
+
+@pytest.mark.parametrize(("seconds_ago", "then"), [(-60, None), (0, None), (20, begin), (20, move)])
+async def test_a_key_that_may_have_been_served_is_kept(
+    settings: Settings,
+    fleet: ToolFleet,
+    worker: HandWorker,
+    redis: Redis,
+    seconds_ago: float,
+    then: Callable[[Ledger, Redis], Awaitable[None]] | None,
+) -> None:
+    """Its deadline is to come, or was just now by some clock, or a worker has begun it, or perhaps has."""
+    async with let_in(settings, forsaken(seconds_ago)) as ledger:
+        if then is not None:
+            await then(ledger, redis)
+
+        assert (await fleet.submit(SAME, ADA)).id == forsaken(0).call_id
+    assert await worker.queued() == []

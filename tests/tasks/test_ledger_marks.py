@@ -224,16 +224,39 @@ async def test_failures_are_counted_in_a_row_and_once_each(ledger: Ledger) -> No
         (attempt(Outcome.UNKNOWN, "module_error"), True),  # 502, 504, a connection that broke
         (attempt(Outcome.UNKNOWN, "invalid_response"), False),  # somebody is there
         (attempt(Outcome.UNKNOWN, "result_too_large"), False),
-        (attempt(Outcome.UNKNOWN, "internal"), False),  # a defect of ours
+        (attempt(Outcome.UNKNOWN, "internal"), None),  # a defect of ours: nobody has met it
         (TURNED_AWAY, False),  # it says itself that it is busy
         (attempt(Outcome.FAILED), False),
-        (attempt(Outcome.PERMANENT, "unknown_tool", "none"), False),
+        (attempt(Outcome.PERMANENT, "permission_denied", "none"), None),  # refused before it was asked
+        (attempt(Outcome.PERMANENT, "module_error", "none"), False),
         (SUCCESS, False),
     ],
 )
-def test_what_says_that_a_module_is_away(ended: Attempt, counts: bool) -> None:
-    """No answer, or none of its own."""
+def test_what_says_that_a_module_is_away(ended: Attempt, counts: bool | None) -> None:
+    """No answer, or none of its own. What never came so far says nothing."""
     assert is_away(ended) is counts
+
+
+@pytest.mark.parametrize(("seconds", "granted"), [(30, "open"), (2, "go")])
+async def test_only_a_whole_limit_of_silence_counts(ledger: Ledger, seconds: float, granted: str) -> None:
+    """A caller that is in a hurry closes no module for the others."""
+    silent = attempt(Outcome.UNKNOWN, "timed_out")
+    for number in (2, 3):
+        claim = await begun(ledger, published(call_id=f"call-{number}"))
+        await ledger.finish(claim, silent.result, attempt=silent, seconds=seconds)
+
+    assert (await claimed(ledger, published(call_id="call-4"))).granted == granted
+
+
+@pytest.mark.parametrize(("effect", "kept"), [("once", 1), (None, 1), ("idempotent", 0), ("read", 0)])
+async def test_an_end_that_nobody_has_seen_is_a_dead_letter(
+    ledger: Ledger, redis: Redis, effect: Any, kept: int
+) -> None:
+    """The payment that timed out: for a person to find out about. What may be repeated at will is not worth one."""
+    silent = attempt(Outcome.UNKNOWN, "timed_out")
+    await finish(ledger, await begun(ledger, published(effect=effect)), silent)
+
+    assert len(await letters(redis)) == kept
 
 
 async def test_an_unknown_end_is_a_dead_letter(ledger: Ledger, redis: Redis) -> None:

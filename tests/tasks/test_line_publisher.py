@@ -27,6 +27,8 @@ from toolfleet_tasks.queues import Route
 from toolfleet_workers.ports import free_port
 from toolfleet_workers.redis_server import redis_server
 
+KEYED = published(user_id="ada", idempotency_key="k")
+SHARE, INTENT = Keys().share("fast", "ada"), Keys().intent("ada", "k")
 ROUTE = Route("tools.owls", limit=30, soft_limit=31, hard_limit=40)
 
 
@@ -196,3 +198,71 @@ async def test_with_an_entrance_a_call_is_judged_and_published_at_once(redis: Re
     assert (first, second, asked) == (None, Refusal("share", count=1), 2)
     assert await redis.llen("tools.owls") == 1
     assert not await redis.exists("toolfleet:bell:tools.owls")
+
+
+@contextlib.asynccontextmanager
+async def judging(url: str) -> AsyncGenerator[LinePublisher]:
+    """A publisher with an entrance."""
+    connect = connection_factory(url)
+    line = Line(connect, name="test")
+    line.start()
+    yield LinePublisher(line, keys=Keys(), database=0, entrance=Entrance(Settings(redis_url=url)))
+    await line.aclose()
+
+
+@pytest.mark.parametrize("name", [SHARE, INTENT, "tools.owls", Keys().slots("fast"), Keys().breaker("research")])
+async def test_what_cannot_be_judged_or_pushed_leaves_nothing_in_the_queue(
+    redis: Redis, redis_url: str, name: str
+) -> None:
+    """A key is of the wrong type: nobody is told that nothing happened while the message waits, and nothing is counted."""
+    if name == INTENT:
+        await redis.rpush(name, "x")
+    else:
+        await redis.set(name, "x")
+    route = Route("tools.research", 30, 31, 40) if "breaker" in name else ROUTE
+    async with judging(redis_url) as ours:
+        with pytest.raises(NotPublished, match="WRONGTYPE"):
+            await ours.publish(KEYED, route, seconds=10, limit=5)
+
+    assert [key for key in await redis.keys("*") if key not in {name, Keys().bell("tools.owls")}] == []
+    await redis.delete(name)
+
+
+@contextlib.asynccontextmanager
+async def user_without(redis: Redis, url: str, command: str) -> AsyncGenerator[str]:
+    """The address for a user of Redis that may do anything but this."""
+    await redis.execute_command("ACL", "SETUSER", "partly", "on", ">pw", "~*", "&*", "+@all", f"-{command}")
+    try:
+        yield url.replace("redis://", "redis://partly:pw@")
+    finally:
+        await redis.execute_command("ACL", "DELUSER", "partly")
+
+
+@pytest.mark.parametrize("command", ["zadd", "pexpire", "set", "lpush", "evalsha"])
+async def test_without_a_right_nothing_is_published(redis: Redis, redis_url: str, command: str) -> None:
+    """Whichever step of the script the user of Redis may not do: what was done before it is taken back."""
+    async with user_without(redis, redis_url, command) as url, judging(url) as ours:
+        with pytest.raises(NotPublished):
+            await ours.publish(KEYED, ROUTE, seconds=10, limit=5)
+
+    assert await redis.keys("*") == []
+
+
+async def test_an_error_after_the_push_confirms_nothing(redis: Redis, redis_url: str) -> None:
+    """A script that fails on its way is not undone: the message lies in the queue."""
+    async with user_without(redis, redis_url, "exists") as url, publisher(url) as ours:
+        with pytest.raises(PublishUnconfirmed):
+            await ours.publish(published(), ROUTE, seconds=10)
+
+    assert await redis.llen("tools.owls") == 1
+
+
+async def test_what_comes_after_its_end_is_not_let_in(redis: Redis, redis_url: str) -> None:
+    """A frozen Redis may read an old connection last, after the call was ended over a new one: nothing is written."""
+    await redis.hset(Keys().call(KEYED.call_id), "state", "done")
+    await redis.expire(Keys().call(KEYED.call_id), 60)
+    async with judging(redis_url) as ours:
+        with pytest.raises(PublishUnconfirmed):
+            await ours.publish(KEYED, ROUTE, seconds=10)
+
+    assert await redis.keys("*") == [Keys().call(KEYED.call_id)]

@@ -239,6 +239,8 @@ def test_a_pool_restart_leaves_running_calls_alone(calls: Calls, worker: WorkerP
 def cut_off(worker: WorkerProcess, calls: Calls) -> None:
     """Close the worker's connections, and wait until it has new ones."""
     connected = "Connected to redis"
+    # It says that it is connected before it listens; what it loses until then, it replaces without a word.
+    wait_until_sync(lambda: any(client["cmd"] == "brpop" for client in calls.redis.client_list()), "it listens")
     before = worker.said().count(connected)
     assert worker.cut_connections(calls.redis)
     wait_until_sync(lambda: worker.said().count(connected) > before, "it has reconnected")

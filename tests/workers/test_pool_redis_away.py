@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.fast_worker import FastFleet, fast_fleet
+from support.fast_worker import PATIENCE_VARIABLE, FastFleet, fast_fleet
 from support.worker_process import exception_of
 
 
@@ -17,11 +17,20 @@ def _in_fast_mode(fast_mode: None) -> None:
 
 
 CALLS = 100
+AWAY_SECONDS = 2.2  # calls of a second end in it, and a loop that stood still from then on would have been noticed
+_PATIENCE_SECONDS = 2  # instead of ten, three times over
 
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[FastFleet]:
     with fast_fleet(tmp_path) as fleet:
+        yield fleet
+
+
+@pytest.fixture
+def hasty_fleet(tmp_path: Path) -> Iterator[FastFleet]:
+    """Its worker's own connections give up sooner."""
+    with fast_fleet(tmp_path, {PATIENCE_VARIABLE: str(_PATIENCE_SECONDS)}) as fleet:
         yield fleet
 
 
@@ -33,7 +42,7 @@ def test_calls_that_end_while_redis_is_frozen(fleet: FastFleet) -> None:
     """All results are stored when it answers again, each message is acked, and the loop has never stood still."""
     ids = fleet.start(CALLS, "pool.sleep", 1)
     with fleet.redis.frozen():
-        time.sleep(3)
+        time.sleep(AWAY_SECONDS)
 
     assert statuses(fleet, ids) == {"SUCCESS"}
     fleet.wait_until_settled()
@@ -55,7 +64,7 @@ def test_messages_are_acked_when_the_results_stand(fleet: FastFleet) -> None:
     """A full Redis takes acks and no results: until there is room, every message is kept."""
     ids = fleet.start(CALLS, "pool.sleep", 1)
     with fleet.redis.full():
-        time.sleep(3)
+        time.sleep(AWAY_SECONDS)
         assert {fleet.calls.status(call_id) for call_id in ids} == {"STARTED"}
         assert fleet.calls.unacked() == CALLS
 
@@ -68,7 +77,7 @@ def test_a_hard_limit_while_redis_is_frozen(fleet: FastFleet) -> None:
     ids = fleet.start(CALLS, "pool.sleep", 60, time_limit=1)
     (stubborn,) = fleet.start(1, "pool.stubborn", time_limit=1)
     with fleet.redis.frozen():
-        time.sleep(3)
+        time.sleep(AWAY_SECONDS)
 
     ends = fleet.calls.wait(*ids, stubborn)
     assert {(end["status"], exception_of(end)) for end in ends} == {("FAILURE", "TimeLimitExceeded")}
@@ -80,21 +89,21 @@ def test_a_call_that_has_ended_in_time_is_a_success(fleet: FastFleet) -> None:
     """Also if its hard limit passes while its result waits for Redis."""
     ids = fleet.start(10, "pool.sleep", 0.5, time_limit=1.5)
     with fleet.redis.frozen():
-        time.sleep(3)
+        time.sleep(AWAY_SECONDS)
 
     assert statuses(fleet, ids) == {"SUCCESS"}
     fleet.wait_until_settled()
 
 
-def test_a_worker_ends_although_redis_does_not_answer(fleet: FastFleet) -> None:
+def test_a_worker_ends_although_redis_does_not_answer(hasty_fleet: FastFleet) -> None:
     """SIGQUIT while results wait: it gives up within a bounded time, and the calls are delivered again."""
-    ids = fleet.start(CALLS, "pool.sleep", 0.5)
-    with fleet.redis.frozen():
-        time.sleep(1.5)
-        fleet.worker.send_signal(signal.SIGQUIT)
-        fleet.worker.wait(seconds=60)
+    ids = hasty_fleet.start(CALLS, "pool.sleep", 0.5)
+    with hasty_fleet.redis.frozen():
+        time.sleep(1)
+        hasty_fleet.worker.send_signal(signal.SIGQUIT)
+        hasty_fleet.worker.wait(seconds=60)
 
-    assert {fleet.calls.status(call_id) for call_id in ids} <= {"STARTED", "SUCCESS"}
+    assert {hasty_fleet.calls.status(call_id) for call_id in ids} <= {"STARTED", "SUCCESS"}
 
 
 def test_a_result_that_redis_refuses_ends_its_call(fleet: FastFleet) -> None:

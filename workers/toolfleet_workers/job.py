@@ -62,6 +62,7 @@ class Job:
         self._bridge: Bridge[None] = Bridge(self._work)
         self._bridge.on_limits = self._start_timers
         self._timers: list[asyncio.TimerHandle] = []
+        self._hard_limit: float | None = None
         self._ending: asyncio.Task[None] | None = None
         self._is_running = False
         self._is_cancelled = False
@@ -104,18 +105,20 @@ class Job:
             if not self._bridge.killed:
                 self._tell(assignment.done, outcome)
 
-    def _start_timers(self) -> None:
+    def _start_timers(self, soft: float | None, hard: float | None) -> None:
         """Once, when the limits begin to hold. One at a time: hardly any call needs its second."""
         if self._timers:
             return
-        soft, hard = self._assignment.soft_limit, self._assignment.hard_limit
+        if soft is None and hard is None:
+            soft, hard = self._assignment.soft_limit, self._assignment.hard_limit
+        self._hard_limit = hard
         if soft and (not hard or soft < hard):
             self._timers.append(self._loop.call_later(soft, self._on_soft_limit, soft))
         elif hard:
             self._timers.append(self._loop.call_later(hard, self._on_hard_limit, hard))
 
     def _on_soft_limit(self, seconds: float) -> None:
-        hard = self._assignment.hard_limit
+        hard = self._hard_limit
         if hard:
             self._timers.append(self._loop.call_later(hard - seconds, self._on_hard_limit, hard))
         if not self._bridge.killed and self._bridge.limit(seconds):

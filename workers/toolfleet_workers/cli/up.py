@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.text import Text
 
 from toolfleet import Caller, ModuleStatus, ToolDefinition, ToolFleet
+from toolfleet_registry.effects import effect_of
 from toolfleet_registry.errors import FleetError
 from toolfleet_registry.runfile import FOLDER, RunFile, find_run_file
 from toolfleet_registry.settings import load_settings
@@ -93,9 +94,12 @@ def _print_modules(fleet: LocalFleet, statuses: dict[str, ModuleStatus]) -> None
 
 
 def _example(tools: Sequence[ToolDefinition]) -> str:
-    """A command that is likely to work: the example that is there, else the tool that wants least."""
+    """A command that is likely to work and does nothing: the example that is there, else the reading tool that wants least."""
     if any(tool.name == _FAVOURITE for tool in tools):
         return f"toolfleet call {_FAVOURITE} query=redis max_results=1"
-    simplest = min(tools, key=lambda tool: sum(parameter.required for parameter in tool.parameters))
+    harmless = [tool for tool in tools if effect_of(tool) == "read"]
+    if not harmless:
+        return "toolfleet tools list"
+    simplest = min(harmless, key=lambda tool: sum(parameter.required for parameter in tool.parameters))
     wanted = [f"{parameter.name}=…" for parameter in simplest.parameters if parameter.required]
     return " ".join(["toolfleet call", simplest.name, *wanted])
