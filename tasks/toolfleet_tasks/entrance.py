@@ -78,14 +78,15 @@ class Entrance:
 
     def answered(self, call: PublishedCall, reply: Any) -> Refusal | None:
         """What `ADMIT` says of the call, unless it was let in. Raises `NotPublished`, or `PublishUnconfirmed` if it has ended."""
-        if isinstance(reply, list) and reply[0] == b"failed":
+        if not isinstance(reply, list):
+            if reply:
+                self._bounds[call.lane] = (reply, time.time())
+            return None
+        if reply[0] == b"failed":
             raise NotPublished(reply[1].decode(errors="replace"))
-        if isinstance(reply, list) and reply[0] == b"ended":
+        if reply[0] == b"ended":
             raise PublishUnconfirmed("it has ended already")
-        refusal = refusal_in(reply)
-        if reply and refusal is None:
-            self._bounds[call.lane] = (reply, time.time())
-        return refusal
+        return refusal_in(reply)
 
     async def ask(self, line: Line, call: PublishedCall, queue: str, *, limit: int = 0) -> Refusal | None:
         """Let the call in, to be published by somebody else, or say why not. Asks until Redis has answered.

@@ -1,0 +1,77 @@
+"""What a run is: how much of everything, with which settings, and what its tools may be asked to do."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from toolfleet_registry.settings import Settings
+
+LEASE_SECONDS = 3
+"""Short, so that what a dead or frozen worker held comes back within a moment of the run."""
+
+LIMIT_SECONDS = 3
+"""For a request to a module: hanging ones must not take all slots."""
+
+MARGIN_SECONDS = 5
+"""A call may end so long after its deadline: two are documented for a silent Redis, the rest is a busy machine's."""
+
+LONGEST_TIMEOUT_SECONDS = 20
+LEFT_ALONE_SECONDS = 20
+"""A module may be refused so long without a success: restarts take one or two, a breaker one, a dead worker's lease three."""
+
+WORKERS = 3
+AGENTS = 2
+_REST_SHARE, _SHORTEST_REST_SECONDS = 0.1, 50
+
+EFFECTS = ("once", "idempotent", "read", "undeclared")
+MODULES = ("bank", "post")
+RECONCILING = "bank"
+"""The module that can be asked what has become of a call."""
+
+Behaviour = Literal["ok", "fails", "fails_clean", "error", "busy", "gateway", "garbles", "hangs_up", "hangs", "crashes"]
+EFFECTLESS: frozenset[Behaviour] = frozenset({"fails_clean", "busy"})
+
+BEHAVIOURS: dict[Behaviour, int] = {
+    "ok": 70,
+    "fails": 4,
+    "fails_clean": 3,
+    "error": 4,
+    "busy": 6,
+    "gateway": 3,
+    "garbles": 2,
+    "hangs_up": 5,
+    "hangs": 1,
+}
+"""What a tool is asked to do, and how often. Crashes are faults, and asked for elsewhere."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`seconds` bounds the whole run; the same `seed` makes the same calls and faults, though never the same moments."""
+
+    calls: int
+    faults: int
+    seed: int
+    seconds: float
+
+    @property
+    def load_seconds(self) -> float:
+        """How long calls are made and faults happen. The rest is for the last ones' deadlines, and a look at what is left."""
+        return max(self.seconds - max(self.seconds * _REST_SHARE, _SHORTEST_REST_SECONDS), 1)
+
+
+def settings_for(redis_url: str, services: dict[str, str]) -> Settings:
+    """A fleet whose waits are short, and whose limits are low enough to be reached."""
+    own: dict[str, Any] = {
+        "redis_url": redis_url,
+        "module_services": services,
+        "visibility_timeout": LEASE_SECONDS,
+        "module_timeouts": dict.fromkeys(services, LIMIT_SECONDS),
+        "worker_concurrency": 64,
+        "refresh_interval_seconds": 5,
+        "drain_seconds": 10,
+        "module_concurrency": {RECONCILING: 60},
+        "calls_per_caller": 30,
+        "backlog_limit": 60,
+        "breaker_seconds": 1,
+    }
+    return Settings(**own)

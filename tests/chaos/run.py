@@ -1,0 +1,123 @@
+"""One run: build everything up, make calls and faults, wait for quiet, look at what is left."""
+
+import asyncio
+import json
+import random
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from chaos.agent import MADE, endings_of
+from chaos.checks import Evidence, Violation, check_calls
+from chaos.faults import Fault, inflict, planned
+from chaos.journal import read_journal
+from chaos.leftovers import becomes_quiet, check_redis, check_workers, stored_results
+from chaos.outcomes import read_endings
+from chaos.plan import AGENTS, LONGEST_TIMEOUT_SECONDS, Plan
+from chaos.report import evidence_of, late_results, report, shown
+from chaos.stage import Stage, stage, start_agents
+
+_AT_ONCE = 3  # faults that may overlap
+_CHECK_SECONDS = 15
+_LATE_SHARE = 1.3  # of the planned time: faults that could not keep up end there
+
+
+@dataclass
+class Ran:
+    """What a run came to. `table` and `proofs` are for people."""
+
+    table: str
+    proofs: str
+    violations: list[Violation] = field(default_factory=list)
+
+
+async def run(plan: Plan, folder: Path) -> Ran:
+    """Do it, in `plan.seconds` at the latest. Logs, the journal and the endings are left in `folder`."""
+    began_at = time.monotonic()
+    trouble: list[Violation] = []
+    faults = planned(plan.faults, random.Random(plan.seed))
+    async with stage(plan, folder) as here:
+        watching = asyncio.create_task(here.watch())
+        try:
+            async with asyncio.timeout(plan.seconds - _CHECK_SECONDS - (time.monotonic() - began_at)):
+                trouble += await _load(here, faults)
+        except TimeoutError:
+            trouble.append(Violation("The run ended in time", f"it took more than {plan.seconds:.0f} s"))
+        finally:
+            watching.cancel()
+        left = check_redis(here)
+        working = await check_workers(here)
+        evidence = _evidence(here)
+        more = _figures(here, evidence, time.monotonic() - began_at)
+    checks = {**check_calls(evidence), **left, "Every worker works on after it all": working}
+    checks["The run went as planned"] = trouble + _not_done(plan, faults)
+    violations = [violation for found in checks.values() for violation in found]
+    (folder / "faults.jsonl").write_text("".join(json.dumps(asdict(fault)) + "\n" for fault in faults))
+    logs = sorted(folder.glob("worker-*.log"))
+    proofs = "\n".join(evidence_of(violation, evidence, faults, logs) for violation in shown(violations))
+    return Ran(report(plan, evidence, faults, checks, more), proofs, violations)
+
+
+async def _load(here: Stage, faults: list[Fault]) -> list[Violation]:
+    """Calls and faults side by side, until the last of both, and then quiet."""
+    await start_agents(here)
+    trouble = await _inflict_all(here, faults)
+    for agent in here.agents:
+        code = await agent.ended(seconds=here.plan.seconds)
+        if code != 0:
+            trouble.append(
+                Violation("The run went as planned", f"{agent.name} ended with {code}: {agent.said()[-3000:]}")
+            )
+    for program in (*here.workers, *here.modules, *here.beats):
+        async with here.alone(program):
+            pass
+    await becomes_quiet(here)
+    return trouble
+
+
+async def _inflict_all(here: Stage, faults: list[Fault]) -> list[Violation]:
+    dice = random.Random(here.plan.seed + 1)
+    places = asyncio.Semaphore(_AT_ONCE)
+    began_at, planned_seconds = time.monotonic(), here.plan.load_seconds
+    trouble: list[Violation] = []
+
+    async def one(fault: Fault) -> None:
+        async with places:
+            if time.monotonic() - began_at < planned_seconds * _LATE_SHARE:
+                try:
+                    await inflict(fault, here, dice)
+                except Exception as exc:  # noqa: BLE001 - one that fails must not end the run
+                    trouble.append(Violation("The run went as planned", f"{fault}: {exc!r}"))
+
+    async with asyncio.TaskGroup() as group:
+        for number, fault in enumerate(faults):
+            due = began_at + (number + dice.random()) / len(faults) * planned_seconds
+            await asyncio.sleep(max(due - time.monotonic(), 0))
+            group.create_task(one(fault))
+    return trouble
+
+
+def _evidence(here: Stage) -> Evidence:
+    endings = [ending for number in range(AGENTS) for ending in read_endings(endings_of(here.folder, number))]
+    journal = read_journal(here.journal)
+    call_ids = {ending.call_id for ending in endings if ending.call_id} | set(journal.by_call)
+    made = sum(int(agent.said().rpartition(MADE)[2] or -1) for agent in here.agents)
+    return Evidence(endings, journal, made, stored_results(here.redis.look, sorted(call_ids)))
+
+
+def _figures(here: Stage, evidence: Evidence, seconds: float) -> dict[str, object]:
+    late = [ending.seconds - ending.timeout for ending in evidence.endings]
+    return {
+        "seconds": round(seconds),
+        "calls a second": round(len(evidence.endings) / here.plan.load_seconds, 1),
+        "latest end, seconds after the deadline": round(max(late, default=0), 2),
+        "late results, refused by the ledger": late_results(here.folder.glob("worker-*.log")),
+        "dead letters": here.redis.look.hlen("toolfleet:dead"),
+        "longest deadline, seconds": LONGEST_TIMEOUT_SECONDS,
+    }
+
+
+def _not_done(plan: Plan, faults: list[Fault]) -> list[Violation]:
+    done = sum(fault.is_done for fault in faults)
+    few = plan.faults - done > max(plan.faults // 20, 1)
+    return [Violation("The run went as planned", f"only {done} of {plan.faults} faults happened")] if few else []

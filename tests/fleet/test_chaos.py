@@ -1,0 +1,34 @@
+"""The short form of the proof: a fleet under load and under every kind of fault. `make chaos` is the long one."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.worker_process import TESTS
+
+# The run bounds itself to less; this is for a run that does not.
+_SECONDS = 150
+
+
+@pytest.mark.timeout(_SECONDS + 20)
+def test_every_call_has_one_result_and_nothing_is_done_twice(fast_mode: None, tmp_path: Path) -> None:
+    """Workers, Redis, connections and modules are killed, frozen and cut under load: all that `chaos/README.md` lists holds."""
+    options = ["--calls", "400", "--faults", "12", "--seed", "4", "--minutes", "1.2", "--folder", str(tmp_path)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "chaos", *options],
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as run:
+        try:
+            said, _ = run.communicate(timeout=_SECONDS)
+        except subprocess.TimeoutExpired:
+            run.send_signal(signal.SIGTERM)  # it ends what it has started
+            said, _ = run.communicate(timeout=20)
+
+    assert run.returncode == 0, said
