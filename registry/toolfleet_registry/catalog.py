@@ -55,20 +55,25 @@ class Catalog:
         async with self._filling:
             if self._is_filled:
                 return
-            await self.load()
-            if not self._state.manifests:
+            if not await self.load():
                 await self.refresh()
             self._is_filled = True
 
-    async def load(self) -> None:
-        """Take over what the cache holds now: after another process's look, for example."""
+    async def load(self) -> bool:
+        """Take over what the cache holds now: after another process's look, for example.
+
+        False, and nothing changes, if it holds nothing: it may have lost it, and only the modules know.
+        """
         manifests = await self._cache.load(self._settings.module_services)
+        if not manifests:
+            return False
         failures = {
             module: failure
             for module, failure in self._state.failures.items()
             if module not in manifests or (manifests[module].discovered_at or 0) < failure.at
         }
         self._state = _state(manifests, failures)
+        return True
 
     async def refresh(self) -> dict[str, ModuleStatus]:
         """Ask every module now. One that fails keeps the tools of its last good manifest."""
@@ -89,11 +94,6 @@ class Catalog:
         manifests |= await self._cache.load(kept)
         self._state = _state(manifests, failures)
         return self.statuses()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no module's manifest is known."""
-        return not self._state.manifests
 
     def statuses(self) -> dict[str, ModuleStatus]:
         """What is known of each module in the settings, by name."""

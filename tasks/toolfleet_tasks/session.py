@@ -257,8 +257,7 @@ class Session:
 
     async def _take_over(self) -> None:
         try:
-            await self._catalog.load()
-            if self._catalog.is_empty:  # Redis came back without its data
+            if not await self._catalog.load():  # Redis came back without its data
                 await self._catalog.refresh()
         finally:
             await self._rest()

@@ -83,7 +83,7 @@ def nothing_is_left(calls: FleetCalls) -> None:
 def test_a_lease_limits_no_call(bed: TestBed, calls: FleetCalls, owls: ModuleServer) -> None:
     """Longer than two leases, as a running call or as one that is held until its time: it runs once, though others idle."""
     with bed.worker(visibility_timeout=2), bed.worker(visibility_timeout=2) as other:
-        ids = [calls.call("nap", n=1, seconds=5), calls.call("nap", n=2, seconds=0, countdown=5)]
+        ids = [calls.call("nap", n=1, seconds=4.5), calls.call("nap", n=2, seconds=0, countdown=4.5)]
 
         assert calls.succeeded(*ids) == [True, True]
         nothing_is_left(calls)
@@ -93,14 +93,14 @@ def test_a_lease_limits_no_call(bed: TestBed, calls: FleetCalls, owls: ModuleSer
 
 def test_a_killed_workers_calls_run_elsewhere(bed: TestBed, calls: FleetCalls, owls: ModuleServer) -> None:
     """After kill -9 an idle worker gets what ran and what was held for later, within about a lease."""
-    with bed.worker(visibility_timeout=3) as killed:
+    with bed.worker(visibility_timeout=2) as killed:
         ids = [calls.call("nap", n=n, seconds=2) for n in range(5)]
         ids.append(calls.call("nap", n=5, seconds=0, countdown=4))
         wait_until_sync(lambda: owls.running == 5 and calls.unacked() == 6, "the module has the calls")
         killed.send_signal(signal.SIGKILL)
         killed.wait()
-    with bed.worker(visibility_timeout=3) as other:
-        wait_until_sync(lambda: len(owls.calls("nap")) >= 10, "the calls run elsewhere", seconds=3 * 1.5 + 2)
+    with bed.worker(visibility_timeout=2) as other:
+        wait_until_sync(lambda: len(owls.calls("nap")) >= 10, "the calls run elsewhere", seconds=2 * 1.5 + 2)
 
         assert calls.succeeded(*ids) == [True] * 6
         nothing_is_left(calls)
@@ -125,7 +125,7 @@ def test_redis_may_be_restarted(end: signal.Signals, owls: ModuleServer, tmp_pat
     """Stopped or killed, with calls running: each runs once, all results arrive, and the same worker takes new calls."""
     with own_redis(owls, tmp_path) as (bed, calls), bed.worker() as worker:
         calls.redis.config_set("appendfsync", "always")
-        ids = [calls.call("nap", n=n, seconds=2) for n in range(5)]
+        ids = [calls.call("nap", n=n, seconds=1) for n in range(5)]
         wait_until_sync(lambda: owls.running == 5, "the module has the calls")
         os.kill(pid_of(calls.redis), end)
         with _back_again(bed.redis_url, tmp_path):
@@ -214,7 +214,7 @@ def test_remote_control_outlasts_an_answer_that_is_lost(owls: ModuleServer, tmp_
     question = _message(body=body, headers={"clock": 1, "expires": 0}, properties=properties)
     with own_redis(owls, tmp_path) as (bed, calls), bed.worker(loop_stall_seconds=1.5) as worker:
         assert calls.ask("ping") == {"ok": "pong"}
-        running = calls.call("nap", n=1, seconds=3)
+        running = calls.call("nap", n=1, seconds=2)
         wait_until_sync(lambda: owls.running == 1, "the module has the call")
         worker.send_signal(signal.SIGSTOP)
         assert calls.redis.publish("/0.celery.pidbox", question) == 1
@@ -416,9 +416,9 @@ def test_a_cold_shutdown_gives_everything_back_at_once(bed: TestBed, calls: Flee
 
 def test_a_worker_ends_without_redis(owls: ModuleServer, tmp_path: Path) -> None:
     """Told to stop while Redis is away, with calls running: it ends in a bounded time."""
-    with own_redis(owls, tmp_path) as (bed, calls), bed.worker(drain_seconds=2) as worker:
+    with own_redis(owls, tmp_path) as (bed, calls), bed.worker(drain_seconds=1) as worker:
         for n in range(3):
-            calls.call("nap", n=n, seconds=1)
+            calls.call("nap", n=n, seconds=0.5)
         wait_until_sync(lambda: owls.running == 3, "the module has the calls")
         os.kill(pid_of(calls.redis), signal.SIGKILL)
         wait_until_sync(lambda: "redis_line_away" in worker.said(), "it was noticed")

@@ -167,7 +167,7 @@ async def test_a_killed_worker_leaves_no_caller_waiting_for_ever(
 ) -> None:
     """When the worker is killed in the middle, the call ends at its deadline as one that may have been executed."""
     with bed.worker() as worker:
-        handle = await fleet.submit(ToolCall(tool_name="owls.nap_once", arguments={"seconds": 30}), owner, timeout=4)
+        handle = await fleet.submit(ToolCall(tool_name="owls.nap_once", arguments={"seconds": 30}), owner, timeout=2.5)
         await wait_until(lambda: owls.running, "the module has the call")
         worker.send_signal(signal.SIGKILL)
         result = await handle.result(15)
@@ -216,7 +216,7 @@ async def test_lost_data_is_not_taken_for_a_call_that_never_began(
 ) -> None:
     """Redis loses all it has while a call runs: at the deadline its outcome is unknown, for a worker had taken it."""
     with bed.worker():
-        handle = await fleet.submit(ToolCall(tool_name="owls.nap_once", arguments={"seconds": 30}), owner, timeout=3)
+        handle = await fleet.submit(ToolCall(tool_name="owls.nap_once", arguments={"seconds": 30}), owner, timeout=2)
         await wait_until(lambda: owls.running, "the module has the call")
         async with Redis.from_url(bed.redis_url) as redis:
             await redis.flushall()
@@ -228,7 +228,7 @@ async def test_lost_data_is_not_taken_for_a_call_that_never_began(
 async def test_an_agent_keeps_its_tools_when_redis_loses_its_data(
     bed: TestBed, fleet: ToolFleet, owner: Caller
 ) -> None:
-    """After a reconnect to an empty Redis the modules are asked again."""
+    """After a reconnect to an empty Redis the modules are asked again, and until they have answered it has the old ones."""
     before = await fleet.tools(owner)
     async with Redis.from_url(bed.redis_url) as redis:
         await redis.flushall()
@@ -237,6 +237,7 @@ async def test_an_agent_keeps_its_tools_when_redis_loses_its_data(
         async with asyncio.timeout(20):
             while not stored:
                 stored = await redis.exists("module_manifest:owls")
+                assert await fleet.tools(owner) == before
 
     assert await fleet.tools(owner) == before
 

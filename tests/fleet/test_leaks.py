@@ -17,7 +17,7 @@ from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.keys import Keys
 
-CALLS = int(os.environ.get("LEAK_CHECK_CALLS", "5000"))
+CALLS = int(os.environ.get("LEAK_CHECK_CALLS", "3000"))
 AT_ONCE = 200
 WARM_UP = 1000
 SECONDS = 60 + CALLS / 100  # stock parts do some 300 calls a second

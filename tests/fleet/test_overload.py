@@ -125,7 +125,7 @@ async def test_a_modules_bound_holds_over_all_workers(
         bed.modules = (owls, ravens)
         with bed.worker(), bed.worker():
             async with ToolFleet(settings=bed.settings) as fleet:
-                naps = asyncio.create_task(fleet.call_many([NAP] * 15, ADA, timeout=60))
+                naps = asyncio.create_task(fleet.call_many([NAP] * 9, ADA, timeout=60))
                 await wait_until(lambda: owls.running, "naps are under way")
                 raven = await fleet.call(ToolCall(tool_name="ravens.echo"), ADA, timeout=20)
                 assert not naps.done()
@@ -133,7 +133,7 @@ async def test_a_modules_bound_holds_over_all_workers(
 
     assert raven.success
     assert all(result.success for result in results)
-    assert (owls.most_running, len(owls.requests)) == (3, 15)
+    assert (owls.most_running, len(owls.requests)) == (3, 9)
 
 
 @pytest.mark.parametrize("fast", [True, False])

@@ -74,7 +74,7 @@ async def test_a_frozen_broker_blocks_nobody(
         await fleet.submit(ECHO, owner, timeout=1)
     with broker.frozen():
         async with ticking() as gaps:
-            result = await asyncio.wait_for(fleet.call(ECHO, owner, timeout=3), 15)
+            result = await asyncio.wait_for(fleet.call(ECHO, owner, timeout=2), 15)
             many = await asyncio.wait_for(fleet.call_many([ECHO] * 50, owner, timeout=1), 15)
 
     assert (result.error_code, result.effect_state) == ("internal", "none")

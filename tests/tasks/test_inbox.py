@@ -127,8 +127,9 @@ async def test_only_an_end_is_a_result(ear: Ear, redis: Redis) -> None:
     assert call.end.result()["status"] == "FAILURE"
 
 
-async def test_large_results_never_cut_the_line(ear: Ear, redis: Redis) -> None:
+async def test_large_results_never_cut_the_line(ear: Ear, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """Redis gives up a subscriber that has too much to read; what is fetched, or swept, goes over another connection."""
+    monkeypatch.setattr(inbox_module, "_SWEEP_SECONDS", 1)
     losses: list[None] = []
     ear.line.on_lost.append(lambda: losses.append(None))
     calls = {name: await ear.expect(name) for name in "abcdef"}

@@ -435,8 +435,9 @@ async def test_a_place_that_becomes_free_is_used_at_once(redis_url: str, redis: 
         await wait_until(lambda: second.ids == ["2"], "the other one has it")
 
 
-async def test_a_place_is_kept_for_a_few_seconds_only(redis_url: str, redis: Redis) -> None:
+async def test_a_place_is_kept_for_a_while_only(redis_url: str, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that took a call and died before it claimed it is in nobody's way."""
+    monkeypatch.setattr(intake_module, "_PLACE_MS", 1000)
     taker = Taker()
     async with bounded_worker(redis_url, taker, bound=1):
         publish(redis, message("0"), message("1"))

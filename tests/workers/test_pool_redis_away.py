@@ -18,7 +18,7 @@ def _in_fast_mode(fast_mode: None) -> None:
 
 CALLS = 100
 AWAY_SECONDS = 2.2  # calls of a second end in it, and a loop that stood still from then on would have been noticed
-_PATIENCE_SECONDS = 2  # instead of ten, three times over
+_PATIENCE_SECONDS = 1  # instead of ten, three times over
 
 
 @pytest.fixture
