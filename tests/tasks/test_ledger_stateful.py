@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -288,7 +288,22 @@ class LedgerMachine(RuleBasedStateMachine):
             if kind % 2
             else (lambda: ledger.withdraw(called.call, ENDING, trust_absence=trust))
         )
-        self._do(WORKERS, operation, lambda stored: self._ended(called, stored), loses)
+        if loses:
+            self.pending.append(self._run(self._answer_lost(operation, lambda stored: self._ended(called, stored))))
+        else:
+            self._ended(called, self._run(operation()))
+
+    @staticmethod
+    async def _answer_lost(operation: Callable[[], Awaitable[Any]], then: Callable[[Any], None]) -> Pending:
+        """The agent itself asks again, on its next connection."""
+        gate = Gate()
+        await operation()
+
+        async def again() -> Any:
+            await gate.opened.wait()
+            return await operation()
+
+        return Pending(gate, asyncio.ensure_future(again()), then)
 
     @precondition(lambda self: self._is_away())
     @rule()
@@ -493,6 +508,7 @@ def test_whatever_happens(redis_url: str, machine: type[LedgerMachine], examples
                 derandomize=True,
                 database=None,
                 deadline=None,
+                phases=(Phase.explicit, Phase.generate),  # to look for a shorter example takes minutes here
                 suppress_health_check=(HealthCheck.too_slow, HealthCheck.filter_too_much),
             ),
         )
