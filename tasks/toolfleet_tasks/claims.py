@@ -98,7 +98,8 @@ class Claims:
         await asyncio.gather(*(self._let_go(claim) for claim in held), return_exceptions=True)
 
     def _let_go(self, claim: Claim) -> "asyncio.Future[object]":
-        command = ("EVAL", ledger_scripts.LET_GO, 1, claim.keys[0], claim.token)
+        keys = (claim.keys[0], claim.keys[3])
+        command = ("EVAL", ledger_scripts.LET_GO, 2, *keys, claim.token, claim.call.call_id)
         reply: asyncio.Future[object] = self._line.send(*command)
         reply.add_done_callback(_seen)  # if it is lost, the lease runs out
         return reply

@@ -145,8 +145,7 @@ class Ledger:
         return None if answer[0] == b"begun" else str(answer[1].decode())
 
     async def _end_once(self, call: PublishedCall, mode: tuple[str, int], ending: Ending) -> Any:
-        keys = list(self._keys_of(call))
-        keys[3] = self._keys.running(_module(call))  # the worker may know of a bound that we do not
+        keys = self._keys_of(call)
         args = self._end_args(call.call_id, mode, self._ttl_of(call), ending, self._letter(call, ending.unknown))
         try:
             return await self._line.send("EVALSHA", _END.digest, len(keys), *keys, *args)

@@ -31,7 +31,6 @@ _ENDED = (
 local function ended(id, ttl, nothing_happened, letter, kept, log)
   redis.call('EXPIRE', KEYS[1], ttl)
   if KEYS[3] ~= KEYS[1] then share_leave(KEYS[3], id) end
-  if KEYS[4] ~= KEYS[1] then room_leave(KEYS[4], id) end
   if nothing_happened and KEYS[6] ~= KEYS[1] then
     local intent = redis.call('GET', KEYS[6])
     if intent and string.match(intent, '^%S+') == id then redis.call('DEL', KEYS[6]) end
@@ -104,6 +103,8 @@ for i = 1, count do
     if KEYS[count + i] ~= KEYS[i] then room_renew(KEYS[count + i], ARGV[at + 1], until_ms) end
   elseif holder or redis.call('EXISTS', KEYS[i]) == 1 then
     lost[#lost + 1] = token
+    -- Ended from outside: it has kept its place in the module until its worker hears of it, which is now.
+    if not holder and KEYS[count + i] ~= KEYS[i] then room_leave(KEYS[count + i], ARGV[at + 1]) end
   else
     -- Redis has lost it, and may have kept the call's message, which must not be begun beside ours.
     redis.call('HSET', KEYS[i], 'token', token, 'lease', until_ms, 'as', ARGV[at + 2], 'begun', ARGV[at + 3],
@@ -136,10 +137,15 @@ ARGV: token, call id.
 """
 
 LET_GO = """
-if redis.call('HGET', KEYS[1], 'token') == ARGV[1] then redis.call('HSET', KEYS[1], 'lease', 0) end
+local holder = redis.call('HGET', KEYS[1], 'token')
+if holder == ARGV[1] then redis.call('HSET', KEYS[1], 'lease', 0) end
+if KEYS[2] ~= KEYS[1] and (not holder or holder == ARGV[1]) then redis.call('ZREM', KEYS[2], ARGV[2]) end
 return 1
 """
-"""End a lease at once, for nobody is at the call any more, and nobody knows how far it got. KEYS: record. ARGV: token."""
+"""End a lease at once, for nobody is at the call any more, and nobody knows how far it got.
+
+KEYS: record, its module's running calls. ARGV: token, call id.
+"""
 
 _NOTED = """
 if ARGV[4] ~= '' then log = log .. ARGV[3] .. ' ' .. ARGV[4] .. ';' end
@@ -182,6 +188,7 @@ FINISH = (
     + """
 local found = redis.call('HMGET', KEYS[1], 'token', 'closed', 'log', 'begun', 'state', 'by')
 local log = found[3] or ''
+if KEYS[4] ~= KEYS[1] and (found[1] == ARGV[1] or found[5] == 'done') then room_leave(KEYS[4], ARGV[2]) end
 if found[5] == 'done' then return found[6] == ARGV[1] and 1 or 0 end
 -- Without a record Redis has lost it, and nobody else has the call.
 if found[1] ~= ARGV[1] and found[2] ~= ARGV[1] and (found[1] or found[4]) then return 0 end

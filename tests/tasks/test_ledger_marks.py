@@ -1,5 +1,6 @@
 """What a call's record changes beside it: shares, rooms, breakers, idempotency keys and dead letters, in the same step."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -74,9 +75,10 @@ async def ended_after_its_attempt(ledger: Ledger) -> None:
 
 
 async def ended_from_outside(ledger: Ledger) -> None:
-    """At its deadline."""
-    await begun(ledger, CALL)
+    """At its deadline; and then its worker hears of it."""
+    claim = await begun(ledger, CALL)
     await ledger.end(CALL, ENDING, trust_absence=True)
+    assert await finish(ledger, claim) is None
 
 
 async def ended_unbegun(ledger: Ledger) -> None:
@@ -94,6 +96,24 @@ async def test_a_call_that_has_ended_counts_for_nothing(ledger: Ledger, redis: R
 
     assert await redis.zrange(SHARE, 0, -1) == ["call-7"]
     assert await redis.exists(ROOM) == 0
+
+
+@pytest.mark.parametrize("hears", ["late result", "renewal", "leaves"])
+async def test_a_call_that_was_ended_from_outside_keeps_its_place_while_it_runs(
+    ledger: Ledger, redis: Redis, hears: str
+) -> None:
+    """The module is at it until its worker hears that nobody waits any more."""
+    claim = await begun(ledger, CALL)
+    with ledger.claims.holding(claim):
+        await ledger.end(CALL, ENDING, trust_absence=True)
+        assert await redis.zrange(ROOM, 0, -1) == ["call-1"]
+        if hears == "late result":
+            await finish(ledger, claim)
+        elif hears == "renewal":
+            ledger.claims._renew()
+    async with asyncio.timeout(20):
+        while await redis.exists(ROOM):  # noqa: ASYNC110 - nothing says when
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize(

@@ -379,7 +379,7 @@ class LedgerMachine(RuleBasedStateMachine):
         def then(text: str | None) -> None:
             stored = self._stored(held.call)
             if text is not None:
-                assert not was_superseded
+                assert not was_superseded or held.call.is_lost
                 assert stored is not None
                 assert text_of(stored) == text == wire.dump(result)
             else:
@@ -496,7 +496,7 @@ class LosingMachine(LedgerMachine):
 
 
 @pytest.mark.parametrize("machine", [LedgerMachine, LosingMachine])
-@pytest.mark.parametrize("examples", [35, pytest.param(2_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize("examples", [35, pytest.param(500, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
 def test_whatever_happens(redis_url: str, machine: type[LedgerMachine], examples: int) -> None:
     """The same examples each time: what fails, fails again."""
     with bench(redis_url) as place:
