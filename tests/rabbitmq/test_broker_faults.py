@@ -77,7 +77,8 @@ async def test_a_frozen_broker_blocks_nobody(
             result = await asyncio.wait_for(fleet.call(ECHO, owner, timeout=2), 15)
             many = await asyncio.wait_for(fleet.call_many([ECHO] * 50, owner, timeout=1), 15)
 
-    assert (result.error_code, result.effect_state) == ("internal", "none")
+    assert result.error_code in {"internal", "expired"}  # whichever of the two is known first
+    assert result.effect_state == "none"
     assert all(not one.success and one.error for one in many)
     assert len(gaps) > 50
     assert max(gaps) < 1
@@ -108,7 +109,7 @@ async def test_a_frozen_broker_lets_an_agents_process_end(bed: TestBed, broker: 
         finally:
             broker.thaw()
 
-    assert "internal" in codes
+    assert set(codes.split()) <= {"internal", "expired"}
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from hypothesis.stateful import (
 )
 from redis import Redis
 
+from support.gated_line import Gate, GatedLine
 from support.ledgers import ENDING, SUCCESS, TOOL, TURNED_AWAY, WITNESS, attempt, failed
 from support.published_call import published
 from toolfleet_registry.contracts import PublishedCall, ToolResult
@@ -34,7 +35,6 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks import endings, wire
 from toolfleet_tasks.claims import Claim
 from toolfleet_tasks.ledger import Ledger, NotClaimed
-from toolfleet_tasks.line import Line, Part
 from toolfleet_tasks.results import read_stored, text_of
 from toolfleet_tasks.retry import decide, settled
 
@@ -50,30 +50,6 @@ numbers, flags = st.integers(0, 11), st.booleans()
 losses = st.sampled_from([False, False, False, True])
 effects = st.sampled_from(["once", None, "read", "idempotent"])
 _ids = itertools.count()
-
-
-@dataclass
-class Gate:
-    """An answer is lost when it has come, and the command is sent again when the gate opens."""
-
-    lost: asyncio.Event = field(default_factory=asyncio.Event)
-    opened: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-class GatedLine(Line):
-    """A line that loses an answer if told so; much may happen before the command is sent again."""
-
-    gate: Gate | None = None  # for the next command
-
-    async def execute(self, *command: Part, losses: int = 0) -> Any:
-        """As every line's."""
-        answer = await super().execute(*command, losses=losses)  # may raise that Redis does not know the script yet
-        gate, self.gate = self.gate, None
-        if gate is None:
-            return answer
-        gate.lost.set()
-        await gate.opened.wait()
-        return await super().execute(*command, losses=losses)
 
 
 @dataclass
