@@ -244,7 +244,7 @@ async def test_an_agent_keeps_its_tools_when_redis_loses_its_data(
 
 @pytest.mark.parametrize("fate", ["cancelled", "killed"])
 async def test_a_probe_without_an_end_shuts_nobody_out(
-    bed: TestBed, owner: Caller, owls: ModuleServer, fate: str
+    fast_mode: None, bed: TestBed, owner: Caller, owls: ModuleServer, fate: str
 ) -> None:
     """A module that was away is reached again at once, although the call that would have found that out never ended."""
     breaking = {"breaker_failures": 5, "breaker_seconds": 1, "visibility_timeout": 2}

@@ -19,6 +19,11 @@ NONE = {"state": "none"}
 RUNNING = {"state": "running"}
 
 
+@pytest.fixture(autouse=True)
+def _in_fast_mode(fast_mode: None) -> None:
+    """Only there is a lost worker's call back within seconds."""
+
+
 @pytest.fixture
 def module() -> Iterator[ModuleServer]:
     with serve(make_module()) as module:
