@@ -263,7 +263,7 @@ def test_redis_may_freeze(owls: ModuleServer, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_redis_may_freeze_for_long(owls: ModuleServer, tmp_path: Path) -> None:
     """The same beyond the time after which connections are made anew."""
-    said = _survives_a_freeze(owls, tmp_path, 18)
+    said = _survives_a_freeze(owls, tmp_path, 24)
     assert "no sign of life" in said
 
 
