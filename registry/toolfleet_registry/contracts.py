@@ -79,7 +79,9 @@ class ToolDefinition(ModuleMessage):
     `name` is `module.method`. `parameters` is the flat form of the arguments; `input_schema` (a JSON Schema
     2020-12 object) replaces it where a module needs more. `required_permission` is one of guest, user, admin,
     owner; any other value closes the tool. `timeout_seconds` overrides the module's limit for this tool. `effect`,
-    `idempotent` and `annotations` say what a repeat would do: see `effects.effect_of`.
+    `idempotent` and `annotations` say what a repeat would do: see `effects.effect_of`. `successor` is the tool to use
+    instead of a deprecated one. `cooldown_seconds` and `daily_limit` (per UTC day) hold for each user; `cost` is free,
+    cheap or expensive; `requires_gate` asks the agent's gate before each call.
     """
 
     name: str = Field(min_length=3, max_length=256)
@@ -95,7 +97,11 @@ class ToolDefinition(ModuleMessage):
     annotations: ToolAnnotations | None = None
     timeout_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     cost: str | None = None
+    cooldown_seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    daily_limit: int | None = Field(default=None, ge=0)
+    requires_gate: bool = False
     deprecated: bool = False
+    successor: str | None = None
 
 
 class ModuleManifest(ModuleMessage):

@@ -112,6 +112,20 @@ class Settings(BaseSettings):
     """Calls with an unknown end that are kept for an operator; the oldest go first."""
     signing_key: str | None = Field(default=None, repr=False, min_length=32)
     """Signs calls on their way, and callers to modules. One value for agents and workers; None: nothing is signed."""
+    registry_url: str | None = Field(default=None, repr=False)
+    """Where the registry keeps what operators decide: a Redis or SQLAlchemy URL; None: the fleet's Redis."""
+    manifest_stale_seconds: Seconds = 900
+    """After so long without a good look at a module its tools are marked as stale: three missed refreshes."""
+    coerce_numbers_modules: Names = frozenset()
+    """Modules whose number arguments may come as strings: "5" becomes 5. For others that is an error."""
+    local_tools: str | None = None
+    """`package.module:name` of tools that are functions of our own and run in the workers, as module `local`."""
+    cost_budgets: Annotated[dict[str, Count], NoDecode] = {}
+    """Cost class (cheap, expensive) -> calls that a user may make of such tools in a UTC day."""
+    gate_blocks_once: bool = True
+    """Whether a gate that fails or is late blocks tools whose effect must not happen twice; others run with a warning."""
+    audit_kept: Count = 50_000
+    """Lines of the audit in Redis, of about half a kB; the oldest go first."""
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
@@ -139,7 +153,9 @@ class Settings(BaseSettings):
     def _has_redis_broker(self) -> bool:
         return self.broker is None or is_redis_url(self.broker)
 
-    @field_validator("slow_modules", "default_guest_modules", "context_modules", mode="before")
+    @field_validator(
+        "slow_modules", "default_guest_modules", "context_modules", "coerce_numbers_modules", mode="before"
+    )
     @classmethod
     def _read_names(cls, value: Any) -> Any:
         if not isinstance(value, str):
@@ -148,7 +164,9 @@ class Settings(BaseSettings):
             return _read_json(value)
         return [name.strip() for name in value.split(",") if name.strip()]
 
-    @field_validator("module_services", "module_timeouts", "module_backlogs", "module_concurrency", mode="before")
+    @field_validator(
+        "module_services", "module_timeouts", "module_backlogs", "module_concurrency", "cost_budgets", mode="before"
+    )
     @classmethod
     def _read_mapping(cls, value: Any) -> Any:
         return _read_json(value) if isinstance(value, str) else value
@@ -272,4 +290,4 @@ def _find_toml(start: Path) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-_WITH_URLS = frozenset({"redis_url", "broker_url", "module_services", "signing_key"})
+_WITH_URLS = frozenset({"redis_url", "broker_url", "registry_url", "module_services", "signing_key"})
