@@ -16,6 +16,7 @@ from sys import intern
 from typing import Any, Protocol
 
 import structlog
+from pydantic_core import from_json
 from redis.exceptions import ResponseError
 
 from toolfleet_tasks import scripts
@@ -236,8 +237,8 @@ def read_message(item: bytes, queue: str, tag: str) -> Message:
     try:
         # Not kombu's decoder, which looks for objects in every dictionary: an envelope has none, and a good part of a
         # call's time went there.
-        message = json.loads(item)
-    except (ValueError, RecursionError) as exc:
+        message = from_json(item)
+    except ValueError as exc:
         raise ValueError(f"not JSON: {exc}") from exc
     if not isinstance(message, dict):
         raise ValueError("not a message")  # noqa: TRY004 - one kind of error, whatever lies in a queue

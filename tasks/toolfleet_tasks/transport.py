@@ -7,6 +7,7 @@ same line; all of them outlive a broken connection, of which Celery hears nothin
 What it needs of kombu's internals is pinned by `tests/tasks/test_kombu_contract.py`, for the versions of `KOMBU`.
 """
 
+import contextlib
 from collections import OrderedDict
 from typing import Any
 
@@ -16,6 +17,7 @@ from kombu.transport import redis as kombu_redis
 from kombu.transport import virtual
 from kombu.utils.json import dumps
 from packaging.specifiers import SpecifierSet
+from pydantic_core import from_json
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
@@ -24,6 +26,7 @@ from toolfleet_registry.keys import Keys
 from toolfleet_tasks import lines, scripts
 from toolfleet_tasks.bridge import await_, in_bridge
 from toolfleet_tasks.dock import Dock
+from toolfleet_tasks.envelope import TASK
 from toolfleet_tasks.line import Line, LineLost, Part
 from toolfleet_tasks.lines import Lines
 
@@ -42,6 +45,16 @@ def require_kombu() -> None:
             f"The fast transport is made for kombu {KOMBU}, and this is {kombu.__version__}: install another kombu, or "
             "set TOOLFLEET_FAST_TRANSPORT=0 for the whole fleet."
         )
+
+
+class FleetMessage(virtual.Message):
+    """A message whose body is read in a fraction of the time, where it is a call's."""
+
+    def _decode(self) -> Any:
+        if self.headers.get("task") == TASK and self.content_type == "application/json":
+            with contextlib.suppress(ValueError):  # kombu's decoder has its own words for it
+                return from_json(self.body)  # one string of ours: no objects to look for
+        return super()._decode()  # type: ignore[no-untyped-call] # kombu is only partly typed
 
 
 class FleetQoS(kombu_redis.QoS):
@@ -111,6 +124,7 @@ class _Docked:
     """What both channel classes, with and without Sentinel, have on top of kombu's."""
 
     QoS = FleetQoS
+    Message = FleetMessage
     dock: Dock | None = None
 
     def basic_consume(self: Any, queue: str, *args: Any, **kwargs: Any) -> Any:

@@ -7,6 +7,8 @@ and results are other people's data and must pass unchanged, so no decoder but t
 import json
 from typing import TypeVar
 
+from pydantic_core import from_json
+
 from toolfleet_registry.contracts import Message
 
 M = TypeVar("M", bound=Message)
@@ -20,12 +22,26 @@ def dump(message: Message) -> str:
 
     Raises `ValueError` for NaN and infinities, which are no JSON.
     """
+    try:
+        text = message.model_dump_json(exclude_defaults=True)
+    except ValueError:  # a lone surrogate
+        text = ""
+    # A third of the time of the other way, which is for what pydantic would write differently: null for NaN is among it.
+    if text.isascii() and text and "null" not in text:
+        return text
     return _encode(message.model_dump(exclude_defaults=True))
 
 
 def load(kind: type[M], text: str) -> M:
     """Read what `dump` wrote. Raises `ValueError` (pydantic's among them) for anything else."""
     try:
-        return kind.model_validate(json.loads(text))
+        return kind.model_validate(_read(text))
     except RecursionError as exc:  # thousands of brackets
         raise ValueError("nested too deeply") from exc
+
+
+def _read(text: str) -> object:
+    try:
+        return from_json(text, allow_inf_nan=False)
+    except ValueError:
+        return json.loads(text)  # takes a lone surrogate
