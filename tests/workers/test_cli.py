@@ -4,43 +4,17 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 
+from support.command import Run
 from support.module_server import ModuleServer, serve
 from support.owls import make_module
 from toolfleet_registry.permissions import Permission
-from toolfleet_workers.cli import main
 from toolfleet_workers.cli.caller import Level
 from toolfleet_workers.ports import free_port
-
-Run = Callable[..., "Ended"]
-
-
-class Ended:
-    """How a command ended: its exit code, and what it printed."""
-
-    def __init__(self, code: object, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], elsewhere: Path) -> Iterator[Run]:
-    """Runs the command in this process, far from any other fleet."""
-    before = structlog.get_config()
-
-    def run(*words: str) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["toolfleet", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = capsys.readouterr()
-        return Ended(ended.value.code, said.out, said.err)
-
-    yield run
-    structlog.configure(**before)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """`toolfleet dead`, on a real Redis and a real module, without workers."""
 
+import functools
 import io
 import json
 import os
@@ -7,54 +8,28 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 from redis import Redis
 
+from support.command import Run
 from support.module_server import ModuleServer
 from support.published_call import published
 from toolfleet_registry.contracts import Caller, DeadAttempt, ToolResult
 from toolfleet_registry.keys import Keys
 from toolfleet_tasks.dead import dead_letter
-from toolfleet_workers.cli import main
 
-Run = Callable[..., "Ended"]
 Bury = Callable[..., None]
 PAY = {"to": "bob", "sum": 5, "pin": "1234-5678"}
 
 
-class Ended:
-    """How a command ended: its exit code, and what it printed."""
-
-    def __init__(self, code: object, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-
 @pytest.fixture
-def run(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    elsewhere: Path,
-    owls: ModuleServer,
-    redis_url: str,
-) -> Iterator[Run]:
-    """Runs the command in this process, with a Redis and a module."""
-    before = structlog.get_config()
+def dead(run: Run, monkeypatch: pytest.MonkeyPatch, owls: ModuleServer, redis_url: str) -> Run:
+    """Runs `toolfleet dead`, with a Redis and a module."""
     monkeypatch.setenv("TOOLFLEET_REDIS_URL", redis_url)
     monkeypatch.setenv("TOOLFLEET_MODULE_SERVICES", json.dumps({"owls": owls.url}))
-
-    def run(*words: str) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["toolfleet", "dead", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = capsys.readouterr()
-        return Ended(ended.value.code, said.out, said.err)
-
-    yield run
-    structlog.configure(**before)
+    return functools.partial(run, "dead")
 
 
 @pytest.fixture
@@ -78,11 +53,11 @@ def bury(redis_url: str) -> Iterator[Bury]:
         yield bury
 
 
-def test_the_list_is_a_line_a_letter(run: Run, bury: Bury) -> None:
+def test_the_list_is_a_line_a_letter(dead: Run, bury: Bury) -> None:
     """The latest first: call, tool, user, age, attempts, code and reason."""
     bury("call-1", reason="Card [redacted]\nbroke [/b].")
     bury("call-2", at=1)
-    ended = run("list")
+    ended = dead("list")
     lines = ended.out.splitlines()
 
     assert (ended.code, len(lines)) == (0, 3)
@@ -90,47 +65,47 @@ def test_the_list_is_a_line_a_letter(run: Run, bury: Bury) -> None:
     assert " ".join(lines[2].split()) == "call-1 owls.echo ada 1 min 2 outcome_unknown Card [redacted] broke [/b]."
 
 
-def test_the_list_can_be_a_part(run: Run, bury: Bury) -> None:
+def test_the_list_can_be_a_part(dead: Run, bury: Bury) -> None:
     """With what to say for the rest."""
     for n in range(3):
         bury(f"call-{n}", at=n)
-    ended = run("list", "--limit", "1", "--offset", "1")
+    ended = dead("list", "--limit", "1", "--offset", "1")
 
     assert "call-1" in ended.out
     assert len(ended.out.splitlines()) == 2
     assert ended.err == "There may be more: --offset 2 shows those before.\n"
 
 
-def test_the_list_has_a_form_for_programs(run: Run, bury: Bury, redis_url: str) -> None:
+def test_the_list_has_a_form_for_programs(dead: Run, bury: Bury, redis_url: str) -> None:
     """One object a letter; what cannot be read says so."""
     bury()
     with Redis.from_url(redis_url) as redis:
         redis.hset(Keys().dead, "call-0", "no json")
         redis.zadd(Keys().dead_order, {"call-0": 1})
-    found, unreadable = json.loads(run("list", "--json").out)
+    found, unreadable = json.loads(dead("list", "--json").out)
 
     assert (found["call_id"], found["arguments"], found["caller"]["user_id"]) == ("call-1", PAY, "ada")
     assert unreadable["call_id"] == "call-0"
     assert "cannot be read" in unreadable["unreadable"]
-    assert "unreadable" in run("list").out
-    assert "cannot be read" in run("show", "call-0").out
-    assert run("replay", "call-0").code == 1
+    assert "unreadable" in dead("list").out
+    assert "cannot be read" in dead("show", "call-0").out
+    assert dead("replay", "call-0").code == 1
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [(["list"], "There are no dead letters.\n"), (["list", "--offset", "1"], "There are no more dead letters.\n")],
 )
-def test_an_empty_list_says_so(run: Run, words: list[str], said: str) -> None:
+def test_an_empty_list_says_so(dead: Run, words: list[str], said: str) -> None:
     """On stderr: stdout is for letters."""
-    ended = run(*words)
+    ended = dead(*words)
     assert (ended.code, ended.out, ended.err) == (0, "", said)
 
 
-def test_show_has_the_whole_letter(run: Run, bury: Bury) -> None:
+def test_show_has_the_whole_letter(dead: Run, bury: Bury) -> None:
     """Who asked for what, the attempts, and the arguments without the sensitive ones."""
     bury(sensitive=("/pin",), effect="once", replay_of="call-0", idempotency_key="k-1")
-    shown = run("show", "call-1").out
+    shown = dead("show", "call-1").out
 
     assert shown.startswith(
         "owls.echo\n\noutcome_unknown: Nobody saw its end.\n\ncall: call-1\nuser: ada\npermission: user\n"
@@ -143,40 +118,40 @@ def test_show_has_the_whole_letter(run: Run, bury: Bury) -> None:
     assert '"pin": "[redacted]"' in shown
     assert "must be given for a replay" in shown
     assert "1234-5678" not in shown
-    assert json.loads(run("show", "call-1", "--json").out)["is_redacted"] is True
+    assert json.loads(dead("show", "call-1", "--json").out)["is_redacted"] is True
 
 
-def test_a_letter_cannot_move_the_cursor(run: Run, bury: Bury) -> None:
+def test_a_letter_cannot_move_the_cursor(dead: Run, bury: Bury) -> None:
     """Control characters of a module, a model or an agent do not reach the terminal."""
     bury(reason="a\x1b[2Jb\x9bc", arguments={"a\x1b[2J": "\x9b2J\x1b"}, user_id="u\x1b[2J", idempotency_key="k\x1b")
     for words in (["list"], ["show", "call-1"]):
-        ended = run(*words)
+        ended = dead(*words)
         assert "a[2Jbc" in ended.out
         assert not {"\x1b", "\x9b"} & set(ended.out)
 
 
 @pytest.mark.parametrize("command", ["show", "replay", "drop"])
-def test_a_letter_that_is_not_there_is_named(run: Run, command: str) -> None:
+def test_a_letter_that_is_not_there_is_named(dead: Run, command: str) -> None:
     """Exit code 1, and where to look."""
-    ended = run(command, "call-9")
+    ended = dead(command, "call-9")
 
     assert (ended.code, ended.out) == (1, "")
     assert ended.err == "There is no dead letter 'call-9': `toolfleet dead list` shows those that are kept.\n"
 
 
-def test_letters_are_dropped(run: Run, bury: Bury) -> None:
+def test_letters_are_dropped(dead: Run, bury: Bury) -> None:
     """Those that are named, or all; one that is not there does not keep the others."""
     for n in range(4):
         bury(f"call-{n}")
-    assert (run("drop", "call-0").code, run("drop", "call-0").code) == (0, 1)
-    ended = run("drop", "call-1", "call-9")
+    assert (dead("drop", "call-0").code, dead("drop", "call-0").code) == (0, 1)
+    ended = dead("drop", "call-1", "call-9")
     assert ended.code == 1
     assert ended.err.splitlines()[0] == "Dropped: 1."
     assert "'call-9'" in ended.err
 
-    ended = run("drop", "--all")
+    ended = dead("drop", "--all")
     assert (ended.code, ended.err) == (0, "Dropped: 2.\n")
-    assert run("list").out == ""
+    assert dead("list").out == ""
 
 
 @pytest.mark.parametrize(
@@ -190,26 +165,26 @@ def test_letters_are_dropped(run: Run, bury: Bury) -> None:
         (["replay"], "CALL_ID"),
     ],
 )
-def test_a_misused_command_is_a_usage_error(run: Run, bury: Bury, words: list[str], message: str) -> None:
+def test_a_misused_command_is_a_usage_error(dead: Run, bury: Bury, words: list[str], message: str) -> None:
     """Exit code 2, and what is wrong; nothing is dropped."""
     bury()
-    ended = run(*words)
+    ended = dead(*words)
 
     assert ended.code == 2
     assert message in " ".join(ended.err.replace("│", " ").split())
-    assert "call-1" in run("list").out
+    assert "call-1" in dead("list").out
 
 
-def test_a_replay_without_what_was_not_kept_is_refused(run: Run, bury: Bury) -> None:
+def test_a_replay_without_what_was_not_kept_is_refused(dead: Run, bury: Bury) -> None:
     """The refusal names it, and the letter stays."""
     bury(sensitive=("/pin",))
-    ended = run("replay", "call-1", "sum=6")
+    ended = dead("replay", "call-1", "sum=6")
 
     assert (ended.code, ended.out) == (1, "")
     assert ended.err.splitlines()[0] == (
         "invalid_arguments: Dead letter 'call-1' does not have these arguments as they were: 'pin'."
     )
-    assert "call-1" in run("list").out
+    assert "call-1" in dead("list").out
 
 
 @pytest.mark.parametrize(
@@ -217,38 +192,38 @@ def test_a_replay_without_what_was_not_kept_is_refused(run: Run, bury: Bury) -> 
     [(["pin=9"], ""), (["--args", '{"pin": "9"}'], ""), (["--args", "-"], '{"pin": "9"}')],
 )
 def test_a_replay_is_judged_and_published(
-    run: Run, bury: Bury, monkeypatch: pytest.MonkeyPatch, words: list[str], stdin: str
+    dead: Run, bury: Bury, monkeypatch: pytest.MonkeyPatch, words: list[str], stdin: str
 ) -> None:
     """Nobody serves it here: it expires, and so the letter stays."""
     bury(sensitive=("/pin",))
     monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-    ended = run("replay", "call-1", *words, "--timeout", "0.5", "--json")
+    ended = dead("replay", "call-1", *words, "--timeout", "0.5", "--json")
 
     assert ended.code == 1
     assert json.loads(ended.out)["error_code"] == "expired"
-    assert "call-1" in run("list").out
+    assert "call-1" in dead("list").out
 
 
-def test_a_replay_is_for_the_old_caller(run: Run, bury: Bury) -> None:
+def test_a_replay_is_for_the_old_caller(dead: Run, bury: Bury) -> None:
     """What that one may not do any more, a replay does not do either."""
     bury(tool_name="owls.admin_only")
-    ended = run("replay", "call-1")
+    ended = dead("replay", "call-1")
 
     assert ended.code == 1
     assert ended.err.splitlines()[0] == "permission_denied: Tool 'owls.admin_only' needs 'admin'; caller is 'user'."
 
 
-def test_a_redis_that_is_away_is_one_sentence(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_redis_that_is_away_is_one_sentence(dead: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 2."""
     monkeypatch.setenv("TOOLFLEET_REDIS_URL", "redis://127.0.0.1:1/0")
-    ended = run("list")
+    ended = dead("list")
 
     assert ended.code == 2
     assert "127.0.0.1:1 does not answer" in ended.err
     assert len(ended.err.splitlines()) == 1
 
 
-def test_dead_letters_need_no_worker_library(run: Run, bury: Bury) -> None:
+def test_dead_letters_need_no_worker_library(dead: Run, bury: Bury) -> None:
     """They are there for whoever installed the client only."""
     bury()
     code = (
