@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install redis-server demo test lint format lock up list-modules refresh-tools bench-install bench bench-short proofs chaos leak-check clean
+.PHONY: help install redis-server demo test lint format lock up list-modules refresh-tools bench-install bench bench-short bench-catalog proofs chaos leak-check clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -30,8 +30,11 @@ install: $(READY) ## Make .venv with everything
 demo: $(READY) ## The main job on real input: an agent's calls through the queue to modules and back
 	@$(BIN)/toolfleet demo
 
-test: $(READY) ## The whole suite, with a Redis of its own
-	@$(BIN)/pytest -q
+# Most of it is waiting: one process more than the smallest machine has cores.
+JOBS ?= 3
+
+test: $(READY) ## The whole suite, with a Redis of its own for each of its processes (JOBS=1: one after the other)
+	@$(BIN)/pytest -q -n $(JOBS) --dist loadfile
 
 lint: $(READY) ## Style, formatting, types twice, import rules
 	@$(BIN)/ruff check
@@ -75,6 +78,9 @@ bench: $(READY) ## The fleet and its peers side by side: tables and a picture in
 
 bench-short: $(READY) ## The same in three minutes: one round, fewer peers
 	@$(BIN)/python -m benchmarks --short $(BENCH)
+
+bench-catalog: $(READY) ## What 10,000 tools cost an agent; fails if a listing takes 2 ms or the first load a second
+	@$(BIN)/python -m benchmarks.catalog
 
 clean: ## Remove what make made
 	rm -rf .venv .toolfleet dist

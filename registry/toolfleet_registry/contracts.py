@@ -11,6 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 Effect = Literal["read", "idempotent", "once"]
 """What repeating a call would do: nothing, nothing more, or the thing once more. Absent: nobody said."""
 
+CostClass = Literal["free", "cheap", "expensive"]
+"""What a call costs, roughly: for budgets."""
+
 EffectState = Literal["none", "done", "unknown"]
 """Whether the call's effect has happened: surely not, surely, or nobody can know."""
 
@@ -212,12 +215,21 @@ class ToolResult(Message):
         )
 
 
+class Terms(Message):
+    """What is asked of whoever calls a tool, as in its `ToolDefinition`; what is `None` is not limited."""
+
+    cooldown_seconds: float | None = None
+    daily_limit: int | None = None
+    cost: str | None = None
+    requires_gate: bool = False
+
+
 class PublishedCall(Message):
     """A call as it travels: judged, routed, and with everything that a worker needs to run it. Never changed on its way.
 
-    `limit_seconds` bounds the module's request; `deadline_at` bounds queue and run time together. `lane` is where it
-    counts for its caller's share. `sensitive` names arguments, as JSON pointers, that must not be kept. `replay_of`:
-    the id of the dead letter that it repeats.
+    `limit_seconds` bounds the module's request, `deadline_at` queue and run time. `lane`: where it counts for its caller's
+    share. `sensitive` arguments (JSON pointers) are not kept, nor, if it `hides_results`, its module's words. `replay_of`: the
+    dead letter that it repeats. `decisions`: its agent's, for the audit. `terms`: the limits it was let in under, if any.
     """
 
     call_id: str
@@ -233,6 +245,9 @@ class PublishedCall(Message):
     idempotency_key: str | None = None
     sensitive: tuple[str, ...] = ()
     replay_of: str | None = None
+    decisions: dict[str, str] = {}
+    hides_results: bool = False
+    terms: Terms | None = None
 
 
 class DeadAttempt(Message):
@@ -266,7 +281,12 @@ class DeadLetter(Message):
 
 
 class ModuleStatus(Message):
-    """What the last look at a module found. `age_seconds`: of its last good manifest, `None` if it has none."""
+    """What the last look at a module found. `age_seconds`: of its last good manifest, `None` if it has none.
+
+    `is_stale`: that one is older than `manifest_stale_seconds`. `disabled`, `withheld` and `drifted` count its tools that
+    an operator has switched off, has not approved, and that have other content than registered under the same version.
+    `closed_tools` are wrong in themselves.
+    """
 
     module: str
     ok: bool
@@ -274,3 +294,7 @@ class ModuleStatus(Message):
     closed_tools: tuple[str, ...] = ()
     error: str | None = None
     age_seconds: float | None = None
+    is_stale: bool = False
+    disabled: int = 0
+    withheld: int = 0
+    drifted: int = 0

@@ -12,9 +12,11 @@ import httpx
 import structlog
 
 from toolfleet_registry.admission import admit, closed_tools, read_document, unknown_fields
+from toolfleet_registry.aside import aside
 from toolfleet_registry.bodies import read_body
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable, ManifestRefused
+from toolfleet_registry.schema import unknown_types
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -102,18 +104,26 @@ class _Scout:
                 note = "; redirects are not followed" if response.is_redirect else ""
                 return ManifestFailure(f"answered with status {status}{note}", status)
             try:
-                document = read_document(await read_body(response, self.max_bytes))
-                manifest = admit(module, document)
+                body = await read_body(response, self.max_bytes)
+                manifest, ignored = await aside(lambda: _read(module, body), is_large=len(body) > _LARGE)
             except (BodyTooLarge, BodyUnreadable, ManifestRefused) as exc:
                 return ManifestFailure(str(exc), status)
-        if ignored := unknown_fields(document):
+        if ignored:
             _log.warning("manifest_fields_ignored", module=module, fields=ignored)
         return manifest
+
+
+def _read(module: str, body: bytes) -> tuple[ModuleManifest, list[str]]:
+    """The manifest, and which of its fields mean nothing to us. Raises `ManifestRefused`."""
+    document = read_document(body)
+    return admit(module, document), unknown_fields(document)
 
 
 def _report(module: str, found: Look) -> None:
     if isinstance(found, ModuleManifest):
         _log.info("module_discovered", module=module, tools=len(found.tools), status=HTTPStatus.OK.value)
+        if odd := {text for tool in found.tools for text in unknown_types(tool)}:
+            _log.warning("parameter_types_unknown", module=module, types=sorted(odd)[:_MOST_TYPES])
         if closed := closed_tools(found):
             _log.warning("tools_closed", module=module, tools=closed, reason="unknown required_permission")
     elif found.status is None:
@@ -137,6 +147,8 @@ def _trusted_certificates() -> ssl.SSLContext:
     return httpx.create_ssl_context()  # reads all certificates, which takes 20 ms
 
 
+_LARGE = 200_000  # bytes of a manifest: to read them takes some 10 ms, which no event loop should wait
+_MOST_TYPES = 20  # of parameters that mean nothing to us, in one line
 _MOST_SHOWN = 300  # characters of an error, which may quote all that a module sent
 
 # httpx would also offer brotli and zstandard where these are installed.

@@ -10,10 +10,14 @@ Programming and set-up errors raise; what happens to a call never does, it is a 
     ├── BodyUnreadable       an HTTP body cannot be decoded
     ├── NoRedis              no Redis server to be had on this machine
     ├── FleetUnavailable     the fleet's Redis does not answer
+    │   └── RegistryAway     where the registry keeps its tools does not answer
+    ├── OperationRefused     what an operator wants cannot be done with these tools
     ├── NotPublished         a call is surely not in its queue
     ├── PublishUnconfirmed   a call may or may not be in its queue
     ├── MessageRefused       a message in a queue is not what a holder of the signing key sent
     ├── NoSuchDeadLetter     no dead letter has this call id
+    ├── ToolRateLimited      a tag's tool is at its limit: raised by `TagRegistry.execute` only
+    ├── ToolNotFound         a tag's tool that nobody has registered: the same
     ├── ChildFailed          a process of a local fleet does not start, or does not stay alive
     └── FolderInUse          a local fleet runs in this folder already
 """
@@ -64,6 +68,14 @@ class FleetUnavailable(FleetError):
     """The fleet's Redis does not answer; the message names its address."""
 
 
+class RegistryAway(FleetUnavailable):
+    """The registry's own server or database does not answer; the message names it."""
+
+
+class OperationRefused(FleetError):
+    """What an operator wants cannot be done with these tools; the message says why."""
+
+
 class NotPublished(FleetError):
     """The broker could not be reached, so the call is not in its queue."""
 
@@ -82,6 +94,23 @@ class NoSuchDeadLetter(FleetError):
     def __init__(self, call_id: str) -> None:
         self.call_id = call_id
         super().__init__(f"There is no dead letter {call_id!r}: `toolfleet dead list` shows those that are kept.")
+
+
+class ToolRateLimited(FleetError):
+    """A tool's cooldown, daily limit or budget is used up; free again in `retry_after_seconds`, if that is known."""
+
+    def __init__(self, tool_name: str, message: str, *, retry_after_seconds: float | None = None) -> None:
+        self.tool_name = tool_name
+        self.retry_after_seconds = retry_after_seconds
+        super().__init__(message)
+
+
+class ToolNotFound(FleetError):
+    """No tool of this name is registered."""
+
+    def __init__(self, tool_name: str) -> None:
+        self.tool_name = tool_name
+        super().__init__(f"There is no tool {tool_name!r}.")
 
 
 class ChildFailed(FleetError):

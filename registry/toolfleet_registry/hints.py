@@ -20,6 +20,8 @@ def hint_for(result: ToolResult) -> str | None:
 
 
 def _for_repeatable(result: ToolResult) -> str:
+    if result.error_code == "rate_limited" and result.effect_state == "none":
+        return _when_free(result.retry_after_seconds)
     if result.error_code == "result_too_large":  # the same call would have the same result
         return "Ask for less, such as a part of it; repeating the call does no harm."
     after = f" after {math.ceil(result.retry_after_seconds)} s" if result.retry_after_seconds else ""
@@ -28,6 +30,12 @@ def _for_repeatable(result: ToolResult) -> str:
         "done": f"Its effect has happened, and a repeat adds nothing to it: the call may be repeated{after} for its answer.",
         "unknown": f"It may have been executed, but a repeat does no harm: the call may be repeated as it is{after}.",
     }[result.effect_state]
+
+
+def _when_free(seconds: float | None) -> str:
+    """Nobody waits for tomorrow: a limit may be free again after hours."""
+    when = "later" if seconds is None else f"after {math.ceil(seconds)} s"
+    return f"Nothing was executed: the call may be repeated as it is {when}; until then go on without it, or tell the person."
 
 
 _PERHAPS_DONE = (

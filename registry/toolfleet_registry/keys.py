@@ -32,6 +32,16 @@ class Keys:
         """A pub/sub channel, no key: carries the changed module's name."""
         return f"{self.prefix}{_OURS}manifests-changed"
 
+    @property
+    def manifests_revision(self) -> str:
+        """How often a manifest has changed: what workers ask for before they read all."""
+        return f"{self.prefix}{_OURS}manifests-revision"
+
+    @property
+    def tool_changes(self) -> str:
+        """How many tools were ever found added, changed, removed and drifted."""
+        return f"{self.prefix}{_OURS}tool-changes"
+
     def queue(self, name: str) -> str:
         """The list in which a queue's messages wait."""
         return f"{self.prefix}{name}"
@@ -84,6 +94,17 @@ class Keys:
         """The call that a user's idempotency key stands for. Expires with that call's record."""
         return f"{self.prefix}{_OURS}intent:{_digest(json.dumps([user_id, idempotency_key]))[:32]}"
 
+    def limit(self, user_id: str | None, name: str) -> str:
+        """A user's calls that count in a limit: of a tool, or of a cost class. Expires with the day, or the cooldown.
+
+        With `:unbegun` behind it, those that no worker has begun yet, each until its deadline.
+        """
+        return f"{self.prefix}{_OURS}limit:{_digest(json.dumps([user_id or '', name]))[:32]}"
+
+    def held(self, call_id: str) -> str:
+        """The limits in which a call counts. Expires with its deadline, and once it was begun with its record."""
+        return f"{self.prefix}{_OURS}held:{call_id}"
+
     @property
     def dead(self) -> str:
         """Calls with an unknown end, by their id, at most `dead_letters_kept`."""
@@ -93,6 +114,31 @@ class Keys:
     def dead_order(self) -> str:
         """Their ids, by when they died."""
         return f"{self.prefix}{_OURS}dead-order"
+
+    @property
+    def audit(self) -> str:
+        """A stream with one line a call that has ended, about `audit_kept` of them."""
+        return f"{self.prefix}{_OURS}audit"
+
+    @property
+    def registry_tools(self) -> str:
+        """A hash: each tool's registration, by its name."""
+        return f"{self.prefix}{_OURS}registry:tools"
+
+    @property
+    def registry_pins(self) -> str:
+        """A hash: which digests of a module's tools operators have approved."""
+        return f"{self.prefix}{_OURS}registry:pins"
+
+    @property
+    def registry_events(self) -> str:
+        """A stream: the last 10,000 changes of the registry."""
+        return f"{self.prefix}{_OURS}registry:events"
+
+    @property
+    def registry_revision(self) -> str:
+        """A hash: how often the registry has changed."""
+        return f"{self.prefix}{_OURS}registry:revision"
 
     def rule_of(self, key: str) -> "KeyRule | None":
         """What holds for a key that was found in Redis; `None` if nobody of the fleet makes such keys."""
@@ -113,6 +159,8 @@ class KeyRule:
 RULES = (
     KeyRule(re.compile(r"module_manifest:[^:]+")),
     KeyRule(re.compile(rf"{_OURS}refresh:\d+")),
+    KeyRule(re.compile(rf"{_OURS}manifests-revision"), lasting="a counter"),
+    KeyRule(re.compile(rf"{_OURS}tool-changes"), lasting="four counters"),
     KeyRule(re.compile(rf"{_OURS}modes")),
     KeyRule(
         re.compile(rf"{_OURS}bell:(tools\..+|toolfleet\.control)"),
@@ -124,7 +172,13 @@ RULES = (
     KeyRule(re.compile(rf"{_OURS}share:(fast|slow):[0-9a-f]{{16}}")),
     KeyRule(re.compile(rf"{_OURS}slots:(fast|slow)")),
     KeyRule(re.compile(rf"{_OURS}intent:[0-9a-f]{{32}}")),
+    KeyRule(re.compile(rf"{_OURS}limit:[0-9a-f]{{32}}(:unbegun)?")),
+    KeyRule(re.compile(rf"{_OURS}held:.+")),
     KeyRule(re.compile(rf"{_OURS}dead(-order)?"), lasting="kept for an operator; at most `dead_letters_kept`"),
+    KeyRule(re.compile(rf"{_OURS}audit"), lasting="kept for an operator; about `audit_kept` lines"),
+    KeyRule(re.compile(rf"{_OURS}registry:(tools|pins)"), lasting="what operators decide; nobody else knows it"),
+    KeyRule(re.compile(rf"{_OURS}registry:events"), lasting="at most 10,000, for whoever follows the registry"),
+    KeyRule(re.compile(rf"{_OURS}registry:revision"), lasting="counters"),
     KeyRule(re.compile(r"_?celery-task-meta-.+")),
     KeyRule(re.compile(r"(tools\..+|toolfleet\.control)"), lasting="a queue: the broker removes it when it is empty"),
     KeyRule(re.compile(r"unacked(_index|_mutex)?"), lasting="the broker's own: messages that a worker holds"),

@@ -1,27 +1,33 @@
 """The manifest cache in Redis: each module's last good manifest, which every process of the fleet reads.
 
-A value is the manifest as its module sends it, so that older readers of the same key understand it, with one more
-field, `discovered_at` (seconds since the epoch): in the same value, so that a manifest and its age never part.
+A value is the manifest as its module sends it, so that older readers of the same key understand it, with two more
+fields: `discovered_at` (seconds since the epoch), and `verdicts`, what of it is not in effect as it stands, if there is
+any such thing. In the same value, so that a manifest, its age and its verdicts never part.
 """
 
+import hashlib
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import structlog
+from pydantic import TypeAdapter, ValidationError
 from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
 from toolfleet_registry.admission import admit, read_document
 from toolfleet_registry.answering import answering
+from toolfleet_registry.aside import aside
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.errors import ManifestRefused
 from toolfleet_registry.keys import Keys
+from toolfleet_registry.verdicts import Verdict, Verdicts
 
 DISCOVERED_AT = "discovered_at"
+VERDICTS = "verdicts"
 
 # A command takes a millisecond; redis-py alone would wait this long several times over, for it tries again.
 _PATIENCE_SECONDS = 5
@@ -29,15 +35,35 @@ _PATIENCE_SECONDS = 5
 # However the client was built: one value that is no text would else fail the reading of all.
 _AS_BYTES = {NEVER_DECODE: True}
 
+# Of bytes, and of tools about that large: to read or write them takes some 10 ms, which no event loop should wait.
+_LARGE = 200_000
+_MANY = 200
+
+# Only what was loaded is replaced: another process may have stored a later look meanwhile.
+_REPLACE = """
+local there = redis.call('GET', KEYS[1])
+if not there or redis.sha1hex(there) ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[2], 'KEEPTTL')
+redis.call('INCR', KEYS[2])
+redis.call('PUBLISH', ARGV[3], ARGV[4])
+return 1
+"""
+
 _log: structlog.stdlib.BoundLogger = structlog.get_logger()
+_verdicts: TypeAdapter[dict[str, Verdict]] = TypeAdapter(dict[str, Verdict])
 
 
 @dataclass(frozen=True, slots=True)
 class CachedManifest:
-    """A module's last good manifest. `discovered_at` is `None` where another program wrote it without."""
+    """A module's last good manifest, and what of it is not in effect. `mark` tells the stored value from others.
+
+    `discovered_at` is `None` where another program wrote it without.
+    """
 
     manifest: ModuleManifest
     discovered_at: float | None
+    verdicts: Verdicts = field(default_factory=dict[str, Verdict])
+    mark: str = field(default="", compare=False, repr=False)
 
     @property
     def age_seconds(self) -> float | None:
@@ -46,32 +72,47 @@ class CachedManifest:
 
 
 class ManifestCache:
-    """Last good manifests by module. Raises `FleetUnavailable` when Redis does not answer within 5 s."""
+    """Last good manifests by module. Raises `FleetUnavailable` when Redis does not answer within 5 s.
+
+    What it has read it reads anew only when it has changed; what is large it reads and writes in a thread.
+    """
 
     def __init__(self, redis: Redis, *, ttl_seconds: int, keys: Keys = Keys()) -> None:  # noqa: B008 - it is frozen
         self._redis = redis
         self._keys = keys
         self._ttl_seconds = ttl_seconds
+        self._seen: dict[str, CachedManifest] = {}
 
     async def check(self) -> None:
         """Do nothing, but find out whether Redis answers."""
         async with self._answering():
             await self._redis.ping()
 
-    async def save(self, manifest: ModuleManifest) -> CachedManifest:
+    async def save(self, manifest: ModuleManifest, verdicts: Verdicts | None = None) -> CachedManifest:
         """Store what a look just found, and announce it on `keys.manifests_changed` if it says something new."""
-        cached = CachedManifest(manifest, time.time())
-        content = manifest.model_dump(mode="json", exclude_none=True)
-        value = json.dumps({**content, DISCOVERED_AT: cached.discovered_at})
-        key = self._keys.module_manifest(manifest.module_name)
+        module, at = manifest.module_name, time.time()
+        is_large = len(manifest.tools) > _MANY
+        content, value = await aside(lambda: _written(manifest, verdicts or {}, at), is_large=is_large)
         async with self._answering():
             # SET with GET tells atomically what was replaced, so that of two writers none misses a change.
             before = await self._redis.execute_command(
-                "SET", key, value, "EX", self._ttl_seconds, "GET", get=True, **_AS_BYTES
+                "SET", self._keys.module_manifest(module), value, "EX", self._ttl_seconds, "GET", get=True, **_AS_BYTES
             )
-            if _content_of(before) != content:
-                await self._redis.publish(self._keys.manifests_changed, manifest.module_name)
-        return cached
+        if await aside(lambda: _content_of(before) != content, is_large=is_large):
+            async with self._answering():
+                await self._redis.incr(self._keys.manifests_revision)
+                await self._redis.publish(self._keys.manifests_changed, module)
+        return self._remember(CachedManifest(manifest, at, verdicts or {}, _mark(value)))
+
+    async def replace(self, cached: CachedManifest, verdicts: Verdicts) -> CachedManifest | None:
+        """Store other verdicts on a manifest that was loaded, and announce it; `None` if another one is there by now."""
+        manifest, at = cached.manifest, cached.discovered_at
+        _, value = await aside(lambda: _written(manifest, verdicts, at), is_large=len(manifest.tools) > _MANY)
+        names = (self._keys.module_manifest(manifest.module_name), self._keys.manifests_revision)
+        news = (self._keys.manifests_changed, manifest.module_name)
+        async with self._answering():
+            replaced = await cast("Awaitable[int]", self._redis.eval(_REPLACE, 2, *names, cached.mark, value, *news))
+        return self._remember(CachedManifest(manifest, at, verdicts, _mark(value))) if replaced else None
 
     async def renew(self, module: str) -> bool:
         """Let the last good manifest live on unchanged after a failed look. Returns whether there is one."""
@@ -86,22 +127,72 @@ class ManifestCache:
         async with self._answering():
             answer = await self._redis.execute_command("MGET", *map(self._keys.module_manifest, names), **_AS_BYTES)
         values = cast("list[bytes | None]", answer)
-        found = {name: _read(name, value) for name, value in zip(names, values, strict=True) if value is not None}
-        return {name: cached for name, cached in found.items() if cached is not None}
+        there = {name: value for name, value in zip(names, values, strict=True) if value is not None}
+        found = await aside(lambda: self._read_all(there), is_large=sum(map(len, there.values())) > _LARGE)
+        return {name: self._remember(cached) for name, cached in found.items() if cached is not None}
+
+    async def revision(self) -> int:
+        """Another number after each change of what is stored."""
+        async with self._answering():
+            return int(await self._redis.get(self._keys.manifests_revision) or 0)
+
+    async def count(self, changes: Mapping[str, int]) -> None:
+        """Add to the numbers of changes that looks have found, by kind."""
+        async with self._answering(), self._redis.pipeline(transaction=False) as pipeline:
+            for kind, number in changes.items():
+                pipeline.hincrby(self._keys.tool_changes, kind, number)
+            await pipeline.execute()
+
+    async def counted(self) -> dict[str, int]:
+        """These numbers: of all time, by kind."""
+        async with self._answering():
+            answer = await cast("Awaitable[dict[Any, Any]]", self._redis.hgetall(self._keys.tool_changes))
+        return {kind if isinstance(kind, str) else kind.decode(): int(number) for kind, number in answer.items()}
+
+    def _read_all(self, values: Mapping[str, bytes]) -> dict[str, CachedManifest | None]:
+        found = dict[str, CachedManifest | None]()
+        for module, value in values.items():
+            known, mark = self._seen.get(module), _mark(value)
+            found[module] = known if known is not None and known.mark == mark else _read(module, value, mark)
+        return found
+
+    def _remember(self, cached: CachedManifest) -> CachedManifest:
+        self._seen[cached.manifest.module_name] = cached
+        return cached
 
     def _answering(self) -> AbstractAsyncContextManager[None]:
         return answering(self._redis, seconds=_PATIENCE_SECONDS)
 
 
-def _read(module: str, value: bytes) -> CachedManifest | None:
+def _written(manifest: ModuleManifest, verdicts: Verdicts, at: float | None) -> tuple[dict[str, Any], bytes]:
+    """The content, and the whole value."""
+    content = manifest.model_dump(mode="json", exclude_none=True)
+    if verdicts:
+        content[VERDICTS] = _verdicts.dump_python(dict(verdicts), mode="json", exclude_defaults=True)
+    return content, json.dumps(content if at is None else {**content, DISCOVERED_AT: at}).encode()
+
+
+def _read(module: str, value: bytes, mark: str) -> CachedManifest | None:
     try:
         document = read_document(value)
         manifest = admit(module, document)
+        verdicts = _verdicts_in(document)
     except ManifestRefused as exc:
         _log.warning("manifest_cache_unreadable", module=module, error=str(exc))
         return None
     at = document.get(DISCOVERED_AT)
-    return CachedManifest(manifest, at if isinstance(at, float) else None)
+    return CachedManifest(manifest, at if isinstance(at, float) else None, verdicts, mark)
+
+
+def _verdicts_in(document: Mapping[str, Any]) -> dict[str, Verdict]:
+    """Fails closed: a manifest whose verdicts cannot be read does not come in. Raises `ManifestRefused`."""
+    try:
+        verdicts = _verdicts.validate_python(document.get(VERDICTS, {}))
+    except ValidationError as exc:
+        raise ManifestRefused(f"verdicts are wrong in {exc.error_count()} places") from exc
+    if any(verdict.kept is not None and verdict.kept.name != name for name, verdict in verdicts.items()):
+        raise ManifestRefused("verdicts keep a tool under another's name")
+    return verdicts
 
 
 def _content_of(value: bytes | None) -> Mapping[str, Any] | None:
@@ -111,3 +202,7 @@ def _content_of(value: bytes | None) -> Mapping[str, Any] | None:
         return None
     document.pop(DISCOVERED_AT, None)
     return document
+
+
+def _mark(value: bytes) -> str:
+    return hashlib.sha1(value, usedforsecurity=False).hexdigest()  # as Redis's scripts can make it

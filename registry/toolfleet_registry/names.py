@@ -9,6 +9,9 @@ from typing import Self
 
 from toolfleet_registry.errors import InvalidToolName
 
+LOCAL = "local"
+"""The module whose tools are functions of our own: see the setting `local_tools`."""
+
 MAX_PROVIDER_NAME = 64  # OpenAI, Anthropic and Gemini all accept ^[A-Za-z_][A-Za-z0-9_-]{0,63}$
 
 

@@ -1,11 +1,15 @@
 """Who may use a tool: four levels, one order.
 
-Pure functions, asked three times: when tools are listed, when a call is published, and before a worker runs it.
+`denial` is asked three times: when tools are listed, when a call is published, and before a worker runs it.
 """
 
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Literal
+from typing import Literal, TypeAlias
+
+Modules: TypeAlias = frozenset[str] | Literal["*"]
+"""What a caller may reach: these modules, or all."""
 
 
 class Permission(IntEnum):
@@ -15,6 +19,28 @@ class Permission(IntEnum):
     USER = 1
     ADMIN = 2
     OWNER = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What decides who may use a tool. `closed`: why nobody may, whatever their permission; `None`: it is open."""
+
+    tool_name: str
+    module: str
+    required_permission: str
+    closed: str | None = None
+
+
+def denial(tool: Access, permission: str, modules: Modules) -> str | None:
+    """Why a caller with `permission` who reaches `modules` may not use the tool; `None`: they may.
+
+    Who does not reach the module learns nothing else of it, and who lacks the permission not that the tool is closed.
+    """
+    if not reaches(tool.module, modules):
+        return module_denial(tool.module)
+    if not permits(permission, tool.required_permission):
+        return tool_denial(tool.tool_name, permission, tool.required_permission[:_MOST_SHOWN])
+    return tool.closed
 
 
 def level_of_caller(permission: str) -> Permission:
@@ -51,4 +77,5 @@ def module_denial(module: str) -> str:
     return f"Module {module!r} is not among the caller's modules."
 
 
+_MOST_SHOWN = 256  # characters of what a module asks for
 _LEVELS = {level.name.lower(): level for level in Permission}

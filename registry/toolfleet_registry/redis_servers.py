@@ -1,6 +1,7 @@
 """How a Redis is reached: over TCP, TLS or a unix socket, at a fixed address or where sentinels say its master is.
 
-For asyncio; what is made here belongs to the event loop that uses it, and is made anew after a fork.
+For asyncio, but for `sync_client`; what is made here belongs to the event loop that uses it, and is made anew after a
+fork.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
 
+from redis import Redis as SyncRedis
 from redis.asyncio import Connection, ConnectionPool, Redis, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.connection import AbstractConnection, parse_url
 from redis.asyncio.retry import Retry
@@ -17,6 +19,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry as SyncRetry
+from redis.sentinel import Sentinel as SyncSentinel
 
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.urls import SentinelUrl, check_redis_url, is_sentinel_url, read_sentinel_url
@@ -39,6 +42,28 @@ def async_client(url: str, *, master: str | None = None, timeout_seconds: float 
         "retry": Retry(NoBackoff(), 0),
     }
     return Redis.from_pool(ConnectionPool(**options))
+
+
+def sync_client(url: str, *, master: str | None = None, timeout_seconds: float = 5) -> SyncRedis:
+    """A synchronous client, for any thread, also after a fork: each wait takes at most `timeout_seconds`, nothing is tried twice.
+
+    Raises `SettingsError`; connects to nothing yet.
+    """
+    _ = _options(url, master)  # says what is wrong with the URL
+    options: dict[str, Any] = {
+        "protocol": 2,
+        "socket_timeout": timeout_seconds,
+        "socket_connect_timeout": timeout_seconds,
+        "retry": SyncRetry(NoBackoff(), 0),
+    }
+    if not is_sentinel_url(url):
+        return SyncRedis.from_url(url, **options)
+    parts, tls = read_sentinel_url(url), tls_options(url)
+    sentinel = SyncSentinel(list(parts.hosts), sentinel_kwargs=sentinel_options(url))
+    options |= {"username": parts.username, "password": parts.password, "db": parts.db}
+    options |= {"ssl": True, **tls} if tls else {}
+    client: SyncRedis = sentinel.master_for(str(master), **options)
+    return client
 
 
 def connection_factory(

@@ -1,6 +1,8 @@
 """A tool's arguments as JSON Schema."""
 
 import copy
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from toolfleet_registry.contracts import ToolDefinition, ToolParameter
@@ -21,10 +23,61 @@ def input_schema(tool: ToolDefinition) -> dict[str, Any]:
     }
 
 
+def unknown_types(tool: ToolDefinition) -> list[str]:
+    """The types of flat parameters that mean nothing to us, as `name: type`, shortened: they constrain nothing."""
+    if tool.input_schema is not None:
+        return []
+    return [
+        f"{parameter.name[:_SHOWN]}: {parameter.type[:_SHOWN]}"
+        for parameter in tool.parameters
+        if _types(parameter.type) is None
+    ]
+
+
 def _property(parameter: ToolParameter) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": parameter.type, "description": parameter.description}
-    if parameter.type == "array":
+    types = _types(parameter.type)
+    schema: dict[str, Any] = {}
+    if types:
+        schema["type"] = types[0] if len(types) == 1 else list(types)
+    schema["description"] = parameter.description
+    if types and "array" in types:
         schema["items"] = {}  # says nothing, but OpenAI refuses an array without it
     if parameter.enum:
         schema["enum"] = copy.deepcopy(parameter.enum)
     return schema
+
+
+def _types(text: str) -> tuple[str, ...] | None:
+    """The JSON Schema types that are meant; none of them for any value, `None` if nobody knows."""
+    text = text.strip()[:_LONGEST].strip()
+    if optional := re.fullmatch(r"(?i:(?:typing\.)?optional)\[(.*)\]", text):
+        text = f"{optional[1]}|null"
+    # What stands in brackets says of what a container is made, which we do not go into.
+    while (shorter := re.sub(r"\[[^\[\]]+\]|<[^<>]+>", "", text)) != text:
+        text = shorter
+    found = dict[str, None]()
+    for part in text.split("|"):
+        name = "array" if part.strip().endswith("[]") else part.strip().lower()
+        if name not in _ALIASES:
+            return None
+        if (alias := _ALIASES[name]) is None:
+            return ()
+        found[alias] = None
+    return tuple(found)
+
+
+_SHOWN = 60  # characters of foreign text
+_LONGEST = 200  # characters of a type: no name is longer
+
+# What people write for a type in their own language; `None` is for any value.
+_ALIASES: Mapping[str, str | None] = {
+    **{name: name for name in ("string", "integer", "number", "boolean", "array", "object", "null")},
+    **dict.fromkeys(("str", "text"), "string"),
+    **dict.fromkeys(("int", "int32", "int64", "long"), "integer"),
+    **dict.fromkeys(("float", "double", "decimal"), "number"),
+    "bool": "boolean",
+    **dict.fromkeys(("list", "tuple", "sequence"), "array"),
+    **dict.fromkeys(("dict", "map", "mapping"), "object"),
+    **dict.fromkeys(("none", "nonetype"), "null"),
+    **dict.fromkeys(("any", "typing.any", "json", "value"), None),
+}

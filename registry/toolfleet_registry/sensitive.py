@@ -67,6 +67,11 @@ def scrubbed(text: str, arguments: Mapping[str, Any], kept: Mapping[str, Any]) -
     return text
 
 
+def has_mark(schema: dict[str, Any]) -> bool:
+    """Whether anything in a JSON Schema is marked as sensitive, or cannot be followed."""
+    return _Search(schema).has_mark(schema)
+
+
 def _in_schema(tool: ToolDefinition) -> set[_Place]:
     if tool.input_schema is None:
         return set()

@@ -19,9 +19,10 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from toolfleet_registry.contracts import CostClass
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.keys import Keys
-from toolfleet_registry.names import is_module_name
+from toolfleet_registry.names import LOCAL, is_module_name
 from toolfleet_registry.runfile import find_run_file
 from toolfleet_registry.urls import check_broker_url, check_redis_url, is_http_url, is_redis_url, is_sentinel_url
 
@@ -120,8 +121,8 @@ class Settings(BaseSettings):
     """Modules whose number arguments may come as strings: "5" becomes 5. For others that is an error."""
     local_tools: str | None = None
     """`package.module:name` of tools that are functions of our own and run in the workers, as module `local`."""
-    cost_budgets: Annotated[dict[str, Count], NoDecode] = {}
-    """Cost class (cheap, expensive) -> calls that a user may make of such tools in a UTC day."""
+    cost_budgets: Annotated[dict[CostClass, Count], NoDecode] = {}
+    """Cost class (free, cheap, expensive) -> calls that a user may make of such tools in a UTC day."""
     gate_blocks_once: bool = True
     """Whether a gate that fails or is late blocks tools whose effect must not happen twice; others run with a warning."""
     audit_kept: Count = 50_000
@@ -143,6 +144,11 @@ class Settings(BaseSettings):
     def lease_seconds(self) -> int:
         """The visibility timeout that holds. Fast workers renew their leases; stock ones cannot, so that theirs exceeds the longest call."""
         return self.visibility_timeout or (_FAST_LEASE_SECONDS if self.is_fast else _STOCK_LEASE_SECONDS)
+
+    @property
+    def modules(self) -> frozenset[str]:
+        """The names of all modules: those that have an address, and that of our own functions."""
+        return frozenset(self.module_services) | ({LOCAL} if self.local_tools else set())
 
     @property
     def keys(self) -> Keys:

@@ -3,29 +3,34 @@
 import difflib
 from collections.abc import Iterable
 from itertools import islice
-from typing import Literal, TypeAlias
 
-from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
+from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.names import ToolName
-from toolfleet_registry.permissions import Permission, level_of_caller, permits, reaches
-
-Modules: TypeAlias = frozenset[str] | Literal["*"]
+from toolfleet_registry.permissions import Modules, Permission, denial, level_of_caller
+from toolfleet_registry.verdicts import SeenTool
 
 _MOST_LISTINGS = 256  # kinds of callers; each listing holds a reference for every tool
 _MOST_COMPARED = 500  # names; comparing two takes some 20 µs, and the event loop waits
 _LONGEST_COMPARED = 64  # characters; the time grows with their square
+_LONGEST_SUCCESSOR = 256  # characters of what a module says
 
 
 class ToolSet:
     """Finds a tool by name, lists those that a caller may use, and guesses which one was meant."""
 
-    def __init__(self, manifests: Iterable[ModuleManifest]) -> None:
-        tools = [(tool.name, manifest.module_name, tool) for manifest in manifests for tool in manifest.tools]
-        self._sorted = sorted(tools, key=lambda entry: entry[0])
-        self._by_name = {name: tool for name, _, tool in tools}
+    def __init__(self, tools: Iterable[SeenTool] = ()) -> None:
+        self._by_name = {tool.definition.name: tool for tool in tools}
+        self._sorted = [(self._by_name[name].access, described(self._by_name[name])) for name in sorted(self._by_name)]
         self._listings: dict[tuple[Permission, Modules], tuple[ToolDefinition, ...]] = {}
 
-    def find(self, name: str) -> ToolDefinition | None:
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def all(self) -> Iterable[SeenTool]:
+        """Each tool, whoever may use it."""
+        return self._by_name.values()
+
+    def find(self, name: str) -> SeenTool | None:
         """The tool of this name, whoever may use it."""
         return self._by_name.get(name)
 
@@ -34,11 +39,7 @@ class ToolSet:
         kind = (level_of_caller(permission), modules)
         listing = self._listings.get(kind)
         if listing is None:
-            listing = tuple(
-                tool
-                for _, module, tool in self._sorted
-                if reaches(module, modules) and permits(permission, tool.required_permission)
-            )
+            listing = tuple(tool for access, tool in self._sorted if denial(access, permission, modules) is None)
             if len(self._listings) >= _MOST_LISTINGS:
                 self._listings.clear()
             self._listings[kind] = listing
@@ -51,3 +52,12 @@ class ToolSet:
         names = (tool.name for tool in self.usable(permission, frozenset({name.module})))
         methods = [ToolName.parse(near).method for near in islice(names, _MOST_COMPARED)]
         return [f"{name.module}.{method}" for method in difflib.get_close_matches(name.method, methods)]
+
+
+def described(tool: SeenTool) -> ToolDefinition:
+    """The tool as it is listed: a deprecated one says so first, and what to use instead."""
+    definition = tool.definition
+    if not definition.deprecated:
+        return definition
+    instead = f": use {definition.successor[:_LONGEST_SUCCESSOR]!r} instead" if definition.successor else ""
+    return definition.model_copy(update={"description": f"Deprecated{instead}. {definition.description}".rstrip()})

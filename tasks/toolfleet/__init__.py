@@ -11,8 +11,10 @@ from toolfleet_registry.contracts import (
 )
 from toolfleet_registry.errors import FleetError, FleetUnavailable, NoSuchDeadLetter, SettingsError
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.terms import LimitUse, Remaining
 from toolfleet_tasks.client import ToolFleet
 from toolfleet_tasks.dead import UnreadableLetter
+from toolfleet_tasks.evaluation import EvalGate, GateDecision
 from toolfleet_tasks.handle import CallHandle
 
 __all__ = [
@@ -20,10 +22,14 @@ __all__ = [
     "Caller",
     "Conversation",
     "DeadLetter",
+    "EvalGate",
     "FleetError",
     "FleetUnavailable",
+    "GateDecision",
+    "LimitUse",
     "ModuleStatus",
     "NoSuchDeadLetter",
+    "Remaining",
     "Settings",
     "SettingsError",
     "ToolCall",

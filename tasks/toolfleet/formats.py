@@ -1,5 +1,23 @@
 """Tools as model providers take them, and their answers back as calls."""
 
-from toolfleet_registry.formats import call_from_openai, tools_to_openai_format
+from toolfleet_registry.formats import (
+    Converted,
+    Format,
+    Note,
+    call_from_openai,
+    convert,
+    from_result,
+    to_call,
+    tools_to_openai_format,
+)
 
-__all__ = ["call_from_openai", "tools_to_openai_format"]
+__all__ = [
+    "Converted",
+    "Format",
+    "Note",
+    "call_from_openai",
+    "convert",
+    "from_result",
+    "to_call",
+    "tools_to_openai_format",
+]

@@ -28,6 +28,9 @@ from toolfleet_tasks.signing import Seal
 kombu.transport.redis.Transport.connection_errors += (AttributeError,)
 
 
+_CONNECT_SECONDS = 4  # Celery's default
+
+
 class FleetApp(Celery):  # type: ignore[misc] # Celery ships no types
     """The app of one process: its settings, its lane and, in a worker, what runs a call."""
 
@@ -83,9 +86,14 @@ def make_app(settings: Settings, *, lane: Lane = "all", stores_results: bool = T
 
 
 def __getattr__(name: str) -> FleetApp:
-    """`app` for Celery's command line, made when it asks: importing this module reads no settings."""
+    """`app` for Celery's command line, made when it asks: importing this module reads no settings.
+
+    For beat and Flower: it can read no results, which Flower would show to whoever asks for them.
+    """
     if name == "app":
-        return make_app(load_settings())
+        app = make_app(load_settings(), stores_results=False)
+        app.conf.broker_connection_timeout = _CONNECT_SECONDS  # nobody waits for these
+        return app
     raise AttributeError(name)
 
 
@@ -202,6 +210,8 @@ def _worker(settings: Settings) -> dict[str, Any]:
     return {
         # By name: an agent that uses this app never imports the workers' room.
         "worker_pool": "toolfleet_workers.pool:AsyncioPool",
+        # Celery's own logs the whole of a message that it cannot take for a task.
+        "worker_consumer": "toolfleet_tasks.worker:FleetConsumer",
         "worker_concurrency": settings.worker_concurrency,
         # More than one message a slot would wait here while another worker is free.
         "worker_prefetch_multiplier": 1,

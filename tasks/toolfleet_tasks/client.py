@@ -16,16 +16,18 @@ from toolfleet_registry.contracts import (
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.formats import tools_to_openai_format
 from toolfleet_registry.settings import Settings, load_settings
+from toolfleet_registry.tags import ToolContext
+from toolfleet_registry.terms import Remaining
 from toolfleet_registry.urls import check_redis_url
 from toolfleet_tasks import endings
 from toolfleet_tasks.cancelling import end
 from toolfleet_tasks.dead import Kept
-from toolfleet_tasks.handle import CallHandle, Follow, audited
+from toolfleet_tasks.evaluation import NOTHING_MORE, Circumstances, EvalGate
+from toolfleet_tasks.handle import CallHandle, Follow, audited, new_call_id
 from toolfleet_tasks.joining import Joined, JoinedHandle
 from toolfleet_tasks.logs import log_to_stdlib
 from toolfleet_tasks.loops import Sessions
 from toolfleet_tasks.replay import replay_of, run_replay
-from toolfleet_tasks.session import new_call_id
 from toolfleet_tasks.sync import SyncToolFleet
 
 
@@ -33,12 +35,14 @@ class ToolFleet:
     """The fleet, for asyncio agents: `async with ToolFleet() as fleet: await fleet.call(call, caller)`.
 
     `url` is the Redis URL; without it that of `settings`, of the environment, of `toolfleet.toml` or of a running
-    `toolfleet up` in this folder or above. Entering it raises `SettingsError` if there is none and
+    `toolfleet up` in this folder or above. `gate` is asked before each call of a tool that requires it. Entering it raises `SettingsError` if there is none and
     `FleetUnavailable` if Redis does not answer. Once entered it works on any event loop of the process, and of processes
     forked from it: each opens connections of its own with its first call. Leaving it closes them all.
     """
 
-    def __init__(self, url: str | None = None, settings: Settings | None = None) -> None:
+    def __init__(
+        self, url: str | None = None, settings: Settings | None = None, *, gate: EvalGate | None = None
+    ) -> None:
         log_to_stdlib()
         settings = settings or load_settings()
         if url is not None:
@@ -47,12 +51,14 @@ class ToolFleet:
             raise SettingsError(
                 "No fleet to talk to: set TOOLFLEET_REDIS_URL, or run `toolfleet up` here or in a folder above."
             )
-        self._sessions = Sessions(settings)
+        self._sessions = Sessions(settings, gate)
 
     @classmethod
-    def sync(cls, url: str | None = None, settings: Settings | None = None) -> SyncToolFleet:
+    def sync(
+        cls, url: str | None = None, settings: Settings | None = None, *, gate: EvalGate | None = None
+    ) -> SyncToolFleet:
         """The same for programs without an event loop: `with ToolFleet.sync() as fleet: fleet.call(call, caller)`."""
-        return SyncToolFleet(lambda: cls(url, settings))
+        return SyncToolFleet(lambda: cls(url, settings, gate=gate))
 
     async def __aenter__(self) -> Self:
         await self._sessions.enter()
@@ -65,6 +71,15 @@ class ToolFleet:
         """The tools that `caller` may use, sorted by name. From memory: costs no round trip."""
         return (await self._sessions.opened()).tools(caller)
 
+    async def search(
+        self, text: str, caller: Caller, *, tags: Sequence[str] = (), limit: int = 20
+    ) -> list[ToolDefinition]:
+        """At most `limit` of the tools that `caller` may use: those with a word of `text` and all `tags`, the best first.
+
+        A word may be the beginning of one. With an empty `text` those with the tags, by name. From memory, in a thread.
+        """
+        return await (await self._sessions.opened()).search(text, caller, tags=tags, limit=limit)
+
     @staticmethod
     def tools_to_openai_format(tools: Iterable[ToolDefinition]) -> list[dict[str, Any]]:
         """Tools as OpenAI's Chat Completions take them."""
@@ -72,11 +87,18 @@ class ToolFleet:
 
     async def statuses(self) -> dict[str, ModuleStatus]:
         """What is known of every module, without asking any."""
-        return (await self._sessions.opened()).statuses()
+        return await (await self._sessions.opened()).statuses()
 
     async def refresh(self) -> dict[str, ModuleStatus]:
         """Ask every module now for what it offers."""
         return await (await self._sessions.opened()).refresh()
+
+    async def remaining(self, caller: Caller) -> Remaining:
+        """What the caller's user has left today of each cost class with a budget, and of each limited tool.
+
+        All callers without a user id are one user. Raises `FleetUnavailable` when Redis does not answer within 5 s.
+        """
+        return await (await self._sessions.opened()).remaining(caller)
 
     async def call(
         self,
@@ -84,6 +106,7 @@ class ToolFleet:
         caller: Caller,
         *,
         conversation: Conversation | None = None,
+        context: ToolContext | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - the call's deadline: travels to the worker and the module
     ) -> ToolResult:
         """Run a tool and bring its result, by `timeout` seconds at the latest. Never raises for what happens to the call.
@@ -91,11 +114,25 @@ class ToolFleet:
         Where Redis is silent at that moment, up to two seconds later: it is asked whether the call had begun.
 
         While its caller has as many calls under way as `calls_per_caller` allows, it waits for its turn, within its time.
-        With an idempotency key that this user has used before it brings that call's result, or waits for it.
+        With an idempotency key that this user has used before it brings that call's result, or waits for it. `context` is
+        for the gate.
 
         If the awaiting task is cancelled, the call is taken back; one that waits for another's result only waits no more.
         """
-        return await _ended(await self._begin(call, caller, conversation, timeout, waits=True))
+        around = Circumstances(context) if context is not None else NOTHING_MORE
+        return await _ended(await self._begin(call, caller, conversation, timeout, waits=True, around=around))
+
+    async def call_around(
+        self,
+        call: ToolCall,
+        caller: Caller,
+        around: Circumstances,
+        *,
+        conversation: Conversation | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - as in `call`
+    ) -> ToolResult:
+        """As `call`, with more around it than a context: `TagRegistry` has terms of its own."""
+        return await _ended(await self._begin(call, caller, conversation, timeout, waits=True, around=around))
 
     async def call_many(
         self,
@@ -124,6 +161,7 @@ class ToolFleet:
         caller: Caller,
         *,
         conversation: Conversation | None = None,
+        context: ToolContext | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - as in `call`
     ) -> CallHandle:
         """Publish a call and return at once with a handle on it. A refused call's handle has its result already.
@@ -131,7 +169,8 @@ class ToolFleet:
         Beyond `calls_per_caller` it does not wait: its result is `busy`. With an idempotency key that this user has used
         before the handle is one on that call, with its id; cancelling it leaves the call to whoever made it first.
         """
-        follow = await self._begin(call, caller, conversation, timeout, waits=False)
+        around = Circumstances(context) if context is not None else NOTHING_MORE
+        follow = await self._begin(call, caller, conversation, timeout, waits=False, around=around)
         if isinstance(follow, Joined):
             return JoinedHandle(follow)
         if isinstance(follow, Follow):
@@ -187,7 +226,14 @@ class ToolFleet:
         return audited(new_call_id(), await run_replay(session.dead, call_id, seconds=seconds, run=run))
 
     async def _begin(
-        self, call: ToolCall, caller: Caller, conversation: Conversation | None, seconds: float | None, *, waits: bool
+        self,
+        call: ToolCall,
+        caller: Caller,
+        conversation: Conversation | None,
+        seconds: float | None,
+        *,
+        waits: bool,
+        around: Circumstances = NOTHING_MORE,
     ) -> Follow | Joined | ToolResult:
         _check_seconds(seconds)
         session = self._sessions.here()
@@ -201,7 +247,7 @@ class ToolFleet:
                 reason = str(exc) or "Redis does not answer"
                 return audited(new_call_id(), endings.not_published(call.tool_name, reason))
             seconds = None if seconds is None else seconds - (clock() - began_at)
-        return await session.begin(call, caller, conversation, seconds, waits=waits)
+        return await session.begin(call, caller, conversation, seconds, waits=waits, around=around)
 
 
 async def _ended(follow: Follow | Joined | ToolResult) -> ToolResult:

@@ -3,10 +3,15 @@
 from typing import Any
 
 from toolfleet_registry.contracts import Conversation
-from toolfleet_registry.names import ToolName
 
 _PLATFORM = ("platform", "platform_channel_id", "platform_thread_id")
 _RESUMED_BY = "scheduler.add_job"  # the one tool that must wake the right conversation later
+
+
+def told_by(conversation: Conversation | None, tool_name: str, context_modules: frozenset[str]) -> dict[str, Any]:
+    """The conversation's fields that this tool's module is told."""
+    fields = _fields_for(tool_name, context_modules)
+    return conversation.model_dump(include=fields, exclude_none=True) if conversation and fields else {}
 
 
 def with_conversation(
@@ -17,11 +22,15 @@ def with_conversation(
     They replace what the model wrote under these names, and without a conversation that is dropped: where a message
     is sent to, and which conversation wakes up, is never for a model to say.
     """
-    fields: set[str] = set()
-    if ToolName.parse(tool_name).module in context_modules:
+    fields = _fields_for(tool_name, context_modules)
+    kept = {key: value for key, value in arguments.items() if key not in fields}
+    return kept | told_by(conversation, tool_name, context_modules)
+
+
+def _fields_for(tool_name: str, context_modules: frozenset[str]) -> set[str]:
+    fields = set[str]()
+    if tool_name.partition(".")[0] in context_modules:
         fields.update(_PLATFORM)
     if tool_name == _RESUMED_BY:
         fields.add("conversation_id")
-    kept = {key: value for key, value in arguments.items() if key not in fields}
-    known = conversation.model_dump(include=fields, exclude_none=True) if conversation else {}
-    return kept | known
+    return fields

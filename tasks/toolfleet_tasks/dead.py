@@ -18,7 +18,7 @@ from toolfleet_registry.answering import answering
 from toolfleet_registry.contracts import DeadAttempt, DeadLetter, PublishedCall, ToolResult
 from toolfleet_registry.errors import MessageRefused, NoSuchDeadLetter
 from toolfleet_registry.keys import Keys
-from toolfleet_registry.sensitive import redacted, scrubbed
+from toolfleet_registry.sensitive import REDACTED, redacted, scrubbed
 from toolfleet_tasks import wire
 from toolfleet_tasks.dead_scripts import SETTLE, TAKE
 from toolfleet_tasks.signing import Seal
@@ -29,6 +29,8 @@ NOT_KEPT = "[not kept]"
 MOST_LISTED = 1_000
 """Letters that one look may bring."""
 
+# Ends that no module has worded.
+_OUR_WORDS = frozenset({"timed_out", "expired", "cancelled", "outcome_unknown", "internal"})
 _MOST_BYTES = 64_000  # of a letter's arguments as JSON: all letters together must leave Redis room for the fleet
 _LONGEST_TEXT = 2_000  # characters of a reason or a key
 _PATIENCE_SECONDS = 5  # a command takes a millisecond, or Redis is away
@@ -41,11 +43,13 @@ def dead_letter(
 ) -> str:
     """The letter as it is kept; `died_at` in seconds since the epoch. Never fails, and is never much over 64 kB.
 
-    Without sensitive arguments, in the result's error text neither. Over 64 kB of JSON, the largest arguments are `NOT_KEPT`.
+    Without sensitive arguments, in the result's error text neither, and without a module's words where results are sensitive.
+    Over 64 kB of JSON, the largest arguments are `NOT_KEPT`.
     """
     shown = redacted(call.arguments, call.sensitive)
     kept = _within_bounds(shown)
-    reason = scrubbed(result.error or "", call.arguments, shown)
+    is_told = not call.hides_results or result.error_code in _OUR_WORDS
+    reason = scrubbed(result.error or "", call.arguments, shown) if is_told else REDACTED
     letter = DeadLetter(
         call_id=call.call_id,
         tool_name=call.tool_name,

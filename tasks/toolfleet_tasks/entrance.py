@@ -1,4 +1,4 @@
-"""What a call must pass before it is published: its idempotency key, its module's breaker and backlog, its caller's share.
+"""What a call must pass before it is published: its idempotency key, its module's breaker and backlog, its caller's share and limits.
 
 All of it is asked of Redis at once, where the calls travel by our own transport in the step that publishes them. If Redis
 does not answer, nothing is published.
@@ -15,9 +15,11 @@ from typing import Any, Literal
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import PublishedCall, ToolResult
+from toolfleet_registry.decisions import note
 from toolfleet_registry.errors import NotPublished, PublishUnconfirmed
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import endings, entrance_scripts
+from toolfleet_tasks.limits import limits_of, refused_by
 from toolfleet_tasks.line import Line, LineLost, Part
 from toolfleet_tasks.overload_scripts import SHARE_KEPT_SECONDS
 from toolfleet_tasks.queues import queue_of
@@ -36,13 +38,14 @@ class Refusal:
 
     `joined` and `conflict`: its idempotency key stands for the call `call_id`, which does the same or something else.
     `open`: its module's breaker is, for `seconds`. `backlog`: `count` calls wait for the module; `share`: its caller may
-    have `count` calls under way.
+    have `count` calls under way. `limited`: it has reached a limit, as `result` says.
     """
 
-    kind: Literal["joined", "conflict", "open", "backlog", "share"]
+    kind: Literal["joined", "conflict", "open", "backlog", "share", "limited"]
     call_id: str = ""
     seconds: float = 0
     count: int = 0
+    result: ToolResult | None = None
 
 
 class Entrance:
@@ -62,22 +65,24 @@ class Entrance:
         return self._settings.module_backlogs.get(_module(call), self._settings.backlog_limit)
 
     def question(self, call: PublishedCall, queue: str, *, message: str = "", limit: int = 0) -> tuple[Part, ...]:
-        """`ADMIT`'s number of keys, keys and arguments; with a `message` it is published as well.
+        """The number of keys, keys and arguments of the call's `script_for`; with a `message` it is published as well.
 
         `limit` is `backlog_limit`, where the queue lies in the same Redis.
         """
         now = time.time()
         share, keep_ms = self._share_of(call, now)
-        names = (*self._names_of(queue), share, self._slots[call.lane], self._keys.call(call.call_id))
-        rest = (call.call_id, call.deadline_at, message, limit, self._bound_of(call.lane, now), keep_ms)
+        names: tuple[str, ...] = (*self._names_of(queue), share, self._slots[call.lane], self._keys.call(call.call_id))
+        bound = self._bound_of(call.lane, now)
+        rest: tuple[Part, ...] = (call.call_id, call.deadline_at, message, limit, bound, keep_ms)
         if not call.idempotency_key:
-            return (6, *names, *rest)
-        intent = self._keys.intent(call.user_id, call.idempotency_key)
+            return (6, *names, *rest) if call.terms is None else self._limited(call, (*names, names[5]), (*rest, 0, ""))
+        names = (*names, self._keys.intent(call.user_id, call.idempotency_key))
         kept = max(self._settings.result_ttl_seconds, math.ceil(call.deadline_at - now) + _MARGIN_SECONDS)
-        return (7, *names, intent, *rest, kept, digest_of(call))
+        rest = (*rest, kept, digest_of(call))
+        return (7, *names, *rest) if call.terms is None else self._limited(call, names, rest)
 
     def answered(self, call: PublishedCall, reply: Any) -> Refusal | None:
-        """What `ADMIT` says of the call, unless it was let in. Raises `NotPublished`, or `PublishUnconfirmed` if it has ended."""
+        """What the script says of the call, unless it was let in. Raises `NotPublished`, or `PublishUnconfirmed` if it has ended."""
         if not isinstance(reply, list):
             if reply:
                 self._bounds[call.lane] = (reply, time.time())
@@ -86,6 +91,10 @@ class Entrance:
             raise NotPublished(reply[1].decode(errors="replace"))
         if reply[0] == b"ended":
             raise PublishUnconfirmed("it has ended already")
+        if reply[0] == b"limited":
+            note("limits", "denied")
+            limits = limits_of(call.tool_name, call.user_id, call.terms, self._settings)
+            return Refusal("limited", result=refused_by(call.tool_name, limits, reply[1:]))
         return refusal_in(reply)
 
     async def ask(self, line: Line, call: PublishedCall, queue: str, *, limit: int = 0) -> Refusal | None:
@@ -93,15 +102,21 @@ class Entrance:
 
         Raises what `answered` does, `ResponseError` where Redis refuses it, and `LineClosed`.
         """
-        return self.answered(call, await _run(line, entrance_scripts.ADMIT, self.question(call, queue, limit=limit)))
+        return self.answered(call, await _run(line, script_for(call), self.question(call, queue, limit=limit)))
 
     async def retract(self, line: Line, call: PublishedCall) -> None:
         """The call was let in, and is surely in no queue. Without Redis it counts until its deadline; raises nothing."""
-        keys = [self._keys.share(call.lane, call.user_id)]
+        keys = [self._keys.share(call.lane, call.user_id), self._keys.held(call.call_id)]
         if call.idempotency_key:
             keys.append(self._keys.intent(call.user_id, call.idempotency_key))
         with contextlib.suppress(LineLost, ResponseError):
             await _run(line, entrance_scripts.RETRACT, (len(keys), *keys, call.call_id))
+
+    def _limited(self, call: PublishedCall, names: tuple[str, ...], rest: tuple[Part, ...]) -> tuple[Part, ...]:
+        limits = limits_of(call.tool_name, call.user_id, call.terms, self._settings)
+        keys = (*names, self._keys.held(call.call_id), *(limit.key for limit in limits))
+        until_ms = math.ceil((call.deadline_at + _MARGIN_SECONDS) * 1000)
+        return (len(keys), *keys, *rest, until_ms, *(part for limit in limits for part in limit.args))
 
     def _names_of(self, queue: str) -> tuple[str, str, str]:
         names = self._names.get(queue)
@@ -132,6 +147,11 @@ class Entrance:
         return name, math.ceil(max(left, SHARE_KEPT_SECONDS) * 1000)
 
 
+def script_for(call: PublishedCall) -> Script:
+    """What lets the call in: calls without limits shall not pay for those of others."""
+    return entrance_scripts.ADMIT if call.terms is None else entrance_scripts.ADMIT_LIMITED
+
+
 def refusal_in(reply: Any) -> Refusal | None:
     """What `ADMIT` and `scripts.PUBLISH_BELOW` have against a call."""
     if not isinstance(reply, list):
@@ -146,6 +166,8 @@ def refusal_in(reply: Any) -> Refusal | None:
 
 def refused(tool_name: str, refusal: Refusal) -> ToolResult:
     """The result of a call that is not published, and not joined to another."""
+    if refusal.result is not None:
+        return refusal.result
     if refusal.kind == "open":
         return endings.module_away(tool_name, refusal.seconds)
     if refusal.kind == "conflict":

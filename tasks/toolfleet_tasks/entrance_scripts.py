@@ -3,16 +3,13 @@
 Times are the server's, but for a call's deadline, which is the clock's of the agent that made it.
 """
 
+from toolfleet_tasks.limits_scripts import LIMITS, RETURN
 from toolfleet_tasks.overload_scripts import BREAKER, SHARE, SLOTS, SLOTS_COUNT_SECONDS
 from toolfleet_tasks.script import Script
 
 _FORSAKEN_SECONDS = 5  # after the deadline of a key's call: clocks differ
 
-ADMIT = Script(
-    BREAKER
-    + SHARE
-    + SLOTS
-    + f"""
+_JUDGED = f"""
 local id, message, limit, bound, found_bound = ARGV[1], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), 0
 local digest = ARGV[8]
 
@@ -44,6 +41,23 @@ local function judged()
     local rest = breaker_rest(KEYS[3], clock[1] * 1000 + clock[2] / 1000)
     if rest > 0 then return {{'open', rest}} end
   end
+"""
+
+_WITHIN_LIMITS = """
+  if digest == '' then digest = nil end -- until here it has stood for a key that is not there
+  if redis.call('EXISTS', KEYS[8]) == 0 then
+    local clock, most, which, is_daily = redis.call('TIME'), 0, 0, 0
+    now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+    for i = 9, #KEYS do
+      limit_forget(KEYS[i], now)
+      local rest, day = limit_rest(KEYS[i], tonumber(ARGV[2 * i - 8]), tonumber(ARGV[2 * i - 7]), now)
+      if rest > most then most, which, is_daily = rest, i - 8, day end
+    end
+    if most > 0 then return {'limited', which, is_daily, most, now} end
+  end
+"""
+
+_ROOM = f"""
   if bound <= 0 then
     found_bound = 2 * slots_sum(KEYS[5], redis.call('TIME')[1] - {SLOTS_COUNT_SECONDS})
     if found_bound == 0 then found_bound = -bound end
@@ -56,6 +70,21 @@ end
 -- The message comes last: what fails before it can be taken back, and after it nothing can fail.
 local function let_in()
   if share_take(KEYS[4], id, ARGV[2], bound, tonumber(ARGV[6])) == 0 then return {{'share', bound}} end
+"""
+
+_TAKE_LIMITS = """
+  if now then
+    local until_ms, names = tonumber(ARGV[9]), {}
+    for i = 9, #KEYS do
+      limit_take(KEYS[i], id, tonumber(ARGV[2 * i - 7]), now, until_ms)
+      names[i - 8] = KEYS[i]
+    end
+    local keep = until_ms - now - 1 -- it is gone when the call counts no longer
+    if keep > 0 then redis.call('SET', KEYS[8], table.concat(names, ' '), 'PX', keep) end
+  end
+"""
+
+_PUBLISH = """
   if digest then
     redis.call('SET', KEYS[7], id .. ' ' .. digest .. ' ' .. ARGV[2] .. ' ' .. run_id(), 'EX', ARGV[7])
   end
@@ -72,13 +101,25 @@ if is_done and not answer then
   if not is_done then
     redis.pcall('ZREM', KEYS[4], id)
     if digest then redis.pcall('DEL', KEYS[7]) end
+"""
+
+_UNDO_LIMITS = """
+    for i = 9, #KEYS do
+      redis.pcall('ZREM', KEYS[i], id)
+      redis.pcall('ZREM', KEYS[i] .. ':unbegun', id)
+    end
+    redis.pcall('DEL', KEYS[8])
+"""
+
+_ANSWER = """
   end
 end
 if is_done then return answer end
 local reason = type(answer) == 'table' and answer.err or tostring(answer)
-return {{'failed', (string.gsub(reason, '^@user_script: ?%d+: %-?', ''))}}
+return {'failed', (string.gsub(reason, '^@user_script: ?%d+: %-?', ''))}
 """
-)
+
+ADMIT = Script(BREAKER + SHARE + SLOTS + _JUDGED + _ROOM + _PUBLISH + _ANSWER)
 """Let a call in, and put its message into its queue. May be sent again, with the same id, if it has no message.
 
 KEYS: queue, bell, its module's breaker, its caller's share, its lane's slots, its record in the ledger, and the idempotency key if
@@ -94,15 +135,41 @@ the key stands for], ['open', ms until the breaker lets one through], ['backlog'
 ['ended', its id] if it has a record already: this comes late, or ['failed', why]. Then nothing was written, or it was taken back.
 """
 
+ADMIT_LIMITED = Script(
+    BREAKER
+    + SHARE
+    + SLOTS
+    + LIMITS
+    + "local now\n"
+    + _JUDGED
+    + _WITHIN_LIMITS
+    + _ROOM
+    + _TAKE_LIMITS
+    + _PUBLISH
+    + _UNDO_LIMITS
+    + _ANSWER
+)
+"""The same for a call that counts in limits of its caller's, from now on until it ends with nothing done.
+
+KEYS: the first seven, with the record's in the place of an idempotency key that there is none of, then where its limits are noted,
+and the limits. ARGV: the first eight ('' for the digest that there is none of), until when (ms, the agent's clock) the call must
+have begun or counts no longer, then for each limit how many calls a day (0: any number), and its cooldown (ms).
+
+Returns the same, or ['limited', which limit is the last to be free again, 1 if that is for the day's, the ms until then, the
+server's time (ms)].
+"""
+
 RETRACT = Script(
     SHARE
+    + RETURN
     + """
 share_leave(KEYS[1], ARGV[1])
-local intent = KEYS[2] and redis.call('GET', KEYS[2])
-if intent and string.match(intent, '^%S+') == ARGV[1] then redis.call('DEL', KEYS[2]) end
+limits_return(KEYS[2], ARGV[1])
+local intent = KEYS[3] and redis.call('GET', KEYS[3])
+if intent and string.match(intent, '^%S+') == ARGV[1] then redis.call('DEL', KEYS[3]) end
 return 1
 """
 )
-"""Take back that a call was let in: it is surely in no queue. KEYS: its caller's share, its idempotency key if it has one.
-ARGV: call id. May be sent again.
+"""Take back that a call was let in: it is surely in no queue. KEYS: its caller's share, where its limits are noted, its idempotency
+key if it has one. ARGV: call id. May be sent again.
 """

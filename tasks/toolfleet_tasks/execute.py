@@ -6,28 +6,25 @@ Until the claim stands nothing is run, and what the ledger does not take as the 
 import random
 import time
 from asyncio import CancelledError
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from functools import partial
-from weakref import WeakKeyDictionary
 
 import structlog
 from celery import Celery, Task
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
+from toolfleet_registry import decisions
 from toolfleet_registry.contracts import Audit, PublishedCall, ToolResult
 from toolfleet_registry.errors import MessageRefused, NotPublished
 from toolfleet_registry.hints import hint_for
 from toolfleet_registry.outcomes import Attempt, Outcome
-from toolfleet_registry.redis_servers import connection_factory
-from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
-from toolfleet_tasks import endings, lines, results
+from toolfleet_registry.settings import HARD_LIMIT_MARGIN
+from toolfleet_registry.terms import strictest
+from toolfleet_tasks import endings, ledgers, lines, results
 from toolfleet_tasks.bridge import bridged, limits
 from toolfleet_tasks.claims import Claim
 from toolfleet_tasks.envelope import TASK
 from toolfleet_tasks.ledger import Ledger, NotClaimed, ResultRefused
-from toolfleet_tasks.line import Line, LineClosed, LineLost
-from toolfleet_tasks.lines import Lines
+from toolfleet_tasks.line import LineClosed, LineLost
 from toolfleet_tasks.ports import Runner
 from toolfleet_tasks.queues import SOFT_LIMIT_MARGIN
 from toolfleet_tasks.retry import MAX_ATTEMPTS, Next, decide, settled
@@ -35,21 +32,22 @@ from toolfleet_tasks.second_attempt import publish_again
 
 log = structlog.get_logger(__name__)
 
+_REQUEST = "toolfleet_tasks.request:FleetRequest"  # Celery's own shows arguments and results to whoever asks
 _RECONCILE_SECONDS = 5.0  # for a module to say what happened
 _FULL_SECONDS = 0.5  # until a call comes back whose module is at work on as many as it may be
 
 
 def register(app: Celery) -> None:
     """Give the app the task: acked when its result is stored, tried at most twice, limits from the message."""
-    app.task(name=TASK, bind=True, acks_late=True, max_retries=MAX_ATTEMPTS - 1)(_body)
+    app.task(name=TASK, bind=True, acks_late=True, max_retries=MAX_ATTEMPTS - 1, Request=_REQUEST)(_body)
 
 
 @partial(bridged, is_limited=False)  # one function for all apps: Celery warns of two with the same name
 async def _body(task: Task, message: str) -> str:
     here, settings = lines.current(), task.app.settings
     if here is not None:
-        return await _run(task, message, _ledger_of(here, settings))
-    async with _own_ledger(settings) as ledger:
+        return await _run(task, message, ledgers.ledger_of(here, settings))
+    async with ledgers.own_ledger(settings) as ledger:
         return await _run(task, message, ledger)
 
 
@@ -106,11 +104,19 @@ async def _not_ours(task: Task, call: PublishedCall, answer: NotClaimed) -> str:
 
 
 def _stored(task: Task, stored: str) -> str:
-    """The result of a call that has ended, for Celery; it is not written once more where it stands."""
+    """The result of a call that has ended, for Celery."""
     if not stored:  # its result has expired
         raise Ignore
-    task.request.is_stored = task.app.settings.is_fast
-    return results.text_of(stored)
+    text = results.text_of(stored)
+    return _returned(task, text, results.read_stored(text, "") if task.app.settings.is_fast else None)
+
+
+def _returned(task: Task, text: str, result: ToolResult | None) -> str:
+    """What Celery gets to see: where the result stands already, a word, for Celery shows it to Flower."""
+    if not task.app.settings.is_fast or result is None:
+        return text
+    task.request.is_stored = True
+    return results.word_of(result)
 
 
 class _Execution:
@@ -121,16 +127,14 @@ class _Execution:
         self._ledger = ledger
         self._claim = claim
         self._call = claim.call
+        self._decisions = decisions.collecting(self._call.decisions)
         self._runner: Runner = task.app.runner
         self._started_at = time.time()
 
     async def run(self) -> str:
         claim, tool_name = self._claim, self._call.tool_name
-        if claim.granted == "go" and self._call.deadline_at <= time.time():  # the claim has waited for Redis
-            late = endings.at_deadline(self._call)
-            return await self._finish(self._settled(late.unbegun if claim.so_far == "none" else late.unknown))
         if claim.granted == "go":
-            return await self._follow(await self._attempt(), seconds=time.time() - self._started_at)
+            return await self._go()
         if claim.granted == "open":
             away = endings.module_away(tool_name, claim.rest_seconds, so_far=claim.so_far)
             return await self._finish(self._settled(away))
@@ -141,6 +145,28 @@ class _Execution:
             return await self._as_said(happened)
         lost = endings.outcome_unknown(tool_name, "the worker that ran it was lost.")
         return await self._finish(self._settled(lost))
+
+    async def _go(self) -> str:
+        refusal = await self._limited()
+        if refusal is not None:
+            return await self._finish(self._settled(refusal))
+        if self._call.deadline_at <= time.time():  # claiming has waited for Redis
+            late = endings.at_deadline(self._call)
+            return await self._finish(self._settled(late.unbegun if self._claim.so_far == "none" else late.unknown))
+        return await self._follow(await self._attempt(), seconds=time.time() - self._started_at)
+
+    async def _limited(self) -> ToolResult | None:
+        """The refusal of a call that has reached a limit; its agent may not have looked, or not known of it."""
+        terms = strictest(self._call.terms, await self._runner.terms(self._call))
+        if terms is None:
+            return None
+        lost = list[bool]()
+        self._claim.on_lost = lambda: lost.append(True)
+        refusal = await self._ledger.take(self._call, terms)
+        if lost:  # Redis was away for longer than the lease
+            raise self._late()
+        decisions.note("limits", "allowed" if refusal is None else "denied")
+        return refusal
 
     async def _attempt(self) -> Attempt:
         """One attempt within the limit and the time left. The one place that words a limit."""
@@ -210,7 +236,7 @@ class _Execution:
         except Exception as exc:  # PublishUnconfirmed: delivered twice it would still be one attempt
             log.warning("retry_not_confirmed", call_id=call.call_id, tool=call.tool_name, error=str(exc))
             raise Reject(requeue=True) from exc
-        raise Retry(attempt.result.error, when=delay)
+        raise Retry(attempt.result.error_code, when=delay)  # not in a module's words: Flower shows it
 
     def _settled(self, result: ToolResult) -> ToolResult:
         """An end without an attempt of ours, which claims no less than earlier ones may have done."""
@@ -220,16 +246,16 @@ class _Execution:
 
     async def _finish(self, result: ToolResult, *, attempt: Attempt | None = None, seconds: float = 0) -> str:
         result = result.model_copy(update={"audit": self._audit()})
+        finish = partial(self._ledger.finish, self._claim, attempt=attempt, seconds=seconds, decisions=self._decisions)
         try:
-            text = await self._ledger.finish(self._claim, result, attempt=attempt, seconds=seconds)
+            text = await finish(result)
         except ResultRefused as exc:
             log.error("result_refused", call_id=self._call.call_id, error=str(exc))  # noqa: TRY400 - the error says all
-            short = endings.result_refused(result, str(exc))
-            text = await self._ledger.finish(self._claim, short, attempt=attempt, seconds=seconds)
+            result = endings.result_refused(result, str(exc))
+            text = await finish(result)
         if text is None:
             raise self._late()
-        self._task.request.is_stored = self._task.app.settings.is_fast
-        return text
+        return _returned(self._task, text, result)
 
     def _late(self) -> Ignore:
         """Nobody waits for what this attempt came to: the call has ended, or another worker has it."""
@@ -251,29 +277,3 @@ class _Execution:
 
 class _Superseded(CancelledError):
     """The call is in others' hands: what this attempt still does is for nobody."""
-
-
-_ledgers: WeakKeyDictionary[Lines, Ledger] = WeakKeyDictionary()
-
-
-def _ledger_of(here: Lines, settings: Settings) -> Ledger:
-    """The one of this worker's loop."""
-    ledger = _ledgers.get(here)
-    if ledger is None:
-        line = here.to(str(settings.redis_url), master=settings.sentinel_master)
-        ledger = _ledgers[here] = Ledger(line, settings, writes_results=settings.is_fast)
-        here.settle.append(ledger.claims.aclose)
-    return ledger
-
-
-@asynccontextmanager
-async def _own_ledger(settings: Settings) -> AsyncGenerator[Ledger]:
-    """For one call, under a pool without a loop of its own."""
-    line = Line(connection_factory(str(settings.redis_url), master=settings.sentinel_master), name="call")
-    line.start()
-    ledger = Ledger(line, settings, writes_results=settings.is_fast)
-    try:
-        yield ledger
-    finally:
-        await ledger.claims.aclose()
-        await line.aclose()

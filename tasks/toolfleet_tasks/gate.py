@@ -1,6 +1,7 @@
 """What gets calls into their queues, and how that is kept behind the entrance where it cannot judge them itself."""
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol
 
@@ -8,9 +9,13 @@ from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import NotPublished
+from toolfleet_registry.redis_servers import connection_factory
+from toolfleet_registry.settings import Settings
 from toolfleet_tasks.entrance import Entrance, Refusal
 from toolfleet_tasks.line import Line, LineLost
+from toolfleet_tasks.line_publisher import LinePublisher, database_of
 from toolfleet_tasks.queues import Route
+from toolfleet_tasks.signing import Seal
 
 _RETRACT_SECONDS = 2.0  # that its caller waits for a call to be taken back; that goes on
 
@@ -101,3 +106,28 @@ class Gate:
 
     async def _retract(self, call: PublishedCall) -> None:
         await asyncio.wait([self._spawn(self._entrance.retract(self._line, call))], timeout=_RETRACT_SECONDS)
+
+
+def publisher_behind(
+    entrance: Entrance,
+    settings: Settings,
+    line: Line,
+    *,
+    line_to_broker: Callable[[], Line],
+    listening: Callable[[str], Awaitable[None]],
+    spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+) -> Publisher:
+    """What publishes calls with these settings. `line` goes to the Redis of the results; the rest is as in `Gate`."""
+    has_queues = settings.broker == settings.redis_url
+    behind = functools.partial(Gate, line=line, listening=listening, has_queues=has_queues, spawn=spawn)
+    if not settings.is_fast:
+        # Celery and kombu take a while to import, and most agents need neither.
+        from toolfleet_tasks import publisher  # noqa: PLC0415
+        from toolfleet_tasks.app import make_app  # noqa: PLC0415
+
+        return behind(publisher.Publisher(make_app(settings, stores_results=False)), entrance)
+    database = database_of(connection_factory(str(settings.broker), master=settings.sentinel_master))
+    keys, seal = settings.keys, Seal(settings.signing_key)
+    if has_queues:  # calls leave where their results arrive, so that Redis hears of who listens before it has the call
+        return LinePublisher(line, keys=keys, database=database, seal=seal, entrance=entrance)
+    return behind(LinePublisher(line_to_broker(), keys=keys, database=database, seal=seal), entrance)

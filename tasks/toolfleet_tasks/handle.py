@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any, Literal, TypeVar
 
@@ -203,6 +204,11 @@ class Follow:
                 raise
             except LineLost:
                 continue
+
+
+def new_call_id() -> str:
+    """An id that no other call has; also the id of its task in Celery."""
+    return str(uuid.uuid4())
 
 
 def audited(call_id: str, result: ToolResult) -> ToolResult:

@@ -152,7 +152,7 @@ class Intake:
             log.warning("message_not_quarantined", queue=queue, error=str(exc))
             return
         self._leases.drop(tag)
-        log.error("message_quarantined", queue=queue, reason=reason, message=text[:200], so_far=count)
+        log.error("message_quarantined", queue=queue, reason=reason, bytes=len(item), so_far=count)
 
     async def _room_and_queues(self) -> Sequence[str]:
         while not ((queues := self._consumer.queues()) and self._consumer.room() > 0):

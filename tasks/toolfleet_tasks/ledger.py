@@ -8,25 +8,27 @@ import asyncio
 import itertools
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from json.encoder import encode_basestring_ascii as _quoted
+from types import MappingProxyType
 from typing import Any, Literal, cast
 
 from redis.exceptions import ResponseError
 
-from toolfleet_registry.contracts import EffectState, PublishedCall, ToolResult
+from toolfleet_registry.contracts import EffectState, PublishedCall, Terms, ToolResult
 from toolfleet_registry.names import ToolName
 from toolfleet_registry.outcomes import Attempt, Outcome
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks import ledger_scripts, wire
+from toolfleet_tasks import ledger_scripts, limits_scripts, wire
+from toolfleet_tasks.audit import Auditor, PartsOfLine
 from toolfleet_tasks.claims import Claim, Claims, Granted
 from toolfleet_tasks.dead import dead_letter
 from toolfleet_tasks.endings import Ending
+from toolfleet_tasks.limits import limits_of, refused_by
 from toolfleet_tasks.line import Line, LineClosed, LineLost
+from toolfleet_tasks.results import announcement, celery_value
 from toolfleet_tasks.retry import MAX_ATTEMPTS
 from toolfleet_tasks.script import Script
-from toolfleet_tasks.shelf import ANNOUNCED_AT_MOST, STORED
 from toolfleet_tasks.signing import Seal
 from toolfleet_tasks.written import run_written
 
@@ -36,11 +38,13 @@ Refusal = Literal["done", "busy", "full"]
 _LONGEST_LEASE = 15.0  # seconds: RabbitMQ delivers the calls of a dead worker at once, and they wait for this
 _MARGIN_SECONDS = 60  # a record outlives its call's deadline: clocks differ
 _WHOLE = 0.95  # of its limit: a call that had less says nothing of a silent module
+_ENDED = 1  # what `FINISH` says if there is nothing more to say
+_MOST_UNANSWERED = 1_000
 _DEAD_CODES = frozenset({"outcome_unknown", "internal"})
 # What an attempt can come to that has met its module, or has looked for it.
 _MET = frozenset({"module_unreachable", "module_error", "timed_out", "busy", "invalid_response", "result_too_large"})
 
-_CLAIM, _CLOSE = Script(ledger_scripts.CLAIM), Script(ledger_scripts.CLOSE)
+_CLAIM, _CLOSE, _TAKE = Script(ledger_scripts.CLAIM), Script(ledger_scripts.CLOSE), Script(limits_scripts.TAKE)
 _FINISH, _END, _LOOK = Script(ledger_scripts.FINISH), Script(ledger_scripts.END), Script(ledger_scripts.LOOK)
 
 
@@ -71,6 +75,8 @@ class Ledger:
         self._keys = settings.keys
         self._writes_results = writes_results
         self._letters = Seal(settings.signing_key, purpose="dead letter")
+        self._auditor = Auditor(settings)
+        self._unanswered = dict[str, str]()  # by call id: the token of an end that was sent, and its answer lost
         self._name = uuid.uuid4().hex
         self._turns = itertools.count()
 
@@ -95,6 +101,16 @@ class Ledger:
         claim.rest_seconds = answer[5] / 1000 if len(answer) > 5 else 0  # noqa: PLR2004 - a repeated answer has no more
         return claim
 
+    async def take(self, call: PublishedCall, terms: Terms | None) -> ToolResult | None:
+        """Have a call that is about to begin count in its limits, if it does not yet; the refusal, if there is no room."""
+        limits = limits_of(call.tool_name, call.user_id, terms, self._settings)
+        if not limits:
+            return None
+        keys = (self._keys.held(call.call_id), *(limit.key for limit in limits))
+        args = (call.call_id, self._ttl_of(call) * 1000, *(part for limit in limits for part in limit.args))
+        answer = await self._run(_TAKE, keys, *args)
+        return refused_by(call.tool_name, limits, answer[1:]) if isinstance(answer, list) else None
+
     async def close(self, claim: Claim, attempt: Attempt, *, seconds: float, so_far: EffectState) -> bool:
         """An attempt has ended, and another follows. False if others have the call by now."""
         args = (*self._noted(claim.call, attempt, seconds), so_far, wire.dump(attempt.result), self._ttl_of(claim.call))
@@ -103,22 +119,33 @@ class Ledger:
         return bool(is_ours)
 
     async def finish(
-        self, claim: Claim, result: ToolResult, *, attempt: Attempt | None = None, seconds: float = 0
+        self,
+        claim: Claim,
+        result: ToolResult,
+        *,
+        attempt: Attempt | None = None,
+        seconds: float = 0,
+        decisions: Mapping[str, str] = MappingProxyType({}),
     ) -> str | None:
-        """Store the call's one result, after its last `attempt`, and return its text.
+        """Store the call's one result, after its last `attempt`, with its audit line, and return its text.
 
         `None`, with nothing stored, if others have the call, or have ended it. Raises `ResultRefused`.
         """
         call, text = claim.call, wire.dump(result)
         noted = self._noted(call, attempt, seconds) if attempt else ("", "", 0, 0)
         value = celery_value(call.call_id, text) if self._writes_results else ""
-        announced = (_announcement(call.call_id, value)) if value else text
+        announced = announcement(call.call_id, value) if value else text
         args = (result.effect_state, self._settings.result_ttl_seconds, self._ttl_of(call), value, announced)
         is_unseen = attempt is None or attempt.outcome is Outcome.UNKNOWN
         letter = self._letter(call, result, is_unseen=is_unseen, is_exhausted=claim.attempts >= MAX_ATTEMPTS)
-        is_ours = await self._finish(claim, *noted, *args, letter, self._settings.dead_letters_kept, size=len(text))
+        line, *line_kept = self._auditor.line_of(call, result, decisions)
+        rest = (letter, self._settings.dead_letters_kept, *line_kept)
+        answer = await self._finish(claim, *noted, *args, *rest, size=len(text))
         self.claims.drop(claim)
-        return text if is_ours else None
+        if not answer:
+            return None
+        self._auditor.tell(line, is_kept=answer == _ENDED)
+        return text
 
     async def end(self, call: PublishedCall, ending: Ending, *, trust_absence: bool) -> str:
         """End a call from outside, unless it has ended. Returns what is stored now: Celery's value, or the result's text.
@@ -137,16 +164,28 @@ class Ledger:
     async def refuse(self, call_id: str, result: ToolResult) -> str | None:
         """End a call of which nothing but its id is known. `None`, with nothing changed, if a worker has ever begun it."""
         record = self._keys.call(call_id)
-        keys = (record, self._keys.result(call_id), *[record] * 7)
-        ttl = self._settings.result_ttl_seconds
-        answer = await self._run(
-            _END, keys, *self._end_args(call_id, ("unbegun", 0), ttl, Ending(result, result, result))
-        )
+        keys = (record, self._keys.result(call_id), *[record] * 7, self._keys.audit)
+        ttl, parts = self._settings.result_ttl_seconds, self._auditor.parts_of_refusal(call_id, result)
+        args = self._end_args(call_id, ("refused", 0), ttl, Ending(result, result, result), parts)
+        answer = await self._run(_END, keys, *args)
+        self._auditor.tell_end(answer, parts)
         return None if answer[0] == b"begun" else str(answer[1].decode())
 
     async def _end_once(self, call: PublishedCall, mode: tuple[str, int], ending: Ending) -> Any:
-        keys = self._keys_of(call)
-        args = self._end_args(call.call_id, mode, self._ttl_of(call), ending, self._letter(call, ending.unknown))
+        keys, letter = self._keys_of(call), self._letter(call, ending.unknown)
+        parts = self._auditor.parts_of_end(call, ending)
+        args = self._end_args(call.call_id, mode, self._ttl_of(call), ending, parts, letter)
+        try:
+            answer = await self._send_end(keys, args)
+        except LineLost:
+            self._unanswered[call.call_id] = args[0]  # sent again with it, it is still known as ours
+            if len(self._unanswered) > _MOST_UNANSWERED:
+                del self._unanswered[next(iter(self._unanswered))]
+            raise
+        self._auditor.tell_end(answer, parts)
+        return answer
+
+    async def _send_end(self, keys: tuple[str, ...], args: tuple[Any, ...]) -> Any:
         try:
             return await self._line.send("EVALSHA", _END.digest, len(keys), *keys, *args)
         except ResponseError as exc:
@@ -155,12 +194,12 @@ class Ledger:
         return await self._line.send("EVAL", _END.text, len(keys), *keys, *args)
 
     def _end_args(
-        self, call_id: str, mode: tuple[str, int], ttl: int, ending: Ending, letter: str = ""
+        self, call_id: str, mode: tuple[str, int], ttl: int, ending: Ending, parts: PartsOfLine, letter: str = ""
     ) -> tuple[Any, ...]:
-        token = f"{self._name}-{next(self._turns)}"
+        token = self._unanswered.pop(call_id, None) or f"{self._name}-{next(self._turns)}"
         values = (celery_value(call_id, wire.dump(one)) for one in (ending.unbegun, ending.undone, ending.unknown))
         ttls = (self._settings.result_ttl_seconds, ttl)
-        return (token, call_id, *mode, *ttls, *values, letter, self._settings.dead_letters_kept)
+        return (token, call_id, *mode, *ttls, *values, letter, self._settings.dead_letters_kept, *parts)
 
     async def connected(self) -> None:
         """Wait until Redis can be asked again. Raises `LineClosed`."""
@@ -171,10 +210,10 @@ class Ledger:
         found: bytes = await self._run(_LOOK, (self._keys.call(call_id),))
         return found.decode()
 
-    async def _finish(self, claim: Claim, *args: Any, size: int) -> bool:
+    async def _finish(self, claim: Claim, *args: Any, size: int) -> Any:
         names = (claim.token, claim.call.call_id, claim.attempts)
         try:
-            return bool(await run_written(self._line, _FINISH, claim.keys, *names, *args, size=size))
+            return await run_written(self._line, _FINISH, claim.keys, *names, *args, size=size)
         except LineClosed:
             raise
         except (ResponseError, LineLost) as exc:
@@ -196,6 +235,7 @@ class Ledger:
             keys.dead,
             keys.dead_order,
             keys.module_manifest(module),
+            keys.audit,
         )
 
     def _ttl_of(self, call: PublishedCall) -> int:
@@ -230,18 +270,6 @@ def is_away(attempt: Attempt) -> bool | None:
     if attempt.outcome is Outcome.UNKNOWN:
         return attempt.result.error_code in {"timed_out", "module_error"}
     return attempt.outcome is Outcome.NOT_SENT
-
-
-def celery_value(call_id: str, text: str) -> str:
-    """A result as Celery's backend writes it down, status first."""
-    return (
-        f'{{"status": "SUCCESS", "result": {_quoted(text)}, "traceback": null, "children": [], '
-        f'"date_done": "{datetime.now(UTC).isoformat()}", "task_id": {_quoted(call_id)}}}'
-    )
-
-
-def _announcement(call_id: str, value: str) -> str:
-    return "" if len(value) <= ANNOUNCED_AT_MOST else f'{{"status": "{STORED}", "task_id": {_quoted(call_id)}}}'
 
 
 def _refused(kind: str, rest: list[Any]) -> NotClaimed:

@@ -11,11 +11,13 @@ The record is a hash:
 Every script may be sent again with the same token, when its answer was lost, and then answers the same.
 
 KEYS, the same for all but RENEW: record, Celery's result, the caller's share, the module's running calls, its breaker, the
-idempotency key, dead letters, their order, a witness that Redis has lost nothing. Where a call has no such key, the record's
-stands in its place.
+idempotency key, dead letters, their order, a witness that Redis has lost nothing, the audit. Where a call has no such key,
+the record's stands in its place.
 """
 
+from toolfleet_tasks.audit_scripts import AUDIT
 from toolfleet_tasks.dead_scripts import BURY
+from toolfleet_tasks.limits_scripts import RETURN
 from toolfleet_tasks.overload_scripts import BREAKER, ROOM, SHARE
 
 _NOW = """
@@ -26,6 +28,8 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 _ENDED = (
     SHARE
     + BURY
+    + AUDIT
+    + RETURN
     + """
 -- What every call's end does beside the result: it counts no longer, and an intention that came to nothing is open again.
 local function ended(id, ttl, nothing_happened, letter, kept, log)
@@ -35,6 +39,7 @@ local function ended(id, ttl, nothing_happened, letter, kept, log)
     local intent = redis.call('GET', KEYS[6])
     if intent and string.match(intent, '^%S+') == id then redis.call('DEL', KEYS[6]) end
   end
+  if nothing_happened then limits_return(string.sub(KEYS[1], 1, -#id - 6) .. 'held:' .. id, id) end -- beside `call:`
   if letter ~= '' then bury(KEYS[7], KEYS[8], id, now, letter, kept, log) end
 end
 """
@@ -207,13 +212,14 @@ else
   redis.call('PUBLISH', KEYS[2], ARGV[12] == '' and ARGV[11] or ARGV[12])
 end
 ended(ARGV[2], ARGV[10], ARGV[8] == 'none', ARGV[13], tonumber(ARGV[14]), log)
-return 1
+return audit(KEYS[10], ARGV[16], ARGV[15]) and 1 or 2
 """
 )
 """The call's one result, from who holds it. ARGV: token, call id, attempts begun, `<outcome> <ms>` ('' without an attempt), whether
 the module counts as away ('' if it was not met), failures and ms of its breaker, what has happened (effect state), seconds that the result and
 the record live, Celery's value for its key ('' where Celery writes it itself), the announcement ('' for the value; without a
-value the result), a dead letter ('' for none), how many of these are kept. Returns 0 if others have ended the call.
+value the result), a dead letter ('' for none), how many of these are kept, the call's audit line, how many of these are kept.
+Returns 0 if others have ended the call, and 2 if it has ended so but for its audit line, which could not be written.
 """
 
 END = (
@@ -221,32 +227,39 @@ END = (
     + ROOM
     + _ENDED
     + """
-local found = redis.call('HMGET', KEYS[1], 'state', 'begun', 'token', 'so_far', 'result', 'log', 'as')
-if found[1] == 'done' then return {'done', found[5] or redis.call('GET', KEYS[2]) or ''} end
-if ARGV[3] == 'unbegun' and found[2] then return {'begun'} end
+local found = redis.call('HMGET', KEYS[1], 'state', 'begun', 'token', 'so_far', 'result', 'log', 'as', 'by')
+if found[1] == 'done' then
+  return {found[8] == ARGV[1] and 'ended' or 'done', found[5] or redis.call('GET', KEYS[2]) or '', '', 1}
+end
+if ARGV[3] ~= 'any' and found[2] then return {'begun'} end
 local begun = tonumber(found[2] or 0) > 0
 local is_open = found[3] and found[7] == 'go'
 local log = found[6] or ''
 if is_open then log = log .. found[2] .. ' never_closed 0;' end
 local nothing_happened = not is_open and (found[4] or 'none') == 'none'
-if not found[2] and (ARGV[4] ~= '1' or redis.call('EXISTS', KEYS[9]) == 0) then nothing_happened = false end
+if not found[2] and (ARGV[4] ~= '1' or redis.call('EXISTS', KEYS[9]) == 0) then nothing_happened = ARGV[3] == 'refused' end
 redis.call('HSET', KEYS[1], 'state', 'done', 'by', ARGV[1], 'log', log)
 redis.call('HDEL', KEYS[1], 'token', 'lease', 'as', 'last')
-local value = nothing_happened and (begun and ARGV[8] or ARGV[7]) or ARGV[9]
+local which = nothing_happened and (begun and 8 or 7) or 9
+local value = ARGV[which]
 redis.call('SET', KEYS[2], value, 'EX', ARGV[5])
 redis.call('PUBLISH', KEYS[2], value)
 -- Whether the module is there, this call will not tell: the next one may find out.
 if redis.call('HGET', KEYS[5], 'probe') == ARGV[2] then redis.call('HDEL', KEYS[5], 'probe_until', 'probe') end
 ended(ARGV[2], ARGV[6], nothing_happened, nothing_happened and '' or ARGV[10], tonumber(ARGV[11]), log)
-return {'ended', value}
+local line = ARGV[12] .. ',"attempts":' .. (found[2] or 0) .. ARGV[which + 6]
+return {'ended', value, line, audit(KEYS[10], ARGV[16], line) and 1 or 0}
 """
 )
 """The call's one result, from outside: its deadline has passed, its caller takes it back, or Celery has ended it.
 
-ARGV: token, call id, `unbegun` to end it only if no attempt was ever begun, else `any`, '1' if a record that is not there never
+ARGV: token, call id, `unbegun` to end it only if no attempt was ever begun, or `refused` for the same where each end says that nothing
+has happened, else `any`, '1' if a record that is not there never
 was (and the witness is there), seconds that result and record live, Celery's values for a call that was never begun, for one
-whose attempts surely did nothing, and for any other, a dead letter for the last, how many of these are kept. Returns `ended` or
-`done` with Celery's value (of a call that had ended before, perhaps the result itself), or `begun`.
+whose attempts surely did nothing, and for any other, a dead letter for the last, how many of these are kept; the beginning of
+the audit line, its end for each of the three, how many lines are kept. Returns `ended` with Celery's value, the audit line
+('' if this had been done before) and 1 if that is kept, else 0; `done` with Celery's value (of a call that had ended before,
+perhaps the result itself); or `begun`.
 """
 
 LOOK = """

@@ -10,8 +10,8 @@ from redis.exceptions import ResponseError
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import NotPublished, PublishUnconfirmed
 from toolfleet_registry.keys import Keys
-from toolfleet_tasks import entrance_scripts, scripts
-from toolfleet_tasks.entrance import Entrance, Refusal, is_unknown_script, refusal_in
+from toolfleet_tasks import scripts
+from toolfleet_tasks.entrance import Entrance, Refusal, is_unknown_script, refusal_in, script_for
 from toolfleet_tasks.envelope import call_message, revocation_message, revocation_topic, sender
 from toolfleet_tasks.line import Line, LineLost, Part
 from toolfleet_tasks.link import is_one_of
@@ -53,13 +53,13 @@ class LinePublisher:
         if self._entrance is None:
             return await self.put(message, route.queue, seconds=seconds, limit=limit)
         rest = self._entrance.question(call, route.queue, message=message, limit=limit)
-        give_up_at = self._loop.time() + seconds
+        script, give_up_at = script_for(call), self._loop.time() + seconds
         try:
-            reply = await self._sent_once(give_up_at, "EVALSHA", entrance_scripts.ADMIT.digest, *rest)
+            reply = await self._sent_once(give_up_at, "EVALSHA", script.digest, *rest)
         except ResponseError as exc:
             if not is_unknown_script(exc):
                 raise _refused(exc) from exc
-            reply = await self._put(give_up_at, "EVAL", entrance_scripts.ADMIT.text, *rest)
+            reply = await self._put(give_up_at, "EVAL", script.text, *rest)
         return self._entrance.answered(call, reply)
 
     async def put(self, message: str, queue_name: str, *, seconds: float, limit: int = 0) -> Refusal | None:

@@ -11,6 +11,7 @@ _QUIET = (
     "httpx",  # a line a request
     "kombu",
     "amqp",
+    "celery.pool",  # a line a call, with the whole message
     "celery.worker.strategy",  # a line a call, beside our own
     "celery.app.trace",  # the same, and with the whole result: people's data
 )

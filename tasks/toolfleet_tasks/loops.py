@@ -5,6 +5,7 @@ import threading
 
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import forks
+from toolfleet_tasks.evaluation import EvalGate
 from toolfleet_tasks.session import Session
 
 _CLOSE_SECONDS = 10.0  # for another loop to close its session
@@ -13,8 +14,9 @@ _CLOSE_SECONDS = 10.0  # for another loop to close its session
 class Sessions:
     """The sessions of one fleet: opened on a loop's first use of it, closed together when the fleet is left."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, gate: EvalGate | None = None) -> None:
         self._settings = settings
+        self._gate = gate
         self._lock = threading.Lock()  # for the moments in which the fields below change; never held across a wait
         self._open: dict[asyncio.AbstractEventLoop, Session] = {}
         self._opening: dict[asyncio.AbstractEventLoop, asyncio.Task[Session]] = {}
@@ -76,7 +78,7 @@ class Sessions:
 
     async def _open_on(self, loop: asyncio.AbstractEventLoop) -> Session:
         try:
-            session = Session(self._settings)
+            session = Session(self._settings, self._gate)
             await session.open()
             with self._lock:
                 if is_usable := self._is_usable:

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.contracts import PublishedCall, Terms
 from toolfleet_registry.outcomes import Attempt
 
 
@@ -14,6 +14,13 @@ class Runner(Protocol):
 
         Raises `TimeoutError` when the time is over after the request was sent, and lets `CancelledError` pass;
         everything else that can happen is an `Attempt`.
+        """
+        ...
+
+    async def terms(self, call: PublishedCall) -> Terms | None:
+        """Under which terms the call's tool may be called, as the worker itself knows it; `None` if it is not limited.
+
+        Returns soon, and raises `CancelledError` only. A tool that nothing is known of is not limited here.
         """
         ...
 

@@ -39,7 +39,7 @@ def route_for(tool: ToolDefinition, settings: Settings) -> Route:
 
 def queues_of(lane: Lane, settings: Settings) -> list[str]:
     """The queues that a worker of this lane consumes, sorted."""
-    modules = sorted(module for module in settings.module_services if lane in {"all", lane_of(module, settings)})
+    modules = sorted(module for module in settings.modules if lane in {"all", lane_of(module, settings)})
     return [queue_of(module) for module in modules] + ([] if lane == "slow" else [CONTROL])
 
 

@@ -1,11 +1,14 @@
-"""What is stored of a call, as the one `ToolResult` that the caller gets."""
+"""What is stored of a call: how it is written down, and read as the one `ToolResult` that the caller gets."""
 
 import json
+from datetime import UTC, datetime
+from json.encoder import encode_basestring_ascii as _quoted
 
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_tasks import endings, wire
 from toolfleet_tasks.endings import Ending
 from toolfleet_tasks.inbox import Meta
+from toolfleet_tasks.shelf import ANNOUNCED_AT_MOST, STORED
 
 
 def result_of(meta: Meta, tool_name: str) -> ToolResult:
@@ -29,6 +32,24 @@ def ending_of(meta: Meta, call: PublishedCall) -> Ending:
         known = endings.outcome_unknown(call.tool_name, f"the worker failed ({kind}).")
     nothing = endings.worker_failed(call.tool_name, str(kind))
     return Ending(nothing, nothing, known)
+
+
+def celery_value(call_id: str, text: str) -> str:
+    """A result as Celery's backend writes it down, status first."""
+    return (
+        f'{{"status": "SUCCESS", "result": {_quoted(text)}, "traceback": null, "children": [], '
+        f'"date_done": "{datetime.now(UTC).isoformat()}", "task_id": {_quoted(call_id)}}}'
+    )
+
+
+def announcement(call_id: str, value: str) -> str:
+    """What is said where somebody waits for a result: "" for the value itself, if that is not too large for it."""
+    return "" if len(value) <= ANNOUNCED_AT_MOST else f'{{"status": "{STORED}", "task_id": {_quoted(call_id)}}}'
+
+
+def word_of(result: ToolResult) -> str:
+    """How a call ended, for those who may not see its result: `done`, or its error code."""
+    return "done" if result.success else result.error_code or "failed"
 
 
 def text_of(stored: str) -> str:

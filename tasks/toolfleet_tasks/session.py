@@ -3,8 +3,7 @@
 import asyncio
 import functools
 import time
-import uuid
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 import structlog
@@ -19,30 +18,35 @@ from toolfleet_registry.contracts import (
     ToolDefinition,
     ToolResult,
 )
+from toolfleet_registry.decisions import collecting
 from toolfleet_registry.effects import effect_of
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.manifests import ManifestCache
 from toolfleet_registry.redis_servers import async_client, connection_factory
 from toolfleet_registry.sensitive import sensitive_paths
+from toolfleet_registry.sensitive_results import has_sensitive_results
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.terms import Remaining
 from toolfleet_tasks import endings
+from toolfleet_tasks.audit_trail import AuditTrail
 from toolfleet_tasks.cancelling import end, is_wanted
 from toolfleet_tasks.cluster import refuse_cluster
-from toolfleet_tasks.conversation import with_conversation
+from toolfleet_tasks.conversation import told_by, with_conversation
 from toolfleet_tasks.dead import DeadLetters
 from toolfleet_tasks.entrance import Entrance
+from toolfleet_tasks.evaluation import NOTHING_MORE, Circumstances, EvalGate, Evaluation
 from toolfleet_tasks.forks import Sockets, leave_behind
-from toolfleet_tasks.gate import Gate, Publisher
-from toolfleet_tasks.handle import Follow, audited
+from toolfleet_tasks.gate import publisher_behind
+from toolfleet_tasks.handle import Follow, new_call_id
 from toolfleet_tasks.inbox import Inbox
 from toolfleet_tasks.joining import Joined, Joins
 from toolfleet_tasks.ledger import Ledger
+from toolfleet_tasks.limits import limits_among, terms_for
 from toolfleet_tasks.line import Line
-from toolfleet_tasks.line_publisher import LinePublisher, database_of
 from toolfleet_tasks.posting import Posting
 from toolfleet_tasks.queues import Route, lane_of, route_for
+from toolfleet_tasks.remaining import look_at
 from toolfleet_tasks.shelf import Shelf
-from toolfleet_tasks.signing import Seal
 
 T = TypeVar("T")
 
@@ -56,7 +60,7 @@ _REDIS_SECONDS = 5.0  # for one answer of Redis
 class Session:
     """A fleet on the running loop, from `open` to `aclose`. Belongs to that loop and to this process."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, gate: EvalGate | None = None) -> None:
         self.loop = asyncio.get_running_loop()
         self._settings = settings
         self._keys = settings.keys
@@ -72,6 +76,7 @@ class Session:
         self._line = self._line_to(url, "agent")
         self._lines = [self._line]
         self._ledger = Ledger(self._line, settings, writes_results=False)
+        self._trail = AuditTrail(self._line, settings)
         news = {self._keys.manifests_changed: self._news.set}
         self._inbox = Inbox(self._line, self._line_to(url, "reads"), news=news, keys=self._keys)
         self._joins = Joins(
@@ -81,17 +86,18 @@ class Session:
             follow=functools.partial(self._follow, is_guest=True),
             spawn=self._spawn,
         )
-        # Calls leave where their results arrive, so that Redis hears of who listens before it has the call.
-        has_one_line = settings.is_fast and settings.broker == settings.redis_url
         entrance = Entrance(settings)
-        self._publisher = self._make_publisher(entrance, has_one_line=has_one_line)
-        self._posting = Posting(
-            self._publisher,
+        self._publisher = publisher_behind(
             entrance,
-            self._joins,
-            inbox=self._inbox,
-            line=self._line,
-            follow=self._follow,
+            settings,
+            self._line,
+            line_to_broker=self._line_to_broker,
+            listening=self._inbox.listening,
+            spawn=self._spawn,
+        )
+        self._evaluation = Evaluation(gate, settings)
+        self._posting = Posting(
+            self._publisher, entrance, self._joins, inbox=self._inbox, line=self._line, follow=self._follow
         )
 
     async def open(self) -> None:
@@ -117,6 +123,7 @@ class Session:
         await end(self._background)
         await self._inbox.aclose()
         await self._joins.aclose()
+        await self._trail.settle()
         for line in self._lines:
             await line.aclose()
         self._publisher.close()
@@ -140,8 +147,22 @@ class Session:
         """As `ToolFleet.tools`."""
         return self._catalog.tools(caller)
 
-    def statuses(self) -> dict[str, ModuleStatus]:
+    async def search(self, text: str, caller: Caller, *, tags: Sequence[str], limit: int) -> list[ToolDefinition]:
+        """As `ToolFleet.search`."""
+        return await self._catalog.search(text, caller, tags=tags, limit=limit)
+
+    async def statuses(self) -> dict[str, ModuleStatus]:
         """As `ToolFleet.statuses`."""
+        known = self._catalog.statuses()
+        if not any(status.is_stale for status in known.values()):
+            return known
+        # Nobody announces a look that found nothing new: ages are those of what we read last.
+        try:
+            await self._catalog.load()
+        except FleetUnavailable as exc:
+            log.warning("manifests_not_reloaded", error=str(exc))
+        finally:
+            await self._rest()
         return self._catalog.statuses()
 
     async def refresh(self) -> dict[str, ModuleStatus]:
@@ -151,7 +172,11 @@ class Session:
         finally:
             await self._rest()
 
-    async def begin(
+    async def remaining(self, caller: Caller) -> Remaining:
+        """As `ToolFleet.remaining`."""
+        return await look_at(self._line, limits_among(self._catalog.tools(caller), caller.user_id, self._settings))
+
+    async def begin(  # noqa: PLR0913 - what an agent may say of a call
         self,
         call: ToolCall,
         caller: Caller,
@@ -160,41 +185,57 @@ class Session:
         *,
         waits: bool,
         replay_of: str | None = None,
+        around: Circumstances = NOTHING_MORE,
     ) -> Follow | Joined | ToolResult:
         """Judge and publish a call, to end in `seconds`. A call that is neither published nor joined has its result already.
 
         `waits`: over its caller's share it is published later, if there is time, and else it is `busy`.
         """
-        tool = self._catalog.judge(call, caller)
-        if isinstance(tool, ToolResult):
-            return audited(new_call_id(), tool)
+        told = told_by(conversation, call.tool_name, self._settings.context_modules)
+        noted, judged = collecting(), self._catalog.judge(call, caller, told)
+        if isinstance(judged, ToolResult):
+            return self._trail.refused(call, caller, judged, noted)
+        tool, user_id = judged.tool, call.user_id if caller.user_id is None else caller.user_id
+        deadline_at = self._deadline(route := route_for(tool, self._settings), seconds)
         if seconds is not None and seconds <= 0:
-            return audited(new_call_id(), endings.expired(call.tool_name))
-        route = route_for(tool, self._settings)
+            return self._trail.refused(call, caller, endings.expired(tool.name), noted, tool)
+        left = deadline_at - time.time()
+        refusal = await self._evaluation.refusal(tool, judged.arguments, user_id, around, seconds=left)
+        if refusal is not None:
+            return self._trail.refused(call, caller, refusal, noted, tool)
         published = PublishedCall(
             call_id=new_call_id(),
-            tool_name=tool.name,
-            arguments=with_conversation(call.arguments, tool.name, conversation, self._settings.context_modules),
-            user_id=call.user_id if caller.user_id is None else caller.user_id,
+            arguments=with_conversation(judged.arguments, tool.name, conversation, self._settings.context_modules),
+            user_id=user_id,
             caller=caller,
-            effect=effect_of(tool),
-            limit_seconds=route.limit,
-            published_at=time.time(),
-            deadline_at=self._deadline(route, seconds),
-            lane=lane_of(tool.name.partition(".")[0], self._settings),
+            deadline_at=deadline_at,
             idempotency_key=call.idempotency_key or None,  # an empty one names nothing
-            sensitive=sensitive_paths(tool),
             replay_of=replay_of,
+            decisions=noted,
+            **self._facts_of(tool, route, around),
         )
         started = await self._posting.post(published, route, waits=waits)
-        return audited(published.call_id, started) if isinstance(started, ToolResult) else started
+        return self._trail.unpublished(published, started) if isinstance(started, ToolResult) else started
 
     def seconds_for(self, call: ToolCall, caller: Caller, seconds: float | None) -> float:
         """How long such a call would have from now on, if it is to end in `seconds`; 0 for one that would be refused."""
-        tool = self._catalog.judge(call, caller)
-        if isinstance(tool, ToolResult):
+        judged = self._catalog.judge(call, caller)
+        if isinstance(judged, ToolResult):
             return 0
-        return self._deadline(route_for(tool, self._settings), seconds) - time.time()
+        return self._deadline(route_for(judged.tool, self._settings), seconds) - time.time()
+
+    def _facts_of(self, tool: ToolDefinition, route: Route, around: Circumstances) -> dict[str, Any]:
+        """What a call's message says of its tool, and when."""
+        return {
+            "tool_name": tool.name,
+            "effect": effect_of(tool),
+            "limit_seconds": route.limit,
+            "published_at": time.time(),
+            "terms": terms_for(tool, around.terms, self._settings),
+            "lane": lane_of(tool.name.partition(".")[0], self._settings),
+            "sensitive": sensitive_paths(tool),
+            "hides_results": has_sensitive_results(tool),
+        }
 
     def _deadline(self, route: Route, seconds: float | None) -> float:
         """Without a wish of the caller's: two full attempts, each delivered twice. Nothing waits for ever."""
@@ -205,26 +246,9 @@ class Session:
     def _line_to(self, url: str, name: str) -> Line:
         return Line(self._sockets.watched(connection_factory(url, master=self._settings.sentinel_master)), name=name)
 
-    def _make_publisher(self, entrance: Entrance, *, has_one_line: bool) -> Publisher:
-        settings, broker = self._settings, str(self._settings.broker)
-        if not settings.is_fast:
-            # Celery and kombu take a while to import, and most agents need neither.
-            from toolfleet_tasks import publisher  # noqa: PLC0415
-            from toolfleet_tasks.app import make_app  # noqa: PLC0415
-
-            return self._gate(publisher.Publisher(make_app(settings, stores_results=False)), entrance)
-        database = database_of(connection_factory(broker, master=settings.sentinel_master))
-        seal = Seal(settings.signing_key)
-        if has_one_line:
-            return LinePublisher(self._line, keys=self._keys, database=database, seal=seal, entrance=entrance)
-        line = self._line_to(broker, "agent-broker")
-        self._lines.append(line)
-        return self._gate(LinePublisher(line, keys=self._keys, database=database, seal=seal), entrance)
-
-    def _gate(self, publisher: Publisher, entrance: Entrance) -> Gate:
-        has_queues = self._settings.broker == self._settings.redis_url
-        listening = self._inbox.listening
-        return Gate(publisher, entrance, self._line, listening=listening, has_queues=has_queues, spawn=self._spawn)
+    def _line_to_broker(self) -> Line:
+        self._lines.append(line := self._line_to(str(self._settings.broker), "agent-broker"))
+        return line
 
     def _follow(self, call: PublishedCall, *, is_guest: bool = False) -> Follow:
         revoke = self._publisher.revoke
@@ -264,12 +288,9 @@ class Session:
 
     async def _rest(self) -> None:
         """Close the client's idle connections: it is asked too seldom to keep any beside the line."""
-        await self._redis.connection_pool.disconnect(inuse_connections=False)
-
-
-def new_call_id() -> str:
-    """An id that no other call has; also the id of its task in Celery."""
-    return str(uuid.uuid4())
+        pool = self._redis.connection_pool
+        async with pool._lock:  # noqa: SLF001 - else somebody takes one that is just being closed
+            await pool.disconnect(inuse_connections=False)
 
 
 def _ignore(_: bytes, __: bytes | None) -> None:

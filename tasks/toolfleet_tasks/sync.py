@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from toolfleet_registry.contracts import Caller, Conversation, ModuleStatus, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.formats import tools_to_openai_format
+from toolfleet_registry.tags import ToolContext
+from toolfleet_registry.terms import Remaining
 from toolfleet_tasks import forks
 from toolfleet_tasks.dead import Kept
 from toolfleet_tasks.handle import CallHandle, Status
@@ -54,6 +56,10 @@ class SyncToolFleet:
         """As `ToolFleet.tools`."""
         return self._wait(self._fleet.tools(caller))
 
+    def search(self, text: str, caller: Caller, *, tags: Sequence[str] = (), limit: int = 20) -> list[ToolDefinition]:
+        """As `ToolFleet.search`."""
+        return self._wait(self._fleet.search(text, caller, tags=tags, limit=limit))
+
     @staticmethod
     def tools_to_openai_format(tools: Iterable[ToolDefinition]) -> list[dict[str, Any]]:
         """As `ToolFleet.tools_to_openai_format`."""
@@ -67,11 +73,21 @@ class SyncToolFleet:
         """As `ToolFleet.refresh`."""
         return self._wait(self._fleet.refresh())
 
+    def remaining(self, caller: Caller) -> Remaining:
+        """As `ToolFleet.remaining`."""
+        return self._wait(self._fleet.remaining(caller))
+
     def call(
-        self, call: ToolCall, caller: Caller, *, conversation: Conversation | None = None, timeout: float | None = None
+        self,
+        call: ToolCall,
+        caller: Caller,
+        *,
+        conversation: Conversation | None = None,
+        context: ToolContext | None = None,
+        timeout: float | None = None,
     ) -> ToolResult:
         """As `ToolFleet.call`."""
-        return self._wait(self._fleet.call(call, caller, conversation=conversation, timeout=timeout))
+        return self._wait(self._fleet.call(call, caller, conversation=conversation, context=context, timeout=timeout))
 
     def call_many(
         self,
@@ -85,10 +101,18 @@ class SyncToolFleet:
         return self._wait(self._fleet.call_many(calls, caller, conversation=conversation, timeout=timeout))
 
     def submit(
-        self, call: ToolCall, caller: Caller, *, conversation: Conversation | None = None, timeout: float | None = None
+        self,
+        call: ToolCall,
+        caller: Caller,
+        *,
+        conversation: Conversation | None = None,
+        context: ToolContext | None = None,
+        timeout: float | None = None,
     ) -> "SyncCallHandle":
         """As `ToolFleet.submit`."""
-        handle = self._wait(self._fleet.submit(call, caller, conversation=conversation, timeout=timeout))
+        handle = self._wait(
+            self._fleet.submit(call, caller, conversation=conversation, context=context, timeout=timeout)
+        )
         return SyncCallHandle(handle, self._wait)
 
     def dead_letters(self, limit: int = 50, offset: int = 0) -> list[Kept]:

@@ -53,7 +53,7 @@ class FleetMessage(virtual.Message):
     def _decode(self) -> Any:
         if self.headers.get("task") == TASK and self.content_type == "application/json":
             with contextlib.suppress(ValueError):  # kombu's decoder has its own words for it
-                return from_json(self.body)  # one string of ours: no objects to look for
+                return from_json(self.body or b"")  # one string of ours: no objects to look for
         return super()._decode()  # type: ignore[no-untyped-call] # kombu is only partly typed
 
 

@@ -110,12 +110,12 @@ def test_a_killed_workers_calls_run_elsewhere(bed: TestBed, calls: FleetCalls, o
 
 def test_workers_share_a_backlog(bed: TestBed, calls: FleetCalls, owls: ModuleServer) -> None:
     """A hundred calls that wait: none of two workers takes more than it has slots for, and both work."""
-    ids = [calls.call("nap", n=n, seconds=0.5) for n in range(100)]
     with bed.worker(worker_concurrency=20) as one, bed.worker(worker_concurrency=20) as two:
+        ids = [calls.call("nap", n=n, seconds=0.5) for n in range(100)]
         assert all(calls.succeeded(*ids))
         nothing_is_left(calls)
         assert numbers(owls) == list(range(100))
-        shares = [worker.said().count("tool_call_started") for worker in (one, two)]
+        shares = [worker.said().count("tool_call_audited") for worker in (one, two)]
     assert owls.most_running <= 40
     assert min(shares) >= 20, shares
 

@@ -1,6 +1,9 @@
 """Calls wait in RabbitMQ, their results come through Redis, and the agent notices no difference."""
 
+import asyncio
+import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -76,3 +79,18 @@ def test_programs_without_a_loop_have_the_same(bed: TestBed, owner: Caller) -> N
     """`ToolFleet.sync()` works with RabbitMQ."""
     with ToolFleet.sync(settings=bed.settings) as fleet:
         assert fleet.call(ECHO, owner).success
+
+
+async def test_each_call_has_its_audit_line(fleet: ToolFleet, owner: Caller, bed: TestBed) -> None:
+    """It is written with the call's end in Redis, whatever carries the calls; also for a refused one."""
+    results = [await fleet.call(call, owner) for call in (ECHO, ToolCall(tool_name="owls.nothing"))]
+    ids = [result.audit.call_id for result in results if result.audit]
+    found, lines = dict[str, str](), list[dict[str, Any]]()
+    async with Redis.from_url(bed.redis_url, decode_responses=True) as redis, asyncio.timeout(10):
+        while len(found) < 2:  # that of the refused one is not waited for
+            entries: Any = await redis.xrange("toolfleet:audit")
+            lines = [json.loads(entry["line"]) for _, entry in entries]
+            found = {line["call_id"]: line["outcome"] for line in lines if line["call_id"] in ids}
+
+    assert [found[call_id] for call_id in ids] == ["success", "refused"]
+    assert len([line for line in lines if line["call_id"] in ids]) == 2

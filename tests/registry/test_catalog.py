@@ -12,12 +12,13 @@ import pytest
 from redis.asyncio import Redis
 
 from support.raw_modules import Behaviour, answering, manifest_of, offering, raw_module, writing
-from toolfleet_registry.catalog import Catalog
+from toolfleet_registry.catalog import Catalog, Judged
 from toolfleet_registry.contracts import Caller, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.keys import Keys
 from toolfleet_registry.manifests import ManifestCache
 from toolfleet_registry.settings import load_settings
+from toolfleet_registry.store.memory import InMemoryToolRegistry
 
 OWNER = Caller(permission="owner", allowed_modules="*")
 NOWHERE = "http://127.0.0.1:1"
@@ -36,7 +37,8 @@ def catalog_of(redis: Redis, **services: str) -> Catalog:
         discovery_timeout_seconds=5,
         default_guest_modules=["git"],
     )
-    return Catalog(settings, ManifestCache(redis, ttl_seconds=settings.manifest_ttl_seconds))
+    registry = InMemoryToolRegistry()
+    return Catalog(settings, ManifestCache(redis, ttl_seconds=settings.manifest_ttl_seconds), lambda: registry)
 
 
 async def put(redis: Redis, *manifests: dict[str, Any], age: float = 0) -> None:
@@ -87,9 +89,10 @@ async def test_a_listing_is_the_callers_own(catalog: Catalog) -> None:
 @pytest.mark.parametrize("name", ["git.log", "git.push", "mail.send", "git-lfs.fetch"])
 async def test_a_good_call_gets_its_definition(catalog: Catalog, name: str) -> None:
     """The tool's own definition, from which the call is routed."""
-    tool = catalog.judge(ToolCall(tool_name=name, arguments={"a": [1, None]}), OWNER)
-    assert isinstance(tool, ToolDefinition)
-    assert tool.name == name
+    judged = catalog.judge(ToolCall(tool_name=name, arguments={"a": [1, None]}), OWNER)
+    assert isinstance(judged, Judged)
+    assert judged.tool.name == name
+    assert judged.arguments == {"a": [1, None]}
 
 
 def refusal(catalog: Catalog, call: ToolCall, caller: Caller = OWNER) -> ToolResult:
@@ -196,7 +199,7 @@ async def test_ten_thousand_tools_are_listed_and_found(redis: Redis, elsewhere: 
     assert names(listed) == sorted(names(listed))
     for _ in range(1000):
         assert len(catalog.tools(OWNER)) == 10_000
-        assert isinstance(catalog.judge(ToolCall(tool_name="m7.tool500"), OWNER), ToolDefinition)
+        assert isinstance(catalog.judge(ToolCall(tool_name="m7.tool500"), OWNER), Judged)
     hint = refusal(catalog, ToolCall(tool_name="m7.tool")).hint or ""
     assert hint.count(" or m7.tool") == 2
 
@@ -341,3 +344,64 @@ async def test_another_process_s_look_is_taken_over(redis: Redis, running: Fleet
         await put(redis, GIT, age=-1)
         await catalog.load()
         assert catalog.statuses()["git"].ok
+
+
+async def test_what_is_older_than_a_setting_is_stale(redis: Redis, elsewhere: object) -> None:
+    """Its tools stay, and its status says so; of what has no age nobody can say it."""
+    await put(redis, GIT, age=890)
+    await put(redis, MAIL, age=910)
+    await redis.set(Keys().module_manifest("git-lfs"), json.dumps(GIT_LFS), ex=50)
+    catalog = catalog_of(redis, mail=NOWHERE, git=NOWHERE, git__lfs=NOWHERE)
+    await catalog.load()
+
+    stale = {module: status.is_stale for module, status in catalog.statuses().items()}
+    assert stale == {"git": False, "git-lfs": False, "mail": True}
+    assert "mail.send" in names(catalog.tools(OWNER))
+
+
+async def test_a_deprecated_tool_is_listed_with_its_successor(redis: Redis, elsewhere: object) -> None:
+    """First thing in its description; it can be called as before, and its definition is the module's own."""
+    manifest = manifest_of("git", "log", "push", "gc")
+    manifest["tools"][1] |= {"deprecated": True, "successor": "git.push2"}
+    manifest["tools"][2] |= {"deprecated": True, "description": ""}
+    await put(redis, manifest)
+    catalog = catalog_of(redis, git=NOWHERE)
+    await catalog.load()
+
+    described = {tool.name: tool.description for tool in catalog.tools(OWNER)}
+    judged = catalog.judge(ToolCall(tool_name="git.push"), OWNER)
+    assert described["git.push"] == "Deprecated: use 'git.push2' instead. push it"
+    assert described["git.gc"] == "Deprecated."
+    assert described["git.log"] == "log it"
+    assert isinstance(judged, Judged)
+    assert judged.tool.description == "push it"
+
+
+async def test_a_search_finds_what_the_caller_may_use(catalog: Catalog) -> None:
+    """By the same rule as a listing, in the tools of the moment."""
+    assert names(await catalog.search("push pull", OWNER)) == ["git.pull", "git.push"]
+    assert names(await catalog.search("push pull", Caller(permission="user"))) == ["git.pull"]
+    assert names(await catalog.search("send", Caller(permission="user"))) == []
+    assert names(await catalog.search("root", OWNER)) == []  # closed for everybody
+    assert len(await catalog.search("", OWNER, limit=2)) == 2
+
+
+async def test_what_the_core_tells_a_module_need_not_come_from_the_model(redis: Redis, elsewhere: object) -> None:
+    """A required platform is there before the arguments are judged, over the model's own; what the tool has not is left out."""
+    wake = manifest_of("scheduler", "wake")
+    wake["tools"][0]["input_schema"] = {
+        "properties": {"platform": {"type": "string"}, "text": {"type": "string"}},
+        "required": ["platform", "text"],
+        "additionalProperties": False,
+    }
+    await put(redis, wake)
+    catalog = catalog_of(redis, scheduler=NOWHERE)
+    await catalog.load()
+    caller = Caller(permission="owner", allowed_modules="*")
+    call = ToolCall(tool_name="scheduler.wake", arguments={"text": "up", "platform": 7})
+
+    judged = catalog.judge(call, caller, {"platform": "chat", "platform_thread_id": "9"})
+
+    assert isinstance(judged, Judged)
+    assert judged.arguments == {"text": "up", "platform": "chat"}
+    assert isinstance(catalog.judge(call, caller), ToolResult)

@@ -19,6 +19,10 @@ KEYS = Keys("acme:")
         (KEYS.bell("toolfleet.control"), "toolfleet:bell:toolfleet.control", True),
         (KEYS.quarantine, "toolfleet:quarantine", True),
         (KEYS.quarantined, "toolfleet:quarantined", True),
+        (KEYS.registry_tools, "toolfleet:registry:tools", True),
+        (KEYS.registry_pins, "toolfleet:registry:pins", True),
+        (KEYS.registry_events, "toolfleet:registry:events", True),
+        (KEYS.registry_revision, "toolfleet:registry:revision", True),
     ],
 )
 def test_each_key_has_the_prefix_and_a_rule(key: str, name: str, lasts: bool) -> None:

@@ -196,8 +196,8 @@ async def test_fleets_with_different_prefixes_do_not_meet(redis: Redis, key_pref
                 message = await pubsub.get_message(ignore_subscribe_messages=True, timeout=1)
                 heard += [message["channel"]] if message else []
     assert heard == ["acme:toolfleet:manifests-changed"]
-    assert sorted(await redis.keys()) == ["acme:module_manifest:git", "else:module_manifest:git"]
-    await redis.delete("else:module_manifest:git")  # the fixture would find it at fault
+    assert {str(key)[:5] for key in await redis.keys()} == {"acme:", "else:"}
+    await redis.delete(*await redis.keys("else:*"))  # the fixture would find them at fault
 
 
 async def test_a_missing_socket_file_is_named() -> None:

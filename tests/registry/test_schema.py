@@ -1,9 +1,12 @@
 """A tool's arguments as JSON Schema."""
 
 import jsonschema
+import pytest
+import structlog
 
-from toolfleet_registry.contracts import ToolDefinition, ToolParameter
-from toolfleet_registry.schema import input_schema
+from toolfleet_registry import discovery
+from toolfleet_registry.contracts import ModuleManifest, ToolDefinition, ToolParameter
+from toolfleet_registry.schema import input_schema, unknown_types
 
 SEARCH = ToolDefinition(
     name="research.search",
@@ -68,3 +71,48 @@ def test_a_schema_is_the_callers_own() -> None:
     flat = tool.model_copy(update={"input_schema": None})
     input_schema(flat)["properties"]["a"]["enum"][0].append(2)
     assert flat.parameters[0].enum == [[1]]
+
+
+@pytest.mark.parametrize(
+    ("written", "types"),
+    [
+        ("str", "string"),
+        ("Int", "integer"),
+        (" float ", "number"),
+        ("bool", "boolean"),
+        ("list[str]", "array"),
+        ("string[]", "array"),
+        ("Array<string>", "array"),
+        ("Dict[str, list[int]]", "object"),
+        ("Optional[int]", ["integer", "null"]),
+        ("str | None", ["string", "null"]),
+        ("integer|number", ["integer", "number"]),
+    ],
+)
+def test_types_have_the_names_that_people_use(written: str, types: str | list[str]) -> None:
+    """They become those of JSON Schema; of what a list is made is left to the module."""
+    tool = ToolDefinition(name="a.b", parameters=[ToolParameter(name="x", type=written)])
+
+    assert input_schema(tool)["properties"]["x"]["type"] == types
+    assert unknown_types(tool) == []
+
+
+@pytest.mark.parametrize(
+    ("written", "is_known"), [("any", True), ("geo:point", False), ("str | owl", False), ("[" * 9999, False)]
+)
+def test_a_type_that_means_nothing_to_us_constrains_nothing(written: str, *, is_known: bool) -> None:
+    """The tool can be used, and the type can be told about, shortened."""
+    tool = ToolDefinition(name="a.b", parameters=[ToolParameter(name="x", type=written)])
+
+    assert "type" not in input_schema(tool)["properties"]["x"]
+    assert (unknown_types(tool) == []) == is_known
+    assert len(str(unknown_types(tool))) < 200
+
+
+def test_a_look_at_a_module_tells_of_such_types() -> None:
+    """Once for all its tools."""
+    tool = ToolDefinition(name="a.b", parameters=[ToolParameter(name="x", type="geo:point")])
+    with structlog.testing.capture_logs() as lines:
+        discovery._report("a", ModuleManifest(module_name="a", tools=[tool, SEARCH]))
+
+    assert [line["types"] for line in lines if line["event"] == "parameter_types_unknown"] == [["x: geo:point"]]

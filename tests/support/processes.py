@@ -18,11 +18,18 @@ def is_gone(pid: int) -> bool:
 
 
 @contextmanager
-def python_program(code: str, *args: object, env: Mapping[str, str] | None = None) -> Generator[subprocess.Popen[str]]:
-    """Run `code` in a Python of its own, with its output in a pipe; killed at the end, if it still runs."""
+def python_program(
+    code: str, *args: object, env: Mapping[str, str] | None = None, stdin: bool = False
+) -> Generator[subprocess.Popen[str]]:
+    """Run `code` in a Python of its own, with its output in a pipe, and its input if asked; killed at the end, if it still runs."""
     argv = [sys.executable, "-c", code, *map(str, args)]
     with subprocess.Popen(
-        argv, stdout=subprocess.PIPE, text=True, env={**os.environ, **(env or {})}, start_new_session=True
+        argv,
+        stdin=subprocess.PIPE if stdin else None,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(env or {})},
+        start_new_session=True,
     ) as program:
         try:
             yield program

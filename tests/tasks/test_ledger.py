@@ -421,7 +421,7 @@ async def test_everything_stands_under_the_fleets_prefix(redis: Redis, redis_url
     names = await redis.keys()
     await redis.flushall()
 
-    assert sorted(names) == ["acme:celery-task-meta-call-1", "acme:toolfleet:call:call-1"]
+    assert sorted(names) == ["acme:celery-task-meta-call-1", "acme:toolfleet:audit", "acme:toolfleet:call:call-1"]
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ from support.published_call import published
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_tasks import wire
 from toolfleet_tasks.endings import Ending
-from toolfleet_tasks.ledger import celery_value
-from toolfleet_tasks.results import ending_of, read_stored, result_of, text_of
+from toolfleet_tasks.results import celery_value, ending_of, read_stored, result_of, text_of
 
 RESULT = ToolResult.ok("m.t", {"owls": 3, "__type__": "datetime"})
 

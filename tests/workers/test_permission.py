@@ -1,6 +1,7 @@
 """A worker looks at a caller's rights once more, with what it knows itself."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 
 import pytest
@@ -10,12 +11,15 @@ from redis.asyncio import Redis
 from support.http_executor import executor_for
 from support.published_call import published
 from support.silent_server import silent_server
-from toolfleet_registry.contracts import Caller, ModuleManifest, PublishedCall, ToolDefinition, ToolResult
+from support.waiting import wait_until
+from toolfleet_registry.catalog import Catalog
+from toolfleet_registry.contracts import Caller, ModuleManifest, PublishedCall, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.keys import Keys
 from toolfleet_registry.manifests import ManifestCache
 from toolfleet_registry.outcomes import Attempt, Outcome
+from toolfleet_registry.permissions import Modules
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.toolset import Modules
+from toolfleet_registry.verdicts import SeenTool, Verdict, seen_tools
 from toolfleet_workers.known_tools import KnownTools
 from toolfleet_workers.middleware.permission import PermissionCheck
 from toolfleet_workers.ports import free_port
@@ -46,16 +50,23 @@ class Clock:
 class Known:
     """What a worker knows, without Redis: `later` is what it learns when it looks."""
 
-    def __init__(self, *, later: dict[str, str] | None = None, **tools: str) -> None:
+    def __init__(self, *, later: dict[str, str] | None = None, is_old: bool = False, **tools: str) -> None:
         self.tools = {f"owls.{name}": required for name, required in tools.items()}
         self.later = later or {}
+        self.verdicts: dict[str, Verdict] = {}
         self.looks = 0
+        self.is_old = is_old
 
-    def required(self, tool_name: str) -> str | None:
-        return self.tools.get(tool_name)
+    def find(self, tool_name: str) -> SeenTool | None:
+        if (required := self.tools.get(tool_name)) is None:
+            return None
+        definition = ToolDefinition(name=tool_name, required_permission=required)
+        (tool,) = seen_tools(ModuleManifest(module_name="owls", tools=[definition]), self.verdicts)
+        return tool
 
     async def refresh(self) -> None:
         self.looks += 1
+        self.is_old = False
         self.tools |= self.later
 
 
@@ -100,6 +111,69 @@ async def test_a_caller_must_reach_the_module(modules: Modules | None, default: 
 
         assert (attempt is SUCCESS) == runs
         assert runs or attempt.result.error == "Module 'owls' is not among the caller's modules."
+
+
+@pytest.mark.parametrize(
+    ("verdict", "reason"),
+    [
+        (Verdict(is_disabled=True), "Tool 'owls.count' is disabled by an operator."),
+        (
+            Verdict(is_withheld=True),
+            "Tool 'owls.count' is withheld: no operator has approved what its module offers now.",
+        ),
+        (Verdict(fault="its schema is wrong"), "Tool 'owls.count' is closed: its schema is wrong."),
+        (Verdict(kept=ToolDefinition(name="owls.count", required_permission="owner")), None),
+    ],
+)
+async def test_what_operators_have_closed_does_not_run(verdict: Verdict, reason: str | None) -> None:
+    """Whoever publishes it, and whatever they may else."""
+    known = Known(count="guest")
+    known.verdicts = {"owls.count": verdict}
+    attempt = await PermissionCheck(known, EVERYWHERE)(asks(permission="owner"), run)
+
+    assert attempt.result.error == reason
+    assert known.looks == (0 if reason is None else 1)
+
+
+VERDICTS = [
+    None,
+    Verdict(is_disabled=True),
+    Verdict(is_withheld=True),
+    Verdict(fault="wrong"),
+    Verdict(is_disabled=False),
+]
+
+
+@pytest.mark.parametrize("permission", ["guest", "user", "owner", "emperor"])
+@pytest.mark.parametrize("modules", ["*", frozenset({"owls"}), frozenset({"cats"}), None])
+async def test_the_three_looks_agree(redis: Redis, elsewhere: object, permission: str, modules: Modules | None) -> None:
+    """What is listed is what is published is what is run, with the same words, whatever is known of a tool."""
+    caller = Caller(permission=permission, allowed_modules=modules)
+    for required, verdict in itertools.product(["guest", "user", "owner", "emperor"], VERDICTS):
+        known = Known(count=required)
+        known.verdicts = {} if verdict is None else {"owls.count": verdict}
+        settings = Settings(module_services={"owls": "http://owls.test"}, default_guest_modules=frozenset({"cats"}))
+        cache = ManifestCache(redis, ttl_seconds=60)
+        definition = ToolDefinition(name="owls.count", required_permission=required)
+        await cache.save(ModuleManifest(module_name="owls", tools=[definition]), known.verdicts)
+        catalog = Catalog(settings, cache)
+        await catalog.load()
+        judged = catalog.judge(ToolCall(tool_name="owls.count"), caller)
+        attempt = await PermissionCheck(known, frozenset({"cats"}))(published("owls.count", caller=caller), run)
+
+        refused = judged.error if isinstance(judged, ToolResult) else None
+        assert refused == attempt.result.error
+        assert bool(catalog.tools(caller)) == (refused is None)
+
+
+async def test_nothing_is_decided_on_old_knowledge() -> None:
+    """After a pause a worker looks before it runs a call; once."""
+    known = Known(count="guest", later={"owls.count": "admin"}, is_old=True)
+    check = PermissionCheck(known, EVERYWHERE)
+
+    assert (await check(asks(), run)).result.error_code == "permission_denied"
+    assert await check(asks(permission="owner"), run) is SUCCESS
+    assert known.looks == 1
 
 
 async def test_what_is_known_is_not_looked_up() -> None:
@@ -156,6 +230,12 @@ async def known(redis_url: str, clock: Clock) -> AsyncIterator[KnownTools]:
     await known.aclose()
 
 
+def required(known: KnownTools, name: str) -> str:
+    tool = known.find(name)
+    assert tool is not None
+    return tool.definition.required_permission
+
+
 async def offer(redis: Redis, module: str, **tools: str) -> None:
     """Put a manifest into Redis: method -> what it asks for."""
     definitions = [
@@ -169,9 +249,9 @@ async def test_the_first_question_looks_at_redis(known: KnownTools, redis: Redis
     await offer(redis, "owls", count="admin")
     await offer(redis, "cats", purr="guest")
 
-    assert known.required("owls.count") is None
+    assert known.find("owls.count") is None
     await known.refresh()
-    assert (known.required("owls.count"), known.required("cats.purr")) == ("admin", "guest")
+    assert (required(known, "owls.count"), required(known, "cats.purr")) == ("admin", "guest")
 
 
 async def test_a_change_is_seen_when_it_is_looked_for(known: KnownTools, redis: Redis, clock: Clock) -> None:
@@ -180,12 +260,12 @@ async def test_a_change_is_seen_when_it_is_looked_for(known: KnownTools, redis: 
     await known.refresh()
     await offer(redis, "owls", count="guest")
     await known.refresh()
-    assert known.required("owls.count") == "admin"
+    assert required(known, "owls.count") == "admin"
 
     clock.now += 1
     await known.refresh()
-    assert known.required("owls.count") == "guest"
-    assert known.required("owls.fly") is None  # no longer offered
+    assert required(known, "owls.count") == "guest"
+    assert known.find("owls.fly") is None  # no longer offered
 
 
 async def test_what_is_old_is_read_anew_aside(known: KnownTools, redis: Redis, clock: Clock) -> None:
@@ -195,9 +275,40 @@ async def test_what_is_old_is_read_anew_aside(known: KnownTools, redis: Redis, c
     await offer(redis, "owls", count="guest")
     clock.now += 61
 
-    assert known.required("owls.count") == "admin"
+    assert required(known, "owls.count") == "admin"
     await known.refresh()
-    assert known.required("owls.count") == "guest"
+    assert required(known, "owls.count") == "guest"
+
+
+async def test_a_change_is_heard_of_within_seconds(known: KnownTools, redis: Redis, clock: Clock) -> None:
+    """A question begins a look aside, which asks for one number; and reads all only if that has changed."""
+    await offer(redis, "owls", count="admin")
+    await known.refresh()
+    clock.now += 3
+    before = await looks(redis)
+    known.find("owls.count")
+    await wait_until(lambda: known._look is None or known._look.done(), "the look is over")
+    assert await looks(redis) == before
+
+    await offer(redis, "owls", count="guest")
+    clock.now += 3
+    assert required(known, "owls.count") == "admin"
+    await wait_until(lambda: required(known, "owls.count") == "guest", "the change is known")
+    assert await looks(redis) == before + 1
+
+
+async def test_what_an_operator_closes_is_known(known: KnownTools, redis: Redis, clock: Clock) -> None:
+    """From the verdicts beside the manifest."""
+    manifest = ModuleManifest(module_name="owls", tools=[ToolDefinition(name="owls.count")])
+    cache = ManifestCache(redis, ttl_seconds=60)
+    await cache.save(manifest)
+    assert await PermissionCheck(known, EVERYWHERE)(asks(), run) is SUCCESS
+    loaded = (await cache.load(["owls"]))["owls"]
+    await cache.replace(loaded, {"owls.count": Verdict(is_disabled=True)})
+    clock.now += 61
+
+    attempt = await PermissionCheck(known, EVERYWHERE)(asks(), run)
+    assert attempt.result.error == "Tool 'owls.count' is disabled by an operator."
 
 
 async def test_what_was_known_stays_known(known: KnownTools, redis: Redis, clock: Clock) -> None:
@@ -208,14 +319,14 @@ async def test_what_was_known_stays_known(known: KnownTools, redis: Redis, clock
     clock.now += 61
     await known.refresh()
 
-    assert known.required("owls.count") == "admin"
+    assert required(known, "owls.count") == "admin"
 
 
 async def test_many_questions_are_one_look(known: KnownTools, redis: Redis) -> None:
     """However many calls begin at once."""
     before = await looks(redis)
     for _ in range(100):
-        known.required("owls.count")
+        known.find("owls.count")
     await asyncio.gather(*(known.refresh() for _ in range(100)))
 
     assert await looks(redis) == before + 1
@@ -260,7 +371,7 @@ async def test_the_runner_closes_it(redis_url: str) -> None:
     known = KnownTools(Settings(redis_url=redis_url, module_services={"owls": "http://owls.test"}))
     async with executor_for("http://owls.test") as executor:
         runner = CallRunner(executor, [PermissionCheck(known, EVERYWHERE)], closing=[known])
-        known.required("owls.count")
+        known.find("owls.count")
         await runner.aclose()
 
     assert [task for task in asyncio.all_tasks() if task.get_name() == "toolfleet-known-tools"] == []

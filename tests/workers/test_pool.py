@@ -156,7 +156,7 @@ def test_a_revoked_call_stays_revoked(calls: Calls, worker: WorkerProcess) -> No
 
 def test_a_call_that_waits_for_a_slot_can_be_revoked(calls: Calls, worker: WorkerProcess) -> None:
     """It never starts, though the worker has it already."""
-    running = [calls.send("pool.doze", 0.5) for _ in range(CONCURRENCY)]
+    running = [calls.send("pool.doze", 2) for _ in range(CONCURRENCY)]
     waiting = calls.send("pool.doze", 0)
     wait_until_sync(lambda: f"pool.doze[{waiting}] received" in worker.said(), "the worker has it")
     assert calls.status(waiting) == "PENDING"

@@ -10,3 +10,11 @@ def unsuccessful(call: PublishedCall, outcome: Outcome, code: ErrorCode, error: 
     """An attempt that ended in `outcome`. Whether it may be repeated is for the tasks to say, who know the effect."""
     state: EffectState = "none" if outcome in _NOT_EXECUTED else "unknown"
     return Attempt(outcome, ToolResult.failed(call.tool_name, code, error, effect_state=state))
+
+
+def told(exc: Exception) -> str:
+    """What a log may say of an error: its kind, and the words of an operating system's, which speak of addresses only.
+
+    Others may quote what a module has sent.
+    """
+    return f"{type(exc).__name__}: {exc}" if isinstance(exc, OSError) else type(exc).__name__

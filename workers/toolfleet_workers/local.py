@@ -79,7 +79,7 @@ def local_fleet(
     Main thread only. In the body SIGINT, SIGTERM and SIGHUP raise `StopRequested`; another one while the fleet ends makes
     it end fast. Raises `SettingsError`, `NoRedis`, `FleetUnavailable`, `ChildFailed`, or `FolderInUse`.
     """
-    examples = [] if settings.module_services else find_examples()
+    examples = [] if settings.modules else find_examples()
     with ExitStack() as stack:
         signals = stack.enter_context(stop_signals())
         lock = stack.enter_context(folder_lock(folder, look=signals.check))
@@ -141,7 +141,7 @@ class _Start:
 
 def _lanes(settings: Settings) -> list[Lane]:
     """The fast lane, which also refreshes the manifests, and the slow one if it has anything to do."""
-    is_slow = any(lane_of(module, settings) == "slow" for module in settings.module_services)
+    is_slow = any(lane_of(module, settings) == "slow" for module in settings.modules)
     return ["fast", "slow"] if is_slow else ["fast"]
 
 

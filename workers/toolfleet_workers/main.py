@@ -2,14 +2,19 @@
 
 import resource
 
+from toolfleet_registry.local_tools import LocalTools, load_local_tools
+from toolfleet_registry.names import LOCAL
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_tasks.app import FleetApp, make_app
 from toolfleet_tasks.signing import caller_tokens
 from toolfleet_workers import bootsteps
 from toolfleet_workers.executors.http import HttpExecutor
+from toolfleet_workers.executors.local import LocalExecutor
+from toolfleet_workers.executors.routed import RoutedExecutor
 from toolfleet_workers.known_tools import KnownTools
 from toolfleet_workers.middleware.call_log import CallLog
 from toolfleet_workers.middleware.permission import PermissionCheck
+from toolfleet_workers.middleware.result_check import ResultCheck
 from toolfleet_workers.runner import CallRunner
 
 OPEN_FILES = 65_536  # enough for any number of calls in flight; "unlimited" makes some libraries count to infinity
@@ -25,17 +30,26 @@ def allow_open_files() -> None:
 
 def make_worker_app(settings: Settings) -> FleetApp:
     """An app that can run calls: of the settings' lane, against their modules."""
+    local = load_local_tools(settings)
     app = make_app(settings, lane=settings.lane)
-    executor = HttpExecutor(
+    http = HttpExecutor(
         settings.module_services,
         max_reply_bytes=settings.max_reply_bytes,
         caller_token=None if settings.signing_key is None else caller_tokens(settings.signing_key),
     )
+    executor = http if local is None else _routed(local, http, settings)
     tools = KnownTools(settings)
     permission = PermissionCheck(tools, settings.default_guest_modules)
-    app.runner = CallRunner(executor, middleware=[CallLog(), permission], closing=[tools])
+    app.runner = CallRunner(
+        executor, middleware=[CallLog(), permission, ResultCheck(tools)], definitions=tools, closing=[tools]
+    )
     bootsteps.install(app)
     return app
+
+
+def _routed(local: LocalTools, http: HttpExecutor, settings: Settings) -> RoutedExecutor:
+    functions = LocalExecutor(local.functions, max_result_bytes=settings.max_reply_bytes)
+    return RoutedExecutor({LOCAL: functions}, others=http)
 
 
 allow_open_files()

@@ -223,5 +223,6 @@ async def _within(seconds: float, closing: Coroutine[Any, Any, None], complaint:
 
 
 def _log_loop_error(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    details = {name: repr(value) for name, value in context.items() if name != "exception"}
-    log.error("loop_error", **details, exc_info=context.get("exception"))
+    # Not what else there is: a future shows its result.
+    kinds = {name: type(value).__name__ for name, value in context.items() if name not in {"message", "exception"}}
+    log.error("loop_error", message=context.get("message"), **kinds, exc_info=context.get("exception"))

@@ -55,6 +55,7 @@ def worker_program(lane: Lane, settings: Settings) -> Program:
         worker_command(lane),
         is_ready=says("toolfleet worker ready"),
         env={**environment_of(settings.model_copy(update={"lane": lane})), **_UNBUFFERED},
+        cwd=Path.cwd() if settings.local_tools else None,  # where Python looks for our own functions
         patience_seconds=settings.drain_seconds + HARD_LIMIT_MARGIN,
         hurry_signal=signal.SIGQUIT,
     )

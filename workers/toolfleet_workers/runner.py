@@ -3,14 +3,16 @@
 import asyncio
 import functools
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 import structlog
 
-from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.contracts import PublishedCall, Terms, ToolDefinition
 from toolfleet_registry.outcomes import Attempt, Outcome
-from toolfleet_workers.attempts import unsuccessful
+from toolfleet_registry.terms import terms_of
+from toolfleet_workers.attempts import told, unsuccessful
 
 log = structlog.get_logger(__name__)
 
@@ -50,13 +52,36 @@ class Closable(Protocol):
         ...
 
 
+class Definitions(Protocol):
+    """Knows the modules' tools."""
+
+    @property
+    def is_old(self) -> bool:
+        """Whether that should be learnt anew before anything is decided on it."""
+        ...
+
+    def definition(self, tool_name: str) -> ToolDefinition | None:
+        """The tool as its module defines it; `None` if nothing is known of it."""
+        ...
+
+    async def refresh(self) -> None:
+        """Learn what has changed; returns soon, also if that does not work."""
+        ...
+
+
 class CallRunner:
     """What a worker's app gets as its runner. The first of `middleware` is the outermost; `closing` ends with us."""
 
     def __init__(
-        self, executor: Executor, middleware: Sequence[Middleware], *, closing: Sequence[Closable] = ()
+        self,
+        executor: Executor,
+        middleware: Sequence[Middleware],
+        *,
+        definitions: Definitions | None = None,
+        closing: Sequence[Closable] = (),
     ) -> None:
         self._executor = executor
+        self._definitions = definitions
         self._middleware = tuple(middleware)
         self._closing = (executor, *closing)
 
@@ -75,10 +100,23 @@ class CallRunner:
             return await compose(self._middleware, execute)(call)
         except (TimeoutError, asyncio.CancelledError):  # first: the pool's soft limit is both this and an Exception
             raise
-        except Exception as exc:
-            log.exception("tool_call_crashed", call_id=call.call_id, tool=call.tool_name)
+        except Exception as exc:  # noqa: BLE001 - no defect of ours may cost the call its result
+            # Where, but not the error's text: it may quote arguments, or what the module said.
+            stack = "".join(traceback.format_tb(exc.__traceback__))
+            kind = type(exc).__name__
+            log.error("tool_call_crashed", call_id=call.call_id, tool=call.tool_name, kind=kind, stack=stack)  # noqa: TRY400
             text = f"Tool execution error: internal error ({type(exc).__name__})"
             return unsuccessful(call, Outcome.UNKNOWN, "internal", text)
+
+    async def terms(self, call: PublishedCall) -> Terms | None:
+        """Under which terms the tool may be called; `None` without any, and for one that nothing is known of."""
+        if self._definitions is None:
+            return None
+        tool = self._definitions.definition(call.tool_name)
+        if tool is None or self._definitions.is_old:
+            await self._definitions.refresh()
+            tool = self._definitions.definition(call.tool_name)
+        return None if tool is None else terms_of(tool)
 
     async def reconcile(self, call: PublishedCall, *, seconds: float) -> Attempt | None:
         """What the module says of a call whose end nobody saw; `None` if it does not, within `seconds`.
@@ -90,9 +128,7 @@ class CallRunner:
         except asyncio.CancelledError:  # first: the pool's soft limit is both this and an Exception
             raise
         except Exception as exc:  # noqa: BLE001 - whatever it is, the call's end is as unknown as before
-            log.warning(
-                "reconcile_failed", call_id=call.call_id, tool=call.tool_name, error=f"{type(exc).__name__}: {exc}"
-            )
+            log.warning("reconcile_failed", call_id=call.call_id, tool=call.tool_name, error=told(exc))
             return None
 
     async def aclose(self) -> None:

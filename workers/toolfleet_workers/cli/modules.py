@@ -53,7 +53,7 @@ async def _statuses(*, ask: bool) -> tuple[Settings, dict[str, ModuleStatus]]:
 
 
 def _show(settings: Settings, statuses: dict[str, ModuleStatus], *, as_json: bool) -> None:
-    rows = [(status, settings.module_services[name], _state(status, settings)) for name, status in statuses.items()]
+    rows = [(status, _place(name, settings), _state(status)) for name, status in statuses.items()]
     if as_json:
         say_json(
             [{**status.model_dump(mode="json"), "url": shown_url(url), "state": state} for status, url, state in rows]
@@ -64,18 +64,35 @@ def _show(settings: Settings, statuses: dict[str, ModuleStatus], *, as_json: boo
         return
     shown = table("MODULE", "URL", "STATE", "TOOLS", "AGE", "ERROR")
     for status, url, state in rows:
-        tools = f"{status.tools}" + (f" ({len(status.closed_tools)} closed)" if status.closed_tools else "")
-        cells = (status.module, shown_url(url), _coloured(state), tools, age(status.age_seconds), status.error or "")
-        add_row(shown, *cells)
+        old = age(status.age_seconds)
+        add_row(shown, status.module, shown_url(url), _coloured(state), _tools(status), old, status.error or "")
     show_table(shown)
+    if any(status.withheld or status.drifted for status, _, _ in rows):
+        note("`toolfleet tools diff` shows what is offered and not in effect.")
 
 
-def _state(status: ModuleStatus, settings: Settings) -> Literal["ok", "stale", "unreachable"]:
-    """Stale: there are tools, but the last looks have failed; the look before last was missed if they are as old as that."""
+def _place(module: str, settings: Settings) -> str:
+    """Its URL, or the import path of the functions that are the module."""
+    return settings.module_services.get(module) or str(settings.local_tools)
+
+
+def _tools(status: ModuleStatus) -> str:
+    """How many there are, and how many of these are not in effect as they are offered."""
+    exceptions = {
+        "closed": len(status.closed_tools),
+        "disabled": status.disabled,
+        "withheld": status.withheld,
+        "drifted": status.drifted,
+    }
+    told = ", ".join(f"{count} {what}" for what, count in exceptions.items() if count)
+    return f"{status.tools} ({told})" if told else f"{status.tools}"
+
+
+def _state(status: ModuleStatus) -> Literal["ok", "stale", "unreachable"]:
+    """Stale: there are tools, but the last look has failed, or was too long ago."""
     if status.age_seconds is None and not status.ok:
         return "unreachable"
-    is_old = (status.age_seconds or 0) > 2 * settings.refresh_interval_seconds
-    return "stale" if is_old or not status.ok else "ok"
+    return "stale" if status.is_stale or not status.ok else "ok"
 
 
 def _coloured(state: str) -> Text:

@@ -89,7 +89,8 @@ def _print_modules(fleet: LocalFleet, statuses: dict[str, ModuleStatus]) -> None
     shown = table("MODULE", "LANE", "TOOLS", "URL")
     for name, status in statuses.items():
         tools = str(status.tools) if status.ok else Text(plain(status.error or ""), style="red")
-        add_row(shown, name, lane_of(name, fleet.settings), tools, shown_url(fleet.settings.module_services[name]))
+        url = fleet.settings.module_services.get(name) or str(fleet.settings.local_tools)
+        add_row(shown, name, lane_of(name, fleet.settings), tools, shown_url(url))
     show_table(shown)
 
 

@@ -16,7 +16,7 @@ from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable, InvalidToolName
 from toolfleet_registry.names import ToolName
 from toolfleet_registry.outcomes import Attempt, Outcome
-from toolfleet_workers.attempts import unsuccessful
+from toolfleet_workers.attempts import told, unsuccessful
 from toolfleet_workers.executors.connections import (
     CONNECTION_ERRORS,
     Connections,
@@ -121,7 +121,7 @@ class HttpExecutor:
             finally:
                 response.release()
         except CONNECTION_ERRORS as exc:
-            log.warning("module_connection_failed", sent=progress.sent, error=f"{type(exc).__name__}: {exc}")
+            log.warning("module_connection_failed", sent=progress.sent, error=told(exc))
             return _lost(call, exc) if progress.sent else _not_sent(call, why_not_connected(exc))
 
     async def _judge(self, call: PublishedCall, response: aiohttp.ClientResponse) -> Attempt:

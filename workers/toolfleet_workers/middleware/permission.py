@@ -6,21 +6,27 @@ from typing import Protocol
 import structlog
 
 from toolfleet_registry.contracts import PublishedCall, ToolResult
+from toolfleet_registry.decisions import note
 from toolfleet_registry.outcomes import Attempt, Outcome
-from toolfleet_registry.permissions import module_denial, permits, reaches, tool_denial
+from toolfleet_registry.permissions import denial, module_denial, reaches
+from toolfleet_registry.verdicts import SeenTool
 from toolfleet_workers.runner import Proceed
 
 log = structlog.get_logger(__name__)
 
 _MOST_NAMED = 1000  # tools that nobody knows, each logged once; then their number must do
-_LONGEST_SHOWN = 256  # characters of what a module asks for
 
 
 class Tools(Protocol):
-    """Knows what the modules' tools ask for."""
+    """Knows the modules' tools, and what operators have decided about them."""
 
-    def required(self, tool_name: str) -> str | None:
-        """The permission that the tool asks for; `None` if nothing is known of it."""
+    @property
+    def is_old(self) -> bool:
+        """Whether that should be learnt anew before anything is decided on it."""
+        ...
+
+    def find(self, tool_name: str) -> SeenTool | None:
+        """The tool as it is in effect; `None` if nothing is known of it."""
         ...
 
     async def refresh(self) -> None:
@@ -30,7 +36,9 @@ class Tools(Protocol):
 
 @dataclass
 class PermissionCheck:
-    """Runs a call only if its caller may reach the module and use the tool; `default_modules` for one who does not say.
+    """Runs a call only if its caller may use the tool, by the same rule as when it was listed and published.
+
+    `default_modules` are those of a caller who does not say.
 
     A tool that nothing is known of fails open, for its agent has looked as well: `unknown` counts such calls, and the
     log names each tool once. Before it refuses, it has the manifests read again: they may have changed.
@@ -43,18 +51,20 @@ class PermissionCheck:
 
     async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
         """Proceed, or refuse with `permission_denied`."""
-        module, modules = call.tool_name.partition(".")[0], call.caller.allowed_modules
-        if not reaches(module, self.default_modules if modules is None else modules):
+        caller = call.caller
+        modules = self.default_modules if caller.allowed_modules is None else caller.allowed_modules
+        module = call.tool_name.partition(".")[0]
+        if not reaches(module, modules):
             return _refused(call, module_denial(module))
-        permission = call.caller.permission
-        required = self.tools.required(call.tool_name)
-        if required is None or not permits(permission, required):
+        tool = self.tools.find(call.tool_name)
+        if tool is None or self.tools.is_old or denial(tool.access, caller.permission, modules):
             await self.tools.refresh()
-            required = self.tools.required(call.tool_name)
-            if required is None:
-                self._note_unknown(call.tool_name)
-            elif not permits(permission, required):
-                return _refused(call, tool_denial(call.tool_name, permission, required[:_LONGEST_SHOWN]))
+            tool = self.tools.find(call.tool_name)
+        if tool is None:
+            self._note_unknown(call.tool_name)
+        elif reason := denial(tool.access, caller.permission, modules):
+            return _refused(call, reason)
+        note("permission", "allowed" if tool is not None else "unknown_tool")
         return await proceed(call)
 
     def _note_unknown(self, tool_name: str) -> None:
@@ -65,5 +75,6 @@ class PermissionCheck:
 
 
 def _refused(call: PublishedCall, reason: str) -> Attempt:
+    note("permission", "denied")
     log.warning("tool_call_refused", reason=reason, user_id=call.caller.user_id)
     return Attempt(Outcome.PERMANENT, ToolResult.refused(call.tool_name, "permission_denied", reason))

@@ -1,0 +1,217 @@
+"""One JSON Schema, compiled: whether a value fits it, and in what not. Draft 2020-12, older ones where `$schema` says so.
+
+Nothing is fetched, and neither a schema nor a value can take the time or the memory of others: what would is refused.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+from jsonschema_rs import (
+    Draft4Validator,
+    Draft6Validator,
+    Draft7Validator,
+    Draft201909Validator,
+    Draft202012Validator,
+    FancyRegexOptions,
+    RegexOptions,
+    ValidationError,
+    Validator,
+)
+
+from toolfleet_registry.effort import BACKTRACKING, Effort, TooIntricate, effort_of
+from toolfleet_registry.faults import Words, names_in
+from toolfleet_registry.load import load_of, units_of_patterns
+from toolfleet_registry.narrowing import narrowed
+from toolfleet_registry.outline import Outline, outline_of
+from toolfleet_registry.subschemas import Document, ReferenceUnknown
+
+T = TypeVar("T")
+
+MAX_SCHEMA_CHARACTERS = 2**18
+"""Of a schema as JSON: ten times what the largest real ones have."""
+
+
+class SchemaWrong(ValueError):
+    """A schema that nothing can be checked against. The text, a clause, says why."""
+
+
+@dataclass(frozen=True)
+class Checker:
+    """A compiled schema. `text` is its JSON."""
+
+    text: str
+    effort: Effort
+    _document: Document
+    _validator: Validator
+
+    def fits(self, value: Any) -> bool:
+        """Whether the value is what the schema says. About a microsecond for a usual one."""
+        try:
+            return _guarded(self._validator.is_valid, value)
+        except ValueError:  # of a Python type that the validator does not know, such as a subclass of `str`
+            return self._fits_as_json(value)
+
+    def is_too_much(self, value: Any, *, most: int) -> bool:
+        """Whether checking it could take a loop for longer than a tenth of a second, or it has more than `most` values."""
+        load = load_of(value, most=most)
+        if load is None or (units := load.units(self.effort)) > _MOST_UNITS:
+            return True
+        return units + units_of_patterns(self.effort, value, most=_MOST_UNITS) > _MOST_UNITS
+
+    @cached_property
+    def is_light(self) -> bool:
+        """Whether no arguments that can be sent are too much."""
+        return self.effort.most <= _LIGHT and not self.effort.patterns
+
+    def why_not(self, value: Any, root: str) -> str:
+        """What is wrong with a value that does not fit, as sentences; `root` is its name in them."""
+        words = Words(root, self._document.root, self._names)
+        return words.text(self._errors(value), value) or f"What is in {root} does not fit the tool's schema."
+
+    @cached_property
+    def outline(self) -> Outline | None:
+        """What surely holds at each place of a value."""
+        return outline_of(self._document)
+
+    @cached_property
+    def has_defaults(self) -> bool:
+        """Whether there may be a default in it."""
+        return '"default"' in self.text
+
+    @cached_property
+    def _has_alternatives(self) -> bool:
+        return '"anyOf"' in self.text or '"oneOf"' in self.text
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return names_in(self._document.root)
+
+    def _fits_as_json(self, value: Any) -> bool:
+        try:
+            return _guarded(self._validator.is_valid, json.loads(json.dumps(value)))
+        except (TypeError, ValueError, RecursionError):
+            return False
+
+    def _errors(self, value: Any) -> Iterable[ValidationError]:
+        """The validator finds all errors at once, and copies into each what it is about: not of everything at once."""
+        if self._can_explain(value, value):
+            return self._all_errors(value)
+        if self.is_too_much(value, most=_MOST_EXPLAINED):
+            return ()
+        part = narrowed(value, self.fits)
+        if self._can_explain(part.value, part.sketch):
+            return [error for error in self._all_errors(part.value) if error.instance_path not in part.cut]
+        return () if self._has_alternatives else self._first_error(value)
+
+    def _can_explain(self, value: Any, sketch: Any) -> bool:
+        load, faulty = load_of(value, most=_MOST_EXPLAINED), load_of(sketch, most=_MOST_ERRORS)
+        if load is None or faulty is None:
+            return False
+        errors = faulty.units(self.effort) * (1 + self.effort.largest_enum // 4)
+        return errors <= _MOST_ERRORS and load.text * self.effort.most <= _MOST_COPIED
+
+    def _all_errors(self, value: Any) -> Iterable[ValidationError]:
+        try:
+            return _guarded(self._validator.iter_errors, value)
+        except ValueError:
+            return ()
+
+    def _first_error(self, value: Any) -> Iterable[ValidationError]:
+        load = load_of(value, most=_MOST_EXPLAINED)
+        if load is None or load.text > _MOST_COPIED:
+            return ()
+        try:
+            _guarded(self._validator.validate, value)
+        except ValidationError as exc:
+            return [exc]
+        except ValueError:
+            return ()
+        return ()
+
+
+def compiled(schema: Mapping[str, Any]) -> Checker:
+    """Compile a schema. Raises `SchemaWrong`. A usual one takes some 50 µs, the largest some 50 ms."""
+    text = text_of(schema)
+    document = Document(json.loads(text))
+    try:
+        effort = effort_of(document)
+    except ReferenceUnknown as exc:
+        raise SchemaWrong(f"it refers to {_shown(str(exc))}, which is not in it; nothing is fetched") from None
+    except TooIntricate as exc:
+        raise SchemaWrong(str(exc)) from None
+    return Checker(text, effort, document, _validator(document.root, text))
+
+
+def text_of(schema: Mapping[str, Any]) -> str:
+    """The schema as JSON. Raises `SchemaWrong` for one that has no such text, or too long a one."""
+    try:
+        text = json.dumps(schema, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError):
+        raise SchemaWrong("it is not JSON, or nested too deep") from None
+    if len(text) > MAX_SCHEMA_CHARACTERS:
+        raise SchemaWrong(f"it has more than {MAX_SCHEMA_CHARACTERS} characters")
+    return text
+
+
+def _validator(schema: dict[str, Any], text: str) -> Validator:
+    name = schema.get("$schema")
+    make = _DRAFTS.get(name.rstrip("#"), Draft202012Validator) if isinstance(name, str) else Draft202012Validator
+    try:
+        try:
+            return _made(make, schema, _LINEAR)
+        except ValidationError:
+            # Patterns that look ahead or back need another engine, which is given up soon when it tries too much.
+            if not BACKTRACKING.search(text):
+                raise
+            return _made(make, schema, _TRACKING)
+    except ValidationError as exc:
+        raise SchemaWrong(_why_wrong(exc, schema)) from None
+    except ValueError:
+        raise SchemaWrong("it is nested too deep") from None
+
+
+def _made(make: type[Validator], schema: dict[str, Any], patterns: RegexOptions | FancyRegexOptions) -> Validator:
+    # Formats are annotations in draft 2020-12, and modules differ in what they take for a date.
+    return _guarded(lambda: make(schema, offline=True, validate_formats=False, pattern_options=patterns))
+
+
+def _why_wrong(exc: ValidationError, schema: dict[str, Any]) -> str:
+    if exc.kind.name in {"format", "pattern"}:
+        return f"its pattern {_shown(str(exc.instance))} cannot be used"
+    text = Words("schema", schema, names=None).text([exc], schema)
+    return text.removesuffix(".") if exc.kind.name != "$ref" else _shown(exc.message)
+
+
+def _guarded(function: Callable[..., T], *args: Any) -> T:
+    """A defect of the validator must be one call's, and is no `Exception` in Python."""
+    try:
+        return function(*args)
+    except Exception:
+        raise
+    except BaseException as exc:
+        if type(exc).__name__ != "PanicException":
+            raise
+        raise ValueError("the validator has failed") from exc
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
+
+
+_SHOWN = 100  # characters of foreign text
+_LIGHT = 30  # units for a value: as many values as arguments may have stay below _MOST_UNITS
+_MOST_UNITS = 3_000_000  # some 50 to 150 ms
+_MOST_EXPLAINED = 100_000  # values
+_MOST_ERRORS = 2_000  # units: an error takes some 15 to 30 µs, and a kilobyte
+_MOST_COPIED = 32_000_000  # characters
+_LINEAR = RegexOptions(size_limit=2**20, dfa_size_limit=2**18)
+_TRACKING = FancyRegexOptions(backtrack_limit=10_000, size_limit=2**20, dfa_size_limit=2**18)
+_DRAFTS: Mapping[str, type[Validator]] = {
+    "http://json-schema.org/draft-04/schema": Draft4Validator,
+    "http://json-schema.org/draft-06/schema": Draft6Validator,
+    "http://json-schema.org/draft-07/schema": Draft7Validator,
+    "https://json-schema.org/draft/2019-09/schema": Draft201909Validator,
+}

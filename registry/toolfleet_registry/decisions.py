@@ -1,0 +1,30 @@
+"""What was decided about a call at each point that it passes: noted by whoever decides, and told in its audit line.
+
+Whoever decides knows nobody else: `note("gate", "allowed")` in the call's own task is all there is to do. Where nobody
+collects, a note is dropped.
+"""
+
+from contextvars import ContextVar
+from typing import Literal, TypeAlias
+
+Point = Literal["published", "limits", "gate", "permission", "result_check"]
+"""Where something may stop a call: its agent, the limits, the agent's gate, its worker, and the look at its result."""
+
+Decisions: TypeAlias = dict[str, str]
+"""By point, a word or two of ours (`allowed`, `denied`, `failed_open`), and never anything from a call's arguments."""
+
+_collected: ContextVar[Decisions | None] = ContextVar("toolfleet_decisions", default=None)
+
+
+def collecting(before: Decisions | None = None) -> Decisions:
+    """Begin to collect for one call, in its own task and those that it makes; `before` has what was decided elsewhere."""
+    decisions = dict(before) if before else {}
+    _collected.set(decisions)
+    return decisions
+
+
+def note(point: Point, decision: str) -> None:
+    """Note what was decided at a point of the running call; a later word at the same point holds."""
+    decisions = _collected.get()
+    if decisions is not None:
+        decisions[point] = decision

@@ -1,0 +1,295 @@
+"""How much work it is to check a value against a schema: known before it is done, so that nobody can hold a loop with it.
+
+One unit is a schema that is looked at for one value: 10 to 50 ns in the validator. What is counted is never less than
+what the validator does, and for most schemas about the same.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from toolfleet_registry.subschemas import Document, Place, Schema, Step
+
+MOST_SCHEMAS = 5_000  # in one document; compiled, each takes some 2 to 5 kB
+LONGEST_CHAIN = 64  # schemas within each other for the same value: the validator works on the stack
+DEEPEST = 100  # levels of a value, as `bodies.MAX_DEPTH` has it
+TOO_MUCH = 10**9
+"""Units: as much as endless."""
+
+
+class TooIntricate(ValueError):
+    """A schema that cannot be used, whatever the arguments; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patterns:
+    """Units for each character of a text, and for each text."""
+
+    a_character: int = 0
+    a_text: int = 0
+
+    def __add__(self, other: "Patterns") -> "Patterns":
+        return Patterns(self.a_character + other.a_character, self.a_text + other.a_text)
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What a schema asks for. `units[n]`: for one value n levels down; deeper ones take what the last entry says.
+
+    `patterns`: for each member of the value ("*" for those without a name in the schema), what its texts are matched with.
+    `largest_enum` counts the values of the longest list of allowed ones, `states` how large all patterns are together.
+    """
+
+    schemas: int
+    states: int
+    units: tuple[int, ...]
+    patterns: Mapping[str, "Patterns"]
+    largest_enum: int
+
+    @property
+    def most(self) -> int:
+        """Units for any one value."""
+        return max(self.units)
+
+    def at(self, level: int) -> int:
+        """Units for one value that many levels down."""
+        return self.units[min(level, len(self.units) - 1)]
+
+
+def effort_of(document: Document) -> Effort:
+    """Raises `TooIntricate`, and `ReferenceUnknown`."""
+    return _Survey(document).effort()
+
+
+@dataclass(slots=True)
+class _Node:
+    """One schema. `here`: those for the same value, each looked at so many `times`; `below`: for members and items of it."""
+
+    own: int
+    times: int
+    patterns: Patterns
+    here: list[int] = field(default_factory=list)
+    below: list[tuple[Step, int]] = field(default_factory=list)
+
+
+_Group: TypeAlias = tuple[list[tuple[int, int]], list[list[tuple[int, int]]]]
+"""What is for each member, or each item, and what for single ones: schemas, and how often each."""
+
+_Below: TypeAlias = tuple[_Group, _Group]
+"""For the members of an object, and for the items of an array: no value is both."""
+
+
+class _Survey:
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._nodes: list[_Node] = []
+        self._numbers: dict[int, int] = {}
+        self._largest_enum = 0
+        self._states = 0
+        self._walk()
+
+    def effort(self) -> Effort:
+        units, below = self._together()
+        levels, patterns = self._by_level(units, below), self._patterns(below)
+        return Effort(len(self._nodes), self._states, levels, patterns, self._largest_enum)
+
+    def _walk(self) -> None:
+        waiting = [self._document.root]
+        self._enter(self._document.root)
+        while waiting:
+            schema = waiting.pop()
+            node = self._nodes[self._numbers[id(schema)]]
+            for step, child in self._document.inside(schema):
+                if not isinstance(child, dict):
+                    continue  # true and false are free, and what is neither the validator refuses
+                if id(child) not in self._numbers:
+                    self._enter(child)
+                    waiting.append(child)
+                number = self._numbers[id(child)]
+                if step is Place.HERE:
+                    node.here.append(number)
+                else:
+                    node.below.append((step, number))
+
+    def _enter(self, schema: Schema) -> None:
+        if len(self._nodes) >= MOST_SCHEMAS:
+            raise TooIntricate(f"it has more than {MOST_SCHEMAS} schemas in it")
+        self._numbers[id(schema)] = len(self._nodes)
+        times = _LOOKS if "unevaluatedProperties" in schema or "unevaluatedItems" in schema else 1
+        node = _Node(_own(schema), times, _patterns_of(schema))
+        self._nodes.append(node)
+        self._states += node.patterns.a_character
+        if self._states > _MOST_STATES:
+            raise TooIntricate("its patterns are too many, or too large")
+        self._largest_enum = max(self._largest_enum, _length(schema.get("enum")))
+
+    def _together(self) -> tuple[list[int], list[Counter[tuple[Step, int]]]]:
+        """For each schema, with all that apply to the same value: the units for it, and what applies below."""
+        units, below = [0] * len(self._nodes), [Counter[tuple[Step, int]]() for _ in self._nodes]
+        chain, entries = [0] * len(self._nodes), 0
+        for number in self._inner_first():
+            node = self._nodes[number]
+            chain[number] = 1 + max((chain[child] for child in node.here), default=0)
+            if chain[number] > LONGEST_CHAIN:
+                raise TooIntricate(f"it has more than {LONGEST_CHAIN} schemas for one value within each other")
+            units[number] = min(TOO_MUCH, node.own + node.times * sum(units[child] for child in node.here))
+            below[number].update(node.below)
+            for child in node.here:
+                below[number].update({step: min(TOO_MUCH, n * node.times) for step, n in below[child].items()})
+                entries += len(below[child])
+            if units[number] >= _MOST_FOR_ONE or entries > _MOST_ENTRIES:
+                raise TooIntricate("it is too intricate to be checked: parts of it that hold each other multiply")
+        return units, below
+
+    def _inner_first(self) -> list[int]:
+        """All schemas, each after those for the same value in it."""
+        order, state = list[int](), [0] * len(self._nodes)  # 0: new, 1: under way, 2: done
+        for start in range(len(self._nodes)):
+            waiting = [start]
+            while waiting:
+                number = waiting[-1]
+                if state[number] == 0:
+                    state[number] = 1
+                    for child in self._nodes[number].here:
+                        if state[child] == 1:
+                            raise TooIntricate("it refers to itself without end")
+                        if state[child] == 0:
+                            waiting.append(child)
+                    continue
+                waiting.pop()
+                if state[number] == 1:
+                    state[number] = 2
+                    order.append(number)
+        return order
+
+    def _by_level(self, units: list[int], below: list[Counter[tuple[Step, int]]]) -> tuple[int, ...]:
+        near = self._distances(below)
+        steps = {number: _sorted(below[number]) for number in near if below[number]}
+        found, now, work = [units[0]], units, 0
+        for level in range(1, DEEPEST + 1):
+            after = [0] * len(units)
+            for number, step in steps.items():
+                if near[number] <= DEEPEST - level:  # from further away no value is deep enough to come there
+                    after[number] = _largest(step, now)
+                    work += len(below[number])
+            if after == now:
+                break
+            found.append(after[0])
+            if after[0] == 0:
+                break
+            if work > _MOST_WORK:
+                found.append(TOO_MUCH)
+                break
+            now = after
+        return tuple(found)
+
+    def _distances(self, below: list[Counter[tuple[Step, int]]]) -> dict[int, int]:
+        """How many levels below the value a schema is first met, for those that are met at all."""
+        found, now = {0: 0}, [0]
+        for level in range(1, DEEPEST + 1):
+            after = {child for number in now for _, child in below[number]} - found.keys()
+            found.update(dict.fromkeys(after, level))
+            now = list(after)
+        return found
+
+    def _patterns(self, below: list[Counter[tuple[Step, int]]]) -> Mapping[str, Patterns]:
+        """Every pattern that is reached through a member, once; "" is for a value that is no object."""
+        if not any(node.patterns != _NO_PATTERNS for node in self._nodes):
+            return {}
+        found = {"": self._matched(self._reached(below, [0]))}
+        for step in {step for step, _ in below[0]}:
+            reached = self._reached(below, [number for near, number in below[0] if near == step])
+            name = step if isinstance(step, str) else "*"
+            found[name] = found.get(name, _NO_PATTERNS) + self._matched(reached)
+        # Names of members are matched as well, by what stands beside them.
+        own = self._matched(self._here([0]))
+        found["*"] = found.get("*", _NO_PATTERNS) + own
+        return {name: patterns for name, patterns in found.items() if patterns != _NO_PATTERNS}
+
+    def _matched(self, numbers: set[int]) -> Patterns:
+        return sum((self._nodes[number].patterns for number in numbers), _NO_PATTERNS)
+
+    def _here(self, waiting: list[int]) -> set[int]:
+        return self._reached([Counter()] * len(self._nodes), waiting)
+
+    def _reached(self, below: list[Counter[tuple[Step, int]]], waiting: list[int]) -> set[int]:
+        seen = set(waiting)
+        while waiting:
+            number = waiting.pop()
+            for child in (*self._nodes[number].here, *(child for _, child in below[number])):
+                if child not in seen:
+                    seen.add(child)
+                    waiting.append(child)
+        return seen
+
+
+def _sorted(below: Counter[tuple[Step, int]]) -> _Below:
+    found: dict[Step, list[tuple[int, int]]] = {Place.MEMBERS: [], Place.ITEMS: []}
+    for (step, number), times in below.items():
+        found.setdefault(step, []).append((number, times))
+    members, items = found.pop(Place.MEMBERS), found.pop(Place.ITEMS)
+    named = [each for step, each in found.items() if isinstance(step, str)]
+    listed = [each for step, each in found.items() if not isinstance(step, str)]
+    return (members, named), (items, listed)
+
+
+def _largest(below: _Below, units: list[int]) -> int:
+    """The most that any one member or item may take."""
+    return min(TOO_MUCH, max([_sum(every, units) + _most(single, units) for every, single in below]))
+
+
+def _most(single: list[list[tuple[int, int]]], units: list[int]) -> int:
+    return max([_sum(each, units) for each in single], default=0)
+
+
+def _sum(schemas: list[tuple[int, int]], units: list[int]) -> int:
+    return sum([units[number] * times for number, times in schemas])
+
+
+def _own(schema: Schema) -> int:
+    values = schema.get("enum")
+    units = 1 + _length(schema.get("required"))
+    if isinstance(values, list) and any(isinstance(value, dict | list) for value in values):
+        units += _COMPARISON * len(values)  # scalar ones are looked up
+    dependent = schema.get("dependentRequired")
+    if isinstance(dependent, dict):
+        units += sum(_length(names) for names in dependent.values())
+    return units
+
+
+def _patterns_of(schema: Schema) -> Patterns:
+    """In the worst case each of a pattern's states is looked at for each character."""
+    members = schema.get("patternProperties")
+    texts = [schema.get("pattern"), *(members if isinstance(members, dict) else ())]
+    patterns = [text for text in texts if isinstance(text, str)]
+    if not patterns:
+        return _NO_PATTERNS
+    tracking = sum(BACKTRACKING.search(pattern) is not None for pattern in patterns)
+    return Patterns(sum(map(_states, patterns)), _TRACKING * tracking)
+
+
+def _states(pattern: str) -> int:
+    states = len(pattern) + sum(int(match[1]) for match in _COUNT.finditer(pattern))
+    for match in _GROUP_COUNT.finditer(pattern):
+        states = min(TOO_MUCH, states * max(1, int(match[1])))
+    return states // _STATES_A_UNIT
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, list) else 0
+
+
+_LOOKS = 3  # at what holds for the same value, where it must be known what of it was looked at: measured
+_NO_PATTERNS = Patterns()
+_MOST_FOR_ONE = 1_000_000  # units: no value could be checked in time
+_MOST_ENTRIES = 100_000
+_MOST_WORK = 200_000  # steps of `_by_level`, some 50 ms
+_COMPARISON = 5  # units to compare a value with an object
+_MOST_STATES = 5_000  # units for a character, with all patterns: to compile more takes a tenth of a second
+_TRACKING = 20_000  # units of a pattern that may try again and again, up to the limit that it is compiled with
+_STATES_A_UNIT = 4  # some 5 to 9 ns for each
+BACKTRACKING = re.compile(r"\(\?[=!<]|\\[1-9]|\\k")
+_COUNT = re.compile(r"(?<!\))\{(?:\d{0,6},)?(\d{1,6})\}")
+_GROUP_COUNT = re.compile(r"(?<=\))\{(?:\d{0,6},)?(\d{1,6})\}")

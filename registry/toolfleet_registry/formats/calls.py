@@ -1,0 +1,126 @@
+"""A provider's tool call as a call of ours."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from toolfleet_registry.bodies import MAX_DEPTH, loads_strict
+from toolfleet_registry.contracts import ToolCall, ToolDefinition
+from toolfleet_registry.formats.dialects import Format, dialect_of
+from toolfleet_registry.formats.notes import Notes
+from toolfleet_registry.formats.nulls import without_nulls
+from toolfleet_registry.formats.offers import shown_schema, strict_form
+from toolfleet_registry.formats.references import localized
+from toolfleet_registry.formats.relaxing import renamed_properties
+from toolfleet_registry.formats.roots import rooted
+from toolfleet_registry.formats.tool_names import meant_tool
+from toolfleet_registry.schema import input_schema
+
+
+def to_call(obj: Any, format: Format, tools: Iterable[ToolDefinition]) -> ToolCall:  # noqa: A002 - the word for it
+    """The call that a model asks for: `obj` is what the provider's package or its JSON has for one tool call.
+
+    OpenAI: an element of `tool_calls`, or an output item of type `function_call`. Anthropic: a `tool_use` block.
+    Gemini: a function call, or the part that holds it. MCP: a `tools/call` request, or its parameters.
+
+    `tools` are those that the model was offered. Takes any nonsense: a name that was not offered and arguments that
+    are not JSON go on as they are, for `ToolFleet.call` to refuse. No arguments at all are an empty object. Properties
+    get their own names back, and a null in place of one that may be left out and cannot be null is taken out, if the
+    tool can be offered strict. Raises `ValueError` for an unknown format.
+    """
+    dialect_of(format)
+    name, spoken = _READERS[format](obj)
+    arguments = _arguments(spoken)
+    tool = meant_tool(name, tools) if name else None
+    if tool is None:
+        return ToolCall(tool_name=name, arguments=arguments)
+    return ToolCall(tool_name=tool.name, arguments=_restored(arguments, tool, format))
+
+
+def call_from_openai(tool_call: Mapping[str, Any], tools: Iterable[ToolDefinition]) -> ToolCall:
+    """The call that a model's `{"id", "function": {"name", "arguments"}}` asks for: `to_call(…, "openai_chat", …)`."""
+    return to_call(tool_call, "openai_chat", tools)
+
+
+def _restored(arguments: Any, tool: ToolDefinition, format: Format) -> Any:  # noqa: A002 - as above
+    if not isinstance(arguments, dict) or format == "mcp":
+        return arguments
+    dialect = dialect_of(format)
+    rules = dialect.strictness
+    if rules is not None and rules.optional_is_null and _has_null(arguments, 0):
+        schema = shown_schema(tool, dialect, Notes(tool.name))
+        if strict_form(schema, rules, tool.name)[0] is not None:
+            arguments = without_nulls(arguments, schema, schema.get("$defs", {}))
+    if dialect.property_name is not None:
+        shown = rooted(localized(input_schema(tool)), Notes(tool.name))
+        own = {other: name for name, other in renamed_properties(shown, dialect.property_name).items()}
+        arguments = _renamed(arguments, own, 0) if own else arguments
+    return arguments
+
+
+def _renamed(value: Any, own: Mapping[str, str], depth: int) -> Any:
+    if depth > MAX_DEPTH:
+        return value
+    if isinstance(value, dict):
+        return {own.get(name, name): _renamed(inner, own, depth + 1) for name, inner in value.items()}
+    return [_renamed(inner, own, depth + 1) for inner in value] if isinstance(value, list) else value
+
+
+def _has_null(value: Any, depth: int) -> bool:
+    if depth > MAX_DEPTH or not isinstance(value, dict | list):
+        return value is None
+    return any(_has_null(inner, depth + 1) for inner in (value.values() if isinstance(value, dict) else value))
+
+
+def _openai_chat(obj: Any) -> tuple[str, Any]:
+    function = _field(obj, "function")
+    if function is None and (custom := _field(obj, "custom")) is not None:
+        return _name(custom), _field(custom, "input")
+    return _name(function), _field(function, "arguments")
+
+
+def _openai_responses(obj: Any) -> tuple[str, Any]:
+    arguments = _field(obj, "arguments")
+    return _name(obj), _field(obj, "input") if arguments is None else arguments
+
+
+def _anthropic(obj: Any) -> tuple[str, Any]:
+    return _name(obj), _field(obj, "input")
+
+
+def _gemini(obj: Any) -> tuple[str, Any]:
+    call = _field(obj, "function_call") or _field(obj, "functionCall") or obj
+    return _name(call), _field(call, "args")
+
+
+def _mcp(obj: Any) -> tuple[str, Any]:
+    request = _field(obj, "params") or obj
+    return _name(request), _field(request, "arguments")
+
+
+def _name(obj: Any) -> str:
+    name = _field(obj, "name")
+    return name if isinstance(name, str) else ""
+
+
+def _field(obj: Any, name: str) -> Any:
+    return obj.get(name) if isinstance(obj, Mapping) else getattr(obj, name, None)
+
+
+def _arguments(spoken: Any) -> Any:
+    if spoken is None or spoken == "":
+        return {}
+    if not isinstance(spoken, str):
+        return spoken
+    try:
+        return loads_strict(spoken.encode())
+    except ValueError:
+        return spoken
+
+
+_READERS = {
+    "openai_chat": _openai_chat,
+    "openai_responses": _openai_responses,
+    "anthropic": _anthropic,
+    "gemini": _gemini,
+    "mcp": _mcp,
+}

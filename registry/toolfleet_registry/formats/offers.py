@@ -1,0 +1,151 @@
+"""Tools as a provider is offered them."""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from toolfleet_registry.contracts import ToolDefinition
+from toolfleet_registry.effects import effect_of
+from toolfleet_registry.formats.dialects import Dialect, Format, Strictness, dialect_of
+from toolfleet_registry.formats.gemini import gemini_schema
+from toolfleet_registry.formats.notes import Converted, Note, Notes
+from toolfleet_registry.formats.references import localized
+from toolfleet_registry.formats.relaxing import relaxed
+from toolfleet_registry.formats.roots import rooted
+from toolfleet_registry.formats.strict_budget import StrictBudget
+from toolfleet_registry.formats.strictness import strict_schema
+from toolfleet_registry.formats.subschemas import JsonObject
+from toolfleet_registry.formats.tool_names import offered_name
+from toolfleet_registry.schema import input_schema
+
+
+def convert(
+    tools: Iterable[ToolDefinition],
+    format: Format,  # noqa: A002 - the word for it
+    strict: bool = False,  # noqa: FBT001, FBT002 - a call reads convert(tools, "openai_chat", strict=True)
+    dotted: bool = False,  # noqa: FBT001, FBT002 - as above
+) -> Converted:
+    """What goes into a request's `tools`, sorted by name so that prompt caches hold, and `.notes` on what differs.
+
+    No call that a tool's own schema allows is forbidden by what a provider sees of it; it may allow more, and the
+    catalog refuses what it should not. With `strict`, a tool whose schema can be enforced to the letter is; the
+    others say in a note why not. `dotted` keeps `module.method` where the provider takes dots. Gemini's list holds
+    one element with all declarations, or none for no tools. Raises `ValueError` for an unknown format.
+    """
+    dialect = dialect_of(format)
+    notes: list[Note] = []
+    budget = StrictBudget(dialect.strictness)
+    offers = [
+        _offer(tool, format, dotted, budget if strict else None, notes)
+        for tool in sorted(tools, key=lambda tool: tool.name)
+    ]
+    if dialect.tools is not None and len(offers) > dialect.tools:
+        why = f"{len(offers)} tools; a request may have {dialect.tools}: offer fewer, such as those that a search finds"
+        notes.append(Note("", "tools", "refused", why))
+    if strict and dialect.strictness is None:
+        notes.append(Note("", "strict", "refused", f"{format} has no strict tools"))
+    if format == "gemini":
+        return Converted([{"functionDeclarations": offers}] if offers else [], notes)
+    return Converted(offers, notes)
+
+
+def tools_to_openai_format(tools: Iterable[ToolDefinition]) -> list[dict[str, Any]]:
+    """OpenAI's Chat Completions format, which most servers speak: `convert(tools, "openai_chat")`."""
+    return convert(tools, "openai_chat")
+
+
+def shown_schema(tool: ToolDefinition, dialect: Dialect, notes: Notes) -> JsonObject:
+    """The schema of a tool's arguments as a provider sees it that is not strict."""
+    return relaxed(rooted(localized(input_schema(tool)), notes), dialect, notes)
+
+
+def strict_form(schema: JsonObject, rules: Strictness, tool: str) -> tuple[JsonObject | None, list[Note]]:
+    """The strict form of a shown schema, if it has one, and the notes on it."""
+    notes = Notes(tool)
+    return strict_schema(schema, rules, notes), notes.taken
+
+
+def _offer(
+    tool: ToolDefinition,
+    format: Format,  # noqa: A002 - as above
+    dotted: bool,  # noqa: FBT001 - private
+    budget: StrictBudget | None,
+    all_notes: list[Note],
+) -> dict[str, Any]:
+    notes = Notes(tool.name)
+    name = offered_name(tool.name, format, dotted=dotted)
+    if dotted and name != tool.name:
+        notes.add("name", "renamed", f"is shown as {name!r}")
+    if format == "mcp":
+        offer = _mcp(tool, name, notes)
+    else:
+        dialect = dialect_of(format)
+        own = input_schema(tool)
+        schema = shown_schema(tool, dialect, notes)
+        description = _description(tool, own, dialect, notes)
+        is_strict = False
+        if budget is not None and dialect.strictness is not None:
+            strict, taken = strict_form(schema, dialect.strictness, tool.name)
+            is_strict = strict is not None and budget.takes(strict, notes)
+            schema = strict if strict is not None and is_strict else schema
+            notes.taken += taken if is_strict or strict is None else []
+        offer = _of_provider(format, name, description, schema, is_strict, notes)
+    all_notes += notes.taken
+    return offer
+
+
+def _of_provider(
+    format: Format,  # noqa: A002 - as above
+    name: str,
+    description: str,
+    schema: JsonObject,
+    is_strict: bool,  # noqa: FBT001 - private
+    notes: Notes,
+) -> dict[str, Any]:
+    if format == "openai_chat":
+        function = {"name": name, "description": description, "parameters": schema}
+        return {"type": "function", "function": {**function, "strict": True} if is_strict else function}
+    if format == "openai_responses":
+        # Always said: left out, OpenAI makes the schema strict in its own way, and refuses it if it cannot.
+        return {"type": "function", "name": name, "description": description, "parameters": schema, "strict": is_strict}
+    if format == "anthropic":
+        offer = {"name": name, "description": description, "input_schema": schema}
+        return {**offer, "strict": True} if is_strict else offer
+    parameters = gemini_schema(schema, notes)
+    declaration: dict[str, Any] = {"name": name, "description": description}
+    return declaration if parameters is None else {**declaration, "parameters": parameters}
+
+
+def _mcp(tool: ToolDefinition, name: str, notes: Notes) -> dict[str, Any]:
+    """The protocol takes any JSON Schema of an object, so that a tool stays as it is."""
+    offer: dict[str, Any] = {
+        "name": name,
+        "description": tool.description,
+        "inputSchema": {**input_schema(tool), "type": "object"},
+    }
+    if tool.output_schema is not None:
+        if tool.output_schema.get("type") == "object":
+            offer["outputSchema"] = tool.output_schema
+        else:
+            notes.add("output_schema", "dropped", "before 2026-07-28 the protocol takes only that of an object")
+    hints = tool.annotations.model_dump(exclude_none=True) if tool.annotations else {}
+    effect = effect_of(tool)
+    if effect is not None:
+        hints = {"readOnlyHint": effect == "read", "idempotentHint": effect != "once", **hints}
+    return {**offer, "annotations": hints} if hints else offer
+
+
+def _description(tool: ToolDefinition, own: JsonObject, dialect: Dialect, notes: Notes) -> str:
+    text = tool.description
+    combined = {keyword: own[keyword] for keyword in ("allOf", "anyOf", "oneOf", "not") if keyword in own}
+    told = json.dumps(combined, ensure_ascii=False) if combined else ""
+    # What refers to definitions says nothing by itself.
+    if told and "$ref" not in told and len(told) <= _LONGEST_TOLD:
+        text = f"{text}\nThe arguments must also fit: {told}".strip()
+    if dialect.description is not None and len(text) > dialect.description:
+        notes.add("description", "dropped", f"has {len(text)} characters, of which {dialect.description} are shown")
+        text = f"{text[: dialect.description - 1]}…"
+    return text
+
+
+_LONGEST_TOLD = 600

@@ -1,0 +1,70 @@
+"""A result as the message that a provider wants back for a tool call."""
+
+import json
+from typing import Any
+
+from toolfleet_registry.contracts import ToolResult
+from toolfleet_registry.formats.dialects import Format, dialect_of
+from toolfleet_registry.formats.tool_names import answered_name
+from toolfleet_registry.hints import hint_for
+
+
+def from_result(
+    result: ToolResult,
+    format: Format,  # noqa: A002 - the word for it
+    tool_call_id: str | None,
+    *,
+    dotted: bool = False,
+) -> dict[str, Any]:
+    """What answers the call `tool_call_id`, whole: nothing is cut.
+
+    OpenAI: a `tool` message, or a `function_call_output` item; they have no mark for errors, so their text begins with
+    `Error`. Anthropic: a `tool_result` block, with `is_error`; all blocks of a turn belong into one user message.
+    Gemini: a part with a function response, `output` or `error` in it; `dotted` as the tool was offered. MCP: the
+    result of `tools/call`, with `isError`; its id is the request's, so `tool_call_id` is not used. Raises
+    `ValueError` for an unknown format.
+    """
+    dialect_of(format)
+    if format == "openai_chat":
+        return {"role": "tool", "tool_call_id": tool_call_id or "", "content": _marked_text(result)}
+    if format == "openai_responses":
+        return {"type": "function_call_output", "call_id": tool_call_id or "", "output": _marked_text(result)}
+    if format == "anthropic":
+        block = {"type": "tool_result", "tool_use_id": tool_call_id or "", "content": _text(result)}
+        return block if result.success else {**block, "is_error": True}
+    if format == "gemini":
+        return {"functionResponse": _gemini(result, tool_call_id, dotted=dotted)}
+    return _mcp(result)
+
+
+def _gemini(result: ToolResult, tool_call_id: str | None, *, dotted: bool) -> dict[str, Any]:
+    response = {"output": result.result} if result.success else {"error": _text(result)}
+    answer = {"name": answered_name(result.tool_name, "gemini", dotted=dotted), "response": response}
+    return {"id": tool_call_id, **answer} if tool_call_id else answer
+
+
+def _mcp(result: ToolResult) -> dict[str, Any]:
+    answer: dict[str, Any] = {"content": [{"type": "text", "text": _text(result)}], "isError": not result.success}
+    if result.success and isinstance(result.result, dict):
+        answer["structuredContent"] = result.result
+    return answer
+
+
+def _marked_text(result: ToolResult) -> str:
+    return _text(result) if result.success else f"Error: {_text(result)}"
+
+
+def _text(result: ToolResult) -> str:
+    """A success's text as it is, other JSON as JSON; of a failure what went wrong and what may be done."""
+    if not result.success:
+        hint = result.hint or hint_for(result)
+        sentences = [result.error or "The call failed.", *([hint] if hint else [])]
+        return _sendable("\n".join(sentences))
+    if isinstance(result.result, str):
+        return _sendable(result.result)
+    return _sendable(json.dumps(result.result, ensure_ascii=False, separators=(",", ":")))
+
+
+def _sendable(text: str) -> str:
+    # Half a surrogate pair cannot be sent, and would lose the whole conversation's next request.
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

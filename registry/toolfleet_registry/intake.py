@@ -1,0 +1,130 @@
+"""What a module's manifest means to a registry: what to register, what has changed, what to withhold.
+
+Pure: the same manifest, registrations and pins always mean the same.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
+from toolfleet_registry.definitions import definition_of, spec_of
+from toolfleet_registry.digests import digest_of
+from toolfleet_registry.specs import ToolRegistration, ToolSpec
+from toolfleet_registry.verdicts import Verdict, Verdicts
+
+ChangeKind: TypeAlias = Literal["added", "changed", "removed", "drifted"]
+"""What a look found: a new tool, another version of one, one less, or other content under the same version."""
+
+FaultOf: TypeAlias = Callable[[ToolDefinition], str | None]
+"""What is wrong with a tool itself, so that nobody can use it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What became of one tool since it was registered. `is_withheld`: it has no effect until an operator approves it."""
+
+    tool_name: str
+    kind: ChangeKind
+    before: str | None = None
+    after: str | None = None
+    is_withheld: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A tool as its module offers it, and what the registry calls that."""
+
+    definition: ToolDefinition
+    spec: ToolSpec
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a module: its registrations by tool name, and its pins if it is pinned.
+
+    `names` and `verdicts` are those of its last manifest.
+    """
+
+    registrations: Mapping[str, ToolRegistration]
+    pins: Mapping[str, str] | None = None
+    names: frozenset[str] = frozenset()
+    verdicts: Verdicts = field(default_factory=dict[str, Verdict])
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """What to register, which registrations to forget, what has changed, and the exceptions for what is in effect."""
+
+    register: list[ToolSpec]
+    forget: list[str]
+    changes: list[Change]
+    verdicts: dict[str, Verdict]
+
+
+def offers_of(manifest: ModuleManifest) -> list[Offer]:
+    """The manifest's tools with their digests. Takes some 60 µs a tool."""
+    specs = ((tool, spec_of(tool)) for tool in manifest.tools)
+    return [Offer(tool, spec, digest_of(spec)) for tool, spec in specs]
+
+
+def take_in(offers: list[Offer], known: Known, fault_of: FaultOf) -> Intake:
+    """Hold what is offered against what is known.
+
+    A tool that left is forgotten, unless it is disabled: it would come back enabled. One of a pinned module whose digest
+    nobody has approved is withheld, and not registered. Other content under the same version is not registered either,
+    and the registered one stays in effect.
+    """
+    register = list[ToolSpec]()
+    changes = list[Change]()
+    verdicts = dict[str, Verdict]()
+    for offer in offers:
+        name, present = offer.spec.tool_name, known.registrations.get(offer.spec.tool_name)
+        verdict = _verdict(offer, present, known.pins, fault_of)
+        if verdict != _NOTHING:
+            verdicts[name] = verdict
+        if present is not None and present.spec == offer.spec:
+            continue
+        is_pending = verdict.digest is not None
+        if not is_pending:
+            register.append(offer.spec)
+        if not is_pending or verdict.digest != known.verdicts.get(name, _NOTHING).digest:  # said once
+            changes.append(_change(offer, present, is_withheld=verdict.is_withheld))
+    offered = {offer.spec.tool_name for offer in offers}
+    gone = [registration for name, registration in known.registrations.items() if name not in offered]
+    changes.extend(_removals(gone, known.names - offered))
+    return Intake(register, [one.spec.tool_name for one in gone if one.enabled], changes, verdicts)
+
+
+def _verdict(
+    offer: Offer, present: ToolRegistration | None, pins: Mapping[str, str] | None, fault_of: FaultOf
+) -> Verdict:
+    is_disabled = present is not None and not present.enabled
+    if pins is not None and pins.get(offer.spec.tool_name) != offer.digest:
+        return Verdict(is_disabled=is_disabled, is_withheld=True, digest=offer.digest)
+    if present is None or present.spec.version != offer.spec.version or present.spec == offer.spec:
+        return Verdict(is_disabled=is_disabled, fault=fault_of(offer.definition))
+    try:
+        kept = definition_of(present.spec)
+    except ValueError:  # somebody else's specification under this name
+        return Verdict(is_disabled=is_disabled, fault="what is registered is no tool of a module", digest=offer.digest)
+    return Verdict(is_disabled=is_disabled, kept=kept, fault=fault_of(kept), digest=offer.digest)
+
+
+def _change(offer: Offer, present: ToolRegistration | None, *, is_withheld: bool) -> Change:
+    name, after = offer.spec.tool_name, offer.spec.version
+    if present is None:
+        return Change(name, "added", after=after, is_withheld=is_withheld)
+    kind: ChangeKind = "drifted" if present.spec.version == after else "changed"
+    return Change(name, kind, present.spec.version, after, is_withheld)
+
+
+def _removals(gone: list[ToolRegistration], left: frozenset[str]) -> Iterator[Change]:
+    """A disabled tool's registration stays when it leaves, which is news only then."""
+    versions = {one.spec.tool_name: one.spec.version for one in gone if one.enabled or one.spec.tool_name in left}
+    for name in sorted(versions.keys() | left):
+        yield Change(name, "removed", before=versions.get(name))
+
+
+_NOTHING = Verdict()

@@ -1,0 +1,128 @@
+"""Tools that are functions of our own: what the setting `local_tools` names, as the module `local`.
+
+Importing them runs their program, so it happens only where they run, and where modules are asked what they offer.
+"""
+
+import asyncio
+import functools
+import importlib
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import structlog
+
+from toolfleet_registry.admission import admit
+from toolfleet_registry.contracts import ModuleManifest
+from toolfleet_registry.discovery import Look, ManifestFailure
+from toolfleet_registry.errors import ManifestRefused, SettingsError
+from toolfleet_registry.handlers import path_of
+from toolfleet_registry.local_function import LocalFunction
+from toolfleet_registry.names import LOCAL
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.tags import ToolDef, handler_in
+
+SETTING = "TOOLFLEET_LOCAL_TOOLS"
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+
+class LocalTools:
+    """The functions by their tools' names, and what they offer."""
+
+    def __init__(self, functions: Iterable[LocalFunction]) -> None:
+        self.functions: Mapping[str, LocalFunction] = {each.definition.name: each for each in functions}
+        self.manifest = ModuleManifest(
+            module_name=LOCAL,
+            description="Functions of this fleet's own.",
+            tools=sorted((each.definition for each in self.functions.values()), key=lambda tool: tool.name),
+        )
+
+
+def load_local_tools(settings: Settings) -> LocalTools | None:
+    """The tools of the setting, `None` if it names none. Imports them, once a process. Raises `SettingsError`."""
+    if settings.local_tools is None:
+        return None
+    if LOCAL in settings.module_services:
+        raise SettingsError(f"{SETTING}: its tools are the module {LOCAL!r}; the one at an address needs another name.")
+    try:
+        return _load(settings.local_tools)
+    except ValueError as exc:
+        raise SettingsError(f"{SETTING}: {exc}") from exc
+
+
+async def look_at_local(settings: Settings) -> dict[str, Look]:
+    """What the local tools offer, beside what `discover` finds; empty if there are none. Imports them in a thread.
+
+    A process that cannot import them, such as an agent with other packages than its workers, is told so and goes on.
+    """
+    try:
+        async with asyncio.timeout(settings.discovery_timeout_seconds):
+            tools = await asyncio.to_thread(load_local_tools, settings)
+    except TimeoutError:
+        _log.warning("local_tools_not_imported", error="takes too long")
+        reason = f"{SETTING}: not imported within {settings.discovery_timeout_seconds:g} s, and still at it."
+        return {LOCAL: ManifestFailure(reason)}
+    except SettingsError as exc:
+        _log.warning("local_tools_not_imported", error=str(exc))
+        return {LOCAL: ManifestFailure(str(exc))}
+    return {} if tools is None else {LOCAL: tools.manifest}
+
+
+@functools.lru_cache(maxsize=8)
+def _load(path: str) -> LocalTools:
+    listed = _found_at(path, "the list of tools")
+    if not isinstance(listed, list | tuple):
+        reason = f"{path!r} is no list of tools, but a {type(listed).__name__}."
+        raise ValueError(reason)  # noqa: TRY004 - one kind of error for whatever is wrong with the setting
+    tools = dict[str, LocalFunction]()
+    for entry in listed:
+        tool = _local_tool(entry)
+        if tool is None:
+            continue
+        if tool.definition.name in tools:
+            raise ValueError(f"{path!r} has two tools named {tool.definition.name!r}.")
+        tools[tool.definition.name] = tool
+    loaded = LocalTools(tools.values())
+    try:
+        admit(LOCAL, loaded.manifest.model_dump(mode="json", exclude_none=True))
+    except ManifestRefused as exc:
+        raise ValueError(f"{path!r}: {exc}.") from exc
+    return loaded
+
+
+def _local_tool(entry: Any) -> LocalFunction | None:
+    """A `ToolDef`'s or a function's own; `None` for one whose handler is a module's tool: agents may list it beside."""
+    if not isinstance(entry, ToolDef):
+        try:
+            path_of(entry)
+            return LocalFunction.of(entry)
+        except ValueError as exc:
+            raise ValueError(f"{exc}.") from exc
+    path = handler_in(entry).path
+    if path is None:
+        return None
+    function = _found_at(path, f"the handler of tool {entry.name!r}")
+    try:
+        path_of(function)
+        return LocalFunction.of_tag(entry, function)
+    except ValueError as exc:
+        raise ValueError(f"Tool {entry.name!r}: {exc}.") from exc
+
+
+def _found_at(path: str, what: str) -> Any:
+    """What an import path names. Raises `ValueError`, also for whatever the imported program raises."""
+    module_name, _, name = path.partition(":")
+    if not name.isidentifier() or not all(part.isidentifier() for part in module_name.split(".")):
+        raise ValueError(f"{path!r} must have the form 'package.module:name'.")
+    # Started as `toolfleet`, Python does not look in the working directory; at the end it can hide nothing there.
+    if not {"", os.getcwd()} & {*sys.path}:  # noqa: PTH109 - as Python writes it
+        sys.path.append("")
+    try:
+        found = getattr(importlib.import_module(module_name), name, None)
+    except (Exception, SystemExit) as exc:
+        raise ValueError(f"{what}, {path!r}, cannot be imported: {type(exc).__name__}: {exc}") from exc
+    if found is None:
+        raise ValueError(f"{what}, {path!r}, cannot be found: {module_name!r} has no {name!r}.")
+    return found

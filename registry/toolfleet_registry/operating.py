@@ -1,0 +1,224 @@
+"""What an operator does with the tools: disable, pin, approve, and see what modules offer that is not in effect."""
+
+import asyncio
+import functools
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from toolfleet_registry.contracts import ToolDefinition
+from toolfleet_registry.definitions import definition_of, spec_of
+from toolfleet_registry.digests import digest_of
+from toolfleet_registry.errors import OperationRefused, SettingsError
+from toolfleet_registry.manifests import CachedManifest, ManifestCache
+from toolfleet_registry.permissions import Access
+from toolfleet_registry.redis_servers import async_client
+from toolfleet_registry.registrar import Registrar, asked
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.specs import RegistryEvent, ToolRegistration
+from toolfleet_registry.store.factory import open_store
+from toolfleet_registry.store.port import EVENTS_KEPT, ToolRegistry
+from toolfleet_registry.verdicts import seen_tools
+
+Pending: TypeAlias = Literal["drifted", "withheld"]
+"""Why what a module offers is not in effect: it is other content under the same version, or its module is pinned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A tool that its module offers otherwise than it is in effect. `registered`: as it was taken in last, if it was.
+
+    `digest` is that of what is offered, which an approval may name; `registered_digest` that of the other.
+    """
+
+    kind: Pending
+    offered: ToolDefinition
+    digest: str
+    registered: ToolDefinition | None
+    registered_digest: str | None
+
+    @property
+    def tool_name(self) -> str:
+        """Of the tool."""
+        return self.offered.name
+
+    def fields(self) -> dict[str, tuple[Any, Any]]:
+        """What differs, by field: as registered, and as offered."""
+        before = {} if self.registered is None else self.registered.model_dump(mode="json", exclude_defaults=True)
+        after = self.offered.model_dump(mode="json", exclude_defaults=True)
+        names = [name for name in ToolDefinition.model_fields if before.get(name) != after.get(name)]
+        return {name: (before.get(name), after.get(name)) for name in names}
+
+
+class Operator:
+    """Changes take effect at once: in agents when they hear of it, in workers within two seconds and a call.
+
+    Raises `OperationRefused`; and `FleetUnavailable` when the registry or the fleet's Redis does not answer: the change may
+    have happened then, has its effect with the next refresh at the latest, and may be repeated.
+    """
+
+    def __init__(self, settings: Settings, cache: ManifestCache, registry: ToolRegistry, registrar: Registrar) -> None:
+        self._modules = settings.modules
+        self._cache = cache
+        self._registry = registry
+        self._registrar = registrar
+
+    async def disable(self, tool_name: str) -> ToolRegistration:
+        """Let nobody use the tool, whatever becomes of it, until it is enabled."""
+        return await self._set_enabled(tool_name, enabled=False)
+
+    async def enable(self, tool_name: str) -> ToolRegistration:
+        """Take a disabling back."""
+        return await self._set_enabled(tool_name, enabled=True)
+
+    async def pin(self, module: str) -> dict[str, str]:
+        """Approve the module's tools as they are in effect now, and nothing that it offers otherwise, now or later.
+
+        Returns their digests by name.
+        """
+        cached = await self._manifest(module)
+        if module in await asked(self._registry.pins):
+            raise OperationRefused(
+                f"Module {module!r} is pinned already: approve single tools, or unpin it to take in all that it offers."
+            )
+        digests = await asyncio.to_thread(_digests_in_effect, cached)
+        await asked(lambda: self._registry.pin(module, digests))
+        await self._registrar.rejudge(self._registry, module)
+        return digests
+
+    async def unpin(self, module: str) -> None:
+        """Take in what the module offers, now and later, without an approval."""
+        if module not in await asked(self._registry.pins):
+            raise OperationRefused(f"Module {module!r} is not pinned.")
+        await asked(lambda: self._registry.unpin(module))
+        await self._registrar.rejudge(self._registry, module, registers=True)
+
+    async def approve(self, tool_name: str, *, digest: str | None = None) -> Difference:
+        """Let what a module offers of a tool take effect; with a `digest`, or its beginning, only if it is that."""
+        module = tool_name.partition(".")[0]
+        found = next((one for one in await self.differences(module) if one.tool_name == tool_name), None)
+        if found is None:
+            raise OperationRefused(
+                f"There is nothing to approve of {tool_name!r}: `toolfleet tools diff` shows what is."
+            )
+        if digest is not None and not _begins(found.digest, digest):
+            raise OperationRefused(
+                f"Tool {tool_name!r} is offered with the digest {found.digest} by now, not {digest}: look at it again."
+            )
+        try:
+            await asked(lambda: self._take_in(module, found))
+        except (ValueError, KeyError) as exc:
+            raise OperationRefused(f"Tool {tool_name!r} has changed meanwhile: look at it again.") from exc
+        await self._registrar.rejudge(self._registry, module)
+        return found
+
+    async def differences(self, module: str | None = None) -> list[Difference]:
+        """What one module, or all, offer otherwise than it is in effect, by tool name."""
+        if module is not None:
+            self._check_known(module)
+        cached = await self._cache.load(self._modules if module is None else [module])
+        return await asked(lambda: sorted(self._differences(cached.values()), key=lambda one: one.tool_name))
+
+    async def closed(self) -> dict[str, str]:
+        """The tools that nobody may use now, by name, and why; but for those that ask for an unknown permission."""
+        manifests = (await self._cache.load(self._modules)).values()
+        seen = (tool.access for cached in manifests for tool in seen_tools(cached.manifest, cached.verdicts))
+        return {tool.tool_name: tool.closed for tool in sorted(seen, key=_name) if tool.closed is not None}
+
+    async def events(self, limit: int = 20) -> list[RegistryEvent]:
+        """The last changes of the registry, the latest last."""
+        return (await asked(lambda: self._registry.events(limit=EVENTS_KEPT)))[-limit:]
+
+    async def pins(self) -> dict[str, dict[str, str]]:
+        """The approved digests of the pinned modules, by module and tool name."""
+        return await asked(self._registry.pins)
+
+    async def counted(self) -> dict[str, int]:
+        """How many tools were ever found added, changed, removed and drifted."""
+        return await self._cache.counted()
+
+    async def _set_enabled(self, tool_name: str, *, enabled: bool) -> ToolRegistration:
+        try:
+            registration = await asked(lambda: self._registry.set_enabled(tool_name, enabled))
+        except KeyError as exc:
+            raise OperationRefused(f"Tool {tool_name!r} is not registered.") from exc
+        await self._registrar.rejudge(self._registry, tool_name.partition(".")[0])
+        if not enabled:
+            await asked(lambda: self._keep(registration))
+        return registration
+
+    def _keep(self, disabled: ToolRegistration) -> None:
+        """Have it again, if a refresh that had begun before has just forgotten it, as it is offered no more."""
+        if self._registry.get(disabled.spec.tool_name) is None:
+            self._registry.register(disabled.spec)
+            self._registry.set_enabled(disabled.spec.tool_name, False)
+
+    async def _manifest(self, module: str) -> CachedManifest:
+        self._check_known(module)
+        cached = (await self._cache.load([module])).get(module)
+        if cached is None:
+            raise OperationRefused(f"Nobody has a manifest of module {module!r} yet: `toolfleet modules refresh`.")
+        return cached
+
+    def _check_known(self, module: str) -> None:
+        if module not in self._modules:
+            raise OperationRefused(f"Unknown module: {module}")
+
+    def _differences(self, manifests: Iterable[CachedManifest]) -> Iterable[Difference]:
+        for cached in manifests:
+            offered = {tool.name: tool for tool in cached.manifest.tools}
+            for name, verdict in cached.verdicts.items():
+                if verdict.digest is not None and name in offered:
+                    kind: Pending = "withheld" if verdict.is_withheld else "drifted"
+                    present = self._registry.get(name)
+                    digest = digest_of(spec_of(offered[name]))
+                    known = None if present is None else digest_of(present.spec)
+                    yield Difference(kind, offered[name], digest, _definition(present), known)
+
+    def _take_in(self, module: str, difference: Difference) -> None:
+        """In this order: an end between the two leaves the tool withheld, and the approval can be repeated."""
+        self._registry.replace(spec_of(difference.offered), expected=difference.registered_digest)
+        if module in self._registry.pins():
+            self._registry.approve(module, difference.tool_name, difference.digest)
+
+
+@asynccontextmanager
+async def operating(settings: Settings) -> AsyncGenerator[Operator]:
+    """An operator of the fleet that the settings name. Raises `SettingsError` if they name none."""
+    if settings.redis_url is None:
+        raise SettingsError(
+            "No fleet to operate: set TOOLFLEET_REDIS_URL, or run `toolfleet up` here or in a folder above."
+        )
+    async with async_client(str(settings.redis_url), master=settings.sentinel_master) as redis:
+        cache = ManifestCache(redis, ttl_seconds=settings.manifest_ttl_seconds, keys=settings.keys)
+        registrar = Registrar(cache, functools.partial(open_store, settings))
+        async with registrar.registry() as registry:
+            yield Operator(settings, cache, registry, registrar)
+
+
+def _name(tool: Access) -> str:
+    return tool.tool_name
+
+
+def _digests_in_effect(cached: CachedManifest) -> dict[str, str]:
+    tools = seen_tools(cached.manifest, cached.verdicts)
+    return {tool.definition.name: digest_of(spec_of(tool.definition)) for tool in tools}
+
+
+def _definition(registration: ToolRegistration | None) -> ToolDefinition | None:
+    if registration is None:
+        return None
+    try:
+        return definition_of(registration.spec)
+    except ValueError:  # somebody else's specification under this name
+        return None
+
+
+def _begins(digest: str, wanted: str) -> bool:
+    """With or without `sha256:`; of eight digits at least, which nobody types by chance."""
+    digits = wanted.removeprefix("sha256:").lower()
+    return len(digits) >= _FEWEST_DIGITS and digest.removeprefix("sha256:").startswith(digits)
+
+
+_FEWEST_DIGITS = 8

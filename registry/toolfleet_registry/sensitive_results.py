@@ -1,0 +1,27 @@
+"""Which tools have sensitive results: then a module's own words about a call are kept nowhere, for they may quote them.
+
+A result itself is never kept but for its caller, sensitive or not.
+"""
+
+import weakref
+
+from toolfleet_registry.contracts import ToolDefinition
+from toolfleet_registry.sensitive import has_mark
+
+_known: dict[int, tuple["weakref.ref[ToolDefinition]", bool]] = {}
+
+
+def has_sensitive_results(tool: ToolDefinition) -> bool:
+    """Whether anything in the tool's `output_schema` is marked as in `sensitive.py`, or cannot be followed.
+
+    Found once for each definition, and never fails.
+    """
+    if tool.output_schema is None:
+        return False
+    key = id(tool)
+    known = _known.get(key)
+    if known is not None and known[0]() is tool:
+        return known[1]
+    found = has_mark(tool.output_schema)
+    _known[key] = (weakref.ref(tool, lambda _: _known.pop(key, None)), found)
+    return found

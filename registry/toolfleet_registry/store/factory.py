@@ -1,0 +1,37 @@
+"""Which store a fleet's registry is in: as `TOOLFLEET_REGISTRY_URL` says, or the fleet's own Redis."""
+
+from importlib import import_module
+from typing import Any
+
+from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.store.port import ToolRegistry
+from toolfleet_registry.store.redis import RedisToolRegistry
+from toolfleet_registry.urls import is_redis_url
+
+
+def open_store(settings: Settings) -> ToolRegistry:
+    """The registry's store; whoever opens it closes it.
+
+    Raises `SettingsError` if there is none, or a package is missing that it needs; connects to nothing yet.
+    """
+    url = settings.registry_url or settings.redis_url
+    if url is None:
+        raise SettingsError("TOOLFLEET_REDIS_URL or TOOLFLEET_REGISTRY_URL must be set.")
+    if is_redis_url(url):
+        return RedisToolRegistry(url, settings.keys, master=settings.sentinel_master)
+    try:
+        sql: ToolRegistry = lazy_attribute("SQLToolRegistry")(url)
+    except ImportError as exc:
+        raise SettingsError(f"TOOLFLEET_REGISTRY_URL: {exc}") from exc
+    return sql
+
+
+def lazy_attribute(name: str) -> Any:
+    """`SQLToolRegistry`, by name: a module's `__getattr__`, so that only who wants it needs SQLAlchemy."""
+    if name != "SQLToolRegistry":
+        raise AttributeError(f"there is no {name!r} here")
+    try:
+        return import_module("toolfleet_registry.store.sql").SQLToolRegistry
+    except ImportError as exc:
+        raise ImportError(f"A registry in an SQL database needs {exc.name!r}: install 'toolfleet[sql]'.") from exc

@@ -1,0 +1,97 @@
+"""What a registry of tools is to those who use it: the port that memory, Redis and SQL databases implement."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from toolfleet_registry.specs import RegistryEvent, ToolRegistration, ToolRegistrySnapshot, ToolSpec
+
+EVENTS_KEPT = 10_000
+"""Who follows the events and was away for longer looks at everything anew."""
+
+
+class ToolRegistry(Protocol):
+    """What tools there are, which of them operators have disabled, and which digests they have pinned.
+
+    Synchronous: asynchronous code calls it in a thread. May be used by several threads and processes at once; every
+    change happens as a whole or not at all. What keeps its data in a server raises `FleetUnavailable` when that does
+    not answer within 5 s: a change may then have happened or not, and repeating it does no harm. A stored registration
+    that cannot be read is listed nowhere, with a warning; `ValueError` says so to whoever wants to change it, until it
+    is removed.
+    """
+
+    def register(self, spec: ToolSpec, *, keep_enabled: bool = False) -> ToolRegistration:
+        """Take in a specification: a new tool, or a new version of one. An identical one changes nothing.
+
+        A tool that gets another version is enabled, unless `keep_enabled` leaves it as it is. Raises `ValueError` if
+        the registered one has the same version, or none either, and says something else.
+        """
+        ...
+
+    def register_many(
+        self, specs: Sequence[ToolSpec], *, keep_enabled: bool = False
+    ) -> list[ToolRegistration | ValueError]:
+        """Take in each, in that order, as `register` does, in few round trips; what it would raise stands in its place."""
+        ...
+
+    def replace(self, spec: ToolSpec, *, expected: str | None) -> ToolRegistration:
+        """Take in a specification whatever its version, and leave the tool enabled or disabled as it is.
+
+        Raises `ValueError` unless the registered one's digest is `expected`; `None`: unless there is none.
+        """
+        ...
+
+    def list_all(self, include_disabled: bool = False) -> list[ToolRegistration]:  # noqa: FBT001, FBT002 - the seed's
+        """The enabled ones, or all, by tool name."""
+        ...
+
+    def get(self, tool_name: str) -> ToolRegistration | None:
+        """The tool, enabled or not."""
+        ...
+
+    def set_enabled(self, tool_name: str, enabled: bool) -> ToolRegistration:  # noqa: FBT001 - the seed's
+        """Enable or disable it. Raises `KeyError` if there is no such tool."""
+        ...
+
+    def remove(self, tool_name: str) -> None:
+        """Forget it, if it is there."""
+        ...
+
+    def pins(self) -> dict[str, dict[str, str]]:
+        """The approved digests of the pinned modules, by module and tool name."""
+        ...
+
+    def pin(self, module: str, digests: Mapping[str, str]) -> None:
+        """Approve exactly these digests, by tool name, of a module."""
+        ...
+
+    def approve(self, module: str, tool_name: str, digest: str) -> None:
+        """Approve one more, or another, digest of a pinned module. Raises `KeyError` if it is not pinned."""
+        ...
+
+    def unpin(self, module: str) -> None:
+        """Approve whatever the module sends."""
+        ...
+
+    def snapshot(self) -> ToolRegistrySnapshot:
+        """All that there is at one moment, but for the events."""
+        ...
+
+    def restore(self, snapshot: ToolRegistrySnapshot) -> None:
+        """Become exactly that, at once; the differences are events. Raises `ValueError` if it has a tool twice."""
+        ...
+
+    def events(self, after: str = "", limit: int = 1000) -> list[RegistryEvent]:
+        """What happened after the event with that id, oldest first; the last 10,000 are kept.
+
+        Ids grow, as text too, and the number at their end counts the events: a gap says that some are gone. Raises
+        `ValueError` if `after` is no id, or `limit` not above zero.
+        """
+        ...
+
+    def revision(self) -> str:
+        """A text that no earlier state had: another one after every change, of pins too."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections. A closed registry is used no more."""
+        ...

@@ -1,0 +1,150 @@
+"""What each change does to a tool's registration, whoever stores it; pure.
+
+Redis does the same in Lua (`redis_scripts.py`), so that it is atomic there; one suite of tests runs over all of them.
+"""
+
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from toolfleet_registry.digests import digest_of
+from toolfleet_registry.specs import EventKind, ToolRegistration, ToolRegistrySnapshot, ToolSpec
+
+_EVENT_ID = re.compile(r"([0-9]{1,16})-([0-9]{1,16})")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the rules need to know of a registration. Two with the same version and digest have the same specification."""
+
+    version: str | None
+    digest: str
+    enabled: bool
+    created_at: str | None
+
+
+def standing_of(registration: ToolRegistration) -> Standing:
+    """Raises `ValueError` as `digest_of_json` does."""
+    spec = registration.spec
+    return Standing(spec.version, digest_of_json(spec), registration.enabled, registration.created_at)
+
+
+def digest_of_json(spec: ToolSpec) -> str:
+    """The digest. Raises `ValueError` for what is no JSON although pydantic takes it: endless numbers."""
+    try:
+        json.dumps([spec.input_schema, spec.output_schema, spec.details], allow_nan=False)
+    except ValueError:
+        raise ValueError(f"Tool {spec.tool_name!r} has a number in its specification that JSON cannot hold.") from None
+    return digest_of(spec)
+
+
+def text_of(spec: ToolSpec) -> str:
+    """A specification as it is stored: JSON, its names in the order in which they were given."""
+    return json.dumps(spec.model_dump(mode="json"), separators=(",", ":"))
+
+
+def registered(spec: ToolSpec, digest: str, present: Standing | None, *, keep_enabled: bool, now: datetime) -> Standing:
+    """The tool after `register`. Raises `ValueError` if two specifications would have the same version."""
+    if present is None:
+        return Standing(spec.version, digest, enabled=True, created_at=iso(now))
+    if present.version != spec.version:
+        return Standing(spec.version, digest, enabled=present.enabled or not keep_enabled, created_at=iso(now))
+    if present.digest != digest:
+        raise drift(spec)
+    return present
+
+
+def replaced(spec: ToolSpec, digest: str, present: Standing | None, *, expected: str | None, now: datetime) -> Standing:
+    """The tool after `replace`. Raises `ValueError` if it is not the one that is to be replaced."""
+    if (present.digest if present else None) != expected:
+        raise unexpected(spec.tool_name)
+    if present is None:
+        return Standing(spec.version, digest, enabled=True, created_at=iso(now))
+    if (present.version, present.digest) == (spec.version, digest):
+        return present
+    return Standing(spec.version, digest, enabled=present.enabled, created_at=iso(now))
+
+
+def switched(tool_name: str, present: Standing | None, *, enabled: bool) -> Standing:
+    """The tool after `set_enabled`. Raises `KeyError` if there is none."""
+    if present is None:
+        raise not_registered(tool_name)
+    return replace(present, enabled=enabled)
+
+
+def kinds_between(before: Standing | None, after: Standing | None) -> list[EventKind]:
+    """The events that lead from one to the other. A tool that comes disabled is registered, then disabled."""
+    if after is None:
+        return [] if before is None else ["removed"]
+    kinds = list[EventKind]()
+    if before is None:
+        kinds.append("registered")
+    elif (before.version, before.digest) != (after.version, after.digest):
+        kinds.append("changed")
+    if after.enabled != (before is None or before.enabled):
+        kinds.append("enabled" if after.enabled else "disabled")
+    return kinds
+
+
+def drift(spec: ToolSpec) -> ValueError:
+    """Another specification under the same version."""
+    version = "without a version" if spec.version is None else f"as version {spec.version!r}"
+    other = "a version" if spec.version is None else "another version"
+    return ValueError(
+        f"Tool {spec.tool_name!r} is registered {version} with another specification: give the new one {other}."
+    )
+
+
+def unexpected(tool_name: str) -> ValueError:
+    """Somebody was faster."""
+    return ValueError(f"Tool {tool_name!r} is not registered as expected: look at it again.")
+
+
+def unreadable(tool_name: str) -> ValueError:
+    """The stored registration is none."""
+    return ValueError(f"What is stored for tool {tool_name!r} cannot be read: remove it, and register the tool anew.")
+
+
+def not_registered(tool_name: str) -> KeyError:
+    """No such tool."""
+    return KeyError(f"Tool {tool_name!r} is not registered.")
+
+
+def not_pinned(module: str) -> KeyError:
+    """No such pins."""
+    return KeyError(f"Module {module!r} is not pinned.")
+
+
+def check_snapshot(snapshot: ToolRegistrySnapshot) -> None:
+    """Raises `ValueError` if it has a tool twice."""
+    names = Counter(registration.spec.tool_name for registration in snapshot.tools)
+    twice = sorted(name for name, count in names.items() if count > 1)
+    if twice:
+        raise ValueError(f"The snapshot has tool {twice[0]!r} twice.")
+
+
+def check_limit(limit: int) -> None:
+    """Raises `ValueError`."""
+    if limit < 1:
+        raise ValueError(f"limit must be above zero, not {limit}")
+
+
+def event_id(epoch: int, number: int) -> str:
+    """`epoch` tells a registry from an earlier one that was lost: ms of its first change."""
+    return f"{epoch:013d}-{number:010d}"
+
+
+def read_event_id(text: str) -> tuple[int, int]:
+    """Epoch and number; zeros for the empty text. Raises `ValueError`."""
+    if not text:
+        return 0, 0
+    if not (match := _EVENT_ID.fullmatch(text)):
+        raise ValueError(f"{text!r} is not the id of an event")
+    return int(match[1]), int(match[2])
+
+
+def iso(at: datetime) -> str:
+    """As in `2025-12-27T14:00:00Z`."""
+    return at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="seconds") + "Z"

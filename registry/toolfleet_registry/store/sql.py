@@ -1,0 +1,199 @@
+"""A registry in SQLite or PostgreSQL, through SQLAlchemy; it makes its tables where they are missing."""
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import structlog
+from sqlalchemy import select
+
+from toolfleet_registry.specs import RegistryEvent, ToolRegistration, ToolRegistrySnapshot, ToolSpec
+from toolfleet_registry.store import rules
+from toolfleet_registry.store.port import ToolRegistry
+from toolfleet_registry.store.rules import Standing
+from toolfleet_registry.store.sql_changes import Change
+from toolfleet_registry.store.sql_engines import Database
+from toolfleet_registry.store.sql_tables import (
+    EVENTS,
+    PINS,
+    STATE,
+    TOOLS,
+    key_of,
+    read_event,
+    read_name,
+    read_pins,
+    read_registration,
+)
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+
+class SQLToolRegistry(ToolRegistry):
+    """In the database of a SQLAlchemy URL: `sqlite:///registry.db`, `postgresql+pg8000://user:password@host/database`.
+
+    Drivers: Python's own for SQLite; pg8000, psycopg or psycopg2 for PostgreSQL. A database (in PostgreSQL a schema) holds
+    one registry, whatever a fleet's keys begin with. Changes are made one after the other, each in one transaction.
+    Raises `SettingsError`; connects to nothing yet.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._database = Database(url)
+
+    def register(self, spec: ToolSpec, *, keep_enabled: bool = False) -> ToolRegistration:
+        (result,) = self.register_many([spec], keep_enabled=keep_enabled)
+        if isinstance(result, ValueError):
+            raise result
+        return result
+
+    def register_many(
+        self, specs: Sequence[ToolSpec], *, keep_enabled: bool = False
+    ) -> list[ToolRegistration | ValueError]:
+        digests = [_digest_or_error(spec) for spec in specs]
+        with self._changing() as change:
+            change.load([*dict.fromkeys(spec.tool_name for spec in specs)])
+            return [
+                digest if isinstance(digest, ValueError) else _register(change, spec, digest, keep_enabled=keep_enabled)
+                for spec, digest in zip(specs, digests, strict=True)
+            ]
+
+    def replace(self, spec: ToolSpec, *, expected: str | None) -> ToolRegistration:
+        digest = rules.digest_of_json(spec)
+        with self._changing() as change:
+            change.load([spec.tool_name])
+            present = change.present(spec.tool_name)
+            after = rules.replaced(spec, digest, present, expected=expected, now=change.now)
+            change.write(spec.tool_name, after, spec)
+            return _registration(spec, after)
+
+    def list_all(self, include_disabled: bool = False) -> list[ToolRegistration]:  # noqa: FBT001, FBT002 - the seed's
+        with self._database.reading() as connection:
+            wanted = select(TOOLS) if include_disabled else select(TOOLS).where(TOOLS.c.enabled)
+            rows = connection.execute(wanted).all()
+        return _read_all(rows)
+
+    def get(self, tool_name: str) -> ToolRegistration | None:
+        with self._database.reading() as connection:
+            row = connection.execute(select(TOOLS).where(TOOLS.c.key == key_of(tool_name))).first()
+        return None if row is None else _read_or_warn(tool_name, row)
+
+    def set_enabled(self, tool_name: str, enabled: bool) -> ToolRegistration:  # noqa: FBT001 - the seed's
+        with self._changing() as change:
+            change.load([tool_name])
+            after = rules.switched(tool_name, change.present(tool_name), enabled=enabled)
+            change.write(tool_name, after)
+            row = change.connection.execute(select(TOOLS).where(TOOLS.c.key == key_of(tool_name))).one()
+            return read_registration(tool_name, row)
+
+    def remove(self, tool_name: str) -> None:
+        with self._changing() as change:
+            change.load([tool_name])
+            change.write(tool_name, None)
+
+    def pins(self) -> dict[str, dict[str, str]]:
+        with self._database.reading() as connection:
+            return read_pins(connection.execute(select(PINS)))
+
+    def pin(self, module: str, digests: Mapping[str, str]) -> None:
+        with self._changing_pins() as pins:
+            pins[module] = dict(digests)
+
+    def approve(self, module: str, tool_name: str, digest: str) -> None:
+        with self._changing_pins() as pins:
+            if module not in pins:
+                raise rules.not_pinned(module)
+            pins[module] = {**pins[module], tool_name: digest}
+
+    def unpin(self, module: str) -> None:
+        with self._changing_pins() as pins:
+            pins.pop(module, None)
+
+    def snapshot(self) -> ToolRegistrySnapshot:
+        with self._database.reading() as connection:
+            rows = connection.execute(select(TOOLS)).all()
+            pins = read_pins(connection.execute(select(PINS)))
+        return ToolRegistrySnapshot(tools=_read_all(rows), pins=pins)
+
+    def restore(self, snapshot: ToolRegistrySnapshot) -> None:
+        rules.check_snapshot(snapshot)
+        wanted = {each.spec.tool_name: (rules.standing_of(each), each.spec) for each in snapshot.tools}
+        with self._changing() as change:
+            present = change.load_all()
+            change.load([name for name in wanted if name not in present])
+            for name in sorted({*present, *wanted}):
+                change.write(name, *wanted.get(name, (None, None)))
+            pins = read_pins(change.connection.execute(select(PINS)))
+            change.write_pins(pins, snapshot.pins)
+
+    def events(self, after: str = "", limit: int = 1000) -> list[RegistryEvent]:
+        rules.check_limit(limit)
+        epoch, number = rules.read_event_id(after)
+        with self._database.reading() as connection:
+            epoch_now = connection.execute(select(STATE.c.epoch_ms)).scalar_one()
+            if epoch > epoch_now:
+                return []
+            last = number if epoch == epoch_now else 0
+            wanted = select(EVENTS).where(EVENTS.c.number > last).order_by(EVENTS.c.number).limit(limit)
+            rows = connection.execute(wanted).all()
+        found = list[RegistryEvent]()
+        for row in rows:
+            try:
+                found.append(read_event(epoch_now, row))
+            except ValueError:
+                _log.warning("registry_event_unreadable", number=row.number)
+        return found
+
+    def revision(self) -> str:
+        with self._database.reading() as connection:
+            state = connection.execute(select(STATE)).one()
+        return f"{state.epoch_ms}-{state.revision}"
+
+    def close(self) -> None:
+        self._database.close()
+
+    @contextmanager
+    def _changing(self) -> Generator[Change]:
+        with self._database.writing() as connection:
+            change = Change(connection)
+            yield change
+            change.finish()
+
+    @contextmanager
+    def _changing_pins(self) -> Generator[dict[str, dict[str, str]]]:
+        with self._changing() as change:
+            before = read_pins(change.connection.execute(select(PINS)))
+            yield (after := dict(before))
+            change.write_pins(before, after)
+
+
+def _register(change: Change, spec: ToolSpec, digest: str, *, keep_enabled: bool) -> ToolRegistration | ValueError:
+    try:
+        present = change.present(spec.tool_name)
+        after = rules.registered(spec, digest, present, keep_enabled=keep_enabled, now=change.now)
+    except ValueError as exc:
+        return exc
+    change.write(spec.tool_name, after, spec)
+    return _registration(spec, after)
+
+
+def _registration(spec: ToolSpec, standing: Standing) -> ToolRegistration:
+    return ToolRegistration(spec=spec, enabled=standing.enabled, created_at=standing.created_at)
+
+
+def _digest_or_error(spec: ToolSpec) -> str | ValueError:
+    try:
+        return rules.digest_of_json(spec)
+    except ValueError as exc:
+        return exc
+
+
+def _read_all(rows: Sequence[Any]) -> list[ToolRegistration]:
+    found = (_read_or_warn(read_name(row), row) for row in rows)
+    return sorted((each for each in found if each is not None), key=lambda each: each.spec.tool_name)
+
+
+def _read_or_warn(name: str, row: Any) -> ToolRegistration | None:
+    try:
+        return read_registration(name, row)
+    except ValueError as exc:
+        _log.warning("registration_unreadable", tool=name, error=str(exc))
+        return None

@@ -1,0 +1,170 @@
+r"""A tag's regular expression: written for Python's `re`, run by RE2, which takes linear time whatever a model writes.
+
+What both understand is taken, and means what it means to Python, but for `\b` and `\B`, which know ASCII letters only.
+Look-arounds, back references and whatever else needs backtracking is refused, as are patterns that get too large.
+"""
+
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Self
+
+LONGEST_PATTERN = 1000  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class TagMatch:
+    """Where a tag was found, in bytes of UTF-8: its line or lines, where its argument begins; and the text of its groups."""
+
+    start: int
+    argument_start: int
+    end: int
+    raw_arg: str
+    groups: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TagPattern:
+    r"""`^PREFIX:\s+<arg_pattern>$`, where `^` and `$` are a line's start and end."""
+
+    prefix: bytes
+    groups: tuple[str, ...]
+    _regexp: Any
+    _has_groups: bool
+
+    @classmethod
+    def of(cls, prefix: str, arg_pattern: str, groups: tuple[str, ...]) -> Self:
+        """Read it. Raises `ValueError` with a reason that goes on after a tool's name."""
+        if not _PREFIX.fullmatch(prefix):
+            raise ValueError(
+                f"its tag {prefix!r} must be 1 to 64 ASCII letters, digits, '_' and '-', and begin with a letter"
+            )
+        for name in groups:
+            if not name or not name.isprintable() or " " in name:
+                raise ValueError(f"its group {name!r} must be a name, as an argument has one")
+        if len(set(groups)) != len(groups):
+            raise ValueError("two of its groups have the same name")
+        count = _count_groups(arg_pattern)
+        if count != len(groups) and (count, len(groups)) != (0, 1):
+            raise ValueError(f"its pattern has {count} groups, and {len(groups)} names for them")
+        text = f"(?m)^{prefix}:{_SPACE}+(" + _translated(arg_pattern) + ")$"
+        return cls(f"{prefix}:".encode(), groups, _compiled(text), bool(count))
+
+    @property
+    def size(self) -> int:
+        """How many steps a search takes for each byte, at most."""
+        return int(self._regexp.programsize)
+
+    def search(self, data: bytes, position: int) -> TagMatch | None:
+        """The first place from `position` on. Reads each byte once, or all of them for a pattern that looks far ahead."""
+        match = self._regexp.search(data, position)
+        if match is None:
+            return None
+        raw_arg = _text(match.group(1))
+        texts = (
+            [_text(match.group(number)) for number in range(2, len(self.groups) + 2)] if self._has_groups else [raw_arg]
+        )
+        groups = dict(zip(self.groups, texts, strict=False))
+        return TagMatch(match.start(), match.start(1), match.end(), groups.get("raw_arg", raw_arg), groups)
+
+
+def _count_groups(arg_pattern: str) -> int:
+    """Have Python read the pattern alone: what is no pattern by itself must not become one between our own parts."""
+    if len(arg_pattern) > LONGEST_PATTERN:
+        raise ValueError(f"its pattern has more than {LONGEST_PATTERN} characters")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # what Python warns of it will read in another way one day
+            return re.compile(arg_pattern, re.MULTILINE).groups
+    except (re.error, Warning, OverflowError, RecursionError) as exc:
+        raise ValueError(f"its pattern is no regular expression: {exc}") from exc
+
+
+def _compiled(text: str) -> Any:
+    re2 = _re2()
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = _MOST_MEMORY
+    try:
+        return re2.compile(text.encode(), options)
+    except re2.error as exc:
+        reason = exc.args[0].decode("utf-8", "replace") if exc.args and isinstance(exc.args[0], bytes) else str(exc)
+        raise ValueError(f"its pattern cannot be matched in linear time: {reason}") from exc
+
+
+def _translated(pattern: str) -> str:
+    """In RE2's words: what Python spells in another way, and the classes, which know all letters in Python."""
+    return "".join(_pieces(pattern))
+
+
+def _pieces(pattern: str) -> Iterator[str]:
+    position, in_class = 0, False
+    while position < len(pattern):
+        token = _TOKEN.match(pattern, position)
+        if token is None:  # every character is a token
+            raise AssertionError(pattern)
+        text, position = token.group(), token.end()
+        if text.startswith("\\"):
+            yield _escape(text, in_class=in_class)
+        elif in_class:
+            in_class = text != "]"
+            yield "\\[" if text == "[" else text
+        elif text in {"[", "[^"}:
+            in_class = True
+            yield text
+            if pattern.startswith("]", position):  # the first is no end
+                position += 1
+                yield "\\]"
+        elif text.startswith("{,"):
+            yield "{0" + text[1:]
+        elif text.startswith("(?"):
+            raise ValueError(f"its pattern has {text!r}: no flag may be switched off in it")
+        else:
+            yield text
+
+
+def _escape(text: str, *, in_class: bool) -> str:
+    kind = text[1]
+    if kind == "W" and in_class:
+        raise ValueError(f"its pattern has {text} inside of brackets; write it without")
+    if kind in "123456789":
+        raise ValueError(f"its pattern has {text}: back references are not to be had in linear time")
+    if kind in _CLASSES:
+        return _CLASSES[kind] if in_class else f"[{_CLASSES[kind]}]"
+    if kind == "W":
+        return f"[^{_CLASSES['w']}]"
+    if kind in "uUx":
+        return f"\\x{{{text[2:]}}}"
+    # The end of the text, a backspace, and a character that stands for itself.
+    others = {"Z": "\\z"} | ({"b": "\\x08"} if in_class else {})
+    return others.get(kind, text if kind.isascii() else kind)
+
+
+def _text(found: bytes | None) -> str:
+    return "" if found is None else found.decode()
+
+
+def _re2() -> ModuleType:
+    try:
+        import re2  # noqa: PLC0415 - an extra: only agents with tags need it
+    except ImportError as exc:
+        raise ValueError("its pattern needs RE2: install 'toolfleet[tags]'") from exc
+    return re2  # type: ignore[no-any-return] # it ships no types
+
+
+# Python's, for text. Only for the opposite of `\w` there is no short way to write it within brackets.
+_CLASSES = {
+    "s": r"\s\v\x1c-\x1f\x{85}\p{Z}",
+    "w": r"\p{L}\p{N}_",
+    "d": r"\p{Nd}",
+    "D": r"\P{Nd}",
+    "S": "\x00-\x08\x0e-\x1b!-\x84\x86-\x9f\xa1-\u167f\u1681-\u1fff\u200b-\u2027\u202a-\u202e\u2030-\u205e\u2060-\u2fff\u3001-\U0010ffff",
+}
+_SPACE = f"[{_CLASSES['s']}]"
+_PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}", re.ASCII)
+_TOKEN = re.compile(
+    r"\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\.|\[\^?|\{,\d*\}|\(\?[a-zA-Z]*-|.", re.DOTALL
+)
+_MOST_MEMORY = 2**20  # bytes: some thousand characters that are each any letter

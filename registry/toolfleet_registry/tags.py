@@ -1,0 +1,166 @@
+"""Tools that a model calls by a tag in its text: `RESEARCH: owls in winter` on a line of its own.
+
+What is written here holds in an agent: which tags there are, how a prompt tells of them. See `tag_parsing` for how they
+are found in a text.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from pydantic import Field, field_validator
+
+from toolfleet_registry.contracts import CostClass, Message
+from toolfleet_registry.errors import InvalidToolName
+from toolfleet_registry.handlers import Handler, handler_of
+from toolfleet_registry.names import LOCAL, ToolName
+from toolfleet_registry.tag_patterns import TagPattern
+
+
+class ToolContext(Message):
+    """What a tag's tool is told: the text after the tag, and what the agent knows of the conversation.
+
+    `groups` has the text of each of the tag's groups by name, "" for one that is not there. `user` is whoever asks, as
+    the call's caller has it; `confidence` the model's own rating.
+    """
+
+    raw_arg: str
+    user_message: str = ""
+    user: str = ""
+    chat_id: int = 0
+    kb_context: str | None = None
+    confidence: float | None = Field(default=None, allow_inf_nan=False)
+    groups: dict[str, str] = Field(default={})
+
+    @field_validator("raw_arg", "user_message", "user", "kb_context")
+    @classmethod
+    def _replace_half_characters(cls, text: str | None) -> str | None:
+        return text if text is None or text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+class TagResult(Message):
+    """What a tag's tool came to. `message` is to be sent to the chat, `None` for silence; `side_effects` name what was done.
+
+    In the result of `TagRegistry.execute`, `audit` has `duration_ms`, `tool`, `ts` and `call_id`, which are always the
+    fleet's own words; what else a handler puts there stays.
+    """
+
+    success: bool
+    message: str | None = None
+    side_effects: list[str] = Field(default=[])
+    audit: dict[str, Any] = Field(default={})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolDef:
+    """A tool that a model calls by `tag_prefix`. Checked when it is registered.
+
+    `arg_pattern` is a regular expression for what follows `PREFIX: ` up to a line's end; its groups are named, in their
+    order, by `arg_groups`. `handler` is a module's tool (`"module.method"`, called with the groups as its arguments), or
+    an async function of one's own, as `"package.module:function"` or as itself: it runs in a worker that has this very
+    tool in `TOOLFLEET_LOCAL_TOOLS`, as `local.<name>`. `cooldown_seconds` and `daily_limit` hold for each user; 0: none.
+    """
+
+    name: str
+    description: str
+    tag_prefix: str
+    arg_pattern: str = r"(.+)"
+    arg_groups: Sequence[str] = field(default_factory=lambda: ["raw_arg"])
+    prompt_example: str = ""
+    handler: str | Callable[..., Awaitable[Any]]
+    cost: CostClass
+    requires_gate: bool
+    strip_from_display: bool = True
+    cooldown_seconds: int = 0
+    daily_limit: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """A tool that was found fit, with its pattern, ready to be looked for."""
+
+    tool: ToolDef
+    handler: Handler
+    pattern: TagPattern
+
+
+class Tags:
+    """The tags of an agent. Registered at its start; looking them up afterwards changes nothing."""
+
+    def __init__(self) -> None:
+        self._tags: dict[str, Tag] = {}
+
+    def register(self, tool: ToolDef) -> None:
+        """Take a tool in. Raises `ValueError` if its name or prefix is taken, or if anything about it is wrong."""
+        tag = checked(tool)
+        for other in self._tags.values():
+            if other.tool.name == tool.name:
+                raise ValueError(f"There is a tool named {tool.name!r} already.")
+            if other.tool.tag_prefix.casefold() == tool.tag_prefix.casefold():
+                raise ValueError(
+                    f"Tool {tool.name!r}: the tag {tool.tag_prefix!r} is that of tool {other.tool.name!r} already."
+                )
+        self._tags = dict(sorted({**self._tags, tool.name: tag}.items()))
+
+    def get(self, name: str) -> ToolDef | None:
+        """The tool of this name."""
+        tag = self._tags.get(name)
+        return None if tag is None else tag.tool
+
+    def all_tools(self) -> list[ToolDef]:
+        """All tools, sorted by name."""
+        return [tag.tool for tag in self._tags.values()]
+
+    def tags(self) -> Mapping[str, Tag]:
+        """The same, with what was found out about each at its registration."""
+        return self._tags
+
+    def prompt_block(self) -> str:
+        """The part of a prompt that tells a model of its tags, empty if there are none. Holds no line that is a tag."""
+        lines = [f"- `{_example(tool)}`: {' '.join(tool.description.split())}" for tool in self.all_tools()]
+        return "\n".join([_INTRODUCTION, *lines]) if lines else ""
+
+
+def checked(tool: ToolDef) -> Tag:
+    """The tool, if it can be used as it is. Raises `ValueError` with its name and what is wrong."""
+    handler = handler_in(tool)
+    try:
+        return Tag(tool, handler, TagPattern.of(tool.tag_prefix, tool.arg_pattern, tuple(tool.arg_groups)))
+    except ValueError as exc:
+        raise ValueError(f"Tool {tool.name!r}: {exc}.") from exc
+
+
+def handler_in(tool: ToolDef) -> Handler:
+    """What runs it, if all of it is right but the pattern, which is for those who look for its tag. Else as `checked`."""
+    try:
+        _check_name(tool.name)
+        _check_terms(tool)
+        return handler_of(tool.handler)
+    except ValueError as exc:
+        raise ValueError(f"Tool {tool.name!r}: {exc}.") from exc
+
+
+def _check_name(name: str) -> None:
+    try:
+        ToolName.parse(f"{LOCAL}.{name}")
+    except InvalidToolName:
+        raise ValueError("its name must be 1 to 192 characters without blanks") from None
+
+
+def _check_terms(tool: ToolDef) -> None:
+    if tool.cost not in get_args(CostClass):
+        raise ValueError(f"its cost must be one of {', '.join(get_args(CostClass))}, not {tool.cost!r}")
+    for what, value in (("cooldown_seconds", tool.cooldown_seconds), ("daily_limit", tool.daily_limit)):
+        if not 0 <= value < float("inf"):
+            raise ValueError(f"its {what} must be 0 or more, not {value!r}")
+
+
+def _example(tool: ToolDef) -> str:
+    if tool.prompt_example:
+        return " ".join(tool.prompt_example.split())
+    return f"{tool.tag_prefix}: " + " ".join(f"[{group}]" for group in tool.arg_groups)
+
+
+_INTRODUCTION = (
+    "You have these tools. To use one, write its tag at the start of a line of its own, outside of code blocks:"
+)

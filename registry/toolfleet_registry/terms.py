@@ -1,0 +1,66 @@
+"""The terms under which a tool may be called, the strictest of several, and what of them a user has used.
+
+Pure functions. Where nothing is limited there are no terms, so that calls of such tools cost nothing more.
+"""
+
+from toolfleet_registry.contracts import CostClass, Message, Terms, ToolDefinition
+
+
+class LimitUse(Message):
+    """One limit of one user: calls `used` on this UTC day, how many are `left` (`None`: any number).
+
+    `free_at`: when the next call may be made, in seconds since the epoch; `None`: now.
+    """
+
+    used: int
+    left: int | None
+    free_at: float | None
+
+
+class Remaining(Message):
+    """What a user has left: of each cost class with a budget, and of each limited tool, by name.
+
+    `resets_at`: when the next UTC day begins, in seconds since the epoch.
+    """
+
+    costs: dict[CostClass, LimitUse]
+    tools: dict[str, LimitUse]
+    resets_at: float
+
+
+def terms_of(tool: ToolDefinition) -> Terms | None:
+    """What the tool's definition asks for; `None` if that is nothing. A cooldown or a daily limit of 0 is none."""
+    if not (tool.cooldown_seconds or tool.daily_limit or tool.cost or tool.requires_gate):
+        return None
+    return Terms(
+        cooldown_seconds=tool.cooldown_seconds or None,
+        daily_limit=tool.daily_limit or None,
+        cost=tool.cost or None,
+        requires_gate=tool.requires_gate,
+    )
+
+
+def strictest(one: Terms | None, other: Terms | None) -> Terms | None:
+    """What keeps the terms of both: the longer cooldown, the lower limit, the dearer class."""
+    if one is None or other is None:
+        return one or other
+    return Terms(
+        cooldown_seconds=max(one.cooldown_seconds or 0, other.cooldown_seconds or 0) or None,
+        daily_limit=min((limit for limit in (one.daily_limit, other.daily_limit) if limit), default=None),
+        cost=max(filter(None, (one.cost, other.cost)), key=_dearness, default=None),
+        requires_gate=one.requires_gate or other.requires_gate,
+    )
+
+
+def cost_class(cost: str | None) -> CostClass | None:
+    """The class that counts for a tool's `cost`. One that we do not know is expensive: a typo must not make it cheap."""
+    if not cost:
+        return None
+    return _CLASSES.get(cost, "expensive")
+
+
+def _dearness(cost: str) -> int:
+    return list(_CLASSES).index(cost_class(cost) or "free")
+
+
+_CLASSES: dict[str, CostClass] = {"free": "free", "cheap": "cheap", "expensive": "expensive"}

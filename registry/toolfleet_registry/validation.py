@@ -1,0 +1,174 @@
+"""Whether a call's arguments, and a module's result, are what the tool's schemas say. No text says what a value is."""
+
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, TypeAlias
+
+import structlog
+
+from toolfleet_registry.arguments import MAX_VALUES
+from toolfleet_registry.checker import Checker, SchemaWrong, compiled, text_of
+from toolfleet_registry.coercion import coerced
+from toolfleet_registry.contracts import ToolDefinition
+from toolfleet_registry.defaults import filled, filling_for
+from toolfleet_registry.schema import input_schema
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+_MOST_SCHEMAS = 20_000  # that are kept compiled, with all that are in them: 30 MB of usual ones, 80 MB of the worst
+_MOST_NAMES = 2 * MAX_VALUES  # values and names of members that arguments can have
+_MOST_OF_A_RESULT = 200_000  # values and names: to count more takes some 20 ms
+_TRIES_IN = 2_000  # values: with more, defaults that do not fit together are left out, not tried one by one
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A call's arguments with their defaults, or what is wrong with them."""
+
+    arguments: dict[str, Any] | None
+    fault: str | None = None
+
+
+def checked(tool: ToolDefinition, arguments: dict[str, Any], *, coerces_numbers: bool = False) -> Checked:
+    """Hold a call's arguments against the tool's input schema, and fill in its defaults.
+
+    The arguments are JSON already: see `arguments.fault_in`. They are never changed; without a default to fill in they
+    come back as they are. `coerces_numbers`: texts that are clearly numbers are taken for them where numbers are wanted.
+    """
+    checker = _inputs.checker(tool)
+    if isinstance(checker, str):
+        return Checked(None, f"Tool {tool.name!r} is closed: {checker}.")
+    if not checker.is_light and checker.is_too_much(arguments, most=_MOST_NAMES):
+        return Checked(None, _TOO_MUCH)
+    if coerces_numbers and checker.outline and not checker.fits(arguments):
+        arguments = _with_numbers(checker, arguments)
+    if checker.has_defaults and checker.outline and (filling := filling_for(checker.outline, arguments)):
+        tries = not checker.is_too_much(arguments, most=_TRIES_IN)
+        full = filled(arguments, filling, checker.fits, tries=tries)
+        if full is not None:
+            return Checked(full)
+    elif checker.fits(arguments):
+        return Checked(arguments)
+    return Checked(None, checker.why_not(arguments, "arguments"))
+
+
+def result_fault(tool: ToolDefinition, result: Any) -> str | None:
+    """What is wrong with a module's result by the tool's output schema; `None` if nothing is, or there is no such schema.
+
+    Fails open, with a warning, for a schema that cannot be used and for a result too large to be checked in time: the
+    effect has happened, and the result is of more use than none.
+    """
+    if tool.output_schema is None:
+        return None
+    checker = _outputs.checker(tool)
+    if isinstance(checker, str):
+        _log.warning("result_not_checked", tool=tool.name, reason=checker)
+        return None
+    if checker.is_too_much(result, most=_MOST_OF_A_RESULT):
+        _log.warning("result_not_checked", tool=tool.name, reason="it is too large to be checked in time")
+        return None
+    return None if checker.fits(result) else checker.why_not(result, "result")
+
+
+def schema_fault(tool: ToolDefinition) -> str | None:
+    """What is wrong with the tool's own schemas, as a clause, so that it cannot be used; `None` if nothing is."""
+    for checker in (_inputs.checker(tool), _outputs.checker(tool)):
+        if isinstance(checker, str):
+            return checker
+    return None
+
+
+def _with_numbers(checker: Checker, arguments: dict[str, Any]) -> dict[str, Any]:
+    """With defaults to come, so that it need not fit yet; where it does not fit then, it is what the fault is about."""
+    changed = coerced(checker.outline, arguments) if checker.outline else None
+    return arguments if changed is None else changed
+
+
+_Compiled: TypeAlias = Checker | str
+"""A checker, or what is wrong with the schema."""
+
+
+class _Shelf:
+    """Compiled schemas by the digest of their text; the one that was not used for longest goes first."""
+
+    def __init__(self) -> None:
+        self._checkers: OrderedDict[bytes, _Compiled] = OrderedDict()
+        self._schemas = 0
+        self._lock = threading.Lock()  # a catalog looks at many schemas in a thread
+
+    def find(self, digest: bytes) -> _Compiled | None:
+        with self._lock:
+            found = self._checkers.get(digest)
+            if found is not None:
+                self._checkers.move_to_end(digest)
+            return found
+
+    def put(self, digest: bytes, checker: _Compiled) -> None:
+        with self._lock:
+            if digest in self._checkers:
+                return
+            self._checkers[digest] = checker
+            self._schemas += _size(checker)
+            while self._schemas > _MOST_SCHEMAS:
+                self._schemas -= _size(self._checkers.popitem(last=False)[1])
+
+
+class _Side:
+    """The input schemas of all tools, or their output schemas."""
+
+    def __init__(self, what: str, schema_of: Callable[[ToolDefinition], Mapping[str, Any]]) -> None:
+        self._what = what
+        self._schema_of = schema_of
+        self._digests: dict[int, tuple[weakref.ref[ToolDefinition], bytes]] = {}
+
+    def checker(self, tool: ToolDefinition) -> _Compiled:
+        known = self._digests.get(id(tool))
+        if known is not None and known[0]() is tool and (found := _shelf.find(known[1])) is not None:
+            return found
+        return self._new(tool)
+
+    def _new(self, tool: ToolDefinition) -> _Compiled:
+        try:
+            schema = self._schema_of(tool)
+            digest = sha256(f"{self._what} {text_of(schema)}".encode("utf-8", "surrogatepass")).digest()
+        except SchemaWrong as exc:
+            return f"its {self._what} schema is wrong: {exc}"
+        except RecursionError:
+            return f"its {self._what} schema is wrong: it is nested too deep"
+        found = _shelf.find(digest)
+        if found is None:
+            found = self._compiled(schema)
+            _shelf.put(digest, found)
+        key = id(tool)
+        self._digests[key] = (weakref.ref(tool, lambda _: self._digests.pop(key, None)), digest)
+        return found
+
+    def _compiled(self, schema: Mapping[str, Any]) -> _Compiled:
+        if self is _inputs and not _takes_objects(schema):
+            return "its input schema is wrong: its type must be 'object'"
+        try:
+            return compiled(schema)
+        except SchemaWrong as exc:
+            return f"its {self._what} schema is wrong: {exc}"
+
+
+def _takes_objects(schema: Mapping[str, Any]) -> bool:
+    types = schema.get("type")
+    return types == "object" or (isinstance(types, list) and "object" in types)
+
+
+def _size(checker: _Compiled) -> int:
+    """In schemas: 200 characters, or three units of a pattern's states, take as much memory as one."""
+    if isinstance(checker, str):
+        return 1
+    return 1 + checker.effort.schemas + checker.effort.states // 3 + len(checker.text) // 200
+
+
+_TOO_MUCH = "Arguments are too large, or nested too deep, to be checked against the tool's schema."
+_shelf = _Shelf()
+_inputs = _Side("input", input_schema)
+_outputs = _Side("output", lambda tool: {} if tool.output_schema is None else tool.output_schema)

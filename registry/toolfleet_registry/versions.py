@@ -1,0 +1,37 @@
+"""Which of two versions is the later one: by Semantic Versioning 2.0.0 where both keep to it."""
+
+from typing import Any
+
+from semver import Version
+
+_LONGEST_SEMVER = 128  # characters: nobody means a longer one, and its numbers would take long to read
+
+
+def version_key(version: str | None) -> tuple[Any, ...]:
+    """What versions are sorted by: no version, then semantic ones, then all others as text.
+
+    Build numbers (`1.0.0+7`), of which Semantic Versioning says nothing, are compared as text: no two versions are equal.
+    """
+    if version is None:
+        return (0,)
+    semantic = _semantic(version)
+    return (2, version) if semantic is None else (1, semantic, version)
+
+
+def is_later(version: str | None, than: str | None) -> bool:
+    """Whether a version comes after another one."""
+    return version_key(version) > version_key(than)
+
+
+def is_semantic(version: str | None) -> bool:
+    """Whether it is a version as Semantic Versioning has them: `1.2.3`, `1.2.3-rc.1+build`; not `v1.2.3`, not `1.2`."""
+    return version is not None and _semantic(version) is not None
+
+
+def _semantic(version: str) -> Version | None:
+    if len(version) > _LONGEST_SEMVER:
+        return None
+    try:
+        return Version.parse(version)
+    except ValueError:
+        return None

@@ -1,0 +1,25 @@
+"""Registries by themselves: what operators decide about tools, in memory, in Redis, or in an SQL database.
+
+`SQLToolRegistry` needs `toolfleet[sql]`, and is imported when somebody asks for it.
+"""
+
+from typing import TYPE_CHECKING
+
+from toolfleet_registry.specs import RegistryEvent, ToolRegistration, ToolRegistrySnapshot, ToolSpec
+from toolfleet_registry.store import InMemoryToolRegistry, RedisToolRegistry, ToolRegistry, open_store
+from toolfleet_registry.store import lazy_attribute as __getattr__  # noqa: F401 - Python asks it for what is not here
+
+if TYPE_CHECKING:
+    from toolfleet_registry.store.sql import SQLToolRegistry
+
+__all__ = [
+    "InMemoryToolRegistry",
+    "RedisToolRegistry",
+    "RegistryEvent",
+    "SQLToolRegistry",
+    "ToolRegistration",
+    "ToolRegistry",
+    "ToolRegistrySnapshot",
+    "ToolSpec",
+    "open_store",
+]

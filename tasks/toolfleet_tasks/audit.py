@@ -1,0 +1,198 @@
+"""A call's audit line: who asked for what, what was decided on its way, and how it ended.
+
+Neither arguments nor results nor a module's words are in it. Who wins a call's end in the ledger writes its line there,
+in the same step, and then tells the log; calls that never get that far have theirs from `audit_trail.py`.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+import structlog
+
+from toolfleet_registry.contracts import Caller, PublishedCall, ToolCall, ToolDefinition, ToolResult
+from toolfleet_registry.sensitive import redacted, sensitive_paths
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks import wire
+from toolfleet_tasks.endings import Ending
+
+log = structlog.get_logger(__name__)
+
+EVENT = "tool_call_audited"
+FIELD = "line"
+"""Of an entry of the stream: holds the line as JSON."""
+
+AuditLine: TypeAlias = dict[str, Any]
+"""What holds for no call, or is not known of this one, is left out. `ts` is seconds since the epoch."""
+
+PartsOfLine: TypeAlias = tuple[str, str, str, str, int]
+"""A line's beginning, its end for each way in which the call can end, and how many lines are kept."""
+
+AuditOutcome = Literal["success", "failed", "refused", "unknown"]
+"""`refused` calls were never sent to their module, and `unknown` is whether one has happened."""
+
+_REFUSED = frozenset(
+    {
+        "invalid_tool_name",
+        "unknown_module",
+        "unknown_tool",
+        "invalid_arguments",
+        "permission_denied",
+        "rate_limited",
+        "blocked_by_gate",
+        "approval_required",
+        "approval_denied",
+        "conflict",
+    }
+)
+_DECIDED = {"permission_denied": "permission", "rate_limited": "limits", "blocked_by_gate": "gate"}
+_LONGEST_NAME = 256  # characters of a name or an id: what a model writes may be anything
+_SILENCE_SECONDS = 10.0  # between two log lines about lines that were not written
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+_encode_sorted = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
+
+class Auditor:
+    """Makes the lines of a fleet's calls, and tells the log of those that stand."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.missed = 0
+        """Lines that could not be written into the stream."""
+        self._kept = settings.audit_kept
+        self._is_signed = settings.signing_key is not None
+        self._silent_until = 0.0
+
+    def line_of(
+        self, call: PublishedCall, result: ToolResult, decisions: Mapping[str, str]
+    ) -> tuple[AuditLine, str, int]:
+        """The line of a call that a worker has ended, as it goes to `FINISH`, and how many are kept."""
+        line, seen = self._about(call, {**decisions, "published": "yes"}), result.audit
+        if seen is not None:
+            line["ts"], line["attempts"], line["queued_ms"] = seen.ts, seen.attempts, seen.queued_ms
+            line["duration_ms"], line["worker"] = seen.duration_ms, seen.worker
+        line |= _end(result)
+        return line, text_of(line), self._kept
+
+    def line_of_unpublished(self, call: PublishedCall, result: ToolResult) -> AuditLine:
+        """The line of a call that its agent has ended before it was in its queue."""
+        return self._about(call, _refusal(call.decisions, result)) | {"attempts": 0} | _end(result)
+
+    def line_of_refused(
+        self,
+        call_id: str,
+        call: ToolCall,
+        caller: Caller,
+        result: ToolResult,
+        decisions: Mapping[str, str],
+        tool: ToolDefinition | None,
+    ) -> AuditLine:
+        """The line of a call that never came to be. Without its `tool` nobody knows what is sensitive in its arguments."""
+        is_known = tool is not None and isinstance(call.arguments, dict)
+        line: AuditLine = {
+            "call_id": call_id,
+            "tool": call.tool_name[:_LONGEST_NAME],
+            "ts": time.time(),
+            "user_id": _cut(call.user_id if caller.user_id is None else caller.user_id),
+            "permission": _cut(caller.permission),
+            "signed": self._is_signed,
+            "arguments": arguments_digest(call.arguments, sensitive_paths(tool)) if is_known and tool else None,
+            "decisions": _refusal(decisions, result),
+            "attempts": 0,
+        }
+        return line | _end(result)
+
+    def parts_of_end(self, call: PublishedCall, ending: Ending) -> PartsOfLine:
+        """What `END` makes the line of, whichever way the call turns out to end."""
+        line = self._about(call, {**call.decisions, "published": "yes"})
+        waited = {"queued_ms": round(max(line["ts"] - call.published_at, 0) * 1000, 1)}
+        unbegun, undone, unknown = _tail(ending.unbegun, waited), _tail(ending.undone), _tail(ending.unknown)
+        return (text_of(line)[:-1], unbegun, undone, unknown, self._kept)
+
+    def parts_of_refusal(self, call_id: str, result: ToolResult) -> PartsOfLine:
+        """The same for a call of which its message, which was refused, can say nothing."""
+        line = {"call_id": call_id, "tool": result.tool_name[:_LONGEST_NAME], "ts": time.time(), "signed": False}
+        head, tail = text_of({**line, "decisions": {"published": "message_refused"}})[:-1], _tail(result)
+        return (head, tail, tail, tail, self._kept)
+
+    def tell(self, line: AuditLine, *, is_kept: bool = True) -> None:
+        """Log the line of a call that has ended; `is_kept`: whether it is in the stream."""
+        log.info(EVENT, **{name: value for name, value in line.items() if value is not None})
+        if not is_kept:
+            self.miss("Redis refuses it")
+
+    def tell_end(self, answer: Any, parts: PartsOfLine) -> None:
+        """The same after `END`, if that has ended the call."""
+        if answer[0] != b"ended":
+            return
+        text, is_kept = answer[2].decode(), bool(answer[3])
+        if text:
+            self.tell(json.loads(text), is_kept=is_kept)
+        else:  # it was sent twice, for its first answer was lost: what has ended the call stands in its result
+            self.tell(json.loads(f"{parts[0]}}}") | _end(_stored(answer[1])))
+
+    def miss(self, reason: str) -> None:
+        """Count a line that is not in the stream."""
+        self.missed += 1
+        if time.monotonic() >= self._silent_until:
+            self._silent_until = time.monotonic() + _SILENCE_SECONDS
+            log.warning("audit_not_written", reason=reason, lines=self.missed)
+
+    def _about(self, call: PublishedCall, decisions: Mapping[str, str]) -> AuditLine:
+        return {
+            "call_id": call.call_id,
+            "tool": call.tool_name,
+            "ts": time.time(),
+            "user_id": _cut(call.user_id),
+            "permission": _cut(call.caller.permission),
+            "signed": self._is_signed,
+            "arguments": arguments_digest(call.arguments, call.sensitive),
+            "cost": None if call.terms is None else call.terms.cost,
+            "replay_of": call.replay_of,
+            "decisions": decisions,
+        }
+
+
+def text_of(line: AuditLine) -> str:
+    """The line as it is kept: ASCII JSON, without what is `None`."""
+    return _encode({name: value for name, value in line.items() if value is not None})
+
+
+def arguments_digest(arguments: Mapping[str, Any], sensitive: tuple[str, ...]) -> str | None:
+    """`sha256:` and 64 hex digits of the arguments without the sensitive ones, as JSON with sorted names; `None` for no JSON."""
+    try:
+        shown = redacted(arguments, sensitive) if sensitive else arguments
+        return "sha256:" + hashlib.sha256(_encode_sorted(shown).encode()).hexdigest()
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
+def _end(result: ToolResult) -> AuditLine:
+    return {"outcome": _outcome(result), "error_code": result.error_code, "effect_state": result.effect_state}
+
+
+def _refusal(decisions: Mapping[str, str], result: ToolResult) -> dict[str, str]:
+    decided = _DECIDED.get(result.error_code or "")
+    return {**({decided: "denied"} if decided else {}), **decisions, "published": "no"}
+
+
+def _outcome(result: ToolResult) -> AuditOutcome:
+    if result.success:
+        return "success"
+    if result.effect_state == "unknown":
+        return "unknown"
+    return "refused" if result.error_code in _REFUSED else "failed"
+
+
+def _tail(result: ToolResult, more: AuditLine | None = None) -> str:
+    return f",{text_of({**(more or {}), **_end(result)})[1:]}"
+
+
+def _stored(value: bytes) -> ToolResult:
+    return wire.load(ToolResult, json.loads(value)["result"])
+
+
+def _cut(name: str | None) -> str | None:
+    return name if name is None else name[:_LONGEST_NAME]

@@ -1,0 +1,255 @@
+"""What a schema marks as sensitive stays between caller and module: nobody who watches the fleet gets to see it.
+
+Not in logs at DEBUG, nor in Celery's events and answers, in Flower, in the audit or in dead letters. The message itself and
+the stored result have it, for they carry it.
+"""
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+from aiohttp import web
+from redis.asyncio import Redis
+from structlog.testing import capture_logs
+
+from support.fleet import TestBed, program
+from support.module_server import ModuleServer, Request, Tool, serve
+from support.waiting import wait_until, wait_until_sync
+from support.worker_process import WorkerProcess
+from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
+from toolfleet_registry.contracts import DeadLetter
+from toolfleet_tasks.app import make_app
+from toolfleet_tasks.dead import DeadLetters
+from toolfleet_workers.commands import flower_command
+from toolfleet_workers.ports import held_port
+from toolfleet_workers.redis_server import redis_server
+
+MARK = "m4rk"
+"""Part of every sensitive value."""
+
+PIN, KEY, BALANCE = f"{MARK}-pin-4711", f"{MARK}-key-0815", f"{MARK}-balance-99"
+ARGUMENTS = {"to": "bob", "pin": PIN, "keys": [{"secret": KEY, "label": "main"}]}
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "to": {"type": "string"},
+        "pin": {"type": "string", "sensitive": True},
+        "keys": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"secret": {"type": "string", "writeOnly": True}, "label": {"type": "string"}},
+            },
+        },
+    },
+}
+OUTPUT = {"type": "object", "properties": {"balance": {"type": "string", "sensitive": True}}}
+
+
+async def pay(request: Request) -> dict[str, Any]:
+    return {"success": True, "result": {"balance": BALANCE}}
+
+
+async def fail(request: Request) -> dict[str, Any]:
+    return {"success": False, "error": f"The pin {PIN} is wrong, and {KEY} as well.", "effect_state": "none"}
+
+
+async def lose(request: Request) -> web.Response:
+    return web.Response(status=500, text=f"Traceback: pin={PIN!r} key={KEY!r} balance={BALANCE!r}")
+
+
+async def lie(request: Request) -> dict[str, Any]:
+    return {"success": True, "result": {"balance": [BALANCE]}}
+
+
+async def garble(request: Request) -> web.Response:
+    return web.Response(text=f'{{"tool_name": "{PIN}", {BALANCE}', content_type="application/json")
+
+
+async def hang(request: Request) -> dict[str, Any]:
+    await asyncio.sleep(60)
+    return {}
+
+
+def make_bank() -> ModuleServer:
+    bank = ModuleServer("bank")
+    tools: dict[str, Tool] = {"pay": pay, "fail": fail, "lose": lose, "lie": lie, "garble": garble, "hang": hang}
+    for method, tool in tools.items():
+        bank.add(method, tool, effect="once", input_schema=SCHEMA, output_schema=OUTPUT)
+    bank.add("again", lose, effect="read", input_schema=SCHEMA, output_schema=OUTPUT)
+    return bank
+
+
+@dataclass
+class Watched:
+    """A fleet, with everybody who looks at it. `events` are what Celery's workers have published."""
+
+    bed: TestBed
+    worker: WorkerProcess
+    flower: httpx.AsyncClient
+    redis: Redis
+    events: list[str] = field(default_factory=list)
+
+    async def listen(self) -> None:
+        async with self.redis.pubsub() as pubsub:
+            await pubsub.psubscribe("*celeryev*")
+            async for message in pubsub.listen():
+                if message["type"] == "pmessage":
+                    body = json.loads(message["data"])["body"]
+                    self.events.append(base64.b64decode(body).decode())
+
+    def inspected(self) -> str:
+        """What `celery inspect` shows of running and waiting calls."""
+        app = make_app(self.bed.settings)
+        try:
+            inspect = app.control.inspect(timeout=5, limit=1)
+            return json.dumps([inspect.active(), inspect.reserved(), inspect.scheduled()])
+        finally:
+            app.close()
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["fast", "stock"])
+def bed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
+    with serve(make_bank()) as bank, redis_server(tmp_path_factory.mktemp("redis")) as url:
+        more = {"fast_transport": request.param, "log_level": "DEBUG", "log_format": "json"}
+        yield TestBed(url, (bank,), tmp_path_factory.mktemp("logs"), more)
+
+
+@pytest.fixture
+async def watched(bed: TestBed, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watched]:
+    monkeypatch.setenv("FLOWER_UNAUTHENTICATED_API", "true")
+    with (
+        bed.worker() as worker,
+        held_port(0) as port,
+        program(bed, flower_command("127.0.0.1", port), "flower", ready="Visit me"),
+    ):
+        url, seen = f"http://127.0.0.1:{port}", "flower_worker_online{"
+        wait_until_sync(lambda: seen in httpx.get(f"{url}/metrics", timeout=10).text, "Flower hears the worker")
+        async with httpx.AsyncClient(base_url=url, timeout=10) as flower, Redis.from_url(bed.redis_url) as redis:
+            watched = Watched(bed, worker, flower, redis)
+            listening = asyncio.create_task(watched.listen())
+            yield watched
+            listening.cancel()
+
+
+@pytest.mark.timeout(180)
+async def test_nobody_who_watches_sees_it(watched: Watched, owner: Caller) -> None:
+    """Whatever becomes of a call: done, failed in the module's words, retried, its end unknown, its reply unreadable."""
+    with capture_logs() as said:
+        results, running, shown_workers = await run_all(watched, owner)
+    assert results["pay"].result == {"balance": BALANCE}, "the caller gets it"
+    assert PIN in str(results["fail"].error), "the model reads its module's words"
+    assert "bank.hang" in running
+
+    assert results["pay"].audit is not None
+    stored = await watched.flower.get(f"/api/task/result/{results['pay'].audit.call_id}")
+
+    await bad_messages(watched)
+    tasks = await flower_tasks(watched, len(results) - 1)
+    audit: Any = await watched.redis.xrange("toolfleet:audit")
+    letters = await DeadLetters(watched.redis).list()
+    assert len(audit) == len(results)
+    assert {letter.tool_name for letter in letters if isinstance(letter, DeadLetter)} >= {"bank.again", "bank.garble"}
+    assert "bank.fail" in tasks
+    places = {
+        "the worker's log": watched.worker.said(),
+        "the agent's log": str(said),
+        "all logs": "".join(path.read_text() for path in watched.bed.folder.iterdir()),
+        "events": "".join(watched.events),
+        "inspect": running,
+        "Flower's tasks": tasks,
+        "Flower's workers": shown_workers,
+        "Flower's results": stored.text,
+        "the audit": str(audit),
+        "dead letters": str(letters),
+    }
+    assert [place for place, text in places.items() if MARK in text or MARK in decoded(text)] == []
+    assert "tool_call_audited" in places["the worker's log"]
+
+
+async def test_flower_shows_how_a_call_ended(watched: Watched, owner: Caller) -> None:
+    """A word in place of its result: `done`, or its error code; also for an attempt that is made once more."""
+    async with ToolFleet(settings=watched.bed.settings) as fleet:
+        for method in ("pay", "fail", "again"):
+            await fleet.call(ToolCall(tool_name=f"bank.{method}", arguments=ARGUMENTS), owner)
+    shown = {task["name"]: task for task in json.loads(await flower_tasks(watched, 3)).values()}
+
+    assert {name: task["result"] for name, task in shown.items()} == {
+        "bank.pay": "done",
+        "bank.fail": "module_error",
+        "bank.again": "module_error",
+    }
+    assert {task["args"] for task in shown.values()} == {"(keys=…, pin=…, to=…)"}
+    retried = [event for text in watched.events for event in events_in(text) if event["type"] == "task-retried"]
+    assert [(event["exception"], event["traceback"]) for event in retried] == [("module_error", None)] * 2
+
+
+async def run_all(watched: Watched, owner: Caller) -> tuple[dict[str, ToolResult], str, str]:
+    """A call of each kind; with what can be seen of one that runs, in Celery and in Flower."""
+    async with ToolFleet(settings=watched.bed.settings) as fleet:
+        results = {}
+        for method in ("pay", "fail", "lose", "lie", "garble", "again"):
+            results[method] = await fleet.call(ToolCall(tool_name=f"bank.{method}", arguments=ARGUMENTS), owner)
+        hanging = await fleet.submit(ToolCall(tool_name="bank.hang", arguments=ARGUMENTS), owner)
+        await wait_until(lambda: watched.bed.modules[0].running, "the module has the call")
+        running = await asyncio.to_thread(watched.inspected)
+        shown_workers = (await watched.flower.get("/api/workers?refresh=1")).text
+        await hanging.cancel()
+        results["hang"] = await hanging.result(20)
+        refused = ToolCall(tool_name="bank.pay", arguments={**ARGUMENTS, "to": 5})
+        results["refused"] = await fleet.call(refused, owner)
+    return results, running, shown_workers
+
+
+async def bad_messages(watched: Watched) -> None:
+    """Messages with such values that are no calls: no JSON at all, of an unknown task, and without a call in it."""
+    app = make_app(watched.bed.settings, stores_results=False)
+    before = len(watched.worker.said())
+    try:
+        app.send_task("toolfleet.gone", [PIN, {"key": KEY}], queue="tools.bank")
+        app.send_task("toolfleet.execute", [json.dumps(ARGUMENTS)], kwargs={"x": KEY}, queue="tools.bank")
+    finally:
+        app.close()
+    await wait_until(lambda: "toolfleet.gone" in watched.worker.said()[before:], "the worker has logged them")
+    if watched.bed.settings.is_fast:
+        await watched.redis.lpush("tools.bank", f'{{"pin": "{PIN}"')
+        await watched.redis.lpush("toolfleet:bell:tools.bank", "1")
+        await wait_until(lambda: "message_quarantined" in watched.worker.said()[before:], "it is in quarantine")
+
+
+async def flower_tasks(watched: Watched, number: int) -> str:
+    """Flower's answer once it knows of so many calls' ends."""
+    text = ""
+
+    def ended() -> int:
+        known = json.loads(text or "{}").values()
+        ends = [task["name"] for task in known if task["state"] in {"SUCCESS", "FAILURE", "REVOKED"}]
+        return sum(str(name).startswith("bank.") for name in ends)
+
+    async with asyncio.timeout(20):
+        while ended() < number:
+            text = (await watched.flower.get("/api/tasks")).text
+    return text
+
+
+def events_in(text: str) -> list[dict[str, Any]]:
+    found = json.loads(text)
+    return found if isinstance(found, list) else [found]
+
+
+def decoded(text: str) -> str:
+    """With what it has in base64, as Celery's message bodies are."""
+    words = (word.strip("\"'\\,") for word in text.split() if len(word) > len(MARK))
+    return "".join(_plain(word) for word in words)
+
+
+def _plain(word: str) -> str:
+    try:
+        return base64.b64decode(word).decode(errors="replace")
+    except ValueError:
+        return ""

@@ -1,0 +1,234 @@
+"""From a model's text to what its tags have done: a real Redis, a real worker, and functions that run in it."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from support.fleet import TestBed
+from support.module_server import ModuleServer
+from support.tag_tools import echo_tag, explode_tag, learning_tag, refuse_tag, research_tag, tag, tools
+from support.waiting import wait_until
+from support.worker_process import TESTS, WorkerProcess
+from toolfleet import Caller, ToolCall, ToolFleet
+from toolfleet.tags import TagRegistry, TagResult, ToolContext, ToolDef, ToolNotFound, ToolRateLimited, parse_response
+from toolfleet_registry.errors import SettingsError
+from toolfleet_tasks.evaluation import GateDecision
+from toolfleet_workers.commands import worker_command
+from toolfleet_workers.environment import environment_of
+from toolfleet_workers.processes import spawn, stop
+from toolfleet_workers.redis_server import redis_server
+
+LOCAL_TOOLS = "support.tag_tools:tools"
+
+
+@pytest.fixture(scope="module")
+def bed(owls: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
+    with redis_server(tmp_path_factory.mktemp("redis")) as url:
+        yield TestBed(url, (owls,), tmp_path_factory.mktemp("logs"), {"local_tools": LOCAL_TOOLS})
+
+
+@pytest.fixture(scope="module")
+def worker(bed: TestBed) -> Iterator[WorkerProcess]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(TESTS))
+        with bed.worker() as worker:
+            yield worker
+
+
+@pytest.fixture
+async def fleet(bed: TestBed, worker: WorkerProcess) -> AsyncIterator[ToolFleet]:
+    async with ToolFleet(settings=bed.settings) as fleet:
+        yield fleet
+
+
+def registry_of(fleet: ToolFleet | None, *listed: ToolDef) -> TagRegistry:
+    registry = TagRegistry(fleet)
+    for tool in listed:
+        registry.register(tool)
+    return registry
+
+
+def said_by(user: str, raw_arg: str = "owls") -> ToolContext:
+    return ToolContext(raw_arg=raw_arg, user=user)
+
+
+async def test_what_a_model_writes_is_executed_in_a_worker(fleet: ToolFleet) -> None:
+    """Each tag by its function; what to send and what was done comes back, and the fleet's own stamps."""
+    registry = registry_of(fleet, research_tag, learning_tag)
+    text = "I note that.\nLEARNING: factual owls see at night\n\nRESEARCH: owls ö\n"
+    before = datetime.now(UTC)
+
+    parsed = parse_response(text, registry, context=ToolContext(raw_arg="", user="@ada", chat_id=7))
+    learned, found = [await registry.execute(call.name, call.context) for call in parsed.tool_calls]
+
+    assert parsed.display_text == "I note that."
+    assert (learned.success, learned.message) == (True, "factual: owls see at night")
+    assert (found.success, found.message) == (True, "@ada wants owls ö")
+    assert found.side_effects == ["searched:x:owls ö"]
+    assert found.audit.keys() == {"posts", "duration_ms", "tool", "ts", "call_id"}
+    assert (found.audit["posts"], found.audit["tool"]) == (3, "research")  # the handler's own words stay beside ours
+    assert isinstance(found.audit["duration_ms"], int)
+    assert before <= datetime.fromisoformat(found.audit["ts"]) <= datetime.now(UTC)
+
+
+async def test_a_daily_limit_holds_for_each_user(fleet: ToolFleet) -> None:
+    """The call over it raises, says when to try again, and is not executed; another user has their own."""
+    registry = registry_of(fleet, research_tag)
+    for _ in range(3):
+        assert (await registry.execute("research", said_by("@bea"))).success
+
+    with pytest.raises(ToolRateLimited, match=r"Try again at \d{4}-\d\d-\d\dT00:00:00Z") as caught:
+        await registry.execute("research", said_by("@bea"))
+    assert caught.value.tool_name == "research"
+    assert caught.value.retry_after_seconds is not None
+    assert 0 < caught.value.retry_after_seconds <= timedelta(days=1).total_seconds()
+    assert (await registry.execute("research", said_by("@cy"))).success
+
+
+async def test_a_modules_tool_is_called_with_the_groups(fleet: ToolFleet, owls: ModuleServer) -> None:
+    """By name, for the context's user; the tag's limits hold there, too."""
+    owls.forget()
+    registry = registry_of(fleet, echo_tag)
+    (call,) = parse_response("ECHO: hu hu", registry, context=ToolContext(raw_arg="", user="@dan")).tool_calls
+
+    assert (await registry.execute("echo", call.context)).message == '{"text": "hu hu"}'
+    assert (await registry.execute("echo", said_by("@dan", "hu"))).success  # made by hand, without groups
+    with pytest.raises(ToolRateLimited, match="its daily limit of 2 calls is reached"):
+        await registry.execute("echo", call.context)
+    assert [(request["user_id"], request["arguments"]) for request in owls.requests] == [
+        ("@dan", {"text": "hu hu"}),
+        ("@dan", {"text": "hu"}),
+    ]
+
+
+async def test_a_cooldown_holds_for_each_user(fleet: ToolFleet) -> None:
+    """Between two calls of one tool."""
+    registry = registry_of(fleet, tag("echo", cooldown_seconds=60))
+    assert (await registry.execute("echo", said_by("@eli"))).success
+
+    with pytest.raises(ToolRateLimited, match="it may be called once in 60 s"):
+        await registry.execute("echo", said_by("@eli"))
+
+
+async def test_a_tool_that_fails_is_a_result(fleet: ToolFleet, worker: WorkerProcess) -> None:
+    """In its own words if it has any; what it raised is for the log, but for the words, which may be secret."""
+    registry = registry_of(fleet, refuse_tag, explode_tag)
+    refused = await registry.execute("refuse", said_by("@fay"))
+    exploded = await registry.execute("explode", said_by("@fay"))
+
+    assert (refused.success, refused.message, refused.audit["looked"]) == (False, "No such owl.", True)
+    assert (exploded.success, exploded.message) == (False, "Tool execution error: the function failed (ValueError)")
+    assert {"duration_ms", "tool", "ts", "call_id"} <= exploded.audit.keys()
+    assert "tag_tools.py" in worker.said()
+    assert "secret words about owls" not in worker.said()
+
+
+async def test_a_tool_that_is_nowhere_is_not_found(fleet: ToolFleet) -> None:
+    """Neither here, nor in the workers' list, nor in a module."""
+    registry = registry_of(fleet, tag("forgotten", handler=research_tag.handler), tag("astray", handler="owls.nowhere"))
+
+    for name, missing in (("nowhere", "nowhere"), ("forgotten", "local.forgotten"), ("astray", "owls.nowhere")):
+        with pytest.raises(ToolNotFound) as caught:
+            await registry.execute(name, said_by("@gus"))
+        assert caught.value.tool_name == missing
+    with pytest.raises(SettingsError, match="with a ToolFleet"):
+        await registry_of(None, research_tag).execute("research", said_by("@gus"))
+
+
+async def test_a_function_without_a_tag_is_a_tool_as_any_other(fleet: ToolFleet, owner: Caller) -> None:
+    """Listed, checked, and bounded by its own limit in time."""
+    listed = {tool.name: tool for tool in await fleet.tools(owner)}
+    assert listed["local.nap"].description == "Sleeps for so long."
+    assert listed["local.research"].daily_limit == 3
+
+    fine = await fleet.call(ToolCall(tool_name="local.nap", arguments={"seconds": 0}), owner)
+    wrong = await fleet.call(ToolCall(tool_name="local.nap", arguments={"seconds": "soon"}), owner)
+    late = await fleet.call(ToolCall(tool_name="local.nap", arguments={"seconds": 60}), owner, timeout=20)
+    hidden = await fleet.call(ToolCall(tool_name="local.nap", arguments={"seconds": 0}), Caller(user_id="ada"))
+
+    assert (fine.success, fine.result) == (True, "light")
+    assert wrong.error_code == "invalid_arguments"
+    assert late.error_code == "timed_out"
+    assert hidden.error_code == "permission_denied"  # what is local is nobody's who does not say so
+
+
+async def test_a_gate_is_asked_with_the_tag_and_its_context(bed: TestBed, worker: WorkerProcess) -> None:
+    """What it blocks is a result with its reason, and is not executed."""
+    asked = list[tuple[object, ToolContext]]()
+
+    class Gate:
+        async def check(self, tool: object, ctx: ToolContext) -> GateDecision:
+            asked.append((tool, ctx))
+            return GateDecision(ctx.raw_arg == "owls", "Only owls.")
+
+    gated = tag("echo", requires_gate=True)
+    async with ToolFleet(settings=bed.settings, gate=Gate()) as fleet:
+        registry = registry_of(fleet, gated)
+        allowed = await registry.execute("echo", said_by("@hal"))
+        blocked = await registry.execute("echo", said_by("@hal", "mice"))
+
+    assert allowed.success
+    assert (blocked.success, blocked.message) == (False, "Only owls.")
+    assert [(tool, ctx.user, ctx.raw_arg) for tool, ctx in asked] == [(gated, "@hal", "owls"), (gated, "@hal", "mice")]
+
+
+async def test_a_caller_may_be_said(fleet: ToolFleet) -> None:
+    """By default it is the context's user, as a guest of that one module."""
+    registry = TagRegistry(fleet, caller=lambda ctx: Caller(user_id=ctx.user, allowed_modules=frozenset({"other"})))
+    registry.register(research_tag)
+
+    result = await registry.execute("research", said_by("@ida"))
+    assert not result.success
+    assert result.message == "Module 'local' is not among the caller's modules."
+
+
+async def test_a_worker_that_dies_leaves_an_unknown_end(bed: TestBed, worker: WorkerProcess) -> None:
+    """Nobody knows what a function did that was lost; nothing waits for ever, and another worker goes on."""
+    own = bed.settings.model_copy(update={"key_prefix": "dying:", "visibility_timeout": 3, "fast_transport": True})
+    own_bed = TestBed(bed.redis_url, bed.modules, bed.folder, {"local_tools": "support.tag_journal:tools"})
+    journal = bed.folder / "journal"
+    env = {**environment_of(own), "PYTHONPATH": str(TESTS), "OWL_JOURNAL": str(journal)}
+    env["TOOLFLEET_LOCAL_TOOLS"] = str(own_bed.settings.local_tools)
+    owner = Caller(user_id="ada", permission="owner", allowed_modules="*")
+    settings = own.model_copy(update={"local_tools": own_bed.settings.local_tools})
+    with (bed.folder / "dying.log").open("wb") as output:
+        first = spawn(worker_command("all"), env=env, output=output)
+        second = None
+        try:
+            async with ToolFleet(settings=settings) as fleet:
+                running = asyncio.create_task(fleet.call(ToolCall(tool_name="local.work"), owner, timeout=60))
+                await wait_until(journal.exists, "the function has begun", seconds=30)
+                os.kill(first.pid, signal.SIGKILL)
+                second = spawn(worker_command("all"), env=env, output=output)
+                result = await asyncio.wait_for(running, 60)
+        finally:
+            for process in (first, second):
+                if process is not None:
+                    stop(process, patience_seconds=10)
+
+    assert (result.error_code, result.effect_state) == ("outcome_unknown", "unknown")
+    assert journal.read_text() == "began\n"  # once
+
+
+def test_a_worker_whose_local_tools_are_broken_does_not_start(bed: TestBed) -> None:
+    """It says what is wrong, and ends."""
+    env = {**environment_of(bed.settings), "TOOLFLEET_LOCAL_TOOLS": "support.nowhere:tools", "PYTHONPATH": str(TESTS)}
+    log = bed.folder / "broken.log"
+    with log.open("wb") as output:
+        process = spawn(worker_command("all"), env=env, output=output)
+        assert process.wait(60) == 1
+
+    said = log.read_text()
+    assert said.startswith("TOOLFLEET_LOCAL_TOOLS: the list of tools, 'support.nowhere:tools', cannot be imported")
+    assert "Traceback" not in said
+
+
+def test_a_list_may_have_more_than_local_tools() -> None:
+    """One list for agent and workers: a module's tool in it is the module's."""
+    registry = registry_of(None, *(tool for tool in tools if isinstance(tool, ToolDef)))
+    assert [tool.name for tool in registry.all_tools()] == ["echo", "explode", "learning", "refuse", "research"]
+    assert TagResult(success=True) == TagResult(success=True, message=None, side_effects=[], audit={})

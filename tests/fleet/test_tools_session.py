@@ -1,0 +1,10 @@
+"""The session in `registry/TOOLS.md` is what the commands print."""
+
+from pathlib import Path
+
+from support.tools_session import PAGE, plain, session
+
+
+def test_the_recorded_session_is_a_real_one(tmp_path: Path) -> None:
+    """Run anew against a fleet and a module that changes, it says the same, but for times and addresses."""
+    assert plain(session(tmp_path)).rstrip() == plain(PAGE.read_text()).rstrip()

@@ -1,0 +1,120 @@
+"""A result as each provider wants it back."""
+
+import json
+from typing import Any
+
+import pytest
+from google.genai import types as gemini
+
+from support.provider_judges import accepts_result
+from toolfleet_registry.contracts import ToolResult
+from toolfleet_registry.formats import Format, from_result
+from toolfleet_registry.formats.dialects import DIALECTS
+
+FOUND = ToolResult.ok("research.search", {"passages": ["Eulen schlafen am Tag, Mäuse nicht"]})
+FAILED = ToolResult.failed(
+    "research.search", "timed_out", "Timed out after 30 s.", effect_state="none", hint="Try less."
+)
+TEXT = "Timed out after 30 s.\nTry less."
+
+
+@pytest.mark.parametrize(
+    ("provider", "found", "failed"),
+    [
+        (
+            "openai_chat",
+            {"role": "tool", "tool_call_id": "1", "content": '{"passages":["Eulen schlafen am Tag, Mäuse nicht"]}'},
+            {"role": "tool", "tool_call_id": "1", "content": f"Error: {TEXT}"},
+        ),
+        (
+            "openai_responses",
+            {
+                "type": "function_call_output",
+                "call_id": "1",
+                "output": '{"passages":["Eulen schlafen am Tag, Mäuse nicht"]}',
+            },
+            {"type": "function_call_output", "call_id": "1", "output": f"Error: {TEXT}"},
+        ),
+        (
+            "anthropic",
+            {
+                "type": "tool_result",
+                "tool_use_id": "1",
+                "content": '{"passages":["Eulen schlafen am Tag, Mäuse nicht"]}',
+            },
+            {"type": "tool_result", "tool_use_id": "1", "content": TEXT, "is_error": True},
+        ),
+        (
+            "gemini",
+            {"functionResponse": {"id": "1", "name": "research__search", "response": {"output": FOUND.result}}},
+            {"functionResponse": {"id": "1", "name": "research__search", "response": {"error": TEXT}}},
+        ),
+        (
+            "mcp",
+            {
+                "content": [{"type": "text", "text": '{"passages":["Eulen schlafen am Tag, Mäuse nicht"]}'}],
+                "isError": False,
+                "structuredContent": FOUND.result,
+            },
+            {"content": [{"type": "text", "text": TEXT}], "isError": True},
+        ),
+    ],
+)
+def test_a_success_and_a_failure(provider: Format, found: dict[str, Any], failed: dict[str, Any]) -> None:
+    """A failure is marked as the provider wants it, and says what went wrong and what may be done."""
+    assert from_result(FOUND, provider, "1") == found
+    assert from_result(FAILED, provider, "1") == failed
+    accepts_result(provider, found)
+    accepts_result(provider, failed)
+
+
+@pytest.mark.parametrize("provider", DIALECTS)
+@pytest.mark.parametrize(
+    "value", [None, "", "words", 0, 1.5, True, [], [1, None], {}, {"a": {"b": []}}, "\ud800", ["\ud800"]]
+)
+def test_results_of_any_kind_are_taken(provider: Format, value: Any) -> None:
+    """Text as it is, the rest as JSON; and it can be sent."""
+    message = from_result(ToolResult.ok("m.t", value), provider, "1")
+    accepts_result(provider, message)
+    if provider == "openai_chat":
+        message["content"].encode()
+        expected = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        assert message["content"] == expected.encode("utf-8", "replace").decode()
+
+
+@pytest.mark.parametrize("provider", DIALECTS)
+def test_a_long_result_is_whole(provider: Format) -> None:
+    """How much a model should read is not for this to say."""
+    assert "x" * 1_000_000 in json.dumps(from_result(ToolResult.ok("m.t", "x" * 1_000_000), provider, "1"))
+
+
+@pytest.mark.parametrize("provider", DIALECTS)
+def test_a_failure_without_words_still_says_something(provider: Format) -> None:
+    """And has a hint made of what is known."""
+    message = json.dumps(from_result(ToolResult(tool_name="m.t", success=False, effect_state="done"), provider, None))
+    assert "The call failed." in message
+    assert "do not repeat it" in message
+    accepts_result(provider, from_result(ToolResult(tool_name="m.t", success=False), provider, None))
+
+
+@pytest.mark.parametrize(
+    ("name", "dotted", "answered"),
+    [
+        ("research.search", False, "research__search"),
+        ("research.search", True, "research.search"),
+        ("research__fly", False, "research__fly"),  # not offered, so as the model spoke it
+        ("", False, "_-xe3b0c44298"),
+    ],
+)
+def test_gemini_gets_the_name_that_it_called(name: str, dotted: bool, answered: str) -> None:
+    """It finds its call by that."""
+    message = from_result(ToolResult.ok(name, 1), "gemini", "1", dotted=dotted)
+    part = gemini.Part.model_validate(message)
+    assert part.function_response is not None
+    assert part.function_response.name == answered
+
+
+def test_an_unknown_format_is_one_clear_error() -> None:
+    """Like everywhere."""
+    with pytest.raises(ValueError, match="There is no format 'x'"):
+        from_result(FOUND, "x", "1")  # type: ignore[arg-type] # what somebody may write

@@ -1,0 +1,126 @@
+"""Which registry a fleet has, and which URLs there can be one at."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import toolfleet.stores
+from toolfleet import Settings, SettingsError
+from toolfleet.stores import (
+    InMemoryToolRegistry,
+    RedisToolRegistry,
+    SQLToolRegistry,
+    ToolRegistrySnapshot,
+    ToolSpec,
+    open_store,
+)
+from toolfleet_registry.keys import Keys
+
+SPEC = ToolSpec(tool_name="a", input_schema={}, output_schema={})
+
+
+def test_a_fleets_registry_is_in_its_redis(redis_url: str) -> None:
+    """Under its prefix, unless a URL of its own says where."""
+    store = open_store(Settings(redis_url=redis_url, key_prefix="acme:"))
+    store.register(SPEC)
+    assert RedisToolRegistry(redis_url, Keys("acme:")).list_all() == store.list_all() != []
+    assert RedisToolRegistry(redis_url, Keys("other:")).list_all() == []
+    store.close()
+
+    other = open_store(Settings(redis_url="redis://127.0.0.1:1/0", registry_url=redis_url, key_prefix="acme:"))
+    assert isinstance(other, RedisToolRegistry)
+    assert [each.spec for each in other.list_all()] == [SPEC]
+    other.close()
+
+
+def test_a_registry_in_a_file_outlives_its_process(tmp_path: Path) -> None:
+    """It has its own tables."""
+    settings = Settings(registry_url=f"sqlite:///{tmp_path / 'registry.db'}")
+    first = open_store(settings)
+    first.register(SPEC)
+    first.close()
+    second = open_store(settings)
+    assert isinstance(second, SQLToolRegistry)
+    assert [each.spec for each in second.list_all()] == [SPEC]
+    second.close()
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
+def test_sqlite_may_be_in_memory(url: str) -> None:
+    """It is gone with its registry."""
+    registry, other = SQLToolRegistry(url), SQLToolRegistry(url)
+    registry.register(SPEC)
+    assert [each.spec for each in registry.list_all()] == [SPEC]
+    assert other.list_all() == []
+    registry.close()
+    other.close()
+
+
+def test_registries_in_memory_are_independent() -> None:
+    """Nothing is global."""
+    InMemoryToolRegistry().register(SPEC)
+    assert InMemoryToolRegistry().snapshot() == ToolRegistrySnapshot()
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("hunter2", "none that SQLAlchemy can read"),
+        ("hunter2://x", "must be one of Redis, SQLite"),
+        ("mysql://ada:hunter2@x/y", "must be one of Redis, SQLite"),
+        ("sqlite+aiosqlite:///hunter2", "must have one of the drivers pysqlite"),
+        ("postgresql+asyncpg://ada:hunter2@x/y", "must have one of the drivers pg8000, psycopg, psycopg2"),
+        ("postgresql+psycopg2://ada:hunter2@x/y", "needs the package 'psycopg2'"),
+        ("postgresql+pg8000://ada:hunter2@x:port/y", "none that SQLAlchemy can read"),
+        ("redis://ada:hunter2@x/0?socket_timeout=9", "must not have the option"),
+        ("sentinel://ada:hunter2@x/0", "needs TOOLFLEET_SENTINEL_MASTER"),
+    ],
+)
+def test_a_url_that_is_none_is_said(url: str, says: str) -> None:
+    """When the registry is opened; never with the password."""
+    with pytest.raises(SettingsError, match=says) as caught:
+        open_store(Settings(registry_url=url))
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_registry_needs_a_place() -> None:
+    """Nobody has said where."""
+    with pytest.raises(SettingsError, match="TOOLFLEET_REDIS_URL or TOOLFLEET_REGISTRY_URL"):
+        open_store(Settings())
+
+
+def test_only_sql_needs_sqlalchemy(tmp_path: Path) -> None:
+    """Without it all else can be imported, and the missing extra is named."""
+    (tmp_path / "sqlalchemy.py").write_text("raise ModuleNotFoundError('no', name='sqlalchemy')")
+    program = """
+import toolfleet.stores as stores
+from toolfleet import Settings
+stores.InMemoryToolRegistry(), stores.RedisToolRegistry("redis://127.0.0.1:1/0")
+for attempt in (lambda: stores.SQLToolRegistry, lambda: stores.open_store(Settings(registry_url="sqlite:///x"))):
+    try:
+        attempt()
+    except Exception as exc:
+        print(type(exc).__name__, exc)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path)},
+    )
+    assert done.stdout.splitlines() == [
+        "ImportError A registry in an SQL database needs 'sqlalchemy': install 'toolfleet[sql]'.",
+        "SettingsError TOOLFLEET_REGISTRY_URL: A registry in an SQL database needs 'sqlalchemy': install 'toolfleet[sql]'.",
+    ]
+
+
+def test_the_face_has_what_it_names() -> None:
+    """And says so of nothing else."""
+    assert sorted(toolfleet.stores.__all__) == toolfleet.stores.__all__
+    assert all(hasattr(toolfleet.stores, name) for name in toolfleet.stores.__all__)
+    assert not hasattr(toolfleet.stores, "MongoToolRegistry")

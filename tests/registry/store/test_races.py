@@ -1,0 +1,101 @@
+"""Several processes that change one registry at the same time."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from support import racing_registry
+from toolfleet.stores import ToolRegistry, ToolSpec
+from toolfleet_registry.digests import digest_of
+from toolfleet_workers.processes import stop
+
+PROCESSES = 5
+ROUNDS = 8
+
+shared = pytest.mark.parametrize("kind", ["redis", "sqlite", "postgresql"], indirect=True)
+
+
+@contextmanager
+def racers(url: str, key_prefix: str) -> Generator[list[subprocess.Popen[str]]]:
+    words = [sys.executable, str(Path(racing_registry.__file__)), url, key_prefix]
+    started = [
+        subprocess.Popen(
+            [*words, str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        for number in range(PROCESSES)
+    ]
+    try:
+        with ThreadPoolExecutor(PROCESSES) as readers:
+            assert [*readers.map(lambda racer: line_of(racer.stdout), started, timeout=60)] == ["ready"] * PROCESSES
+            yield started
+    finally:
+        for racer in started:
+            stop(racer, patience_seconds=0)  # type: ignore[arg-type] # text or bytes is nothing to it
+            for stream in (racer.stdin, racer.stdout):
+                if stream:
+                    stream.close()
+
+
+def line_of(stream: IO[str] | None) -> str:
+    assert stream is not None
+    return stream.readline().strip()
+
+
+def race(started: list[subprocess.Popen[str]], name: str) -> list[str]:
+    for racer in started:
+        assert racer.stdin is not None
+        racer.stdin.write(f"{name}\n")
+    for racer in started:
+        assert racer.stdin is not None
+        racer.stdin.flush()
+    with ThreadPoolExecutor(PROCESSES) as readers:
+        return [*readers.map(lambda racer: line_of(racer.stdout), started, timeout=60)]
+
+
+@shared
+def test_of_processes_that_register_one_version_one_wins(
+    store_url: str, key_prefix: str, registries: Callable[[], ToolRegistry]
+) -> None:
+    """The others get `ValueError`, and nothing that they did beside is lost; the first ones find no tables."""
+    with racers(store_url, key_prefix) as started:
+        for number in range(ROUNDS):
+            said = race(started, f"tool {number:02}")
+            assert sorted(said) == ["lost"] * (PROCESSES - 1) + ["won"]
+            registration = registries().get(f"tool {number:02}")
+            assert registration is not None
+            assert registration.spec.input_schema == {"by": str(said.index("won"))}
+
+    registry = registries()
+    last = {f"tool {ROUNDS - 1:02}": "digest"}
+    assert registry.pins() == {str(number): last for number in range(PROCESSES)}
+    events = registry.events()
+    assert [event.tool_name for event in events] == [f"tool {number:02}" for number in range(ROUNDS)]
+    assert [int(event.id.rpartition("-")[2]) for event in events] == [*range(1, ROUNDS + 1)]
+
+
+def test_threads_share_a_registry(registry: ToolRegistry) -> None:
+    """Of those who replace the same specification, one does; nobody's approval is lost."""
+    first = ToolSpec(tool_name="x", version="0", input_schema={}, output_schema={})
+    registry.register(first)
+    registry.pin("m", {})
+
+    def change(number: int) -> bool:
+        registry.approve("m", f"m.{number}", "digest")
+        try:
+            registry.replace(
+                first.model_copy(update={"version": str(number), "tags": [str(number)]}), expected=digest_of(first)
+            )
+        except ValueError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as threads:
+        assert [*threads.map(change, range(1, 17), timeout=60)].count(True) == 1
+    assert registry.pins()["m"] == {f"m.{number}": "digest" for number in range(1, 17)}
+    assert [event.kind for event in registry.events()] == ["registered", "changed"]

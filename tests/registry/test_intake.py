@@ -1,0 +1,219 @@
+"""What a manifest means to a registry that knows its module: one rule a test, without any registry."""
+
+from typing import Any
+
+import pytest
+
+from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
+from toolfleet_registry.definitions import definition_of, spec_of
+from toolfleet_registry.digests import digest_of
+from toolfleet_registry.intake import Change, Intake, Known, offers_of, take_in
+from toolfleet_registry.specs import ToolRegistration, ToolSpec
+from toolfleet_registry.verdicts import Verdict, Verdicts
+
+
+def tool(method: str = "push", **more: Any) -> ToolDefinition:
+    return ToolDefinition(name=f"git.{method}", **more)
+
+
+def registered(*tools: ToolDefinition, enabled: bool = True) -> dict[str, ToolRegistration]:
+    return {one.name: ToolRegistration(spec=spec_of(one), enabled=enabled) for one in tools}
+
+
+def digest(one: ToolDefinition) -> str:
+    return digest_of(spec_of(one))
+
+
+def taken(*offered: ToolDefinition, fault: str | None = None, **known: Any) -> Intake:
+    manifest = ModuleManifest(module_name="git", tools=list(offered))
+    known.setdefault("registrations", {})
+    return take_in(offers_of(manifest), Known(**known), lambda _: fault)
+
+
+def kinds(intake: Intake) -> list[tuple[str, str]]:
+    return [(change.kind, change.tool_name) for change in intake.changes]
+
+
+def test_a_new_tool_is_registered_under_its_version() -> None:
+    """Or, without one, under the beginning of its digest."""
+    intake = taken(tool("push", version="1.0"), tool("log"))
+
+    assert [spec.version for spec in intake.register] == ["1.0", digest(tool("log"))[:19]]
+    assert kinds(intake) == [("added", "git.push"), ("added", "git.log")]
+    assert intake.verdicts == {}
+
+
+def test_what_is_known_already_means_nothing() -> None:
+    """No change, nothing to register, no exception."""
+    assert taken(tool(), registrations=registered(tool())) == Intake([], [], [], {})
+
+
+def test_another_version_takes_effect() -> None:
+    """Also an older one: a module may go back."""
+    intake = taken(tool(version="1"), registrations=registered(tool(version="2")))
+
+    assert [spec.version for spec in intake.register] == ["1"]
+    assert intake.changes == [Change("git.push", "changed", "2", "1")]
+    assert intake.verdicts == {}
+
+
+def test_a_change_without_versions_takes_effect_and_is_reported() -> None:
+    """Each content is a version of its own."""
+    before, after = tool(), tool(description="Push it.")
+    intake = taken(after, registrations=registered(before))
+
+    assert intake.changes == [Change("git.push", "changed", digest(before)[:19], digest(after)[:19])]
+    assert intake.verdicts == {}
+
+
+def test_other_content_under_the_same_version_is_drift() -> None:
+    """The registered one stays in effect, and nothing is registered."""
+    before, after = tool(version="1"), tool(version="1", description="Push it all.")
+    intake = taken(after, registrations=registered(before))
+
+    assert intake.register == []
+    assert intake.changes == [Change("git.push", "drifted", "1", "1")]
+    assert intake.verdicts == {"git.push": Verdict(kept=before, digest=digest(after))}
+
+
+def test_drift_is_reported_once() -> None:
+    """Until it is another one."""
+    before, after, later = (tool(version="1", description=text) for text in "abc")
+    seen: Verdicts = taken(after, registrations=registered(before)).verdicts
+
+    assert taken(after, registrations=registered(before), verdicts=seen).changes == []
+    assert kinds(taken(later, registrations=registered(before), verdicts=seen)) == [("drifted", "git.push")]
+
+
+@pytest.mark.parametrize(
+    "offered",
+    [
+        tool(),  # as it was
+        tool(description="Other."),  # without a version
+        tool(version="2"),
+        tool(version="1", description="Other."),  # drifted
+    ],
+)
+def test_a_disabled_tool_stays_disabled(offered: ToolDefinition) -> None:
+    """Whatever becomes of it."""
+    verdicts = taken(offered, registrations=registered(tool(version="1"), enabled=False)).verdicts
+
+    assert verdicts["git.push"].is_disabled
+
+
+def test_a_tool_that_leaves_is_forgotten_unless_it_is_disabled() -> None:
+    """A disabled one would come back enabled."""
+    known = registered(tool("push")) | registered(tool("log"), enabled=False)
+    names = frozenset(known)
+    intake = taken(registrations=known, names=names)
+
+    assert intake.forget == ["git.push"]
+    assert kinds(intake) == [("removed", "git.log"), ("removed", "git.push")]
+    assert kinds(taken(registrations=registered(tool("log"), enabled=False))) == []  # it left long ago
+
+
+def test_a_pinned_module_has_its_approved_tools_only() -> None:
+    """Changed and new ones are withheld and not registered; the others are as they were."""
+    same, changed, new = tool("log"), tool("push", description="Other."), tool("gc")
+    pins = {one.name: digest(one) for one in (tool("log"), tool("push"))}
+    intake = taken(same, changed, new, registrations=registered(tool("log"), tool("push")), pins=pins)
+
+    assert intake.register == []
+    assert intake.verdicts == {
+        "git.push": Verdict(is_withheld=True, digest=digest(changed)),
+        "git.gc": Verdict(is_withheld=True, digest=digest(new)),
+    }
+    assert [(change.kind, change.is_withheld) for change in intake.changes] == [("changed", True), ("added", True)]
+
+
+def test_a_new_version_does_not_help_in_a_pinned_module() -> None:
+    """What counts is what is in it."""
+    one = tool(version="2", required_permission="owner")
+    intake = taken(one, registrations=registered(tool(version="1")), pins={"git.push": digest(tool())})
+
+    assert intake.verdicts["git.push"].is_withheld
+
+
+def test_a_new_number_on_what_was_approved_is_no_change_of_it() -> None:
+    """A digest leaves the version out: it is registered, and stays in effect."""
+    intake = taken(tool(version="2"), registrations=registered(tool(version="1")), pins={"git.push": digest(tool())})
+
+    assert [spec.version for spec in intake.register] == ["2"]
+    assert intake.verdicts == {}
+
+
+def test_a_broken_tool_is_closed_alone() -> None:
+    """It is registered, so that it can be disabled."""
+    intake = taken(tool(), fault="its schema is wrong")
+
+    assert intake.verdicts == {"git.push": Verdict(fault="its schema is wrong")}
+    assert len(intake.register) == 1
+
+
+def test_what_somebody_else_registered_under_a_tools_version_closes_it() -> None:
+    """What is registered is no definition, so there is nothing to keep."""
+    spec = ToolSpec(tool_name="git.push", version="1", input_schema={}, output_schema={}, details={"cost": [1]})
+    verdict = taken(tool(version="1"), registrations={"git.push": ToolRegistration(spec=spec)}).verdicts["git.push"]
+
+    assert verdict.kept is None
+    assert verdict.fault
+
+
+RICH = tool(
+    version="1.2.3",
+    description="Push it.",
+    parameters=[{"name": "force", "type": "str", "required": False, "enum": ["a", None], "sensitive": True}],
+    required_permission="admin",
+    output_schema={"type": "object"},
+    tags=["b", "a"],
+    effect="once",
+    annotations={"readOnlyHint": False},
+    timeout_seconds=2.5,
+    cost="cheap",
+    daily_limit=3,
+    deprecated=True,
+    successor="git.push2",
+)
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        tool(),
+        RICH,
+        RICH.model_copy(update={"input_schema": {"type": "object", "properties": {"n": {"default": 1.5}}}}),
+        tool(input_schema={}),
+        tool(input_schema={"properties": {}}, parameters=[]),
+    ],
+)
+def test_a_definition_comes_back_as_it_was(one: ToolDefinition) -> None:
+    """From what the registry keeps, also through JSON: what is kept in effect is what was offered once."""
+    stored = ToolSpec.model_validate_json(spec_of(one).model_dump_json())
+
+    assert stored == spec_of(one)
+    assert definition_of(stored) == one
+    assert digest_of(spec_of(definition_of(stored))) == digest_of(stored)
+
+
+def test_what_says_the_same_has_the_same_digest() -> None:
+    """A field with its default, or none; the flat form with a type that we only understand since yesterday."""
+    assert digest(tool(parameters=[], deprecated=False, requires_gate=False)) == digest(tool())
+    assert spec_of(tool(parameters=[{"name": "a", "type": "str"}])).input_schema == {"a": "str"}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"description": "Push it!"},
+        {"required_permission": "guest"},
+        {"tags": ["a", "b"]},
+        {"timeout_seconds": 3},
+        {"effect": "read"},
+        {"parameters": []},
+        {"input_schema": {}},
+        {"successor": None},
+    ],
+)
+def test_whatever_matters_is_in_the_digest(changed: dict[str, Any]) -> None:
+    """Each field that is not the version."""
+    assert digest(ToolDefinition.model_validate(RICH.model_dump() | changed)) != digest(RICH)

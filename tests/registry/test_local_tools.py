@@ -1,0 +1,231 @@
+"""Functions of our own as tools: what they offer, and what of the setting is wrong."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.published_call import published
+from support.tag_tools import research_tag
+from toolfleet_registry import local_tools
+from toolfleet_registry.contracts import ModuleManifest
+from toolfleet_registry.discovery import ManifestFailure
+from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.local_function import LocalFunction, local_tool
+from toolfleet_registry.local_tools import LocalTools, load_local_tools, look_at_local
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.tags import Tags, ToolContext
+
+
+def settings_of(path: str | None, **values: Any) -> Settings:
+    return Settings(local_tools=path, **values)
+
+
+def loaded(path: str) -> LocalTools:
+    tools = load_local_tools(settings_of(path))
+    assert tools is not None
+    return tools
+
+
+def test_the_functions_of_the_setting_are_the_module_local() -> None:
+    """By name; a tag whose handler is a module's tool is left to that module."""
+    manifest = loaded("support.tag_tools:tools").manifest
+
+    assert manifest.module_name == "local"
+    names = [tool.name for tool in manifest.tools]
+    assert names == ["local.explode", "local.learning", "local.nap", "local.refuse", "local.research"]
+
+
+def test_a_tags_terms_are_those_of_its_tool() -> None:
+    """Description, cost, gate and limits; without limits it has none."""
+    tools = {tool.name: tool for tool in loaded("support.tag_tools:tools").manifest.tools}
+
+    research, learning = tools["local.research"], tools["local.learning"]
+    assert (research.description, research.cost, research.daily_limit) == ("What research does.", "cheap", 3)
+    assert (learning.cooldown_seconds, learning.daily_limit, learning.requires_gate) == (None, None, False)
+    assert research.input_schema is not None
+    assert research.input_schema["required"] == ["raw_arg"]
+    assert "user" not in research.input_schema["properties"]  # that is for the caller to say
+
+
+def test_a_functions_parameters_are_its_schema() -> None:
+    """With what `local_tool` was told, and the docstring's first paragraph as its description."""
+    tools = {tool.name: tool for tool in loaded("support.tag_tools:tools").manifest.tools}
+
+    nap = tools["local.nap"]
+    assert (nap.description, nap.effect, nap.timeout_seconds) == ("Sleeps for so long.", "read", 0.3)
+    assert nap.input_schema is not None
+    assert nap.input_schema["required"] == ["seconds"]
+    assert nap.input_schema["properties"]["seconds"]["type"] == "number"
+    assert nap.input_schema["properties"]["mood"]["enum"] == ["deep", "light"]
+
+
+def test_without_the_setting_there_are_no_local_tools() -> None:
+    """And nothing is imported."""
+    assert load_local_tools(settings_of(None)) is None
+    assert settings_of(None, module_services={"owls": "http://owls"}).modules == {"owls"}
+    assert settings_of("a.b:c", module_services={"owls": "http://owls"}).modules == {"owls", "local"}
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("support.tag_tools", "must have the form 'package.module:name'"),
+        ("support.tag_tools:", "must have the form"),
+        ("../tag_tools:tools", "must have the form"),
+        ("support.nowhere:tools", "cannot be imported: ModuleNotFoundError"),
+        ("support.tag_tools:nothing", "'support.tag_tools' has no 'nothing'"),
+        ("support.tag_tools:no_list", "is no list of tools, but a str"),
+        ("support.tag_tools:twice", "has two tools named 'local.research'"),
+        ("support.tag_tools:with_blocking", "Tool 'blocking': its handler 'blocking' is no async function"),
+        (
+            "support.tag_tools:with_missing",
+            "the handler of tool 'missing', 'support.tag_tools:nowhere', cannot be found",
+        ),
+        ("support.tag_tools:with_other_groups", "its handler wants 'category', which is none of the tag's groups"),
+    ],
+)
+def test_a_wrong_setting_is_one_clear_error(path: str, reason: str) -> None:
+    """That begins with its name."""
+    with pytest.raises(SettingsError) as caught:
+        load_local_tools(settings_of(path))
+    assert str(caught.value).startswith("TOOLFLEET_LOCAL_TOOLS: ")
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize("program", ["1/0", "import sys; sys.exit(3)", "tools = [", "tools = [print]"])
+def test_a_program_that_cannot_be_imported_is_one_too(
+    program: str, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it raises; it is looked for in the working directory at last."""
+    name = f"broken_{abs(hash(program))}"
+    (elsewhere / f"{name}.py").write_text(program)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+
+    with pytest.raises(SettingsError, match=r"^TOOLFLEET_LOCAL_TOOLS: "):
+        load_local_tools(settings_of(f"{name}:tools"))
+
+
+def test_a_module_at_an_address_cannot_be_called_local() -> None:
+    """Beside local tools: nobody could tell them apart."""
+    with pytest.raises(SettingsError, match="needs another name"):
+        load_local_tools(settings_of("support.tag_tools:tools", module_services={"local": "http://owls"}))
+    assert load_local_tools(settings_of(None, module_services={"local": "http://owls"})) is None
+
+
+async def test_a_process_that_cannot_import_them_is_told_so_and_goes_on() -> None:
+    """An agent without its workers' packages lists what a worker has stored."""
+    looks = await look_at_local(settings_of("support.nowhere:tools"))
+    assert isinstance(looks["local"], ManifestFailure)
+    assert "cannot be imported" in looks["local"].error
+
+    assert isinstance((await look_at_local(settings_of("support.tag_tools:tools")))["local"], ModuleManifest)
+    assert await look_at_local(settings_of(None)) == {}
+
+
+async def test_a_program_that_is_not_imported_in_time_holds_nobody_up(elsewhere: Path) -> None:
+    """It may wait for something that never comes."""
+    (elsewhere / "slow_owls.py").write_text("import threading\nthreading.Event().wait(1)\ntools = []\n")
+    looks = await look_at_local(settings_of("slow_owls:tools", discovery_timeout_seconds=0.1))
+
+    assert isinstance(looks["local"], ManifestFailure)
+    assert looks["local"].error == "TOOLFLEET_LOCAL_TOOLS: not imported within 0.1 s, and still at it."
+
+
+def test_a_worker_needs_no_engine_for_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks for no tags; an agent that does is told what to install."""
+    local_tools._load.cache_clear()
+    monkeypatch.setitem(sys.modules, "re2", None)
+    assert "local.research" in loaded("support.tag_tools:tools").functions
+    with pytest.raises(ValueError, match=r"install 'toolfleet\[tags\]'"):
+        Tags().register(research_tag)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({}, "'seconds': Field required"),
+        ({"seconds": "soon"}, "'seconds': Input should be a valid number"),
+        ({"seconds": 1, "mood": "awake"}, "'mood': Input should be 'deep' or 'light'"),
+        ({"seconds": 1, "colour": "brown"}, "'colour': Extra inputs are not permitted"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_named_and_not_repeated(arguments: dict[str, Any], reason: str) -> None:
+    """Before the function is called."""
+    nap = loaded("support.tag_tools:tools").functions["local.nap"]
+
+    with pytest.raises(ValueError, match=r"^'") as caught:
+        nap.bind(published("local.nap", arguments=arguments))
+    assert reason in str(caught.value)
+    assert "soon" not in str(caught.value)
+
+
+def test_who_asks_is_whoever_the_call_says() -> None:
+    """No argument can contradict it: a model may have written them."""
+    research = loaded("support.tag_tools:tools").functions["local.research"]
+    call = published("local.research", arguments={"raw_arg": "owls", "user": "@eve"}, user_id="@ada")
+
+    context = research.bind(call)["context"]
+    assert (context.user, context.raw_arg) == ("@ada", "owls")
+
+
+def test_a_function_that_wants_a_tags_groups_gets_them() -> None:
+    """One that is missing is a fault of the arguments."""
+    learning = loaded("support.tag_tools:tools").functions["local.learning"]
+    groups = {"category": "factual", "content": "owls"}
+
+    assert learning.bind(published("local.learning", arguments={"raw_arg": "x", "groups": groups})) == groups
+    with pytest.raises(ValueError, match="'category' is missing"):
+        learning.bind(published("local.learning", arguments={"raw_arg": "x"}))
+
+
+async def untyped(one, *, two=2, context) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001 - what is tested
+    """Takes anything, and who asks."""
+
+
+async def optional(note: str = "none", context: ToolContext | None = None) -> None:
+    """Has defaults."""
+
+
+async def starred(*words: str) -> None:
+    """Takes no argument by name."""
+
+
+async def strange(loop: asyncio.AbstractEventLoop) -> None:
+    """Takes what no JSON can be."""
+
+
+def test_a_function_may_want_its_context_beside_its_arguments() -> None:
+    """Which is no argument of a caller's."""
+    function = LocalFunction.of(untyped)
+
+    assert function.definition.input_schema is not None
+    assert function.definition.input_schema["properties"].keys() == {"one", "two"}
+    own = function.bind(published("local.untyped", arguments={"one": [1]}, user_id="@ada"))
+    assert own == {"one": [1], "context": ToolContext(raw_arg="", user="@ada")}
+    assert LocalFunction.of(optional).bind(published(arguments={}, user_id=None)) == {
+        "context": ToolContext(raw_arg="")
+    }
+
+
+@pytest.mark.parametrize("function", [starred, strange])
+def test_a_function_whose_parameters_nobody_can_fill_is_refused(function: Any) -> None:
+    """When it is loaded, not when it is called."""
+    with pytest.raises(ValueError, match=function.__name__):
+        LocalFunction.of(function)
+
+
+def test_facts_that_a_tool_does_not_have_are_refused() -> None:
+    """At once, where they are written."""
+    with pytest.raises(ValueError, match="has no effects, name"):
+        local_tool(effects="read", name="owl")
+    with pytest.raises(ValueError, match="is wrong at effect"):
+        LocalFunction.of(local_tool(effect="perhaps")(_plain()))
+
+
+def _plain() -> Any:
+    async def plain() -> None: ...
+
+    return plain

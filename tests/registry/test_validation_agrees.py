@@ -1,0 +1,29 @@
+"""Whatever a schema and arguments are, another validator comes to the same."""
+
+from typing import Any
+
+from hypothesis import HealthCheck, assume, given, settings
+from jsonschema import Draft202012Validator
+from jsonschema.validators import validator_for
+
+from support.json_schemas import ARGUMENTS, input_schemas
+from toolfleet_registry.contracts import ToolDefinition
+from toolfleet_registry.schema import input_schema
+from toolfleet_registry.validation import checked, schema_fault
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@given(schema=input_schemas(), arguments=ARGUMENTS)
+def test_the_reference_implementation_agrees(schema: dict[str, Any], arguments: dict[str, Any]) -> None:
+    """On what is refused; and with its defaults a call is as right as without."""
+    tool = ToolDefinition(name="owls.count", input_schema=schema)
+    assume(schema_fault(tool) is None)
+    own = input_schema(tool)
+    judge: Any = validator_for(own, default=Draft202012Validator)(own)
+    found = checked(tool, arguments)
+
+    if found.arguments is None:
+        assert not judge.is_valid(arguments)
+    else:
+        assert judge.is_valid(found.arguments)
+        assert arguments.keys() <= found.arguments.keys()

@@ -1,0 +1,61 @@
+"""Which version is the later one."""
+
+import random
+
+import pytest
+
+from toolfleet_registry.versions import is_later, is_semantic, version_key
+
+
+def test_versions_are_sorted() -> None:
+    """None, then semantic ones as Semantic Versioning sorts them, then all others as text."""
+    ordered = [
+        None,
+        "0.9.0",
+        "1.0.0-alpha",
+        "1.0.0-alpha.1",
+        "1.0.0-alpha.beta",
+        "1.0.0-beta.2",
+        "1.0.0-beta.11",
+        "1.0.0-rc.1",
+        "1.0.0",
+        "1.0.0+build.2",  # builds are equal to Semantic Versioning: by their text
+        "1.0.0+build.3",
+        "1.2.0",
+        "1.10.0",
+        "2.0.0",
+        "",
+        "1.0",
+        "1.0.0\n",
+        "sha256:0123456789ab",
+        "v1.0.0",
+        "\u0661.0.0",  # a digit, but not of ours
+    ]
+    for seed in range(9):
+        shuffled = ordered.copy()
+        random.Random(seed).shuffle(shuffled)
+        assert sorted(shuffled, key=version_key) == ordered
+
+
+@pytest.mark.parametrize(
+    ("version", "than", "later"),
+    [
+        ("1.10.0", "1.9.0", True),
+        ("1.9.0", "1.10.0", False),
+        ("1.0.0", "1.0.0", False),
+        ("1.0.0", "1.0.0-rc.1", True),
+        ("1.0.0", None, True),
+        (None, None, False),
+        ("latest", "9.9.9", True),  # what is no version as we know them comes last
+    ],
+)
+def test_one_version_is_later_than_another(version: str | None, than: str | None, later: bool) -> None:
+    """Or not."""
+    assert is_later(version, than) is later
+
+
+@pytest.mark.parametrize("version", ["1.0", "v1.0.0", "01.0.0", "1.0.0-01", "", None, "9" * 5000 + ".0.0", "1.0.0 "])
+def test_what_is_no_semantic_version_is_none(version: str | None) -> None:
+    """However long it is."""
+    assert not is_semantic(version)
+    assert version_key(version) == version_key(version)

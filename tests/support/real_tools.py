@@ -1,0 +1,66 @@
+"""Tools that somebody really offers: the example modules', and those of three MCP servers, asked over stdio."""
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from mcp import Client, StdioServerParameters
+
+from modules.code_executor.limits import Limits
+from modules.code_executor.manifest import manifest_for as code_executor
+from modules.file_manager.manifest import MANIFEST as FILE_MANAGER
+from modules.report_builder.manifest import MANIFEST as REPORT_BUILDER
+from modules.research.manifest import manifest_for as research
+from modules.research.settings import ResearchSettings
+from toolfleet_registry.contracts import ToolDefinition
+
+SERVERS = ("time", "fetch", "git")
+DEADLINE_SECONDS = 60
+
+
+def example_tools() -> list[ToolDefinition]:
+    """What the modules in `examples/` offer."""
+    manifests = (code_executor(Limits()), FILE_MANAGER, REPORT_BUILDER, research(ResearchSettings()))
+    return [tool for manifest in manifests for tool in manifest.tools]
+
+
+async def server_tools(server: str) -> list[ToolDefinition]:
+    """What `mcp-server-<server>` answers to `tools/list`, as a module's manifest would have it."""
+    parameters = StdioServerParameters(command=sys.executable, args=["-m", f"mcp_server_{server}"])
+    async with Client(parameters, read_timeout_seconds=DEADLINE_SECONDS) as client:
+        listed = await client.list_tools()
+    return [_definition(server, tool.model_dump(by_alias=True, exclude_none=True)) for tool in listed.tools]
+
+
+def sample_arguments(schema: Mapping[str, Any], *, all_of_them: bool) -> dict[str, Any]:
+    """Arguments that fit a plain schema: the required ones, or all."""
+    return {
+        name: _sample(inner)
+        for name, inner in schema["properties"].items()
+        if all_of_them or name in schema.get("required", [])
+    }
+
+
+def _definition(server: str, tool: Mapping[str, Any]) -> ToolDefinition:
+    return ToolDefinition(
+        name=f"{server}.{tool['name']}",
+        description=tool.get("description", ""),
+        input_schema=tool["inputSchema"],
+        output_schema=tool.get("outputSchema"),
+        annotations=tool.get("annotations"),
+    )
+
+
+def _sample(schema: Mapping[str, Any]) -> Any:
+    if "anyOf" in schema:
+        return _sample(schema["anyOf"][0])
+    if "enum" in schema:
+        return schema["enum"][0]
+    kind = schema["type"][0] if isinstance(schema["type"], list) else schema["type"]
+    if kind == "array":
+        return [_sample(schema["items"])]
+    if kind == "object":
+        return {name: _sample(inner) for name, inner in schema.get("properties", {}).items()}
+    strings = {"uri": "https://example.com/", "date-time": "2025-01-01T00:00:00Z"}
+    samples = {"integer": max(schema.get("minimum", 1), 1), "number": 1.5, "boolean": True, "null": None}
+    return samples[kind] if kind in samples else strings.get(schema.get("format", ""), "owls")

@@ -1,0 +1,194 @@
+"""Each call that ends has one audit line: written in the ledger with its end, by whoever has ended it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from structlog.testing import capture_logs
+
+from support.ledgers import ENDING, SUCCESS, begun, close, finish, refused, worker_ledger
+from support.published_call import published
+from toolfleet_registry.contracts import Audit, Caller, Terms, ToolResult
+from toolfleet_registry.keys import Keys
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.audit import EVENT, Auditor, arguments_digest
+from toolfleet_tasks.ledger import Ledger
+from toolfleet_tasks.line import LineLost
+
+CALL = published(user_id="ada", arguments={"query": "owls", "pin": "1234"}, sensitive=("/pin",))
+OTHER_PIN = CALL.model_copy(update={"arguments": {"pin": "9999", "query": "owls"}})
+SEEN = Audit(
+    call_id="call-1", tool=CALL.tool_name, ts=5, attempts=2, queued_ms=1.5, duration_ms=2.5, worker="celery@here"
+)
+KEY = Keys().audit
+
+
+@pytest.fixture(params=[False, True], ids=["", "sent-again"])
+async def ledger(request: pytest.FixtureRequest, redis: Redis, redis_url: str) -> AsyncIterator[Ledger]:
+    async with worker_ledger(redis_url, repeats=request.param) as ledger:
+        yield ledger
+
+
+async def lines(redis: Redis) -> list[dict[str, Any]]:
+    entries: Any = await redis.xrange(KEY)
+    return [json.loads(entry["line"]) for _, entry in entries]
+
+
+def told(logs: Any) -> list[dict[str, Any]]:
+    return [entry for entry in logs if entry["event"] == EVENT]
+
+
+async def test_a_line_says_who_what_and_how_it_ended(ledger: Ledger, redis: Redis) -> None:
+    """All that is known, in the stream and in the log; neither arguments nor result."""
+    call = CALL.model_copy(update={"replay_of": "call-0", "terms": Terms(cost="cheap")})
+    result = SUCCESS.result.model_copy(update={"audit": SEEN, "result": "a snowy owl"})
+    with capture_logs() as logs:
+        await ledger.finish(await begun(ledger, call), result, attempt=SUCCESS, decisions={"permission": "allowed"})
+
+    expected = {
+        "call_id": "call-1",
+        "tool": "research.search_docs",
+        "ts": 5,
+        "user_id": "ada",
+        "permission": "owner",
+        "signed": False,
+        "arguments": arguments_digest(OTHER_PIN.arguments, ("/pin",)),
+        "cost": "cheap",
+        "replay_of": "call-0",
+        "decisions": {"permission": "allowed", "published": "yes"},
+        "attempts": 2,
+        "queued_ms": 1.5,
+        "duration_ms": 2.5,
+        "worker": "celery@here",
+        "outcome": "success",
+        "effect_state": "done",
+    }
+    assert await lines(redis) == [expected]
+    assert told(logs) == [{**expected, "event": EVENT, "log_level": "info"}]
+
+
+async def test_who_is_late_writes_none(ledger: Ledger, redis: Redis, redis_url: str) -> None:
+    """Another one has ended the call, whose line stands; the worker that comes too late adds nothing."""
+    claim = await begun(ledger, CALL)
+    async with worker_ledger(redis_url) as other:
+        with capture_logs() as logs:
+            await other.end(CALL, ENDING, trust_absence=True)
+            assert await finish(ledger, claim) is None
+            await other.end(CALL, ENDING, trust_absence=True)
+
+    (line,) = await lines(redis)
+    assert (line["outcome"], line["error_code"], line["attempts"]) == ("unknown", "timed_out", 1)
+    assert len(told(logs)) == 1
+
+
+async def test_an_attempt_that_is_made_once_more_writes_none(ledger: Ledger, redis: Redis) -> None:
+    """A line is a call's, not an attempt's."""
+    await close(ledger, await begun(ledger, CALL))
+    assert await redis.exists(KEY) == 0
+    await finish(ledger, await begun(ledger, CALL))
+
+    assert len(await lines(redis)) == 1
+
+
+@pytest.mark.parametrize(
+    ("is_begun", "outcome", "code"), [(False, "failed", "expired"), (True, "unknown", "timed_out")]
+)
+async def test_an_end_from_outside_has_the_line_of_what_it_came_to(
+    ledger: Ledger, redis: Redis, is_begun: bool, outcome: str, code: str
+) -> None:
+    """Only Redis knows whether the call was begun, and that decides which line is written."""
+    await redis.set("module_manifest:research", "x", ex=60)
+    if is_begun:
+        await begun(ledger, CALL)
+    with capture_logs() as logs:
+        await ledger.end(CALL, ENDING, trust_absence=True)
+
+    (line,) = await lines(redis)
+    assert (line["outcome"], line["error_code"], line["attempts"]) == (outcome, code, int(is_begun))
+    assert line["user_id"] == "ada"
+    assert ("queued_ms" in line) is not is_begun
+    assert [entry["error_code"] for entry in told(logs)] == [code]
+
+
+async def test_an_end_whose_answer_was_lost_is_told_once(redis: Redis, redis_url: str) -> None:
+    """Sent again, the ledger knows it as its own: one line in the stream, one in the log."""
+    async with worker_ledger(redis_url) as ledger:
+        await ledger.end(CALL.model_copy(update={"call_id": "call-0"}), ENDING, trust_absence=True)  # loads the script
+        send, lost = ledger._line.send, list[object]()
+
+        def losing(*command: Any) -> "asyncio.Future[Any]":
+            answer = send(*command)
+            if lost:
+                return answer
+            lost.append(answer)
+            nothing: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            nothing.set_exception(LineLost("gone", sent=True))
+            return nothing
+
+        ledger._line.send = losing  # type: ignore[method-assign] # no fault comes at this very moment
+        with capture_logs() as logs:
+            with pytest.raises(LineLost):
+                await ledger.end(CALL, ENDING, trust_absence=True)
+            await ledger.end(CALL, ENDING, trust_absence=True)
+
+    _, line = await lines(redis)
+    (entry,) = told(logs)
+    assert (entry["call_id"], entry["error_code"]) == ("call-1", line["error_code"])
+
+
+async def test_a_refused_message_has_a_line(ledger: Ledger, redis: Redis) -> None:
+    """Its id and its tool are all that is known of such a call, and that its message was refused."""
+    await ledger.refuse("call-1", ToolResult.refused("owls.echo", "permission_denied", "not signed"))
+
+    (line,) = await lines(redis)
+    assert line["decisions"] == {"published": "message_refused"}
+    assert (line["tool"], line["outcome"], line["signed"]) == ("owls.echo", "refused", False)
+
+
+async def test_a_line_that_cannot_be_written_costs_no_result(ledger: Ledger, redis: Redis) -> None:
+    """The call ends as it did; the line is in the log, and that it is not in the stream as well."""
+    await redis.set(KEY, "somebody else's")
+    with capture_logs() as logs:
+        assert await finish(ledger, await begun(ledger, CALL))
+        second = CALL.model_copy(update={"call_id": "call-2"})
+        await ledger.end(second, ENDING, trust_absence=True)
+
+    assert (await refused(ledger, CALL)).reason == "done"
+    assert len(told(logs)) == 2
+    (missed,) = [entry for entry in logs if entry["event"] == "audit_not_written"]  # not one for each
+    assert missed["lines"] == 1
+    await redis.delete(KEY)
+
+
+async def test_the_stream_is_bounded(redis: Redis, redis_url: str) -> None:
+    """It keeps about `audit_kept` lines: Redis drops the oldest, a hundred at a time."""
+    async with worker_ledger(redis_url, audit_kept=100) as ledger:
+        for number in range(350):
+            await ledger.end(CALL.model_copy(update={"call_id": f"call-{number}"}), ENDING, trust_absence=False)
+
+    assert 100 <= await redis.xlen(KEY) < 300
+    assert (await lines(redis))[-1]["call_id"] == "call-349"
+
+
+def test_the_digest_is_that_of_what_may_be_shown() -> None:
+    """The same for calls that differ in sensitive arguments only, or in their order; none for what is no JSON."""
+    assert arguments_digest(CALL.arguments, CALL.sensitive) == arguments_digest(OTHER_PIN.arguments, CALL.sensitive)
+    assert arguments_digest(CALL.arguments, CALL.sensitive) != arguments_digest({"query": "x"}, CALL.sensitive)
+    assert arguments_digest({"x": {1, 2}}, ()) is None
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert arguments_digest({"x": deep}, ()) is None
+
+
+def test_a_signed_fleets_lines_say_so() -> None:
+    """Whether the caller's claims could be trusted."""
+    auditor = Auditor(Settings(redis_url="redis://x", signing_key="0123456789abcdef0123456789abcdef"))
+    caller = CALL.model_copy(update={"caller": Caller(user_id="ada", permission="x" * 10_000)})
+    line, text, _ = auditor.line_of(caller, SUCCESS.result, {})
+
+    assert line["signed"] is True
+    assert len(text) < 1_000, "whatever a caller calls itself"

@@ -1,0 +1,66 @@
+"""What a worker knows of the terms of a tool, whatever a call's message says of them."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from support.published_call import published
+from toolfleet_registry.contracts import PublishedCall, Terms, ToolDefinition
+from toolfleet_registry.outcomes import Attempt
+from toolfleet_workers.runner import CallRunner
+
+TOOL = ToolDefinition(name="research.search_docs", daily_limit=3)
+FREE = ToolDefinition(name="research.search_docs")
+
+
+class NoExecutor:
+    """Nothing is run here."""
+
+    async def execute(self, call: PublishedCall, *, seconds: float) -> Attempt:
+        raise AssertionError
+
+    async def reconcile(self, call: PublishedCall, *, seconds: float) -> Attempt | None:
+        raise AssertionError
+
+    async def aclose(self) -> None:
+        return
+
+
+@dataclass
+class Known:
+    """Knows `tool`, and `later` after a look."""
+
+    tool: ToolDefinition | None
+    later: ToolDefinition | None = None
+    is_old: bool = False
+    looks: int = field(default=0)
+
+    def definition(self, tool_name: str) -> ToolDefinition | None:
+        return self.tool
+
+    async def refresh(self) -> None:
+        self.looks += 1
+        self.tool = self.later
+
+
+@pytest.mark.parametrize(
+    ("known", "terms", "looks"),
+    [
+        (Known(TOOL), Terms(daily_limit=3), 0),
+        (Known(FREE), None, 0),
+        (Known(None, TOOL), Terms(daily_limit=3), 1),  # just started
+        (Known(None), None, 1),  # nobody knows the tool: its agent has looked as well
+        (Known(FREE, TOOL, is_old=True), Terms(daily_limit=3), 1),  # limited since it last looked
+    ],
+)
+async def test_a_worker_looks_for_itself(known: Known, terms: Terms | None, looks: int) -> None:
+    """Where it does not know a tool, or what it knows is old, it reads the manifests first."""
+    runner = CallRunner(NoExecutor(), [], definitions=known)
+
+    assert await runner.terms(published(terms=Terms(daily_limit=99))) == terms
+    assert known.looks == looks
+
+
+async def test_a_runner_without_definitions_limits_nothing() -> None:
+    """As in other people's workers."""
+    assert await CallRunner(NoExecutor(), []).terms(published()) is None

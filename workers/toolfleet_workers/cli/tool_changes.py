@@ -1,0 +1,209 @@
+"""`toolfleet tools diff`, `approve`, `pin`, `disable` and their opposites: what operators decide about tools."""
+
+import asyncio
+import difflib
+import json
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from toolfleet_registry.errors import OperationRefused
+from toolfleet_registry.operating import Difference, Operator, operating
+from toolfleet_registry.settings import load_settings
+from toolfleet_registry.specs import RegistryEvent
+from toolfleet_registry.versions import is_later
+from toolfleet_workers.cli.output import add_row, fail, note, progress, say, say_json, show_table, table
+
+T = TypeVar("T")
+
+ToolArgument = Annotated[list[str], typer.Argument(metavar="MODULE.TOOL...")]
+ModuleArgument = Annotated[str, typer.Argument(metavar="MODULE")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+_SHOWN_DIGITS = 12  # of a digest
+_KINDS = ("added", "changed", "removed", "drifted")
+
+
+def register(app: typer.Typer) -> None:
+    """Give the group the commands."""
+    for command in (diff, approve, pin, unpin, disable, enable):
+        app.command()(command)
+
+
+def diff(
+    name: Annotated[str | None, typer.Argument(metavar="[MODULE | MODULE.TOOL]", help="Only of this one.")] = None,
+    *,
+    last: Annotated[int, typer.Option(metavar="N", min=0, max=10_000, help="Show so many changes that happened.")] = 10,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what modules offer that is not in effect, and the last changes that took effect. Asks no module."""
+    module = None if name is None else name.partition(".")[0]
+
+    async def ask(operator: Operator) -> tuple[list[Difference], list[RegistryEvent], dict[str, int]]:
+        return await operator.differences(module), await operator.events(10_000), await operator.counted()
+
+    differences, events, counted = _operate(ask)
+    differences = [one for one in differences if _is_of(one.tool_name, name)]
+    events = [event for event in events if _is_of(event.tool_name, name)][-last:] if last else []
+    if as_json:
+        pending = [_as_json(one) for one in differences]
+        say_json({"pending": pending, "events": [e.model_dump(mode="json") for e in events], "counts": counted})
+        return
+    for one in differences:
+        _print(one)
+    if not differences:
+        note("All that modules offer is in effect.")
+    if events:
+        _print_events(events)
+        say("\nFound until now: " + ", ".join(f"{counted.get(kind, 0)} {kind}" for kind in _KINDS))
+
+
+def approve(
+    names: Annotated[
+        list[str], typer.Argument(metavar="MODULE.TOOL...", help="Or a module: all that is pending there.")
+    ],
+    *,
+    digest: Annotated[str | None, typer.Option(help="Only if it is offered with this one, as `diff` shows it.")] = None,
+) -> None:
+    """Let what a module offers of a tool take effect."""
+    if digest is not None and (len(names) > 1 or "." not in names[0]):
+        raise typer.BadParameter("--digest is of one tool.")
+
+    async def work(operator: Operator) -> None:
+        for name in names:
+            pending = [name] if "." in name else [one.tool_name for one in await operator.differences(name)]
+            if not pending:
+                note(f"There is nothing to approve of module {name!r}.")
+            for tool_name in pending:
+                found = await operator.approve(tool_name, digest=digest)
+                say(f"{tool_name}: approved with digest {_short(found.digest)}")
+
+    _operate(work)
+
+
+def pin(module: ModuleArgument) -> None:
+    """Approve a module's tools as they are in effect now, and nothing that it offers otherwise from now on."""
+
+    async def work(operator: Operator) -> tuple[dict[str, str], list[Difference]]:
+        return await operator.pin(module), await operator.differences(module)
+
+    digests, differences = _operate(work)
+    shown = table("TOOL", "DIGEST")
+    for name, digest in sorted(digests.items()):
+        add_row(shown, name, digest)
+    show_table(shown)
+    for one in differences:
+        note(f"{one.tool_name} is withheld: it is offered otherwise than it was in effect.")
+
+
+def unpin(module: ModuleArgument) -> None:
+    """Take in what a module offers, now and from now on, without an approval."""
+    _operate(lambda operator: operator.unpin(module))
+    say(f"{module}: not pinned any more")
+
+
+def disable(names: ToolArgument) -> None:
+    """Let nobody use a tool, whatever becomes of it, until it is enabled."""
+
+    async def work(operator: Operator) -> None:
+        for name in names:
+            await operator.disable(name)
+            say(f"{name}: disabled")
+
+    _operate(work)
+
+
+def enable(names: ToolArgument) -> None:
+    """Take a disabling back."""
+
+    async def work(operator: Operator) -> None:
+        for name in names:
+            await operator.enable(name)
+            say(f"{name}: enabled")
+
+    _operate(work)
+
+
+def show_closed(*, as_json: bool) -> None:
+    """Show the tools that nobody may use now."""
+    closed = _operate(lambda operator: operator.closed())
+    if as_json:
+        say_json([{"name": name, "reason": reason} for name, reason in closed.items()])
+        return
+    if not closed:
+        note("No tool is closed.")
+        return
+    shown = table("TOOL", "REASON")
+    for name, reason in closed.items():
+        add_row(shown, name, reason)
+    show_table(shown)
+
+
+def closed_because(tool_name: str) -> str | None:
+    """Why nobody may use the tool now; `None` if that is not so."""
+    return _operate(lambda operator: operator.closed()).get(tool_name)
+
+
+def _operate(work: Callable[[Operator], Awaitable[T]]) -> T:
+    async def run() -> T:
+        async with progress("Asking the registry"), operating(load_settings()) as operator:
+            return await work(operator)
+
+    try:
+        return asyncio.run(run())
+    except OperationRefused as exc:
+        fail(str(exc), code=1)
+
+
+def _is_of(tool_name: str, name: str | None) -> bool:
+    return name is None or tool_name == name or tool_name.partition(".")[0] == name
+
+
+def _print(one: Difference) -> None:
+    what = "changed" if one.registered else "new"
+    versions = f"{_version(one)}; " if one.registered else ""
+    state = "the registered one stays in effect" if one.kind == "drifted" else "nobody may use it"
+    say(f"{one.tool_name}: {one.kind}, {what} ({versions}digest {_short(one.digest)}); {state} until it is approved")
+    if one.registered is not None:
+        for name, (before, after) in one.fields().items():
+            say(f"  {name}")
+            for line in _lines(before, after):
+                say(f"    {line}")
+    say("")
+
+
+def _version(one: Difference) -> str:
+    before, after = one.registered.version if one.registered else None, one.offered.version
+    if before == after:
+        return f"version {after}, as before" if after else "without a version"
+    older = ", which is older" if before and after and is_later(before, after) else ""
+    return f"version {before or 'none'} to {after or 'none'}{older}"
+
+
+def _lines(before: Any, after: Any) -> Iterator[str]:
+    """What was, and what is instead, as lines of text."""
+    diff_lines = difflib.unified_diff(_text(before), _text(after), lineterm="", n=1)
+    return (line for line in diff_lines if not line.startswith(("---", "+++", "@@")))
+
+
+def _text(value: Any) -> list[str]:
+    if value is None:
+        return []
+    return (value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)).splitlines()
+
+
+def _print_events(events: Iterable[RegistryEvent]) -> None:
+    shown = table("WHEN", "WHAT", "TOOL", "VERSION")
+    for event in events:
+        add_row(shown, f"{event.at:%Y-%m-%d %H:%M:%S}Z", event.kind, event.tool_name, event.version or "-")
+    show_table(shown)
+
+
+def _as_json(one: Difference) -> dict[str, Any]:
+    fields = {name: {"registered": before, "offered": after} for name, (before, after) in one.fields().items()}
+    return {"name": one.tool_name, "kind": one.kind, "digest": one.digest, "fields": fields}
+
+
+def _short(digest: str) -> str:
+    return digest[: len("sha256:") + _SHOWN_DIGITS]

@@ -1,0 +1,132 @@
+"""Runs a call of a local tool: an async function, on this worker's loop.
+
+A function that blocks blocks every other call of its worker; the watchdog names it in the log. What blocks belongs into a
+thread (`asyncio.to_thread`), what computes into a process.
+"""
+
+import asyncio
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from toolfleet_registry.contracts import ErrorCode, PublishedCall, ToolResult
+from toolfleet_registry.errors import BodyTooLarge
+from toolfleet_registry.local_function import LocalFunction
+from toolfleet_registry.outcomes import Attempt, Outcome
+from toolfleet_registry.tags import TagResult
+from toolfleet_workers.attempts import unsuccessful
+from toolfleet_workers.executors.error_text import readable
+from toolfleet_workers.executors.returned import as_json
+
+log = structlog.get_logger(__name__)
+
+_GRACE_SECONDS = 0.5  # for a cancelled function to clean up before it is left behind; less than the pool gives us
+
+
+class LocalExecutor:
+    """`functions` by tool name. A result of more than `max_result_bytes` as JSON is none."""
+
+    def __init__(self, functions: Mapping[str, LocalFunction], *, max_result_bytes: int) -> None:
+        self._functions = functions
+        self._max_result_bytes = max_result_bytes
+        self._left_behind = set[asyncio.Task[Any]]()
+
+    async def execute(self, call: PublishedCall, *, seconds: float) -> Attempt:
+        """One attempt within `seconds`. Raises `TimeoutError` if they are over; the function is cancelled then.
+
+        A function's own error is final, unless a repeat would do no harm; its text is for nobody's eyes.
+        """
+        local = self._functions.get(call.tool_name)
+        if local is None:
+            return unsuccessful(call, Outcome.PERMANENT, "unknown_tool", f"Unknown tool: {call.tool_name}")
+        try:
+            arguments = local.bind(call)
+        except ValueError as exc:
+            text = f"Tool execution error: the arguments do not fit: {exc}"
+            return unsuccessful(call, Outcome.PERMANENT, "invalid_arguments", text)
+        if seconds <= 0:
+            text = "Tool execution error: no time was left to begin"
+            return unsuccessful(call, Outcome.NOT_SENT, "module_unreachable", text)
+        returned = await self._run(local.function, arguments, seconds)
+        if isinstance(returned, _Failure):
+            log.error("local_tool_failed", kind=returned.kind, stack=returned.stack)
+            return _failed(call, f"Tool execution error: the function failed ({returned.kind})")
+        return await self._judge(call, returned)
+
+    async def reconcile(self, call: PublishedCall, *, seconds: float) -> Attempt | None:
+        """Nothing: a function that was lost with its worker has left no word."""
+        del call, seconds
+        return None
+
+    async def aclose(self) -> None:
+        """Give functions that have outlived their calls a last chance to end."""
+        for task in self._left_behind:
+            task.cancel()
+        if self._left_behind:
+            await asyncio.wait(self._left_behind, timeout=_GRACE_SECONDS)
+
+    async def _run(self, function: Callable[..., Awaitable[Any]], arguments: Mapping[str, Any], seconds: float) -> Any:
+        """In a task of its own: what it does to its task, or with a cancellation, does not reach ours."""
+        task = asyncio.create_task(_guarded(function, arguments), name=f"local-{function.__name__}")
+        try:
+            done, _ = await asyncio.wait({task}, timeout=seconds)
+        finally:
+            if not task.done():
+                await self._end(task)
+        if not done:
+            raise TimeoutError
+        return _Failure("CancelledError", "") if task.cancelled() else task.result()
+
+    async def _end(self, task: asyncio.Task[Any]) -> None:
+        task.cancel()
+        await asyncio.wait({task}, timeout=_GRACE_SECONDS)
+        if not task.done():
+            log.warning("local_tool_left_behind", function=task.get_name(), grace_seconds=_GRACE_SECONDS)
+            self._left_behind.add(task)
+            task.add_done_callback(self._left_behind.discard)
+
+    async def _judge(self, call: PublishedCall, returned: Any) -> Attempt:
+        try:
+            value = await as_json(returned, max_bytes=self._max_result_bytes)
+        except BodyTooLarge as exc:
+            text = f"Tool execution error: the function's result is larger than {exc.limit} bytes"
+            return _unusable(call, "result_too_large", text)
+        except ValueError as exc:
+            text = f"Tool execution error: the function's result is invalid: {exc}"
+            return _unusable(call, "invalid_response", text)
+        if isinstance(returned, TagResult) and not returned.success:
+            return _failed(call, readable(returned.message or "The tool says that it failed."), value)
+        return Attempt(Outcome.SUCCESS, ToolResult.ok(call.tool_name, value))
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """What a function raised, without its text, which may quote anything; and where."""
+
+    kind: str
+    stack: str
+
+
+async def _guarded(function: Callable[..., Awaitable[Any]], arguments: Mapping[str, Any]) -> Any:
+    """What the function returns, or the `_Failure` that it raised. `SystemExit` would else end the worker."""
+    try:
+        return await function(**arguments)
+    except (asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as exc:  # noqa: BLE001 - nothing that a function does ends more than its call
+        return _Failure(type(exc).__name__, "".join(traceback.format_tb(exc.__traceback__)))
+
+
+def _failed(call: PublishedCall, text: str, value: Any = None) -> Attempt:
+    """It may have done part of its work, so it is repeated only where that is declared to do no harm."""
+    outcome = Outcome.FAILED if call.effect in {"read", "idempotent"} else Outcome.PERMANENT
+    result = ToolResult.failed(call.tool_name, "module_error", text, effect_state="unknown")
+    return Attempt(outcome, result.model_copy(update={"result": value}))
+
+
+def _unusable(call: PublishedCall, code: ErrorCode, text: str) -> Attempt:
+    """It has done its work, and what it says of it cannot be passed on."""
+    return Attempt(Outcome.FAILED, ToolResult.failed(call.tool_name, code, text, effect_state="done"))

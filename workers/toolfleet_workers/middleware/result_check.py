@@ -1,0 +1,52 @@
+"""A module's result held against what its tool says of its results, before anybody takes it for one."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from toolfleet_registry.contracts import PublishedCall, ToolDefinition, ToolResult
+from toolfleet_registry.decisions import note
+from toolfleet_registry.outcomes import Attempt, Outcome
+from toolfleet_registry.validation import result_fault
+from toolfleet_workers.runner import Proceed
+
+log = structlog.get_logger(__name__)
+
+
+class Definitions(Protocol):
+    """Knows the modules' tools."""
+
+    def definition(self, tool_name: str) -> ToolDefinition | None:
+        """The tool's definition in effect; `None` if nothing is known of it."""
+        ...
+
+
+@dataclass
+class ResultCheck:
+    """Makes `invalid_response` of a result that is not what the tool's `output_schema` says; its effect has happened.
+
+    Fails open: for a tool that this worker does not know yet, and as `result_fault` does. The text does not repeat
+    anything of the result. Only what is harmless to repeat is tried once more, as after any answer that is of no use.
+    """
+
+    tools: Definitions
+    invalid: int = 0
+
+    async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
+        """Proceed, and look at what came of it."""
+        attempt = await proceed(call)
+        if not attempt.result.success:
+            return attempt
+        tool = self.tools.definition(call.tool_name)
+        fault = None if tool is None else result_fault(tool, attempt.result.result)
+        if fault is None:
+            if tool is not None and tool.output_schema is not None:
+                note("result_check", "passed")
+            return attempt
+        note("result_check", "failed")
+        self.invalid += 1
+        log.warning("tool_result_invalid", call_id=call.call_id, tool=call.tool_name, fault=fault)
+        text = f"Tool execution error: the module's result is not what its schema says: {fault}"
+        result = ToolResult.failed(call.tool_name, "invalid_response", text, effect_state="done")
+        return Attempt(Outcome.UNKNOWN, result)
