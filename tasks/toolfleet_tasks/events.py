@@ -6,6 +6,7 @@ broker's Redis and nothing waits for it; everywhere else, and with other brokers
 
 import asyncio
 import base64
+import contextlib
 import json
 import time
 import uuid
@@ -20,6 +21,7 @@ from celery.events.event import group_from
 from celery.utils.time import utcoffset
 from kombu.exceptions import EncodeError
 from kombu.serialization import dumps
+from pydantic_core import to_json
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.redis_servers import connection_factory
@@ -152,8 +154,7 @@ class Outbox:
 
     def _message(self, routing_key: str, content: Event | list[Event]) -> str:
         """As kombu's virtual transports write it."""
-        content_type, encoding, body = dumps(content, serializer=self._serializer)
-        octets = body if isinstance(body, bytes) else body.encode()
+        content_type, encoding, octets = self._written(content)
         return json.dumps(
             {
                 "body": base64.b64encode(octets).decode(),
@@ -169,6 +170,14 @@ class Outbox:
                 },
             }
         )
+
+    def _written(self, content: Event | list[Event]) -> tuple[str, str, bytes]:
+        """Content type, encoding and text. Raises `EncodeError`."""
+        if self._serializer == "json" and isinstance(content, list):  # tasks' events: texts and numbers only
+            with contextlib.suppress(ValueError):  # a lone surrogate
+                return "application/json", "utf-8", to_json(content)
+        content_type, encoding, body = dumps(content, serializer=self._serializer)
+        return content_type, encoding, body if isinstance(body, bytes) else body.encode()
 
 
 _OPTIONS = ("utcoffset", "retry", "retry_policy", "Event")  # of the stock `send`: how, not what
