@@ -26,11 +26,11 @@ from toolfleet_registry.manifests import CachedManifest, ManifestCache
 from toolfleet_registry.names import ToolName
 from toolfleet_registry.permissions import Modules, denial, module_denial, reaches
 from toolfleet_registry.registrar import OpenRegistry, Registrar
+from toolfleet_registry.schemas.validation import checked
 from toolfleet_registry.search import ToolSearch
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.factory import open_store
 from toolfleet_registry.toolset import ToolSet, described
-from toolfleet_registry.validation import checked
 from toolfleet_registry.verdicts import broken_tools, seen_tools
 
 _MANY = 200  # tools: to sort and index them takes some ms, which an event loop should not wait

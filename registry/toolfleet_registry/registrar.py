@@ -18,9 +18,9 @@ from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.errors import FleetUnavailable, RegistryAway
 from toolfleet_registry.intake import Change, Intake, Known, Offer, offers_of, take_in
 from toolfleet_registry.manifests import CachedManifest, ManifestCache
+from toolfleet_registry.schemas.validation import schema_fault
 from toolfleet_registry.specs import ToolRegistration
 from toolfleet_registry.store.port import ToolRegistry
-from toolfleet_registry.validation import schema_fault
 from toolfleet_registry.verdicts import Verdict
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ import structlog
 from toolfleet_registry.contracts import PublishedCall, ToolDefinition, ToolResult
 from toolfleet_registry.decisions import note
 from toolfleet_registry.outcomes import Attempt, Outcome
-from toolfleet_registry.validation import result_fault
+from toolfleet_registry.schemas.validation import result_fault
 from toolfleet_workers.runner import Proceed
 
 log = structlog.get_logger(__name__)

@@ -21,12 +21,12 @@ from jsonschema_rs import (
     Validator,
 )
 
-from toolfleet_registry.effort import BACKTRACKING, Effort, TooIntricate, effort_of
-from toolfleet_registry.faults import Words, names_in
-from toolfleet_registry.load import load_of, units_of_patterns
-from toolfleet_registry.narrowing import narrowed
-from toolfleet_registry.outline import Outline, outline_of
-from toolfleet_registry.subschemas import Document, ReferenceUnknown
+from toolfleet_registry.schemas.effort import BACKTRACKING, Effort, TooIntricate, effort_of
+from toolfleet_registry.schemas.faults import Words, names_in
+from toolfleet_registry.schemas.load import load_of, units_of_patterns
+from toolfleet_registry.schemas.narrowing import narrowed
+from toolfleet_registry.schemas.outline import Outline, outline_of
+from toolfleet_registry.schemas.subschemas import Document, ReferenceUnknown
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from toolfleet_registry.subschemas import Document, ReferenceUnknown, Schema
+from toolfleet_registry.schemas.subschemas import Document, ReferenceUnknown, Schema
 
 Path: TypeAlias = tuple[str | int, ...]
 

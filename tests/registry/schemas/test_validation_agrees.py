@@ -9,7 +9,7 @@ from jsonschema.validators import validator_for
 from support.json_schemas import ARGUMENTS, input_schemas
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.schema import input_schema
-from toolfleet_registry.validation import checked, schema_fault
+from toolfleet_registry.schemas.validation import checked, schema_fault
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])

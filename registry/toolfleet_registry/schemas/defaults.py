@@ -10,7 +10,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-from toolfleet_registry.outline import Outline, Path, values_in, with_changes
+from toolfleet_registry.schemas.outline import Outline, Path, values_in, with_changes
 
 _MOST = 2_000  # places of one call; with more none is filled in, for a small call must not become a huge one
 _MOST_CHARACTERS = 200_000  # of all that is filled in, as JSON

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from toolfleet_registry.effort import TOO_MUCH, Effort, Patterns
+from toolfleet_registry.schemas.effort import TOO_MUCH, Effort, Patterns
 
 _OF_A_VALUE = 8  # characters that a value stands for, beside its texts
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from toolfleet_registry.contracts import ToolDefinition, ToolParameter
-from toolfleet_registry.validation import checked
+from toolfleet_registry.schemas.validation import checked
 
 
 def taken(schema: Any, value: Any, **more: Any) -> Any:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from support.json_schemas import ARGUMENTS
 from toolfleet_registry.contracts import ToolDefinition
-from toolfleet_registry.faults import MOST_FAULTS
-from toolfleet_registry.validation import checked, result_fault, schema_fault
+from toolfleet_registry.schemas.faults import MOST_FAULTS
+from toolfleet_registry.schemas.validation import checked, result_fault, schema_fault
 
 SECRET = "s3cret-9f"
 LONGEST = 1000

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from toolfleet_registry.contracts import ToolDefinition
-from toolfleet_registry.validation import checked
+from toolfleet_registry.schemas.validation import checked
 
 
 def tool(**schema: Any) -> ToolDefinition:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from toolfleet_registry.subschemas import Document, Place, Schema, Step
+from toolfleet_registry.schemas.subschemas import Document, Place, Schema, Step
 
 MOST_SCHEMAS = 5_000  # in one document; compiled, each takes some 2 to 5 kB
 LONGEST_CHAIN = 64  # schemas within each other for the same value: the validator works on the stack

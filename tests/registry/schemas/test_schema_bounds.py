@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from toolfleet_registry.contracts import ToolDefinition
-from toolfleet_registry.effort import DEEPEST, LONGEST_CHAIN, effort_of
-from toolfleet_registry.subschemas import Document
-from toolfleet_registry.validation import checked, result_fault, schema_fault
+from toolfleet_registry.schemas.effort import DEEPEST, LONGEST_CHAIN, effort_of
+from toolfleet_registry.schemas.subschemas import Document
+from toolfleet_registry.schemas.validation import checked, result_fault, schema_fault
 
 MEMORY = 2**31
 SECONDS = 60

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from toolfleet_registry.outline import Outline, values_in, with_changes
-from toolfleet_registry.subschemas import Schema
+from toolfleet_registry.schemas.outline import Outline, values_in, with_changes
+from toolfleet_registry.schemas.subschemas import Schema
 
 _LONGEST = 40  # characters: more is no number that somebody means
 

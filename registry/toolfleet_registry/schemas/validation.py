@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 import structlog
 
 from toolfleet_registry.arguments import MAX_VALUES
-from toolfleet_registry.checker import Checker, SchemaWrong, compiled, text_of
-from toolfleet_registry.coercion import coerced
 from toolfleet_registry.contracts import ToolDefinition
-from toolfleet_registry.defaults import filled, filling_for
 from toolfleet_registry.schema import input_schema
+from toolfleet_registry.schemas.checker import Checker, SchemaWrong, compiled, text_of
+from toolfleet_registry.schemas.coercion import coerced
+from toolfleet_registry.schemas.defaults import filled, filling_for
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 

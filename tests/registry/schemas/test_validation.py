@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import structlog
 
-from toolfleet_registry import validation
 from toolfleet_registry.contracts import ToolDefinition, ToolParameter
-from toolfleet_registry.validation import checked, result_fault, schema_fault
+from toolfleet_registry.schemas import validation
+from toolfleet_registry.schemas.validation import checked, result_fault, schema_fault
 
 
 def tool(schema: dict[str, Any] | None = None, **fields: Any) -> ToolDefinition:
