@@ -144,15 +144,7 @@ class Operator:
         except KeyError as exc:
             raise OperationRefused(f"Tool {tool_name!r} is not registered.") from exc
         await self._registrar.rejudge(self._registry, tool_name.partition(".")[0])
-        if not enabled:
-            await asked(lambda: self._keep(registration))
         return registration
-
-    def _keep(self, disabled: ToolRegistration) -> None:
-        """Have it again, if a refresh that had begun before has just forgotten it, as it is offered no more."""
-        if self._registry.get(disabled.spec.tool_name) is None:
-            self._registry.register(disabled.spec)
-            self._registry.set_enabled(disabled.spec.tool_name, False)
 
     async def _manifest(self, module: str) -> CachedManifest:
         self._check_known(module)

@@ -112,9 +112,7 @@ class Registrar:
                 if isinstance(answer, ValueError):
                     refused[spec.tool_name] = str(answer)
             for name in gone:
-                present = registry.get(name)
-                if present is not None and present.enabled:  # nobody has disabled it just now
-                    registry.remove(name)
+                registry.remove(name, unless_disabled=True)  # which somebody may have done just now
             judged = self._judge(registry, offers, before)
         intakes = {
             module: replace(_closed(intake, refused), changes=first.intakes[module].changes)

@@ -314,7 +314,7 @@ async def test_a_word_about_a_tool_that_is_gone_is_kept(redis: Redis, redis_url:
         judge = operator._registrar.rejudge
 
         async def rejudge(*args: Any, **kwargs: Any) -> Any:
-            await asyncio.to_thread(forgets.remove, "git.push")
+            await asyncio.to_thread(forgets.remove, "git.push", unless_disabled=True)  # as refreshes do
             return await judge(*args, **kwargs)
 
         operator._registrar.rejudge = rejudge  # type: ignore[method-assign] # the moment cannot be provoked otherwise

@@ -61,9 +61,10 @@ class InMemoryToolRegistry(ToolRegistry):
             self._write(tool_name, standing, self._clock())
             return self._registration(tool_name)
 
-    def remove(self, tool_name: str) -> None:
+    def remove(self, tool_name: str, *, unless_disabled: bool = False) -> None:
         with self._lock:
-            if tool_name in self._texts:
+            present = self._standings.get(tool_name)
+            if present is not None and (present.enabled or not unless_disabled):
                 self._note(tool_name, None, self._clock())
                 del self._texts[tool_name], self._standings[tool_name]
 

@@ -52,8 +52,8 @@ class ToolRegistry(Protocol):
         """Enable or disable it. Raises `KeyError` if there is no such tool."""
         ...
 
-    def remove(self, tool_name: str) -> None:
-        """Forget it, if it is there."""
+    def remove(self, tool_name: str, *, unless_disabled: bool = False) -> None:
+        """Forget it, if it is there; with `unless_disabled` only if it surely is enabled."""
         ...
 
     def pins(self) -> dict[str, dict[str, str]]:

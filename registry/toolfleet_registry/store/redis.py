@@ -88,8 +88,9 @@ class RedisToolRegistry(ToolRegistry):
             raise rules.not_registered(tool_name)
         return redis_values.read_registration(tool_name, value)
 
-    def remove(self, tool_name: str) -> None:
-        self._run(redis_scripts.REMOVE, EVENTS_KEPT, redis_values.bytes_of(tool_name))
+    def remove(self, tool_name: str, *, unless_disabled: bool = False) -> None:
+        spared = "1" if unless_disabled else "0"
+        self._run(redis_scripts.REMOVE, EVENTS_KEPT, redis_values.bytes_of(tool_name), spared)
 
     def pins(self) -> dict[str, dict[str, str]]:
         return redis_values.read_pins(self._ask("HGETALL", self._pins))

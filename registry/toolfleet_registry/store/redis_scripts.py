@@ -162,11 +162,11 @@ REMOVE = (
     _CHANGES
     + r"""
 local before = read(redis.call('HGET', KEYS[1], ARGV[2]))
-if before then write(ARGV[2], before, nil) end
+if before and (ARGV[3] == '0' or (not before.unreadable and before.enabled == '1')) then write(ARGV[2], before, nil) end
 return done(1)
 """
 )
-"""ARGV[2]: name."""
+"""ARGV[2]: name; ARGV[3]: '1' to leave it alone unless it surely is enabled, else '0'."""
 
 PIN = (
     _CHANGES

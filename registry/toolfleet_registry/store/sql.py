@@ -84,9 +84,11 @@ class SQLToolRegistry(ToolRegistry):
             row = change.connection.execute(select(TOOLS).where(TOOLS.c.key == key_of(tool_name))).one()
             return read_registration(tool_name, row)
 
-    def remove(self, tool_name: str) -> None:
+    def remove(self, tool_name: str, *, unless_disabled: bool = False) -> None:
         with self._changing() as change:
             change.load([tool_name])
+            if unless_disabled and not change.is_enabled(tool_name):
+                return
             change.write(tool_name, None)
 
     def pins(self) -> dict[str, dict[str, str]]:

@@ -58,6 +58,11 @@ class Change:
             raise rules.unreadable(name)
         return self._known[name]
 
+    def is_enabled(self, name: str) -> bool:
+        """Whether a tool that was loaded is there, can be read, and is enabled."""
+        standing = None if name in self._unreadable else self._known[name]
+        return standing is not None and standing.enabled
+
     def write(self, name: str, after: Standing | None, spec: ToolSpec | None = None) -> None:
         """What a loaded tool becomes; without `spec` its specification stays what it was."""
         before = self._known[name]

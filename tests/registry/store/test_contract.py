@@ -141,6 +141,16 @@ def test_a_removed_tool_is_gone(registry: ToolRegistry) -> None:
     assert registry.register(owl("1", B)).enabled
 
 
+def test_a_disabled_tool_can_be_spared(registry: ToolRegistry) -> None:
+    """Whoever forgets tools that have left asks for it in the same step, so that nobody's disabling gets lost between two."""
+    registry.register_many([owl("1", A), owl("1", A, "cat")])
+    registry.set_enabled("example", enabled=False)
+    for name in ("example", "cat", "nobody"):
+        registry.remove(name, unless_disabled=True)
+
+    assert [each.spec.tool_name for each in registry.list_all(include_disabled=True)] == ["example"]
+
+
 def test_an_operator_replaces_what_he_has_seen(registry: ToolRegistry) -> None:
     """Whatever the version is, and a disabled tool stays disabled; but nothing that somebody else has put there."""
     seen = digest_of(registry.register(owl("1", A)).spec)

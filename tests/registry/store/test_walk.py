@@ -71,9 +71,9 @@ class Walk(RuleBasedStateMachine):
     def set_enabled(self, name: str, *, enabled: bool) -> None:
         self.both(lambda registry: registry.set_enabled(name, enabled))
 
-    @rule(name=NAMES)
-    def remove(self, name: str) -> None:
-        self.both(lambda registry: registry.remove(name))
+    @rule(name=NAMES, unless_disabled=st.booleans())
+    def remove(self, name: str, *, unless_disabled: bool) -> None:
+        self.both(lambda registry: registry.remove(name, unless_disabled=unless_disabled))
 
     @rule(module=MODULES, digests=DIGESTS)
     def pin(self, module: str, digests: dict[str, str]) -> None:
