@@ -44,8 +44,10 @@ end
 
 local function limit_take(key, id, cooldown, now, until_ms)
   local midnight = now - now % day_ms
-  redis.call('ZREMRANGEBYSCORE', key, '-inf', '(' .. string.format('%.0f', math.min(midnight, now - cooldown)))
-  redis.call('ZADD', key, 'NX', now, id)
+  if not redis.call('ZSCORE', key, id) then -- one that counts since yesterday does not count anew today
+    redis.call('ZREMRANGEBYSCORE', key, '-inf', '(' .. string.format('%.0f', math.min(midnight, now - cooldown)))
+    redis.call('ZADD', key, now, id)
+  end
   local keep = math.max(midnight + day_ms - now, cooldown) + limit_margin_ms
   if redis.call('PTTL', key) < keep then redis.call('PEXPIRE', key, keep) end
   if not until_ms then

@@ -50,9 +50,9 @@ def test_calls_that_end_while_redis_is_frozen(fleet: FastFleet) -> None:
 
 def test_calls_that_end_while_redis_restarts(fleet: FastFleet) -> None:
     """Nothing is lost, and nothing runs twice."""
-    ids = fleet.start(CALLS, "pool.sleep", 1)
+    ids = fleet.start(CALLS, "pool.sleep", 3)
     with fleet.redis.restarted():
-        time.sleep(2)
+        time.sleep(4)
 
     assert statuses(fleet, ids) == {"SUCCESS"}
     fleet.wait_until_settled()
