@@ -52,6 +52,15 @@ class Ear:
 
         await wait_until(have_come, f"{messages} messages have come")
 
+    async def wait_for(self, uuid: str) -> None:
+        """Until the event of this call has come."""
+
+        def has_come() -> bool:
+            self.listen()
+            return any(event["uuid"] == uuid for event in self.events())
+
+        await wait_until(has_come, f"the event of {uuid} has come")
+
     def events(self) -> list[dict[str, Any]]:
         contents = [content_of(message) for message in self.messages]
         return [event for content in contents for event in (content if isinstance(content, list) else [content])]
@@ -256,8 +265,7 @@ async def test_while_redis_is_away_the_latest_events_are_kept(tmp_path: Path, mo
                 for number in range(25):
                     dispatcher.send("task-started", uuid=str(number))
             ear = Ear(redis.look)
-            await ear.wait(1)
-            ear.listen()
+            await ear.wait_for("24")
             ear.close()
 
     assert [event["uuid"] for event in ear.events()][-10:] == [str(number) for number in range(15, 25)]
