@@ -10,7 +10,7 @@ _RESUMED_BY = "scheduler.add_job"  # the one tool that must wake the right conve
 
 def told_by(conversation: Conversation | None, tool_name: str, context_modules: frozenset[str]) -> dict[str, Any]:
     """The conversation's fields that this tool's module is told."""
-    fields = _fields_for(tool_name, context_modules)
+    fields = _fields_for(tool_name, context_modules) if conversation else None
     return conversation.model_dump(include=fields, exclude_none=True) if conversation and fields else {}
 
 
@@ -23,6 +23,8 @@ def with_conversation(
     is sent to, and which conversation wakes up, is never for a model to say.
     """
     fields = _fields_for(tool_name, context_modules)
+    if not fields:
+        return arguments
     kept = {key: value for key, value in arguments.items() if key not in fields}
     return kept | told_by(conversation, tool_name, context_modules)
 
