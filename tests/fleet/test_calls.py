@@ -71,7 +71,7 @@ async def test_a_conversations_fields_reach_context_modules(
 
 async def test_calls_run_side_by_side(fleet: ToolFleet, owner: Caller, owls: ModuleServer) -> None:
     """Many calls of one agent are in flight at once, and the results come in order."""
-    calls = [call("nap", seconds=1, number=number) for number in range(200)]
+    calls = [call("nap", seconds=3, number=number) for number in range(200)]
     results = await fleet.call_many(calls, owner)
 
     assert all(result.success for result in results)

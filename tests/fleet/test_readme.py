@@ -1,10 +1,12 @@
 """What the README shows works as it stands."""
 
+import os
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -14,10 +16,48 @@ from support.up import Up, toolfleet, up
 README = (Path(__file__).parents[2] / "README.md").read_text()
 
 
+LOCAL_TOOLS = {"TOOLFLEET_LOCAL_TOOLS": "bot_tools:tools"}
+
+
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     with up(tmp_path_factory.mktemp("readme")) as running:
         yield running
+
+
+@pytest.fixture
+def local_fleet(tmp_path: Path) -> Iterator[Up]:
+    """With the README's own tools."""
+    (tmp_path / "bot_tools.py").write_text(blocks("python")[2])
+    with up(tmp_path, LOCAL_TOOLS) as running:
+        yield running
+
+
+def run(program: str, fleet: Up, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=fleet.folder,
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def inside(lines: str, *, given: str, said: str) -> str:
+    """A program in which the README's lines stand, with a fleet."""
+    return f"""
+import asyncio
+from toolfleet import Caller, ToolFleet
+caller = Caller(user_id="ada", permission="user")
+{given}
+async def main():
+    async with ToolFleet() as fleet:
+{textwrap.indent(lines, " " * 8)}
+    print({said})
+asyncio.run(main())
+"""
 
 
 def blocks(language: str) -> list[str]:
@@ -26,10 +66,7 @@ def blocks(language: str) -> list[str]:
 
 def test_the_agent_calls_its_tool(fleet: Up) -> None:
     """The first program of the README, run beside a fleet that is up, prints that its call succeeded."""
-    (agent,) = blocks("python")
-    ended = subprocess.run(
-        [sys.executable, "-c", agent], cwd=fleet.folder, capture_output=True, text=True, timeout=60, check=False
-    )
+    ended = run(blocks("python")[0], fleet)
 
     assert re.search(r"^\d+ tools\nTrue 1\n$", ended.stdout), ended.stderr
 
@@ -40,3 +77,27 @@ def test_the_command_calls_a_tool(fleet: Up) -> None:
     words = shlex.split(command.removeprefix("$ "))
 
     assert toolfleet(*words[1:], cwd=fleet.folder).returncode == 0
+
+
+def test_a_models_tool_call_goes_there_and_back(fleet: Up) -> None:
+    """The lines about formats, with a block as Anthropic's API brings it."""
+    lines = blocks("python")[1]
+    block = {"type": "tool_use", "id": "t1", "name": "research__search_docs", "input": {"query": "slow lane"}}
+    ended = run(inside(lines, given=f"block = {block!r}", said='reply["tool_use_id"], reply.get("is_error")'), fleet)
+
+    assert ended.stdout.startswith("t1 "), ended.stderr
+    assert "True" not in ended.stdout
+
+
+def test_a_models_tag_is_executed_by_a_worker(local_fleet: Up) -> None:
+    """The lines about tags, with the README's own tool running in the fleet."""
+    given = """
+import bot_tools
+from toolfleet.tags import TagRegistry, ToolContext, parse_response
+prompt, question = "", "what is new?"
+text = "I will look.\\nRESEARCH: slow lanes"
+"""
+    program = inside(blocks("python")[3], given=given, said='result.message, "|", parsed')
+    ended = run(program, local_fleet, LOCAL_TOOLS)
+
+    assert ended.stdout.startswith("Looking for slow lanes. |"), ended.stderr
