@@ -64,7 +64,7 @@ class Known:
         (tool,) = seen_tools(ModuleManifest(module_name="owls", tools=[definition]), self.verdicts)
         return tool
 
-    async def refresh(self) -> None:
+    async def refresh(self, *, reads_all: bool = True) -> None:
         self.looks += 1
         self.is_old = False
         self.tools |= self.later
@@ -236,6 +236,14 @@ def required(known: KnownTools, name: str) -> str:
     return tool.definition.required_permission
 
 
+async def anew(known: KnownTools) -> bool:
+    """Whether there was a look, as before a decision."""
+    is_old = known.is_old
+    if is_old:
+        await known.refresh(reads_all=False)
+    return is_old
+
+
 async def offer(redis: Redis, module: str, **tools: str) -> None:
     """Put a manifest into Redis: method -> what it asks for."""
     definitions = [
@@ -295,6 +303,22 @@ async def test_a_change_is_heard_of_within_seconds(known: KnownTools, redis: Red
     assert required(known, "owls.count") == "admin"
     await wait_until(lambda: required(known, "owls.count") == "guest", "the change is known")
     assert await looks(redis) == before + 1
+
+
+async def test_an_idle_worker_looks_before_it_decides(known: KnownTools, redis: Redis, clock: Clock) -> None:
+    """What changed while nobody asked is known before the next call; it costs one number if nothing has."""
+    await offer(redis, "owls", count="guest")
+    assert (await anew(known), required(known, "owls.count")) == (True, "guest")
+    await offer(redis, "owls", count="admin")
+
+    clock.now += 1
+    assert not await anew(known)
+    clock.now += 5
+    assert (await anew(known), required(known, "owls.count")) == (True, "admin")
+
+    before = await looks(redis)
+    clock.now += 5
+    assert (await anew(known), await looks(redis)) == (True, before)
 
 
 async def test_what_an_operator_closes_is_known(known: KnownTools, redis: Redis, clock: Clock) -> None:

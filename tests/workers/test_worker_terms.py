@@ -38,7 +38,7 @@ class Known:
     def definition(self, tool_name: str) -> ToolDefinition | None:
         return self.tool
 
-    async def refresh(self) -> None:
+    async def refresh(self, *, reads_all: bool = True) -> None:
         self.looks += 1
         self.tool = self.later
 

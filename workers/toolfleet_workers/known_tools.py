@@ -46,13 +46,13 @@ class KnownTools:
 
     @property
     def is_old(self) -> bool:
-        """Whether what is known is from before the last minute: `refresh` before deciding anything on it."""
-        return self._clock() >= self._old_at
+        """Whether nobody has looked for some seconds, as in an idle worker: `refresh` before deciding anything on it."""
+        return self._clock() >= min(self._check_at + _CHECK_SECONDS, self._old_at)
 
     def find(self, tool_name: str) -> SeenTool | None:
         """The tool as it is in effect; `None` if nothing is known of it."""
         if self._clock() >= self._check_at:
-            self._begin_to_look(reads_all=self.is_old)
+            self._begin_to_look(reads_all=self._clock() >= self._old_at)
         return self._modules.get(tool_name.partition(".")[0], _NO_TOOLS).get(tool_name)
 
     def definition(self, tool_name: str) -> ToolDefinition | None:
@@ -60,9 +60,12 @@ class KnownTools:
         seen = self.find(tool_name)
         return None if seen is None else seen.definition
 
-    async def refresh(self) -> None:
-        """Return when everything is known as it was a second ago, or Redis has not said so within a second."""
-        self._begin_to_look(reads_all=True)
+    async def refresh(self, *, reads_all: bool = True) -> None:
+        """Return when everything is known as it was a second ago, or Redis has not said so within a second.
+
+        Without `reads_all` it is read only if Redis says that it has changed.
+        """
+        self._begin_to_look(reads_all=reads_all or self._clock() >= self._old_at)
         patience = self._patient_until - self._clock()
         if self._look is not None and patience > 0:
             await asyncio.wait({self._look}, timeout=patience)  # neither a time-out nor our end ends the look

@@ -64,8 +64,8 @@ class Definitions(Protocol):
         """The tool as its module defines it; `None` if nothing is known of it."""
         ...
 
-    async def refresh(self) -> None:
-        """Learn what has changed; returns soon, also if that does not work."""
+    async def refresh(self, *, reads_all: bool = True) -> None:
+        """Learn what has changed, or all of it anew; returns soon, also if that does not work."""
         ...
 
 
@@ -114,7 +114,7 @@ class CallRunner:
             return None
         tool = self._definitions.definition(call.tool_name)
         if tool is None or self._definitions.is_old:
-            await self._definitions.refresh()
+            await self._definitions.refresh(reads_all=tool is None)
             tool = self._definitions.definition(call.tool_name)
         return None if tool is None else terms_of(tool)
 

@@ -29,8 +29,8 @@ class Tools(Protocol):
         """The tool as it is in effect; `None` if nothing is known of it."""
         ...
 
-    async def refresh(self) -> None:
-        """Learn what has changed; returns soon, also if that does not work."""
+    async def refresh(self, *, reads_all: bool = True) -> None:
+        """Learn what has changed, or all of it anew; returns soon, also if that does not work."""
         ...
 
 
@@ -57,7 +57,10 @@ class PermissionCheck:
         if not reaches(module, modules):
             return _refused(call, module_denial(module))
         tool = self.tools.find(call.tool_name)
-        if tool is None or self.tools.is_old or denial(tool.access, caller.permission, modules):
+        if self.tools.is_old:
+            await self.tools.refresh(reads_all=False)
+            tool = self.tools.find(call.tool_name)
+        elif tool is None or denial(tool.access, caller.permission, modules):
             await self.tools.refresh()
             tool = self.tools.find(call.tool_name)
         if tool is None:
