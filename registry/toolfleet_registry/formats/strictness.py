@@ -45,6 +45,7 @@ _HANDLED = frozenset(
     ]
 )
 _TOO_CLEVER = re.compile(r"\(\?(?!:)|\\[1-9bB]")  # looks around or back: no grammar can be made of it
+_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 _MOST_VALUES = 1000  # of all enumerations, in OpenAI's guide
 
 
@@ -144,13 +145,12 @@ class _Strict:
         if value.keys() & {"properties", "items", "required", "additionalProperties"}:
             raise _NotStrictError(path, "lists values beside other keywords")
         values = [value["const"]] if "const" in value else value["enum"]
-        if any(isinstance(one, dict | list) for one in values):
+        if not values or any(isinstance(one, dict | list) for one in values):
             raise _NotStrictError(path, "lists values that are no plain ones")
         if "const" in value and "enum" in value:
             self._notes.add(f"{path}/enum", "relaxed", "is not shown beside 'const'")
         self._values += len(values)
-        if "type" in value:
-            result["type"] = value["type"]
+        result["type"] = value["type"] if "type" in value else _type_of(values)  # which OpenAI asks for in any case
         result["enum"] = list(values)
 
     def _typed(self, value: JsonObject, result: JsonObject, path: str, depth: int) -> None:
@@ -212,6 +212,14 @@ class _Strict:
         if keyword == "pattern" and _TOO_CLEVER.search(inner):
             return False
         return keyword in self._rules.keywords
+
+
+def _type_of(values: list[Any]) -> str | list[str]:
+    """The JSON Schema type of plain values, or their types."""
+    types = dict.fromkeys(_TYPES[type(value)] for value in values)
+    if "number" in types:
+        types.pop("integer", None)
+    return [*types] if len(types) > 1 else next(iter(types))
 
 
 def _or_null(shown: JsonObject) -> JsonObject:

@@ -52,8 +52,8 @@ def test_openai_wants_every_property_and_null_for_nothing() -> None:
     assert schema["properties"] == {
         "query": {"type": "string", "pattern": "^a", "description": "(minLength: 1)"},
         "limit": {"type": ["integer", "null"], "maximum": 50, "description": "(default: 10)"},
-        "order": {"enum": ["date", "rank", None]},
-        "only": {"enum": ["x", None]},
+        "order": {"type": ["string", "null"], "enum": ["date", "rank", None]},
+        "only": {"type": ["string", "null"], "enum": ["x", None]},
         "maybe": {"type": ["string", "null"]},
         "where": {"anyOf": [{"$ref": "#/$defs/place"}, {"type": "string"}]},
         "tags": {"type": ["array", "null"], "items": {"type": "string"}, "description": "(uniqueItems: true)"},
