@@ -12,7 +12,7 @@ FLAT = ToolDefinition(
     name="owls.find",
     parameters=[
         ToolParameter(name=name, type=name)
-        for name in ("string", "integer", "number", "boolean", "array", "object", "owlish")
+        for name in ("string", "integer", "number", "boolean", "array", "object", "int", "owlish")
     ],
 )
 SCHEMA = ToolDefinition(
@@ -41,6 +41,7 @@ SCHEMA = ToolDefinition(
         ("boolean=true", {"boolean": True}),
         ("array=[1, 2]", {"array": [1, 2]}),
         ('object={"a": 1}', {"object": {"a": 1}}),
+        ("int=3", {"int": 3}),  # one of the usual other names
         ("owlish=3", {"owlish": "3"}),  # a type that we do not know
         ("other=3", {"other": "3"}),  # an argument that the tool does not know
         ("integer=three", {"integer": "three"}),  # the fleet says what is wrong with it

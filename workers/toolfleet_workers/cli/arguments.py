@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from toolfleet_registry.contracts import ToolDefinition
+from toolfleet_registry.schema import input_schema
 
 _WORD = re.compile(r"(?P<name>[^=:]+)(?P<sign>:?=)(?P<value>.*)", re.DOTALL)
 
@@ -50,11 +51,8 @@ def _json(text: str, name: str) -> Any:
 
 def _takes_text(tool: ToolDefinition, name: str) -> bool:
     """Whether text may be meant: also where the tool does not say what it takes."""
-    if tool.input_schema is not None:
-        properties = tool.input_schema.get("properties")
-        types = set(_types(properties.get(name))) if isinstance(properties, dict) else set[str]()
-    else:
-        types = {parameter.type for parameter in tool.parameters if parameter.name == name}
+    properties = input_schema(tool)["properties"]
+    types = set(_types(properties.get(name))) if isinstance(properties, dict) else set[str]()
     return not types or not types <= _OTHER_TYPES
 
 

@@ -12,6 +12,7 @@ from toolfleet import Caller, ModuleStatus, ToolDefinition, ToolFleet
 from toolfleet_registry.effects import effect_of
 from toolfleet_registry.errors import FleetError
 from toolfleet_registry.runfile import FOLDER, RunFile, find_run_file
+from toolfleet_registry.schema import input_schema
 from toolfleet_registry.settings import load_settings
 from toolfleet_tasks.queues import lane_of
 from toolfleet_tasks.signing import Seal
@@ -79,7 +80,8 @@ async def _introduce(fleet: LocalFleet, folder: Path) -> None:
     say("")
     _print_modules(fleet, statuses)
     if tools:
-        say(f"\nTry it, from another shell in this folder:\n\n  toolfleet tools list\n  {_example(tools)}\n")
+        lines = "\n".join(f"  {line}" for line in ("toolfleet tools list", *_example(tools)))
+        say(f"\nTry it, from another shell in this folder:\n\n{lines}\n")
     if fleet.settings.signing_key is None:
         note("Calls are not signed: who can write to Redis can act for anybody. TOOLFLEET_SIGNING_KEY changes that.")
     say("The fleet is up. Ctrl-C ends it.")
@@ -94,13 +96,16 @@ def _print_modules(fleet: LocalFleet, statuses: dict[str, ModuleStatus]) -> None
     show_table(shown)
 
 
-def _example(tools: Sequence[ToolDefinition]) -> str:
+def _example(tools: Sequence[ToolDefinition]) -> list[str]:
     """A command that is likely to work and does nothing: the example that is there, else the reading tool that wants least."""
     if any(tool.name == _FAVOURITE for tool in tools):
-        return f"toolfleet call {_FAVOURITE} query=redis max_results=1"
+        return [f"toolfleet call {_FAVOURITE} query=redis max_results=1"]
     harmless = [tool for tool in tools if effect_of(tool) == "read"]
     if not harmless:
-        return "toolfleet tools list"
-    simplest = min(harmless, key=lambda tool: sum(parameter.required for parameter in tool.parameters))
-    wanted = [f"{parameter.name}=…" for parameter in simplest.parameters if parameter.required]
-    return " ".join(["toolfleet call", simplest.name, *wanted])
+        return []
+    simplest = min(harmless, key=lambda tool: len(_required(tool)))
+    return [" ".join(["toolfleet call", simplest.name, *(f"{name}=…" for name in _required(simplest))])]
+
+
+def _required(tool: ToolDefinition) -> list[str]:
+    return [str(name) for name in input_schema(tool).get("required", [])]
