@@ -34,7 +34,13 @@ def call(  # noqa: PLR0913 - these are the command line's options
     permission: PermissionOption = Level.OWNER,
     modules: ModulesOption = "*",
     timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0.001, max=1e8, help="Wait no longer, queue time included.")
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=0.001,
+            max=1e8,
+            help="Wait no longer, queue time included; by default twice the tool's limit and lease, some minutes.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole ToolResult.")] = False,
 ) -> None:
