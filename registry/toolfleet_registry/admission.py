@@ -8,20 +8,20 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from toolfleet_registry.bodies import loads_strict
+from toolfleet_registry.bodies import MAX_DEPTH, loads_strict
 from toolfleet_registry.contracts import ModuleManifest, ToolAnnotations, ToolDefinition, ToolParameter
 from toolfleet_registry.errors import InvalidToolName, ManifestRefused
 from toolfleet_registry.names import ToolName
-from toolfleet_registry.permissions import level_of_tool
+from toolfleet_registry.permissions import BROKEN, level_of_tool
 
 # Far more than a module has; 4 MiB of the shortest tools would be 200,000 objects in every agent's memory.
 MAX_TOOLS = 10_000
 
 
-def read_document(data: bytes) -> dict[str, Any]:
-    """Parse a manifest's text. Raises `ManifestRefused`."""
+def read_document(data: bytes, *, depth: int = MAX_DEPTH) -> dict[str, Any]:
+    """Parse a manifest's text, of at most `depth` levels. Raises `ManifestRefused`."""
     try:
-        document = loads_strict(data)
+        document = loads_strict(data, depth=depth)
     except ValueError as exc:
         raise ManifestRefused(f"manifest is {exc}") from exc
     if not isinstance(document, dict):
@@ -30,12 +30,17 @@ def read_document(data: bytes) -> dict[str, Any]:
 
 
 def admit(module: str, document: Mapping[str, Any]) -> ModuleManifest:
-    """The manifest, if it is that of `module` and offers only tools of its own. Raises `ManifestRefused`."""
+    """The manifest, if it is that of `module` and offers only tools of its own. Raises `ManifestRefused`.
+
+    A tool with a good name whose other fields are wrong stands in it as a closed one: nobody may use it, the others are
+    not touched, and `permissions.broken_because` says what is wrong.
+    """
     tools = document.get("tools")
     if isinstance(tools, list) and len(tools) > MAX_TOOLS:
         raise ManifestRefused(f"manifest has {len(tools)} tools; {MAX_TOOLS} are allowed")
     try:
-        manifest = ModuleManifest.model_validate(document)
+        read = [_tool(tool) for tool in tools] if isinstance(tools, list) else tools
+        manifest = ModuleManifest.model_validate({**document, "tools": read} if "tools" in document else document)
     except ValidationError as exc:
         raise ManifestRefused(_first_fault(exc)) from exc
     if manifest.module_name != module:
@@ -54,11 +59,30 @@ def unknown_fields(document: Mapping[str, Any]) -> list[str]:
     unknown = set(_extra("", ModuleManifest, document))
     for tool in document["tools"]:
         unknown.update(_extra("tools[].", ToolDefinition, tool))
-        annotations = tool.get("annotations") or {}
-        unknown.update(_extra("tools[].annotations.", ToolAnnotations, annotations, _NOT_ABOUT_REPEATS))
-        for parameter in tool.get("parameters", ()):
+        unknown.update(_extra("tools[].annotations.", ToolAnnotations, tool.get("annotations"), _NOT_ABOUT_REPEATS))
+        parameters = tool.get("parameters")
+        for parameter in parameters if isinstance(parameters, list) else ():
             unknown.update(_extra("tools[].parameters[].", ToolParameter, parameter))
     return sorted(unknown)[:_MOST_FIELDS]
+
+
+def _tool(offered: Any) -> Any:
+    """The tool; closed, if only its name is good; what was offered, if not even that is."""
+    if not isinstance(offered, dict):
+        return offered
+    try:
+        return ToolDefinition.model_validate({name: _schema(name, value) for name, value in offered.items()})
+    except ValidationError as exc:
+        fault = _first_fault(exc, "its definition")
+    try:
+        return ToolDefinition.model_validate({"name": offered.get("name"), "required_permission": BROKEN + fault})
+    except ValidationError:
+        return offered
+
+
+def _schema(name: str, value: Any) -> Any:
+    """JSON Schema's short forms, `true` for anything and `false` for nothing, as objects."""
+    return ({} if value else {"not": {}}) if name in _SCHEMAS and isinstance(value, bool) else value
 
 
 def _check_tool_names(manifest: ModuleManifest) -> None:
@@ -78,16 +102,16 @@ def _belongs_to(module: str, name: str) -> bool:
         return False
 
 
-def _first_fault(exc: ValidationError) -> str:
+def _first_fault(exc: ValidationError, what: str = "manifest") -> str:
     fault = exc.errors(include_url=False, include_context=False, include_input=False)[0]
     others = f" (and {exc.error_count() - 1} more)" if exc.error_count() > 1 else ""
-    return f"manifest is wrong at {'.'.join(str(step) for step in fault['loc'])}: {fault['msg']}{others}"
+    return f"{what} is wrong at {'.'.join(str(step) for step in fault['loc'])}: {fault['msg']}{others}"
 
 
-def _extra(
-    place: str, model: type[BaseModel], document: Mapping[str, Any], expected: frozenset[str] = frozenset()
-) -> Iterator[str]:
-    return (place + name[:_SHOWN] for name in document if name not in model.model_fields and name not in expected)
+def _extra(place: str, model: type[BaseModel], document: Any, expected: frozenset[str] = frozenset()) -> Iterator[str]:
+    """None in what is no object: its tool is closed."""
+    names: Mapping[str, Any] = document if isinstance(document, dict) else {}
+    return (place + name[:_SHOWN] for name in names if name not in model.model_fields and name not in expected)
 
 
 def _shown(text: str) -> str:
@@ -95,5 +119,6 @@ def _shown(text: str) -> str:
 
 
 _NOT_ABOUT_REPEATS = frozenset({"title", "openWorldHint"})  # of the protocol's annotations: good to have, not used
+_SCHEMAS = frozenset({"input_schema", "output_schema"})
 _SHOWN = 60  # characters of foreign text in a reason
 _MOST_FIELDS = 20

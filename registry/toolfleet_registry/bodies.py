@@ -56,11 +56,11 @@ async def read_body(response: httpx.Response, limit: int) -> bytes:
     return reader.finish()
 
 
-def loads_strict(data: bytes) -> Any:
+def loads_strict(data: bytes, *, depth: int = MAX_DEPTH) -> Any:
     """Parse JSON as its standard defines it. Raises `ValueError` with a reason that can be shown.
 
     Refused: any encoding but UTF-8, `NaN` and `Infinity`, numbers that overflow to infinity, integers over
-    Python's digit limit, more than `MAX_DEPTH` levels. Of duplicate keys the last one wins. Half a surrogate
+    Python's digit limit, more than `depth` levels. Of duplicate keys the last one wins. Half a surrogate
     pair, which no UTF-8 output can carry, becomes U+FFFD: programs that cut strings by length send them.
     """
     try:
@@ -68,7 +68,7 @@ def loads_strict(data: bytes) -> Any:
     except UnicodeDecodeError as exc:
         raise ValueError(f"not UTF-8 (byte {exc.start})") from None
     value = _parse(text)
-    if _too_deep(data, value):
+    if _too_deep(data, value, depth):
         raise ValueError(_DEPTH_REASON)
     if _SURROGATE_ESCAPE.search(text):
         return _without_lone_surrogates(value)
@@ -157,12 +157,12 @@ def _finite(text: str) -> float:
     return value
 
 
-def _too_deep(data: bytes, value: Any) -> bool:
+def _too_deep(data: bytes, value: Any, depth: int) -> bool:
     """Level by level instead of recursively, so that depth cannot hurt here."""
-    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
+    if data.count(b"[") + data.count(b"{") <= depth:
         return False
     level = [value]
-    for _ in range(MAX_DEPTH):
+    for _ in range(depth):
         level = [
             child
             for node in level

@@ -21,12 +21,13 @@ from toolfleet_registry.contracts import (
 )
 from toolfleet_registry.discovery import ManifestFailure, discover
 from toolfleet_registry.errors import InvalidToolName, RegistryAway
+from toolfleet_registry.hints import FOR_NOBODY
 from toolfleet_registry.local_tools import look_at_local
 from toolfleet_registry.manifests import CachedManifest, ManifestCache
 from toolfleet_registry.names import ToolName
 from toolfleet_registry.permissions import Modules, denial, module_denial, reaches
 from toolfleet_registry.registrar import OpenRegistry, Registrar
-from toolfleet_registry.schemas.validation import checked
+from toolfleet_registry.schemas.validation import Checked, checked
 from toolfleet_registry.search import ToolSearch
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.factory import open_store
@@ -117,7 +118,8 @@ class Catalog:
         errors = {module: look.error for module, look in looks.items() if isinstance(look, ManifestFailure)}
         found = {module: look for module, look in looks.items() if isinstance(look, ModuleManifest)}
         try:
-            manifests = await self._registrar.take_in(found)
+            taken = await self._registrar.take_in(found)
+            manifests, errors = taken.saved, errors | taken.errors
         except RegistryAway as exc:
             manifests = {}
             errors |= dict.fromkeys(found, str(exc))
@@ -140,8 +142,8 @@ class Catalog:
     def judge(self, call: ToolCall, caller: Caller, told: Mapping[str, Any] | None = None) -> Judged | ToolResult:
         """What may be published for the call, or the refusal that the caller gets.
 
-        `told` is what the module is told by the core, whatever the model says: where the tool has such an argument, it
-        is judged with that.
+        `told` is what the module is told by the core, and is among the arguments. They are judged with all of it; where
+        the tool's schema has no room for that, with what it names at its top.
         """
         try:
             name = ToolName.parse(call.tool_name)
@@ -152,8 +154,11 @@ class Catalog:
             return tool
         if fault := fault_in(call.arguments):
             return _refused(call, "invalid_arguments", fault)
-        arguments = call.arguments | _among_arguments(tool, told) if told else call.arguments
-        result = checked(tool, arguments, coerces_numbers=name.module in self._settings.coerce_numbers_modules)
+        coerces = name.module in self._settings.coerce_numbers_modules
+        if told:
+            result = _checked_with(told, tool, call.arguments, coerces_numbers=coerces)
+        else:
+            result = checked(tool, call.arguments, coerces_numbers=coerces)
         if result.arguments is None:
             return _refused(call, "invalid_arguments", str(result.fault))
         return Judged(tool, result.arguments)
@@ -195,7 +200,8 @@ class Catalog:
                 return _refused(call, "permission_denied", module_denial(name.module))
             return _refused(call, "unknown_tool", f"Unknown tool: {name}", hint=self._hint(name, caller))
         if reason := denial(tool.access, caller.permission, modules):
-            return _refused(call, "permission_denied", reason)
+            hint = FOR_NOBODY if reason == tool.access.closed else None
+            return _refused(call, "permission_denied", reason, hint=hint)
         return tool.definition
 
     def _modules_of(self, caller: Caller) -> Modules:
@@ -244,10 +250,18 @@ class Catalog:
             self._shown, self._state = read, _State(manifests, failures, made)
 
 
-def _among_arguments(tool: ToolDefinition, told: Mapping[str, Any]) -> dict[str, Any]:
+def _checked_with(
+    told: Mapping[str, Any], tool: ToolDefinition, arguments: dict[str, Any], *, coerces_numbers: bool
+) -> Checked:
+    whole = checked(tool, {**arguments, **told}, coerces_numbers=coerces_numbers)
+    if whole.arguments is not None:
+        return whole
     properties = {} if tool.input_schema is None else tool.input_schema.get("properties")
     names = {*(properties if isinstance(properties, dict) else ()), *(parameter.name for parameter in tool.parameters)}
-    return {name: value for name, value in told.items() if name in names}
+    named = {name: value for name, value in told.items() if name in names}
+    part = checked(tool, {**arguments, **named}, coerces_numbers=coerces_numbers)
+    rest = {name: value for name, value in told.items() if name not in named}
+    return part if part.arguments is None else Checked({**part.arguments, **rest})
 
 
 def _refused(call: ToolCall, code: ErrorCode, error: str, *, hint: str | None = None) -> ToolResult:

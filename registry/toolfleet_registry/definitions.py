@@ -37,17 +37,17 @@ def spec_of(tool: ToolDefinition) -> ToolSpec:
 
 
 def definition_of(spec: ToolSpec) -> ToolDefinition:
-    """The tool of a specification that `spec_of` made."""
+    """The tool of a specification that `spec_of` made. Raises `ValueError` if somebody else made it, and it is none."""
     details: dict[str, Any] = dict(spec.details)
     is_flat = details.pop(_FLAT, False)
-    return ToolDefinition(
-        **details,
-        name=spec.tool_name,
-        version=None if spec.version == version_from(digest_of(spec)) else spec.version,
-        description=spec.description or "",
-        input_schema=None if is_flat else dict(spec.input_schema),
-        output_schema=dict(spec.output_schema) or None,
-        tags=spec.tags,
-        deprecated=spec.deprecated,
-        successor=spec.successor,
-    )
+    own = {
+        "name": spec.tool_name,
+        "version": None if spec.version == version_from(digest_of(spec)) else spec.version,
+        "description": spec.description or "",
+        "input_schema": None if is_flat else dict(spec.input_schema),
+        "output_schema": dict(spec.output_schema) or None,
+        "tags": spec.tags,
+        "deprecated": spec.deprecated,
+        "successor": spec.successor,
+    }
+    return ToolDefinition.model_validate(details | own)

@@ -17,6 +17,7 @@ from toolfleet_registry.bodies import read_body
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable, ManifestRefused
 from toolfleet_registry.schema import unknown_types
+from toolfleet_registry.terms import unknown_costs
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -105,27 +106,30 @@ class _Scout:
                 return ManifestFailure(f"answered with status {status}{note}", status)
             try:
                 body = await read_body(response, self.max_bytes)
-                manifest, ignored = await aside(lambda: _read(module, body), is_large=len(body) > _LARGE)
+                manifest, ignored, odd = await aside(lambda: _read(module, body), is_large=len(body) > _LARGE)
             except (BodyTooLarge, BodyUnreadable, ManifestRefused) as exc:
                 return ManifestFailure(str(exc), status)
         if ignored:
             _log.warning("manifest_fields_ignored", module=module, fields=ignored)
+        if odd:
+            _log.warning("parameter_types_unknown", module=module, types=odd)
         return manifest
 
 
-def _read(module: str, body: bytes) -> tuple[ModuleManifest, list[str]]:
-    """The manifest, and which of its fields mean nothing to us. Raises `ManifestRefused`."""
+def _read(module: str, body: bytes) -> tuple[ModuleManifest, list[str], list[str]]:
+    """The manifest, which of its fields mean nothing to us, and which types. Raises `ManifestRefused`."""
     document = read_document(body)
-    return admit(module, document), unknown_fields(document)
+    manifest = admit(module, document)
+    return manifest, unknown_fields(document), unknown_types(manifest.tools, most=_MOST_TYPES)
 
 
 def _report(module: str, found: Look) -> None:
     if isinstance(found, ModuleManifest):
         _log.info("module_discovered", module=module, tools=len(found.tools), status=HTTPStatus.OK.value)
-        if odd := {text for tool in found.tools for text in unknown_types(tool)}:
-            _log.warning("parameter_types_unknown", module=module, types=sorted(odd)[:_MOST_TYPES])
         if closed := closed_tools(found):
             _log.warning("tools_closed", module=module, tools=closed, reason="unknown required_permission")
+        if unknown := unknown_costs(found.tools):
+            _log.warning("costs_unknown", module=module, costs=unknown[:_MOST_TYPES], counted_as="expensive")
     elif found.status is None:
         _log.warning("module_unreachable", module=module, status=None, error=found.error)
     else:

@@ -10,7 +10,7 @@ Programming and set-up errors raise; what happens to a call never does, it is a 
     ├── BodyUnreadable       an HTTP body cannot be decoded
     ├── NoRedis              no Redis server to be had on this machine
     ├── FleetUnavailable     the fleet's Redis does not answer
-    │   └── RegistryAway     where the registry keeps its tools does not answer
+    │   └── RegistryAway     where the registry keeps its tools does not answer, or is another fleet's
     ├── OperationRefused     what an operator wants cannot be done with these tools
     ├── NotPublished         a call is surely not in its queue
     ├── PublishUnconfirmed   a call may or may not be in its queue
@@ -69,7 +69,7 @@ class FleetUnavailable(FleetError):
 
 
 class RegistryAway(FleetUnavailable):
-    """The registry's own server or database does not answer; the message names it."""
+    """The registry's own server or database does not answer, or is not this fleet's; the message says which."""
 
 
 class OperationRefused(FleetError):

@@ -38,6 +38,9 @@ def _when_free(seconds: float | None) -> str:
     return f"Nothing was executed: the call may be repeated as it is {when}; until then go on without it, or tell the person."
 
 
+FOR_NOBODY = "Nothing was executed: nobody can use this tool now, so use another one, or tell the person."
+"""After a refusal that has nothing to do with who asked: the tool is disabled, withheld or broken."""
+
 _PERHAPS_DONE = (
     "It may have been executed: find out with a tool that only reads, or ask the person, before repeating it, "
     "for a repeat could do it twice."

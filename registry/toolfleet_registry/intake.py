@@ -3,13 +3,14 @@
 Pure: the same manifest, registrations and pins always mean the same.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
 from toolfleet_registry.definitions import definition_of, spec_of
 from toolfleet_registry.digests import digest_of
+from toolfleet_registry.permissions import broken_because
 from toolfleet_registry.specs import ToolRegistration, ToolSpec
 from toolfleet_registry.verdicts import Verdict, Verdicts
 
@@ -44,12 +45,12 @@ class Offer:
 class Known:
     """What is known of a module: its registrations by tool name, and its pins if it is pinned.
 
-    `names` and `verdicts` are those of its last manifest.
+    `names` and `verdicts` are those of its last manifest; `names` is `None` if that is lost.
     """
 
     registrations: Mapping[str, ToolRegistration]
     pins: Mapping[str, str] | None = None
-    names: frozenset[str] = frozenset()
+    names: frozenset[str] | None = None
     verdicts: Verdicts = field(default_factory=dict[str, Verdict])
 
 
@@ -72,19 +73,26 @@ def offers_of(manifest: ModuleManifest) -> list[Offer]:
 def take_in(offers: list[Offer], known: Known, fault_of: FaultOf) -> Intake:
     """Hold what is offered against what is known.
 
-    A tool that left is forgotten, unless it is disabled: it would come back enabled. One of a pinned module whose digest
-    nobody has approved is withheld, and not registered. Other content under the same version is not registered either,
-    and the registered one stays in effect.
+    A tool of a pinned module whose digest nobody has approved is withheld, and not registered. Other content under the
+    same version is not registered either, and the registered one stays in effect. The registration of a tool that left is
+    kept, and says what the tool was when it comes back; of very many such the oldest are forgotten, but for disabled ones.
     """
     register = list[ToolSpec]()
     changes = list[Change]()
     verdicts = dict[str, Verdict]()
     for offer in offers:
         name, present = offer.spec.tool_name, known.registrations.get(offer.spec.tool_name)
-        verdict = _verdict(offer, present, known.pins, fault_of)
+        if broken := broken_because(offer.definition.required_permission):
+            # Nothing to register or compare: what was registered before is what it is compared with when it is mended.
+            verdicts[name] = Verdict(is_disabled=present is not None and not present.enabled, fault=broken)
+            continue
+        registered = None if present is None else digest_of(present.spec)
+        verdict = _verdict(offer, present, registered, known, fault_of)
         if verdict != _NOTHING:
             verdicts[name] = verdict
-        if present is not None and present.spec == offer.spec:
+        if present is not None and (present.spec.version, registered) == (offer.spec.version, offer.digest):
+            if known.names is not None and name not in known.names:
+                changes.append(Change(name, "added", after=offer.spec.version))
             continue
         is_pending = verdict.digest is not None
         if not is_pending:
@@ -93,23 +101,42 @@ def take_in(offers: list[Offer], known: Known, fault_of: FaultOf) -> Intake:
             changes.append(_change(offer, present, is_withheld=verdict.is_withheld))
     offered = {offer.spec.tool_name for offer in offers}
     gone = [registration for name, registration in known.registrations.items() if name not in offered]
-    changes.extend(_removals(gone, known.names - offered))
-    return Intake(register, [one.spec.tool_name for one in gone if one.enabled], changes, verdicts)
+    for name in sorted((known.names or offered) - offered):
+        last = known.registrations.get(name)
+        changes.append(Change(name, "removed", before=None if last is None else last.spec.version))
+    return Intake(register, _forgotten(gone), changes, verdicts)
 
 
 def _verdict(
-    offer: Offer, present: ToolRegistration | None, pins: Mapping[str, str] | None, fault_of: FaultOf
+    offer: Offer, present: ToolRegistration | None, registered: str | None, known: Known, fault_of: FaultOf
 ) -> Verdict:
     is_disabled = present is not None and not present.enabled
-    if pins is not None and pins.get(offer.spec.tool_name) != offer.digest:
+    if _is_withheld(offer, registered, known):
         return Verdict(is_disabled=is_disabled, is_withheld=True, digest=offer.digest)
-    if present is None or present.spec.version != offer.spec.version or present.spec == offer.spec:
+    if present is None or present.spec.version != offer.spec.version or registered == offer.digest:
         return Verdict(is_disabled=is_disabled, fault=fault_of(offer.definition))
     try:
         kept = definition_of(present.spec)
     except ValueError:  # somebody else's specification under this name
         return Verdict(is_disabled=is_disabled, fault="what is registered is no tool of a module", digest=offer.digest)
     return Verdict(is_disabled=is_disabled, kept=kept, fault=fault_of(kept), digest=offer.digest)
+
+
+def _is_withheld(offer: Offer, registered: str | None, known: Known) -> bool:
+    """Whether nobody has approved what is offered; but what had drifted before its module was pinned goes on as it was."""
+    name = offer.spec.tool_name
+    approved = None if known.pins is None else known.pins.get(name)
+    if known.pins is None or approved == offer.digest:
+        return False
+    before = known.verdicts.get(name, _NOTHING)
+    had_drifted = before.kept is not None and before.digest == offer.digest
+    return not (had_drifted and approved is not None and approved == registered)
+
+
+def _forgotten(gone: list[ToolRegistration]) -> list[str]:
+    """The oldest of those that left, where there are too many."""
+    enabled = sorted((one for one in gone if one.enabled), key=lambda one: one.created_at or "", reverse=True)
+    return [one.spec.tool_name for one in enabled[_MOST_GONE:]]
 
 
 def _change(offer: Offer, present: ToolRegistration | None, *, is_withheld: bool) -> Change:
@@ -120,11 +147,5 @@ def _change(offer: Offer, present: ToolRegistration | None, *, is_withheld: bool
     return Change(name, kind, present.spec.version, after, is_withheld)
 
 
-def _removals(gone: list[ToolRegistration], left: frozenset[str]) -> Iterator[Change]:
-    """A disabled tool's registration stays when it leaves, which is news only then."""
-    versions = {one.spec.tool_name: one.spec.version for one in gone if one.enabled or one.spec.tool_name in left}
-    for name in sorted(versions.keys() | left):
-        yield Change(name, "removed", before=versions.get(name))
-
-
 _NOTHING = Verdict()
+_MOST_GONE = 1000  # registrations of tools that a module does not offer now

@@ -137,8 +137,13 @@ class Keys:
 
     @property
     def registry_revision(self) -> str:
-        """A hash: how often the registry has changed."""
+        """A hash: how often the registry has changed, and which one it is."""
         return f"{self.prefix}{_OURS}registry:revision"
+
+    @property
+    def registry_identity(self) -> str:
+        """Which registry is this fleet's: the first one that anything was taken into. It may be in another server."""
+        return f"{self.prefix}{_OURS}registry-identity"
 
     def rule_of(self, key: str) -> "KeyRule | None":
         """What holds for a key that was found in Redis; `None` if nobody of the fleet makes such keys."""
@@ -178,7 +183,8 @@ RULES = (
     KeyRule(re.compile(rf"{_OURS}audit"), lasting="kept for an operator; about `audit_kept` lines"),
     KeyRule(re.compile(rf"{_OURS}registry:(tools|pins)"), lasting="what operators decide; nobody else knows it"),
     KeyRule(re.compile(rf"{_OURS}registry:events"), lasting="at most 10,000, for whoever follows the registry"),
-    KeyRule(re.compile(rf"{_OURS}registry:revision"), lasting="counters"),
+    KeyRule(re.compile(rf"{_OURS}registry:revision"), lasting="counters, and the registry's name for itself"),
+    KeyRule(re.compile(rf"{_OURS}registry-identity"), lasting="without it a process with another registry would rule"),
     KeyRule(re.compile(r"_?celery-task-meta-.+")),
     KeyRule(re.compile(r"(tools\..+|toolfleet\.control)"), lasting="a queue: the broker removes it when it is empty"),
     KeyRule(re.compile(r"unacked(_index|_mutex)?"), lasting="the broker's own: messages that a worker holds"),

@@ -8,7 +8,9 @@ import functools
 import importlib
 import os
 import sys
+import threading
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from typing import Any
 
 import structlog
@@ -42,24 +44,22 @@ class LocalTools:
 
 def load_local_tools(settings: Settings) -> LocalTools | None:
     """The tools of the setting, `None` if it names none. Imports them, once a process. Raises `SettingsError`."""
-    if settings.local_tools is None:
-        return None
-    if LOCAL in settings.module_services:
-        raise SettingsError(f"{SETTING}: its tools are the module {LOCAL!r}; the one at an address needs another name.")
-    try:
-        return _load(settings.local_tools)
-    except ValueError as exc:
-        raise SettingsError(f"{SETTING}: {exc}") from exc
+    path = _path_in(settings)
+    return None if path is None else _loaded(path)
 
 
 async def look_at_local(settings: Settings) -> dict[str, Look]:
-    """What the local tools offer, beside what `discover` finds; empty if there are none. Imports them in a thread.
+    """What the local tools offer, beside what `discover` finds; empty if there are none.
 
-    A process that cannot import them, such as an agent with other packages than its workers, is told so and goes on.
+    A process that cannot import them, such as an agent with other packages than its workers, is told so and goes on. They
+    are imported in a thread of their own, which may hang for ever: who asks meanwhile waits for the same one.
     """
     try:
+        path = _path_in(settings)
+        if path is None:
+            return {}
         async with asyncio.timeout(settings.discovery_timeout_seconds):
-            tools = await asyncio.to_thread(load_local_tools, settings)
+            tools = await asyncio.wrap_future(_attempt(path))
     except TimeoutError:
         _log.warning("local_tools_not_imported", error="takes too long")
         reason = f"{SETTING}: not imported within {settings.discovery_timeout_seconds:g} s, and still at it."
@@ -67,7 +67,40 @@ async def look_at_local(settings: Settings) -> dict[str, Look]:
     except SettingsError as exc:
         _log.warning("local_tools_not_imported", error=str(exc))
         return {LOCAL: ManifestFailure(str(exc))}
-    return {} if tools is None else {LOCAL: tools.manifest}
+    return {LOCAL: tools.manifest}
+
+
+def _path_in(settings: Settings) -> str | None:
+    if settings.local_tools is not None and LOCAL in settings.module_services:
+        raise SettingsError(f"{SETTING}: its tools are the module {LOCAL!r}; the one at an address needs another name.")
+    return settings.local_tools
+
+
+def _attempt(path: str) -> Future[LocalTools]:
+    """The import that is under way or has succeeded in this process; a new one after one that has failed."""
+    key = (os.getpid(), path)  # a fork has no threads
+    known = _attempts.get(key)
+    if known is not None and not (known.done() and known.exception()):
+        return known
+    attempt = _attempts[key] = Future[LocalTools]()
+    attempt.set_running_or_notify_cancel()  # so that nobody who stops waiting can cancel it for the others
+    # No thread of an executor's, which Python would wait for at its end.
+    threading.Thread(target=_try, args=(path, attempt), name="local-tools", daemon=True).start()
+    return attempt
+
+
+def _try(path: str, attempt: Future[LocalTools]) -> None:
+    try:
+        attempt.set_result(_loaded(path))
+    except BaseException as exc:  # noqa: BLE001 - whoever waits is told
+        attempt.set_exception(exc)
+
+
+def _loaded(path: str) -> LocalTools:
+    try:
+        return _load(path)
+    except ValueError as exc:
+        raise SettingsError(f"{SETTING}: {exc}") from exc
 
 
 @functools.lru_cache(maxsize=8)
@@ -126,3 +159,6 @@ def _found_at(path: str, what: str) -> Any:
     if found is None:
         raise ValueError(f"{what}, {path!r}, cannot be found: {module_name!r} has no {name!r}.")
     return found
+
+
+_attempts: dict[tuple[int, str], Future[LocalTools]] = {}

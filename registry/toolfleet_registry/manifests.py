@@ -21,6 +21,7 @@ from redis.client import NEVER_DECODE
 from toolfleet_registry.admission import admit, read_document
 from toolfleet_registry.answering import answering
 from toolfleet_registry.aside import aside
+from toolfleet_registry.bodies import MAX_DEPTH
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.errors import ManifestRefused
 from toolfleet_registry.keys import Keys
@@ -39,7 +40,16 @@ _AS_BYTES = {NEVER_DECODE: True}
 _LARGE = 200_000
 _MANY = 200
 
-# Only what was loaded is replaced: another process may have stored a later look meanwhile.
+# Only what was loaded is replaced, as an operator's word or a later look may have been stored meanwhile: ARGV[1] is the
+# mark of what was loaded, '' if nothing was there, '*' for whatever is. What was there comes back behind a `0` or `1`.
+_SAVE = """
+local there = redis.call('GET', KEYS[1]) or ''
+if ARGV[1] ~= '*' and (there == '' and '' or redis.sha1hex(there)) ~= ARGV[1] then return {0, ''} end
+redis.call('SET', KEYS[1], ARGV[2], 'EX', ARGV[3])
+return {1, there}
+"""
+
+# The same for verdicts alone.
 _REPLACE = """
 local there = redis.call('GET', KEYS[1])
 if not there or redis.sha1hex(there) ~= ARGV[1] then return 0 end
@@ -48,6 +58,11 @@ redis.call('INCR', KEYS[2])
 redis.call('PUBLISH', ARGV[3], ARGV[4])
 return 1
 """
+
+# What is kept of a tool stands a level deeper than the tool stood in its manifest; of an earlier release's, two may be.
+_DEPTH = MAX_DEPTH + 2
+
+_WHATEVER = "*"
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 _verdicts: TypeAdapter[dict[str, Verdict]] = TypeAdapter(dict[str, Verdict])
@@ -89,20 +104,33 @@ class ManifestCache:
             await self._redis.ping()
 
     async def save(self, manifest: ModuleManifest, verdicts: Verdicts | None = None) -> CachedManifest:
-        """Store what a look just found, and announce it on `keys.manifests_changed` if it says something new."""
+        """Store what a look just found, whatever is there, and announce it on `keys.manifests_changed` if it is news."""
+        saved = await self._save(manifest, verdicts or {}, _WHATEVER)
+        assert saved is not None  # noqa: S101 - nothing else was asked for
+        return saved
+
+    async def succeed(
+        self, before: CachedManifest | None, manifest: ModuleManifest, verdicts: Verdicts
+    ) -> CachedManifest | None:
+        """Store it as `save` does, if what was loaded `before` (`None`: nothing) is what is there now; else `None`."""
+        return await self._save(manifest, verdicts, "" if before is None else before.mark)
+
+    async def _save(self, manifest: ModuleManifest, verdicts: Verdicts, expected: str) -> CachedManifest | None:
         module, at = manifest.module_name, time.time()
         is_large = len(manifest.tools) > _MANY
-        content, value = await aside(lambda: _written(manifest, verdicts or {}, at), is_large=is_large)
+        content, value = await aside(lambda: _written(manifest, verdicts, at), is_large=is_large)
         async with self._answering():
-            # SET with GET tells atomically what was replaced, so that of two writers none misses a change.
-            before = await self._redis.execute_command(
-                "SET", self._keys.module_manifest(module), value, "EX", self._ttl_seconds, "GET", get=True, **_AS_BYTES
-            )
+            # What was replaced comes back in the same step, so that of two writers none misses a change.
+            key, rest = self._keys.module_manifest(module), (expected, value, self._ttl_seconds)
+            answer = await self._redis.execute_command("EVAL", _SAVE, 1, key, *rest, **_AS_BYTES)
+        is_saved, before = cast("tuple[int, bytes]", answer)
+        if not is_saved:
+            return None
         if await aside(lambda: _content_of(before) != content, is_large=is_large):
             async with self._answering():
                 await self._redis.incr(self._keys.manifests_revision)
                 await self._redis.publish(self._keys.manifests_changed, module)
-        return self._remember(CachedManifest(manifest, at, verdicts or {}, _mark(value)))
+        return self._remember(CachedManifest(manifest, at, verdicts, _mark(value)))
 
     async def replace(self, cached: CachedManifest, verdicts: Verdicts) -> CachedManifest | None:
         """Store other verdicts on a manifest that was loaded, and announce it; `None` if another one is there by now."""
@@ -149,6 +177,14 @@ class ManifestCache:
             answer = await cast("Awaitable[dict[Any, Any]]", self._redis.hgetall(self._keys.tool_changes))
         return {kind if isinstance(kind, str) else kind.decode(): int(number) for kind, number in answer.items()}
 
+    async def fleets_registry(self, identity: str, *, replaces: bool = False) -> str:
+        """Which registry is the fleet's: this one from now on, if there is none yet, or if it `replaces` the other."""
+        name = self._keys.registry_identity
+        async with self._answering():
+            await self._redis.set(name, identity, nx=not replaces)
+            noted = await self._redis.get(name)
+        return noted.decode() if isinstance(noted, bytes) else str(noted)
+
     def _read_all(self, values: Mapping[str, bytes]) -> dict[str, CachedManifest | None]:
         found = dict[str, CachedManifest | None]()
         for module, value in values.items():
@@ -174,7 +210,7 @@ def _written(manifest: ModuleManifest, verdicts: Verdicts, at: float | None) -> 
 
 def _read(module: str, value: bytes, mark: str) -> CachedManifest | None:
     try:
-        document = read_document(value)
+        document = read_document(value, depth=_DEPTH)
         manifest = admit(module, document)
         verdicts = _verdicts_in(document)
     except ManifestRefused as exc:
@@ -197,7 +233,7 @@ def _verdicts_in(document: Mapping[str, Any]) -> dict[str, Verdict]:
 
 def _content_of(value: bytes | None) -> Mapping[str, Any] | None:
     try:
-        document = read_document(value or b"")
+        document = read_document(value or b"", depth=_DEPTH)
     except ManifestRefused:
         return None
     document.pop(DISCOVERED_AT, None)

@@ -52,13 +52,14 @@ class Difference:
 
 
 class Operator:
-    """Changes take effect at once: in agents when they hear of it, in workers within two seconds and a call.
+    """Changes take effect at once: in agents when they hear of it, in workers within four seconds.
 
     Raises `OperationRefused`; and `FleetUnavailable` when the registry or the fleet's Redis does not answer: the change may
     have happened then, has its effect with the next refresh at the latest, and may be repeated.
     """
 
     def __init__(self, settings: Settings, cache: ManifestCache, registry: ToolRegistry, registrar: Registrar) -> None:
+        self._settings = settings
         self._modules = settings.modules
         self._cache = cache
         self._registry = registry
@@ -113,6 +114,11 @@ class Operator:
         await self._registrar.rejudge(self._registry, module)
         return found
 
+    async def forget(self, tool_name: str) -> None:
+        """Let the registry know nothing of the tool: offered again it is a new one, enabled, whatever its content."""
+        await asked(lambda: self._registry.remove(tool_name))
+        await self._registrar.rejudge(self._registry, tool_name.partition(".")[0], registers=True)
+
     async def differences(self, module: str | None = None) -> list[Difference]:
         """What one module, or all, offer otherwise than it is in effect, by tool name."""
         if module is not None:
@@ -125,6 +131,11 @@ class Operator:
         manifests = (await self._cache.load(self._modules)).values()
         seen = (tool.access for cached in manifests for tool in seen_tools(cached.manifest, cached.verdicts))
         return {tool.tool_name: tool.closed for tool in sorted(seen, key=_name) if tool.closed is not None}
+
+    async def stale(self) -> dict[str, float]:
+        """The modules whose last good manifest is too old, and its age in seconds."""
+        ages = {name: cached.age_seconds or 0 for name, cached in (await self._cache.load(self._modules)).items()}
+        return {name: age for name, age in ages.items() if age > self._settings.manifest_stale_seconds}
 
     async def events(self, limit: int = 20) -> list[RegistryEvent]:
         """The last changes of the registry, the latest last."""
@@ -139,11 +150,19 @@ class Operator:
         return await self._cache.counted()
 
     async def _set_enabled(self, tool_name: str, *, enabled: bool) -> ToolRegistration:
+        module = tool_name.partition(".")[0]
+        cached = (await self._cache.load([module])).get(module)
+        tools = () if cached is None else cached.manifest.tools
+        offered = next((tool for tool in tools if tool.name == tool_name), None)
         try:
-            registration = await asked(lambda: self._registry.set_enabled(tool_name, enabled))
+            registration = await asked(lambda: self._switch(tool_name, offered, enabled=enabled))
         except KeyError as exc:
             raise OperationRefused(f"Tool {tool_name!r} is not registered.") from exc
-        await self._registrar.rejudge(self._registry, tool_name.partition(".")[0])
+        except ValueError as exc:  # it cannot be read
+            raise OperationRefused(
+                f"What is stored for tool {tool_name!r} cannot be read: `toolfleet tools forget {tool_name}` removes it."
+            ) from exc
+        await self._registrar.rejudge(self._registry, module)
         return registration
 
     async def _manifest(self, module: str) -> CachedManifest:
@@ -168,6 +187,16 @@ class Operator:
                     known = None if present is None else digest_of(present.spec)
                     yield Difference(kind, offered[name], digest, _definition(present), known)
 
+    def _switch(self, tool_name: str, offered: ToolDefinition | None, *, enabled: bool) -> ToolRegistration:
+        """What is offered and was never registered, as it is withheld, is registered to be disabled: still nobody has it."""
+        try:
+            return self._registry.set_enabled(tool_name, enabled)
+        except KeyError:
+            if enabled or offered is None:
+                raise
+        self._registry.register(spec_of(offered), keep_enabled=True)
+        return self._registry.set_enabled(tool_name, enabled)
+
     def _take_in(self, module: str, difference: Difference) -> None:
         """In this order: an end between the two leaves the tool withheld, and the approval can be repeated."""
         self._registry.replace(spec_of(difference.offered), expected=difference.registered_digest)
@@ -178,15 +207,25 @@ class Operator:
 @asynccontextmanager
 async def operating(settings: Settings) -> AsyncGenerator[Operator]:
     """An operator of the fleet that the settings name. Raises `SettingsError` if they name none."""
+    async with _registrar(settings) as (cache, registrar), registrar.registry() as registry:
+        yield Operator(settings, cache, registry, registrar)
+
+
+async def adopt_registry(settings: Settings) -> None:
+    """Make the registry that the settings name the fleet's, in place of the one that was."""
+    async with _registrar(settings) as (_, registrar):
+        await registrar.adopt()
+
+
+@asynccontextmanager
+async def _registrar(settings: Settings) -> AsyncGenerator[tuple[ManifestCache, Registrar]]:
     if settings.redis_url is None:
         raise SettingsError(
             "No fleet to operate: set TOOLFLEET_REDIS_URL, or run `toolfleet up` here or in a folder above."
         )
     async with async_client(str(settings.redis_url), master=settings.sentinel_master) as redis:
         cache = ManifestCache(redis, ttl_seconds=settings.manifest_ttl_seconds, keys=settings.keys)
-        registrar = Registrar(cache, functools.partial(open_store, settings))
-        async with registrar.registry() as registry:
-            yield Operator(settings, cache, registry, registrar)
+        yield cache, Registrar(cache, functools.partial(open_store, settings))
 
 
 def _name(tool: Access) -> str:

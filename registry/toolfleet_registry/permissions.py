@@ -12,6 +12,10 @@ Modules: TypeAlias = frozenset[str] | Literal["*"]
 """What a caller may reach: these modules, or all."""
 
 
+BROKEN = "broken: "
+"""What a tool asks for that has nothing good but its name."""
+
+
 class Permission(IntEnum):
     """guest < user < admin < owner."""
 
@@ -66,10 +70,18 @@ def reaches(module: str, allowed_modules: AbstractSet[str] | Literal["*"]) -> bo
 
 def tool_denial(tool_name: str, permission: str, required_permission: str) -> str:
     """Why a caller with `permission` may not use a tool that asks for `required_permission`."""
+    if fault := broken_because(required_permission):
+        return f"Tool {tool_name!r} is closed: {fault}."
     if level_of_tool(required_permission) is None:
         return f"Tool {tool_name!r} is closed: it needs the unknown permission {required_permission!r}."
     level = level_of_caller(permission).name.lower()
     return f"Tool {tool_name!r} needs {required_permission!r}; caller is {level!r}."
+
+
+def broken_because(required_permission: str) -> str | None:
+    """What is wrong with a tool whose definition cannot be used: it stands where no level does, which closes it everywhere."""
+    fault = required_permission.removeprefix(BROKEN)
+    return None if fault == required_permission else fault[:_MOST_SHOWN]
 
 
 def module_denial(module: str) -> str:

@@ -2,7 +2,8 @@
 
 import copy
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from toolfleet_registry.contracts import ToolDefinition, ToolParameter
@@ -23,15 +24,16 @@ def input_schema(tool: ToolDefinition) -> dict[str, Any]:
     }
 
 
-def unknown_types(tool: ToolDefinition) -> list[str]:
-    """The types of flat parameters that mean nothing to us, as `name: type`, shortened: they constrain nothing."""
-    if tool.input_schema is not None:
-        return []
-    return [
-        f"{parameter.name[:_SHOWN]}: {parameter.type[:_SHOWN]}"
-        for parameter in tool.parameters
-        if _types(parameter.type) is None
-    ]
+def unknown_types(tools: Iterable[ToolDefinition], *, most: int) -> list[str]:
+    """The first types of flat parameters that mean nothing to us, as `name: type`, shortened: they constrain nothing."""
+    found = dict[str, None]()
+    for tool in tools:
+        for parameter in tool.parameters if tool.input_schema is None else ():
+            if _types(parameter.type) is None:
+                found[f"{parameter.name[:_SHOWN]}: {parameter.type[:_SHOWN]}"] = None
+            if len(found) >= most:
+                return list(found)
+    return list(found)
 
 
 def _property(parameter: ToolParameter) -> dict[str, Any]:
@@ -49,12 +51,16 @@ def _property(parameter: ToolParameter) -> dict[str, Any]:
 
 def _types(text: str) -> tuple[str, ...] | None:
     """The JSON Schema types that are meant; none of them for any value, `None` if nobody knows."""
-    text = text.strip()[:_LONGEST].strip()
+    return None if len(text) > _LONGEST else _types_of(text.strip())
+
+
+@lru_cache(maxsize=1000)
+def _types_of(text: str) -> tuple[str, ...] | None:
     if optional := re.fullmatch(r"(?i:(?:typing\.)?optional)\[(.*)\]", text):
         text = f"{optional[1]}|null"
     # What stands in brackets says of what a container is made, which we do not go into.
-    while (shorter := re.sub(r"\[[^\[\]]+\]|<[^<>]+>", "", text)) != text:
-        text = shorter
+    for _ in range(_DEEPEST):
+        text = re.sub(r"\[[^\[\]]+\]|<[^<>]+>", "", text)
     found = dict[str, None]()
     for part in text.split("|"):
         name = "array" if part.strip().endswith("[]") else part.strip().lower()
@@ -68,6 +74,7 @@ def _types(text: str) -> tuple[str, ...] | None:
 
 _SHOWN = 60  # characters of foreign text
 _LONGEST = 200  # characters of a type: no name is longer
+_DEEPEST = 8  # brackets in each other
 
 # What people write for a type in their own language; `None` is for any value.
 _ALIASES: Mapping[str, str | None] = {

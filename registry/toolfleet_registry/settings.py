@@ -122,7 +122,7 @@ class Settings(BaseSettings):
     local_tools: str | None = None
     """`package.module:name` of tools that are functions of our own and run in the workers, as module `local`."""
     cost_budgets: Annotated[dict[CostClass, Count], NoDecode] = {}
-    """Cost class (free, cheap, expensive) -> calls that a user may make of such tools in a UTC day."""
+    """Cost class (free, cheap, expensive) -> calls a user may make a UTC day; one value for agents and workers."""
     gate_blocks_once: bool = True
     """Whether a gate that fails or is late blocks tools whose effect must not happen twice; others run with a warning."""
     audit_kept: Count = 50_000

@@ -1,17 +1,18 @@
 r"""A tag's regular expression: written for Python's `re`, run by RE2, which takes linear time whatever a model writes.
 
 What both understand is taken, and means what it means to Python, but for `\b` and `\B`, which know ASCII letters only.
-Look-arounds, back references and whatever else needs backtracking is refused, as are patterns that get too large.
+Look-arounds, back references and whatever else needs backtracking is refused, as are patterns that take too many steps.
 """
 
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Self
 
 LONGEST_PATTERN = 1000  # characters
+MOST_STEPS = 1000  # for each byte of a text: `(.{1,300})` has almost as many, `(.+)` has 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,9 @@ class TagPattern:
 
     prefix: bytes
     groups: tuple[str, ...]
+    steps: int
+    """For each byte that is read, at most: some 6 ns for each of them."""
+    _stays_in_line: bool
     _regexp: Any
     _has_groups: bool
 
@@ -49,17 +53,25 @@ class TagPattern:
         count = _count_groups(arg_pattern)
         if count != len(groups) and (count, len(groups)) != (0, 1):
             raise ValueError(f"its pattern has {count} groups, and {len(groups)} names for them")
-        text = f"(?m)^{prefix}:{_SPACE}+(" + _translated(arg_pattern) + ")$"
-        return cls(f"{prefix}:".encode(), groups, _compiled(text), bool(count))
+        regexp = _compiled(_line_of(prefix, _translated(arg_pattern)))
+        steps = _steps(prefix, arg_pattern) or int(regexp.programsize)
+        if steps > MOST_STEPS:
+            raise ValueError(
+                f"its pattern is too large: it takes {steps} steps for each character, of which {MOST_STEPS} may be"
+            )
+        return cls(f"{prefix}:".encode(), groups, steps, not _LINE_END.search(arg_pattern), regexp, bool(count))
 
-    @property
-    def size(self) -> int:
-        """How many steps a search takes for each byte, at most."""
-        return int(self._regexp.programsize)
+    def reads_to(self, data: bytes, position: int) -> int:
+        """Up to where `match` looks, at most: the end of the argument's line, or of all for a pattern that may go on."""
+        if not self._stays_in_line:
+            return len(data)
+        blanks = _BLANKS.match(data, position + len(self.prefix))
+        end = data.find(b"\n", blanks.end() if blanks else position)
+        return len(data) if end < 0 else end
 
-    def search(self, data: bytes, position: int) -> TagMatch | None:
-        """The first place from `position` on. Reads each byte once, or all of them for a pattern that looks far ahead."""
-        match = self._regexp.search(data, position)
+    def match(self, data: bytes, position: int, end: int) -> TagMatch | None:
+        """The tag of the line that begins at `position`, if there is one. `end` is that of `reads_to`."""
+        match = self._regexp.match(data, position, end)
         if match is None:
             return None
         raw_arg = _text(match.group(1))
@@ -82,6 +94,26 @@ def _count_groups(arg_pattern: str) -> int:
         raise ValueError(f"its pattern is no regular expression: {exc}") from exc
 
 
+def _line_of(prefix: str, translated: str) -> str:
+    return f"(?m)^{prefix}:{_SPACE}+({translated})$"
+
+
+def _steps(prefix: str, arg_pattern: str) -> int | None:
+    """Of the same pattern for a language whose characters are bytes; `None` if it means nothing there.
+
+    The classes of all languages make a program ten to hundred times as large, of which each byte meets a small part.
+    """
+    re2 = _re2()
+    options = re2.Options()
+    options.log_errors = False
+    options.encoding = re2.Options.Encoding.LATIN1
+    narrow = _FAR.sub("x", _translated(arg_pattern, _ASCII))
+    try:
+        return int(re2.compile(f"(?m)^{prefix}: +({narrow})$".encode(), options).programsize)
+    except re2.error:
+        return None
+
+
 def _compiled(text: str) -> Any:
     re2 = _re2()
     options = re2.Options()
@@ -94,12 +126,12 @@ def _compiled(text: str) -> Any:
         raise ValueError(f"its pattern cannot be matched in linear time: {reason}") from exc
 
 
-def _translated(pattern: str) -> str:
+def _translated(pattern: str, classes: Mapping[str, str] | None = None) -> str:
     """In RE2's words: what Python spells in another way, and the classes, which know all letters in Python."""
-    return "".join(_pieces(pattern))
+    return "".join(_pieces(pattern, _CLASSES if classes is None else classes))
 
 
-def _pieces(pattern: str) -> Iterator[str]:
+def _pieces(pattern: str, classes: Mapping[str, str]) -> Iterator[str]:
     position, in_class = 0, False
     while position < len(pattern):
         token = _TOKEN.match(pattern, position)
@@ -107,7 +139,7 @@ def _pieces(pattern: str) -> Iterator[str]:
             raise AssertionError(pattern)
         text, position = token.group(), token.end()
         if text.startswith("\\"):
-            yield _escape(text, in_class=in_class)
+            yield _escape(text, classes, in_class=in_class)
         elif in_class:
             in_class = text != "]"
             yield "\\[" if text == "[" else text
@@ -125,16 +157,16 @@ def _pieces(pattern: str) -> Iterator[str]:
             yield text
 
 
-def _escape(text: str, *, in_class: bool) -> str:
+def _escape(text: str, classes: Mapping[str, str], *, in_class: bool) -> str:
     kind = text[1]
     if kind == "W" and in_class:
         raise ValueError(f"its pattern has {text} inside of brackets; write it without")
     if kind in "123456789":
         raise ValueError(f"its pattern has {text}: back references are not to be had in linear time")
-    if kind in _CLASSES:
-        return _CLASSES[kind] if in_class else f"[{_CLASSES[kind]}]"
+    if kind in classes:
+        return classes[kind] if in_class else f"[{classes[kind]}]"
     if kind == "W":
-        return f"[^{_CLASSES['w']}]"
+        return f"[^{classes['w']}]"
     if kind in "uUx":
         return f"\\x{{{text[2:]}}}"
     # The end of the text, a backspace, and a character that stands for itself.
@@ -162,7 +194,14 @@ _CLASSES = {
     "D": r"\P{Nd}",
     "S": "\x00-\x08\x0e-\x1b!-\x84\x86-\x9f\xa1-\u167f\u1681-\u1fff\u200b-\u2027\u202a-\u202e\u2030-\u205e\u2060-\u2fff\u3001-\U0010ffff",
 }
+_ASCII = {"s": r"\s", "w": "0-9A-Z_a-z", "d": "0-9", "D": "!-/", "S": "!-~"}
 _SPACE = f"[{_CLASSES['s']}]"
+_BLANKS = re.compile(  # the same in UTF-8
+    rb"(?:[\s\x1c-\x1f]|\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|\xe3\x80\x80)*"
+)
+_FAR = re.compile(r"\\x\{[^}]*\}")
+# What may be a line's end, or is not worth to be looked at more closely.
+_LINE_END = re.compile(r"[\x00-\x1f]|\[\^|\(\?[a-zA-Z]*s|\\[^wdSbB!-/:-@\[-`{-~]", re.ASCII)
 _PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}", re.ASCII)
 _TOKEN = re.compile(
     r"\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\.|\[\^?|\{,\d*\}|\(\?[a-zA-Z]*-|.", re.DOTALL

@@ -3,6 +3,8 @@
 Pure functions. Where nothing is limited there are no terms, so that calls of such tools cost nothing more.
 """
 
+from collections.abc import Iterable
+
 from toolfleet_registry.contracts import CostClass, Message, Terms, ToolDefinition
 
 
@@ -59,8 +61,14 @@ def cost_class(cost: str | None) -> CostClass | None:
     return _CLASSES.get(cost, "expensive")
 
 
+def unknown_costs(tools: Iterable[ToolDefinition]) -> list[str]:
+    """The classes that some tools name and nobody knows, shortened, each once: they count as expensive."""
+    return sorted({tool.cost[:_SHOWN] for tool in tools if tool.cost and tool.cost not in _CLASSES})
+
+
 def _dearness(cost: str) -> int:
     return list(_CLASSES).index(cost_class(cost) or "free")
 
 
+_SHOWN = 60  # characters of foreign text in a line of the log
 _CLASSES: dict[str, CostClass] = {"free": "free", "cheap": "cheap", "expensive": "expensive"}

@@ -7,7 +7,7 @@ in the same step, and then tells the log; calls that never get that far have the
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
 
 import structlog
@@ -61,6 +61,8 @@ class Auditor:
     def __init__(self, settings: Settings) -> None:
         self.missed = 0
         """Lines that could not be written into the stream."""
+        self.untold = 0
+        """Lines that the program's own logging has refused."""
         self._kept = settings.audit_kept
         self._is_signed = settings.signing_key is not None
         self._silent_until = 0.0
@@ -93,7 +95,7 @@ class Auditor:
         is_known = tool is not None and isinstance(call.arguments, dict)
         line: AuditLine = {
             "call_id": call_id,
-            "tool": call.tool_name[:_LONGEST_NAME],
+            "tool": _cut(call.tool_name),
             "ts": time.time(),
             "user_id": _cut(call.user_id if caller.user_id is None else caller.user_id),
             "permission": _cut(caller.permission),
@@ -113,13 +115,13 @@ class Auditor:
 
     def parts_of_refusal(self, call_id: str, result: ToolResult) -> PartsOfLine:
         """The same for a call of which its message, which was refused, can say nothing."""
-        line = {"call_id": call_id, "tool": result.tool_name[:_LONGEST_NAME], "ts": time.time(), "signed": False}
+        line = {"call_id": call_id, "tool": _cut(result.tool_name), "ts": time.time(), "signed": False}
         head, tail = text_of({**line, "decisions": {"published": "message_refused"}})[:-1], _tail(result)
         return (head, tail, tail, tail, self._kept)
 
     def tell(self, line: AuditLine, *, is_kept: bool = True) -> None:
-        """Log the line of a call that has ended; `is_kept`: whether it is in the stream."""
-        log.info(EVENT, **{name: value for name, value in line.items() if value is not None})
+        """Log the line of a call that has ended; `is_kept`: whether it is in the stream. Raises nothing."""
+        self._log(log.info, EVENT, {name: value for name, value in line.items() if value is not None})
         if not is_kept:
             self.miss("Redis refuses it")
 
@@ -130,15 +132,23 @@ class Auditor:
         text, is_kept = answer[2].decode(), bool(answer[3])
         if text:
             self.tell(json.loads(text), is_kept=is_kept)
-        else:  # it was sent twice, for its first answer was lost: what has ended the call stands in its result
-            self.tell(json.loads(f"{parts[0]}}}") | _end(_stored(answer[1])))
+        else:  # it was sent twice, for its first answer was lost: what ended it stands in its result, until that expires
+            ended = _end(_stored(answer[1])) if answer[1] else {}
+            self.tell(json.loads(f"{parts[0]}}}") | ended)
 
     def miss(self, reason: str) -> None:
-        """Count a line that is not in the stream."""
+        """Count a line that is not in the stream. Raises nothing."""
         self.missed += 1
         if time.monotonic() >= self._silent_until:
             self._silent_until = time.monotonic() + _SILENCE_SECONDS
-            log.warning("audit_not_written", reason=reason, lines=self.missed)
+            self._log(log.warning, "audit_not_written", {"reason": reason, "lines": self.missed})
+
+    def _log(self, write: Callable[..., object], event: str, fields: Mapping[str, Any]) -> None:
+        """Fails open: where a program's logging cannot take a name, or is closed, the call's result is worth more."""
+        try:
+            write(event, **fields)
+        except Exception:  # noqa: BLE001 - whatever the program has put there; and nobody can be told
+            self.untold += 1
 
     def _about(self, call: PublishedCall, decisions: Mapping[str, str]) -> AuditLine:
         return {
@@ -195,4 +205,8 @@ def _stored(value: bytes) -> ToolResult:
 
 
 def _cut(name: str | None) -> str | None:
-    return name if name is None else name[:_LONGEST_NAME]
+    """Of a bounded length, and with "?" for half surrogate pairs, which no output can write."""
+    if name is None:
+        return None
+    name = name[:_LONGEST_NAME]
+    return name if name.isascii() else name.encode("utf-8", "replace").decode()

@@ -1,6 +1,7 @@
 """The audit lines of calls that end in their agent, before anybody else has heard of them."""
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +10,7 @@ from toolfleet_registry.contracts import Caller, PublishedCall, ToolCall, ToolDe
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.audit import FIELD, AuditLine, Auditor, text_of
 from toolfleet_tasks.handle import audited, new_call_id
-from toolfleet_tasks.line import Line, LineLost
+from toolfleet_tasks.line import Line, LineClosed, LineLost
 
 _KEPT_AT_MOST = 1_000  # lines that wait while Redis is away; the oldest are dropped then
 _SETTLE_SECONDS = 1.0  # for the last lines to be written when the fleet is left
@@ -48,11 +49,15 @@ class AuditTrail:
         return audited(call.call_id, result)
 
     async def settle(self) -> None:
-        """Wait a little for what was sent; what is not written by then counts as lost."""
+        """Wait a little for what was sent, and for the line if it is away; what is not written by then counts as lost."""
+        if self._waiting and not self._line.is_closed:
+            with contextlib.suppress(TimeoutError, LineClosed):
+                async with asyncio.timeout(_SETTLE_SECONDS):
+                    await self._line.connected()  # it sends what waits
         if self._sent:
             await asyncio.wait(self._sent, timeout=_SETTLE_SECONDS)
         for _ in self._waiting:
-            self.auditor.miss("the fleet was left while Redis was away")
+            self.auditor.miss("Redis was not there when the fleet was left")
         self._waiting.clear()
 
     def _write(self, line: AuditLine) -> None:
@@ -85,3 +90,11 @@ class AuditTrail:
             self._waiting.popleft()
             self.auditor.miss("Redis was away for too long")
         self._waiting.append(text)
+
+
+def refused_without_redis(settings: Settings, call: ToolCall, caller: Caller, result: ToolResult) -> ToolResult:
+    """As `AuditTrail.refused`, where there is no Redis that could keep the line: only the log is told."""
+    auditor, call_id = Auditor(settings), new_call_id()
+    auditor.tell(auditor.line_of_refused(call_id, call, caller, result, {}, None))
+    auditor.miss("Redis does not answer")
+    return audited(call_id, result)

@@ -8,6 +8,7 @@ from typing import Any, Self
 from toolfleet_registry.contracts import (
     Caller,
     Conversation,
+    DeadLetter,
     ModuleStatus,
     ToolCall,
     ToolDefinition,
@@ -20,10 +21,11 @@ from toolfleet_registry.tags import ToolContext
 from toolfleet_registry.terms import Remaining
 from toolfleet_registry.urls import check_redis_url
 from toolfleet_tasks import endings
+from toolfleet_tasks.audit_trail import refused_without_redis
 from toolfleet_tasks.cancelling import end
 from toolfleet_tasks.dead import Kept
 from toolfleet_tasks.evaluation import NOTHING_MORE, Circumstances, EvalGate
-from toolfleet_tasks.handle import CallHandle, Follow, audited, new_call_id
+from toolfleet_tasks.handle import CallHandle, Follow
 from toolfleet_tasks.joining import Joined, JoinedHandle
 from toolfleet_tasks.logs import log_to_stdlib
 from toolfleet_tasks.loops import Sessions
@@ -51,6 +53,7 @@ class ToolFleet:
             raise SettingsError(
                 "No fleet to talk to: set TOOLFLEET_REDIS_URL, or run `toolfleet up` here or in a folder above."
             )
+        self._settings = settings
         self._sessions = Sessions(settings, gate)
 
     @classmethod
@@ -214,16 +217,24 @@ class ToolFleet:
         """
         _check_seconds(timeout)
         session = await self._sessions.opened()
-        again = replay_of(await session.dead.show(call_id), arguments or {}, caller)
+        letter = await session.dead.show(call_id)
+
+        def ended(result: ToolResult) -> ToolResult:
+            if result.audit is not None:  # the new call's own
+                return result
+            asked_by = caller or (letter.caller if isinstance(letter, DeadLetter) else Caller())
+            return session.trail.refused(ToolCall(tool_name=result.tool_name), asked_by, result, {})
+
+        again = replay_of(letter, arguments or {}, caller)
         if isinstance(again, ToolResult):
-            return audited(new_call_id(), again)
-        seconds = session.seconds_for(again.call, again.caller, timeout)
+            return ended(again)
+        seconds = session.seconds_for(again.call, again.caller, again.conversation, timeout)
 
         async def run() -> ToolResult:
             asked = again.call, again.caller, again.conversation
             return await _ended(await session.begin(*asked, seconds, waits=True, replay_of=call_id))
 
-        return audited(new_call_id(), await run_replay(session.dead, call_id, seconds=seconds, run=run))
+        return ended(await run_replay(session.dead, call_id, seconds=seconds, run=run))
 
     async def _begin(
         self,
@@ -245,7 +256,8 @@ class ToolFleet:
                     session = await self._sessions.opened()
             except (FleetUnavailable, TimeoutError) as exc:
                 reason = str(exc) or "Redis does not answer"
-                return audited(new_call_id(), endings.not_published(call.tool_name, reason))
+                result = endings.not_published(call.tool_name, reason)
+                return refused_without_redis(self._settings, call, caller, result)
             seconds = None if seconds is None else seconds - (clock() - began_at)
         return await session.begin(call, caller, conversation, seconds, waits=waits, around=around)
 

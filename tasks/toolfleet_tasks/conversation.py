@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from toolfleet_registry.contracts import Conversation
+from toolfleet_registry.contracts import Conversation, ToolCall
 
 _PLATFORM = ("platform", "platform_channel_id", "platform_thread_id")
 _RESUMED_BY = "scheduler.add_job"  # the one tool that must wake the right conversation later
@@ -14,19 +14,16 @@ def told_by(conversation: Conversation | None, tool_name: str, context_modules: 
     return conversation.model_dump(include=fields, exclude_none=True) if conversation and fields else {}
 
 
-def with_conversation(
-    arguments: dict[str, Any], tool_name: str, conversation: Conversation | None, context_modules: frozenset[str]
-) -> dict[str, Any]:
-    """`arguments` with the conversation's fields where they belong.
+def models_part(call: ToolCall, context_modules: frozenset[str]) -> ToolCall:
+    """The call without what the model wrote under the names of a conversation's fields that this tool's module is told.
 
-    They replace what the model wrote under these names, and without a conversation that is dropped: where a message
-    is sent to, and which conversation wakes up, is never for a model to say.
+    Where a message is sent to, and which conversation wakes up, is never for a model to say, also outside of one.
     """
-    fields = _fields_for(tool_name, context_modules)
-    if not fields:
-        return arguments
-    kept = {key: value for key, value in arguments.items() if key not in fields}
-    return kept | told_by(conversation, tool_name, context_modules)
+    fields = _fields_for(call.tool_name, context_modules)
+    if not fields or not isinstance(call.arguments, dict) or fields.isdisjoint(call.arguments):
+        return call
+    kept = {key: value for key, value in call.arguments.items() if key not in fields}
+    return call.model_copy(update={"arguments": kept})
 
 
 def _fields_for(tool_name: str, context_modules: frozenset[str]) -> set[str]:

@@ -1,14 +1,16 @@
 """An agent's own gate: asked before a call of a tool that requires it is published, for only the agent knows the context.
 
-A gate that fails, or does not answer in time, lets calls pass with a warning; but for those that must not happen twice.
+A gate that raises, or does not answer in time, lets calls pass with a warning; but for those that must not happen twice.
+Whatever else it says that is not a clear yes blocks.
 """
 
 import asyncio
+import contextlib
+import inspect
 import json
 import time
-from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import structlog
 
@@ -22,6 +24,7 @@ from toolfleet_registry.terms import strictest, terms_of
 log = structlog.get_logger(__name__)
 
 _GATE_SECONDS = 2.0  # an agent's user waits meanwhile
+_GRACE_SECONDS = 0.5  # a busy loop notices an answer late
 _LONGEST_REASON = 2_000  # characters
 
 
@@ -69,6 +72,8 @@ class Evaluation:
     ) -> ToolResult | None:
         """The result of a call that the gate blocks; `None` if it may go on, after `seconds` at the latest."""
         if self._gate is None:
+            if tool.requires_gate or (around.terms is not None and around.terms.requires_gate):
+                note("gate", "none")
             return None
         terms = strictest(terms_of(tool), around.terms)
         if terms is None or not terms.requires_gate:
@@ -109,25 +114,30 @@ async def _decided(
             task.add_done_callback(_seen)
     if not task.done():
         raise _GateFailed(f"it did not answer within {seconds:g} s")
-    if time.monotonic() - began_at > 2 * _GATE_SECONDS:
-        log.warning("gate_has_blocked_the_loop", tool=tool.name, seconds=round(time.monotonic() - began_at, 1))
     if task.cancelled():
         raise _GateFailed("it was cancelled")
     if (error := task.exception()) is not None:
         raise _GateFailed(f"it raised {type(error).__name__}") from error
-    return _read(task.result())
+    decision, took = task.result(), time.monotonic() - began_at
+    if decision.approved and took > seconds + _GRACE_SECONDS:  # it held the loop, so that nothing could end it
+        raise _GateFailed(f"it took {took:.1f} s to approve")
+    return decision
 
 
-async def _asked(gate: EvalGate, tool: ToolDef | ToolDefinition, context: ToolContext) -> object:
-    return await cast("Awaitable[object]", gate.check(tool, context))
+async def _asked(gate: EvalGate, tool: ToolDef | ToolDefinition, context: ToolContext) -> GateDecision:
+    answer: object = gate.check(tool, context)
+    return _read(await answer if inspect.isawaitable(answer) else answer, tool.name)
 
 
-def _read(decision: object) -> GateDecision:
-    """A decision of any class that has the two fields."""
-    approved, reason = getattr(decision, "approved", None), getattr(decision, "reason", "")
-    if not isinstance(approved, bool) or not isinstance(reason, str | None):
-        raise _GateFailed(f"it answered with {type(decision).__name__}, which is no decision")
-    return GateDecision(approved, (reason or "")[:_LONGEST_REASON].encode("utf-8", "replace").decode())
+def _read(answer: object, tool_name: str) -> GateDecision:
+    """A decision of any class that has the two fields; anything else is a no."""
+    approved, reason = getattr(answer, "approved", None), getattr(answer, "reason", "")
+    if not isinstance(approved, bool):
+        with contextlib.suppress(Exception):  # a program's logging that raises must not make a failing gate of it
+            log.warning("gate_answer_is_no_decision", tool=tool_name, answer=type(answer).__name__)
+        return GateDecision(approved=False, reason="Tool call blocked: the gate's answer is no decision.")
+    text = reason if isinstance(reason, str) else ""
+    return GateDecision(approved, text[:_LONGEST_REASON].encode("utf-8", "replace").decode())
 
 
 def _blocked(tool: ToolDefinition, reason: str) -> ToolResult:
@@ -141,6 +151,6 @@ def _written(arguments: Any) -> str:
         return repr(arguments)
 
 
-def _seen(task: "asyncio.Task[object]") -> None:
+def _seen(task: "asyncio.Task[GateDecision]") -> None:
     if not task.cancelled():
         task.exception()

@@ -177,7 +177,7 @@ class Outbox:
             with contextlib.suppress(ValueError):  # a lone surrogate
                 return "application/json", "utf-8", to_json(content)
         content_type, encoding, body = dumps(content, serializer=self._serializer)
-        return content_type, encoding, body if isinstance(body, bytes) else body.encode()
+        return str(content_type), str(encoding), body if isinstance(body, bytes) else body.encode()
 
 
 _OPTIONS = ("utcoffset", "retry", "retry_policy", "Event")  # of the stock `send`: how, not what

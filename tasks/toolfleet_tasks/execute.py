@@ -130,6 +130,7 @@ class _Execution:
         self._decisions = decisions.collecting(self._call.decisions)
         self._runner: Runner = task.app.runner
         self._started_at = time.time()
+        self._attempts = claim.attempts - (claim.granted == "go")  # those that have met the runner
 
     async def run(self) -> str:
         claim, tool_name = self._claim, self._call.tool_name
@@ -147,7 +148,11 @@ class _Execution:
         return await self._finish(self._settled(lost))
 
     async def _go(self) -> str:
+        lost = list[bool]()
+        self._claim.on_lost = lambda: lost.append(True)  # before we wait for anything
         refusal = await self._limited()
+        if lost:  # it was taken back, say, or Redis was away for longer than the lease
+            raise self._late()
         if refusal is not None:
             return await self._finish(self._settled(refusal))
         if self._call.deadline_at <= time.time():  # claiming has waited for Redis
@@ -157,16 +162,11 @@ class _Execution:
 
     async def _limited(self) -> ToolResult | None:
         """The refusal of a call that has reached a limit; its agent may not have looked, or not known of it."""
-        terms = strictest(self._call.terms, await self._runner.terms(self._call))
-        if terms is None:
-            return None
-        lost = list[bool]()
-        self._claim.on_lost = lambda: lost.append(True)
-        refusal = await self._ledger.take(self._call, terms)
-        if lost:  # Redis was away for longer than the lease
-            raise self._late()
-        decisions.note("limits", "allowed" if refusal is None else "denied")
-        return refusal
+        known = await self._runner.terms(self._call)
+        if known is not None and known.requires_gate and "gate" not in self._decisions:
+            decisions.note("gate", "missing")
+        terms = strictest(self._call.terms, known)
+        return None if terms is None else await self._ledger.take(self._claim, terms)
 
     async def _attempt(self) -> Attempt:
         """One attempt within the limit and the time left. The one place that words a limit."""
@@ -177,6 +177,7 @@ class _Execution:
                 self._call.limit_seconds + SOFT_LIMIT_MARGIN, self._call.limit_seconds + HARD_LIMIT_MARGIN
             ) as interrupt:
                 self._claim.on_lost = lambda: interrupt(_Superseded())
+                self._attempts = self._claim.attempts
                 return await self._runner.run(self._call, seconds=seconds)
         except _Superseded:
             raise self._late() from None
@@ -268,7 +269,7 @@ class _Execution:
             call_id=call.call_id,
             tool=call.tool_name,
             ts=now,
-            attempts=self._claim.attempts,
+            attempts=self._attempts,
             queued_ms=round(max(self._started_at - call.published_at, 0) * 1000, 1),  # an agent's clock may be ahead
             duration_ms=round((now - self._started_at) * 1000, 1),
             worker=request.hostname,

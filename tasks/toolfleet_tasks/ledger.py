@@ -16,6 +16,7 @@ from typing import Any, Literal, cast
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import EffectState, PublishedCall, Terms, ToolResult
+from toolfleet_registry.decisions import note
 from toolfleet_registry.names import ToolName
 from toolfleet_registry.outcomes import Attempt, Outcome
 from toolfleet_registry.settings import Settings
@@ -39,6 +40,7 @@ _LONGEST_LEASE = 15.0  # seconds: RabbitMQ delivers the calls of a dead worker a
 _MARGIN_SECONDS = 60  # a record outlives its call's deadline: clocks differ
 _WHOLE = 0.95  # of its limit: a call that had less says nothing of a silent module
 _ENDED = 1  # what `FINISH` says if there is nothing more to say
+_LOST = -1  # what `TAKE` says if others have the call
 _MOST_UNANSWERED = 1_000
 _DEAD_CODES = frozenset({"outcome_unknown", "internal"})
 # What an attempt can come to that has met its module, or has looked for it.
@@ -101,14 +103,23 @@ class Ledger:
         claim.rest_seconds = answer[5] / 1000 if len(answer) > 5 else 0  # noqa: PLR2004 - a repeated answer has no more
         return claim
 
-    async def take(self, call: PublishedCall, terms: Terms | None) -> ToolResult | None:
-        """Have a call that is about to begin count in its limits, if it does not yet; the refusal, if there is no room."""
+    async def take(self, claim: Claim, terms: Terms | None) -> ToolResult | None:
+        """Have a call that is about to begin count in its limits, if it does not yet; the refusal, if there is no room.
+
+        If others have the call by now, nothing changes but that `claim.on_lost` is called.
+        """
+        call = claim.call
         limits = limits_of(call.tool_name, call.user_id, terms, self._settings)
-        if not limits:
+        if not limits and call.terms is None:  # else its agent counts it, until somebody has begun it
             return None
-        keys = (self._keys.held(call.call_id), *(limit.key for limit in limits))
-        args = (call.call_id, self._ttl_of(call) * 1000, *(part for limit in limits for part in limit.args))
-        answer = await self._run(_TAKE, keys, *args)
+        keys = (self._keys.held(call.call_id), claim.keys[0], *(limit.key for limit in limits))
+        args = (self._ttl_of(call) * 1000, *(part for limit in limits for part in limit.args))
+        answer = await self._run(_TAKE, keys, claim.token, call.call_id, *args)
+        if answer == _LOST:
+            self.claims.drop(claim)
+            claim.on_lost()
+        elif limits:
+            note("limits", "denied" if isinstance(answer, list) else "allowed")
         return refused_by(call.tool_name, limits, answer[1:]) if isinstance(answer, list) else None
 
     async def close(self, claim: Claim, attempt: Attempt, *, seconds: float, so_far: EffectState) -> bool:

@@ -73,7 +73,7 @@ def refused_by(tool_name: str, limits: Sequence[Limit], answer: Sequence[Any]) -
     elif is_daily:
         reason = f"its daily limit of {limit.daily} calls is reached"
     else:
-        reason = f"it may be called once in {limit.cooldown_ms / 1000:g} s"
+        reason = f"it may be called once in {_duration(limit.cooldown_ms)}"
     text = f"Tool call refused: {reason}. Try again at {_shown(now_ms + rest_ms)}."
     result = ToolResult.failed(tool_name, "rate_limited", text, effect_state="none", retryable=True)
     return result.model_copy(update={"retry_after_seconds": math.ceil(rest_ms / 100) / 10})
@@ -112,6 +112,13 @@ def _tool_limit(tool_name: str, user_id: str | None, terms: Terms, keys: Keys) -
 def _use(limit: Limit, used: int, rest_ms: int, now_ms: int) -> LimitUse:
     left = max(limit.daily - used, 0) if limit.daily else None
     return LimitUse(used=used, left=left, free_at=(now_ms + rest_ms) / 1000 if rest_ms > 0 else None)
+
+
+def _duration(ms: int) -> str:
+    for unit, unit_ms in (("d", _DAY_SECONDS * 1000), ("h", 3_600_000)):
+        if ms % unit_ms == 0:
+            return f"{ms // unit_ms} {unit}"
+    return f"{f'{ms / 1000:.3f}'.rstrip('0').rstrip('.')} s"
 
 
 def _shown(at_ms: int) -> str:

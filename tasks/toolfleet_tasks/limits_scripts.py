@@ -45,7 +45,10 @@ end
 local function limit_take(key, id, cooldown, now, until_ms)
   local midnight = now - now % day_ms
   if not redis.call('ZSCORE', key, id) then -- one that counts since yesterday does not count anew today
-    redis.call('ZREMRANGEBYSCORE', key, '-inf', '(' .. string.format('%.0f', math.min(midnight, now - cooldown)))
+    -- The newest one stays, for the tool may have a longer cooldown where it is called in another way.
+    local old = redis.call('ZCOUNT', key, '-inf', '(' .. string.format('%.0f', math.min(midnight, now - cooldown)))
+    old = math.min(old, redis.call('ZCARD', key) - 1)
+    if old > 0 then redis.call('ZREMRANGEBYRANK', key, 0, old - 1) end
     redis.call('ZADD', key, now, id)
   end
   local keep = math.max(midnight + day_ms - now, cooldown) + limit_margin_ms
@@ -87,38 +90,42 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 """
     + LIMITS
     + """
-local id, held = ARGV[1], redis.call('GET', KEYS[1]) or ''
+local found = redis.call('HMGET', KEYS[2], 'token', 'begun', 'state')
+if found[1] ~= ARGV[1] and (found[1] or found[2] or found[3]) then return -1 end
+local id, held = ARGV[2], redis.call('GET', KEYS[1]) or ''
 local most, which, is_daily, is_held, names = 0, 0, 0, {}, {}
-for i = 2, #KEYS do
+for i = 3, #KEYS do
   local key, rest, day = KEYS[i], 0, 0
   limit_forget(key, now)
-  names[i - 1] = key
+  names[i - 2] = key
   if redis.call('ZSCORE', key, id) then
-    rest, day = limit_rest_of(key, id, tonumber(ARGV[2 * i - 1]), tonumber(ARGV[2 * i]), now)
+    rest, day = limit_rest_of(key, id, tonumber(ARGV[2 * i - 2]), tonumber(ARGV[2 * i - 1]), now)
   elseif string.find(' ' .. held .. ' ', ' ' .. key .. ' ', 1, true) then
     is_held[i] = true -- on a day that nobody counts any more
   else
-    rest, day = limit_rest(key, tonumber(ARGV[2 * i - 1]), tonumber(ARGV[2 * i]), now)
+    rest, day = limit_rest(key, tonumber(ARGV[2 * i - 2]), tonumber(ARGV[2 * i - 1]), now)
   end
-  if rest > most then most, which, is_daily = rest, i - 1, day end
+  if rest > most then most, which, is_daily = rest, i - 2, day end
 end
 if most > 0 then return {'limited', which, is_daily, most, now} end
-for i = 2, #KEYS do
-  if not is_held[i] then limit_take(KEYS[i], id, tonumber(ARGV[2 * i]), now) end
+for i = 3, #KEYS do
+  if not is_held[i] then limit_take(KEYS[i], id, tonumber(ARGV[2 * i - 1]), now) end
 end
 for key in string.gmatch(held, '%S+') do
   redis.call('ZREM', key .. ':unbegun', id)
   if not string.find(' ' .. table.concat(names, ' ') .. ' ', ' ' .. key .. ' ', 1, true) then names[#names + 1] = key end
 end
-redis.call('SET', KEYS[1], table.concat(names, ' '), 'PX', ARGV[2])
+if #names > 0 then redis.call('SET', KEYS[1], table.concat(names, ' '), 'PX', ARGV[3]) end
 return 0
 """
 )
-"""Have a call that is about to begin count for good in its limits: in those in which it does not yet, if there is room.
+"""Have a call that is about to begin count for good in its limits: in those in which it does not yet, if there is room; and in
+those in which whoever let it in had it count.
 
-KEYS: where its limits are noted, then the limits. ARGV: call id, for how many ms that note lives, then for each limit how many calls
-a day (0: any number), and its cooldown (ms). Returns 0; or ['limited', which one of them is the last to be free again, 1 if that
-is for the day's limit, the ms until then, the server's time (ms)], and has changed nothing. May be sent again.
+KEYS: where its limits are noted, its record, then the limits. ARGV: token, call id, for how many ms that note lives, then for
+each limit how many calls a day (0: any number), and its cooldown (ms). Returns 0; or -1 if others have the call, or ['limited',
+which one of them is the last to be free again, 1 if that is for the day's limit, the ms until then, the server's time (ms)],
+and has changed nothing. May be sent again.
 """
 
 LOOK = (

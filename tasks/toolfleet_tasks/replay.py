@@ -79,7 +79,8 @@ def _incomplete(letter: DeadLetter, missing: list[str]) -> ToolResult:
 def _conversation_in(arguments: Mapping[str, Any]) -> Conversation:
     """The conversation that the fleet wrote into the old arguments, to be written into the new ones."""
     fields = {name: arguments.get(name) for name in Conversation.model_fields}
-    return Conversation(**{name: value for name, value in fields.items() if isinstance(value, str)})
+    # Numbers were texts, for a module that has them taken for numbers.
+    return Conversation(**{name: str(value) for name, value in fields.items() if type(value) in {str, int, float}})
 
 
 def _is_incomplete(value: Any) -> bool:

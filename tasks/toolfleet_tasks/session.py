@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from toolfleet_registry.catalog import Catalog
+from toolfleet_registry.catalog import Catalog, Judged
 from toolfleet_registry.contracts import (
     Caller,
     Conversation,
@@ -31,7 +31,7 @@ from toolfleet_tasks import endings
 from toolfleet_tasks.audit_trail import AuditTrail
 from toolfleet_tasks.cancelling import end, is_wanted
 from toolfleet_tasks.cluster import refuse_cluster
-from toolfleet_tasks.conversation import told_by, with_conversation
+from toolfleet_tasks.conversation import models_part, told_by
 from toolfleet_tasks.dead import DeadLetters
 from toolfleet_tasks.entrance import Entrance
 from toolfleet_tasks.evaluation import NOTHING_MORE, Circumstances, EvalGate, Evaluation
@@ -76,12 +76,12 @@ class Session:
         self._line = self._line_to(url, "agent")
         self._lines = [self._line]
         self._ledger = Ledger(self._line, settings, writes_results=False)
-        self._trail = AuditTrail(self._line, settings)
+        self.trail = AuditTrail(self._line, settings)
         news = {self._keys.manifests_changed: self._news.set}
         self._inbox = Inbox(self._line, self._line_to(url, "reads"), news=news, keys=self._keys)
         self._joins = Joins(
             self._inbox,
-            Shelf(self._line_to(url, "joins"), _ignore),
+            Shelf(self._line_to(url, "joins"), lambda *_: None),  # what joins read they ask for one by one
             keys=self._keys,
             follow=functools.partial(self._follow, is_guest=True),
             spawn=self._spawn,
@@ -123,7 +123,7 @@ class Session:
         await end(self._background)
         await self._inbox.aclose()
         await self._joins.aclose()
-        await self._trail.settle()
+        await self.trail.settle()
         for line in self._lines:
             await line.aclose()
         self._publisher.close()
@@ -191,21 +191,20 @@ class Session:
 
         `waits`: over its caller's share it is published later, if there is time, and else it is `busy`.
         """
-        told = told_by(conversation, call.tool_name, self._settings.context_modules)
-        noted, judged = collecting(), self._catalog.judge(call, caller, told)
+        noted, judged = collecting(), self._judge(call, caller, conversation)
         if isinstance(judged, ToolResult):
-            return self._trail.refused(call, caller, judged, noted)
+            return self.trail.refused(call, caller, judged, noted)
         tool, user_id = judged.tool, call.user_id if caller.user_id is None else caller.user_id
         deadline_at = self._deadline(route := route_for(tool, self._settings), seconds)
         if seconds is not None and seconds <= 0:
-            return self._trail.refused(call, caller, endings.expired(tool.name), noted, tool)
+            return self.trail.refused(call, caller, endings.expired(tool.name), noted, tool)
         left = deadline_at - time.time()
         refusal = await self._evaluation.refusal(tool, judged.arguments, user_id, around, seconds=left)
         if refusal is not None:
-            return self._trail.refused(call, caller, refusal, noted, tool)
+            return self.trail.refused(call, caller, refusal, noted, tool)
         published = PublishedCall(
             call_id=new_call_id(),
-            arguments=with_conversation(judged.arguments, tool.name, conversation, self._settings.context_modules),
+            arguments=judged.arguments,
             user_id=user_id,
             caller=caller,
             deadline_at=deadline_at,
@@ -215,14 +214,21 @@ class Session:
             **self._facts_of(tool, route, around),
         )
         started = await self._posting.post(published, route, waits=waits)
-        return self._trail.unpublished(published, started) if isinstance(started, ToolResult) else started
+        return self.trail.unpublished(published, started) if isinstance(started, ToolResult) else started
 
-    def seconds_for(self, call: ToolCall, caller: Caller, seconds: float | None) -> float:
+    def seconds_for(
+        self, call: ToolCall, caller: Caller, conversation: Conversation | None, seconds: float | None
+    ) -> float:
         """How long such a call would have from now on, if it is to end in `seconds`; 0 for one that would be refused."""
-        judged = self._catalog.judge(call, caller)
+        judged = self._judge(call, caller, conversation)
         if isinstance(judged, ToolResult):
             return 0
         return self._deadline(route_for(judged.tool, self._settings), seconds) - time.time()
+
+    def _judge(self, call: ToolCall, caller: Caller, conversation: Conversation | None) -> Judged | ToolResult:
+        modules = self._settings.context_modules
+        told = told_by(conversation, call.tool_name, modules)
+        return self._catalog.judge(models_part(call, modules), caller, told)
 
     def _facts_of(self, tool: ToolDefinition, route: Route, around: Circumstances) -> dict[str, Any]:
         """What a call's message says of its tool, and when."""
@@ -291,7 +297,3 @@ class Session:
         pool = self._redis.connection_pool
         async with pool._lock:  # noqa: SLF001 - else somebody takes one that is just being closed
             await pool.disconnect(inuse_connections=False)
-
-
-def _ignore(_: bytes, __: bytes | None) -> None:
-    """What joins read they ask for one by one."""

@@ -92,7 +92,7 @@ def _completed(context: ToolContext, tag: Tag) -> ToolContext:
     if context.groups:
         return context
     line = tag.pattern.prefix + b" " + context.raw_arg.encode()
-    match = tag.pattern.search(line, 0)
+    match = tag.pattern.match(line, 0, len(line))
     is_whole = match is not None and (match.start, match.end) == (0, len(line))
     return context.model_copy(update={"groups": match.groups}) if match is not None and is_whole else context
 

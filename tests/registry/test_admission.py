@@ -8,6 +8,7 @@ import pytest
 from support.raw_modules import manifest_of
 from toolfleet_registry.admission import MAX_TOOLS, admit, closed_tools, read_document, unknown_fields
 from toolfleet_registry.errors import ManifestRefused
+from toolfleet_registry.permissions import broken_because
 
 
 def tool(name: str, **more: Any) -> dict[str, Any]:
@@ -33,15 +34,6 @@ def test_a_manifest_without_tools_comes_in() -> None:
         ({"module_name": "git", "tools": {}}, "wrong at tools: Input should be a valid list"),
         ({"module_name": "git", "tools": [tool("git.push"), {}]}, "wrong at tools.1.name: Field required"),
         ({"module_name": "git", "tools": ["git.push"]}, "wrong at tools.0: "),
-        ({"module_name": "git", "tools": [tool("git.push", required_permission=None)]}, "tools.0.required_permission"),
-        ({"module_name": "git", "tools": [tool("git.push", effect="maybe")]}, "tools.0.effect"),
-        ({"module_name": "git", "tools": [tool("git.push", timeout_seconds=-1)]}, "tools.0.timeout_seconds"),
-        ({"module_name": "git", "tools": [tool("git.push", idempotent="perhaps")]}, "tools.0.idempotent"),
-        ({"module_name": "git", "tools": [tool("git.push", annotations=["readOnlyHint"])]}, "tools.0.annotations"),
-        (
-            {"module_name": "git", "tools": [tool("git.push", annotations={"readOnlyHint": "perhaps"})]},
-            "tools.0.annotations.readOnlyHint",
-        ),
         # One module must not take over another's tools.
         (manifest_of("mail", "send"), "is that of module 'mail', not of 'git'"),
         (manifest_of("Git", "push"), "is that of module 'Git', not of 'git'"),
@@ -61,6 +53,49 @@ def test_a_manifest_that_breaks_a_rule_is_refused(document: dict[str, Any], reas
     assert reason in str(caught.value)
     assert len(str(caught.value)) < 200
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "where"),
+    [
+        ({"required_permission": None}, "required_permission"),
+        ({"effect": "maybe"}, "effect"),
+        ({"timeout_seconds": -1}, "timeout_seconds"),
+        ({"idempotent": "perhaps"}, "idempotent"),
+        ({"annotations": ["readOnlyHint"]}, "annotations"),
+        ({"annotations": {"readOnlyHint": "perhaps"}}, "annotations.readOnlyHint"),
+        ({"input_schema": "any"}, "input_schema"),
+        ({"output_schema": [1]}, "output_schema"),
+        ({"tags": None}, "tags"),
+        ({"version": 1}, "version"),
+        ({"daily_limit": "many"}, "daily_limit"),
+        ({"parameters": {"a": 1}}, "parameters"),
+        ({"parameters": ["a", 1]}, "parameters.0"),
+        ({"description": ["long"]}, "description"),
+    ],
+)
+def test_a_tool_that_is_wrong_is_closed_alone(fields: dict[str, Any], where: str) -> None:
+    """The others come in; and it is closed for whoever reads the manifest, of whichever release."""
+    document = {"module_name": "git", "tools": [tool("git.push", **fields), tool("git.log")]}
+    manifest = admit("git", document)
+
+    assert [one.name for one in manifest.tools] == ["git.push", "git.log"]
+    fault = broken_because(manifest.tools[0].required_permission)
+    assert f"its definition is wrong at {where}" in str(fault)
+    assert len(str(fault)) < 200
+    assert closed_tools(manifest) == ("git.push",)
+    again = admit("git", manifest.model_dump(mode="json", exclude_none=True))
+    assert again == manifest
+    assert unknown_fields(document) == []
+
+
+@pytest.mark.parametrize(("schema", "means"), [(True, {}), (False, {"not": {}})])
+def test_a_schema_may_be_true_or_false(schema: bool, means: dict[str, Any]) -> None:
+    """JSON Schema has these forms: anything, and nothing."""
+    document = {"module_name": "git", "tools": [tool("git.push", input_schema=schema, output_schema=schema)]}
+    (one,) = admit("git", document).tools
+
+    assert (one.input_schema, one.output_schema) == (means, means)
 
 
 def test_a_refusal_shows_little_of_a_long_name() -> None:

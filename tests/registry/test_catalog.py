@@ -387,7 +387,7 @@ async def test_a_search_finds_what_the_caller_may_use(catalog: Catalog) -> None:
 
 
 async def test_what_the_core_tells_a_module_need_not_come_from_the_model(redis: Redis, elsewhere: object) -> None:
-    """A required platform is there before the arguments are judged, over the model's own; what the tool has not is left out."""
+    """A required platform is there before the arguments are judged; what the tool has no room for is told nevertheless."""
     wake = manifest_of("scheduler", "wake")
     wake["tools"][0]["input_schema"] = {
         "properties": {"platform": {"type": "string"}, "text": {"type": "string"}},
@@ -398,10 +398,30 @@ async def test_what_the_core_tells_a_module_need_not_come_from_the_model(redis: 
     catalog = catalog_of(redis, scheduler=NOWHERE)
     await catalog.load()
     caller = Caller(permission="owner", allowed_modules="*")
-    call = ToolCall(tool_name="scheduler.wake", arguments={"text": "up", "platform": 7})
+    call = ToolCall(tool_name="scheduler.wake", arguments={"text": "up"})
 
     judged = catalog.judge(call, caller, {"platform": "chat", "platform_thread_id": "9"})
 
     assert isinstance(judged, Judged)
-    assert judged.arguments == {"text": "up", "platform": "chat"}
+    assert judged.arguments == {"text": "up", "platform": "chat", "platform_thread_id": "9"}
+    assert isinstance(catalog.judge(call, caller, {"platform": 9}), ToolResult)
     assert isinstance(catalog.judge(call, caller), ToolResult)
+
+
+async def test_what_the_core_tells_is_judged_wherever_the_schema_speaks_of_it(redis: Redis, elsewhere: object) -> None:
+    """Behind a reference as well."""
+    wake = manifest_of("scheduler", "wake")
+    wake["tools"][0]["input_schema"] = {
+        "$ref": "#/$defs/where",
+        "$defs": {"where": {"properties": {"platform": {"type": "integer"}}, "required": ["platform"]}},
+    }
+    await put(redis, wake)
+    catalog = catalog_of(redis, scheduler=NOWHERE)
+    await catalog.load()
+    caller = Caller(permission="owner", allowed_modules="*")
+    call = ToolCall(tool_name="scheduler.wake", arguments={})
+
+    assert isinstance(catalog.judge(call, caller, {"platform": "chat"}), ToolResult)
+    judged = catalog.judge(call, caller, {"platform": 9, "conversation_id": "c"})
+    assert isinstance(judged, Judged)
+    assert judged.arguments == {"platform": 9, "conversation_id": "c"}

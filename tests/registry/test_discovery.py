@@ -6,6 +6,7 @@ import gc
 import gzip
 import json
 import logging
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,17 +15,21 @@ import pytest
 from structlog.testing import capture_logs
 
 from support.raw_modules import Behaviour, answering, manifest_of, offering, raw_module, trickling, writing
+from toolfleet_registry import discovery
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.discovery import Look, ManifestFailure, discover
+from toolfleet_registry.schema import unknown_types
 
 MAX_BYTES = 100_000
 GOOD = json.dumps(manifest_of("git", "push")).encode()
 
 
-async def look_at(modules: Mapping[str, Behaviour], *, seconds: float = 10) -> dict[str, Look]:
+async def look_at(
+    modules: Mapping[str, Behaviour], *, seconds: float = 10, max_bytes: int = MAX_BYTES
+) -> dict[str, Look]:
     async with contextlib.AsyncExitStack() as stack:
         services = {name: await stack.enter_async_context(raw_module(behave)) for name, behave in modules.items()}
-        return await discover(services, timeout_seconds=seconds, max_bytes=MAX_BYTES)
+        return await discover(services, timeout_seconds=seconds, max_bytes=max_bytes)
 
 
 async def failure_of(behave: Behaviour) -> tuple[ManifestFailure, dict[str, Any]]:
@@ -246,6 +251,39 @@ async def test_an_unknown_permission_is_reported() -> None:
     assert isinstance(found["git"], ModuleManifest)
     assert [entry["event"] for entry in logs] == ["module_discovered", "tools_closed"]
     assert logs[1]["tools"] == ("git.push",)
+
+
+async def test_types_that_mean_nothing_are_reported_once() -> None:
+    """For all tools of a module. A large manifest is looked through in a thread, whatever is looked for."""
+    manifest = manifest_of("git", "push", "pull")
+    for tool in manifest["tools"]:
+        tool["parameters"] = [{"name": f"p{n}", "type": f"geo:point{n}"} for n in range(10_000)]
+    threads = list[str]()
+
+    def look_through(*args: Any, **named: Any) -> list[str]:
+        threads.append(threading.current_thread().name)
+        return unknown_types(*args, **named)
+
+    with capture_logs() as logs, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(discovery, "unknown_types", look_through)
+        body = json.dumps(manifest).encode()
+        found = await look_at({"git": answering(body)}, max_bytes=len(body))
+    assert isinstance(found["git"], ModuleManifest)
+    (types,) = [entry["types"] for entry in logs if entry["event"] == "parameter_types_unknown"]
+    assert types == [f"p{n}: geo:point{n}" for n in range(20)]
+    assert threads != [threading.main_thread().name]
+
+
+async def test_a_cost_that_nobody_knows_is_reported() -> None:
+    """It counts as expensive, which its module should hear of."""
+    manifest = manifest_of("git", "push", "pull", "log")
+    for tool, cost in zip(manifest["tools"], ["gigantic", "cheap", "gigantic"], strict=True):
+        tool["cost"] = cost
+    with capture_logs() as logs:
+        await look_at({"git": answering(json.dumps(manifest).encode())})
+
+    (warning,) = [entry for entry in logs if entry["event"] == "costs_unknown"]
+    assert (warning["module"], warning["costs"]) == ("git", ["gigantic"])
 
 
 async def test_the_environment_sends_no_request_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
 from toolfleet_registry.definitions import definition_of, spec_of
 from toolfleet_registry.digests import digest_of
 from toolfleet_registry.intake import Change, Intake, Known, offers_of, take_in
+from toolfleet_registry.permissions import BROKEN
 from toolfleet_registry.specs import ToolRegistration, ToolSpec
 from toolfleet_registry.verdicts import Verdict, Verdicts
 
@@ -101,15 +102,68 @@ def test_a_disabled_tool_stays_disabled(offered: ToolDefinition) -> None:
     assert verdicts["git.push"].is_disabled
 
 
-def test_a_tool_that_leaves_is_forgotten_unless_it_is_disabled() -> None:
-    """A disabled one would come back enabled."""
+def test_a_tool_that_leaves_is_remembered() -> None:
+    """It is removed once, and added once when it is back; a disabled one comes back disabled."""
     known = registered(tool("push")) | registered(tool("log"), enabled=False)
-    names = frozenset(known)
-    intake = taken(registrations=known, names=names)
+    left = taken(registrations=known, names=frozenset(known))
+    assert left.forget == []
+    assert kinds(left) == [("removed", "git.log"), ("removed", "git.push")]
+    assert kinds(taken(registrations=known, names=frozenset())) == []  # it left long ago
+    assert kinds(taken(registrations=known)) == []  # nobody knows when
 
-    assert intake.forget == ["git.push"]
-    assert kinds(intake) == [("removed", "git.log"), ("removed", "git.push")]
-    assert kinds(taken(registrations=registered(tool("log"), enabled=False))) == []  # it left long ago
+    back = taken(tool("push"), tool("log"), registrations=known, names=frozenset())
+    assert kinds(back) == [("added", "git.push"), ("added", "git.log")]
+    assert back.register == []
+    assert back.verdicts == {"git.log": Verdict(is_disabled=True)}
+
+
+def test_leaving_and_coming_back_is_no_way_around_a_version() -> None:
+    """Other content under the version that the tool had before it left is drift."""
+    before, after = tool(version="1"), tool(version="1", description="Push it all.")
+    intake = taken(after, registrations=registered(before), names=frozenset())
+
+    assert kinds(intake) == [("drifted", "git.push")]
+    assert intake.register == []
+    assert intake.verdicts == {"git.push": Verdict(kept=before, digest=digest(after))}
+
+
+def test_only_so_many_that_left_are_remembered() -> None:
+    """The oldest are forgotten, so that a module with ever new names fills no registry; disabled ones never."""
+    known = registered(*(tool(f"t{number}") for number in range(1002)))
+    known |= registered(tool("old"), enabled=False)
+    dated = {
+        name: one.model_copy(update={"created_at": f"2026-01-01T00:{number // 60:02}:{number % 60:02}Z"})
+        for number, (name, one) in enumerate(known.items())
+    }
+
+    assert sorted(taken(registrations=dated).forget) == ["git.t0", "git.t1"]
+
+
+def test_a_tool_that_is_no_definition_is_neither_registered_nor_forgotten() -> None:
+    """It is closed, and when it is mended it is compared with what it was before."""
+    known = registered(tool(version="1"))
+    intake = taken(tool(required_permission=f"{BROKEN}it is wrong"), registrations=known, pins={})
+
+    assert intake == Intake([], [], [], {"git.push": Verdict(fault="it is wrong")})
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, True), (0, False), (1, 1.0)])
+def test_what_python_takes_for_equal_is_not(before: Any, after: Any) -> None:
+    """`1` and `true` are two things in JSON."""
+    one, other = (tool(version="1", input_schema={"const": value}) for value in (before, after))
+    assert kinds(taken(other, registrations=registered(one))) == [("drifted", "git.push")]
+
+
+def test_what_had_drifted_before_a_pin_goes_on_as_it_was() -> None:
+    """What is approved is what is in effect; once the module offers yet another thing, that is withheld."""
+    one, drifted, later = (tool(version="1", description=text) for text in "abc")
+    known: dict[str, Any] = {"registrations": registered(one), "pins": {"git.push": digest(one)}}
+    seen: Verdicts = {"git.push": Verdict(kept=one, digest=digest(drifted))}
+
+    assert taken(drifted, **known, verdicts=seen).verdicts == seen
+    assert taken(later, **known, verdicts=seen).verdicts["git.push"].is_withheld
+    assert taken(drifted, **known).verdicts["git.push"].is_withheld  # nobody knows when it drifted
+    assert taken(drifted, registrations=registered(one), pins={}, verdicts=seen).verdicts["git.push"].is_withheld
 
 
 def test_a_pinned_module_has_its_approved_tools_only() -> None:
@@ -193,6 +247,12 @@ def test_a_definition_comes_back_as_it_was(one: ToolDefinition) -> None:
     assert stored == spec_of(one)
     assert definition_of(stored) == one
     assert digest_of(spec_of(definition_of(stored))) == digest_of(stored)
+
+
+def test_odd_details_change_nothing_of_their_own() -> None:
+    """Somebody else may have registered a tool with fields that are the specification's, or of no kind that we know."""
+    spec = ToolSpec(tool_name="git.push", version="1", input_schema={}, output_schema={}, details={"name": "x", "y": 1})
+    assert definition_of(spec) == tool(version="1", input_schema={})
 
 
 def test_what_says_the_same_has_the_same_digest() -> None:

@@ -32,6 +32,8 @@ class Rules(RuleBasedStateMachine):
         self.taken: dict[str, ToolDefinition] = {}
         self.disabled: set[str] = set()
         self.pins: dict[str, str] | None = None
+        self.withheld: set[str] = set()
+        self.drifted: dict[str, str] = {}
         self.names: frozenset[str] = frozenset()
         self.verdicts: dict[str, Verdict] = {}
         self.seen: dict[str, SeenTool] = {}
@@ -112,22 +114,30 @@ class Rules(RuleBasedStateMachine):
         open_tools = {name: tool.definition for name, tool in self.seen.items() if tool.access.closed is None}
         assert self.disabled.isdisjoint(open_tools)
         assert open_tools == {
-            name: self.taken[name] for name in self.names if name not in self.disabled and self._is_approved(name)
+            name: self.taken[name] for name in self.names if name not in self.disabled | self.withheld
         }
-
-    def _is_approved(self, name: str) -> bool:
-        return self.pins is None or self.pins.get(name) == digest(self.last[name])
 
     def _take(self) -> None:
         """Unless it is withheld, what is offered is in effect; but for other content under the version that is."""
-        self.last = dict(self.offered)
-        for name in set(self.taken) - set(self.offered) - self.disabled:
-            del self.taken[name]
-        for name, tool in self.offered.items():
-            known = self.taken.get(name)
-            has_drifted = known is not None and known.version is not None and known.version == tool.version
-            if self._is_approved(name) and not (has_drifted and known != tool):
-                self.taken[name] = tool
+        self.withheld = {name for name in self.offered if not self._is_approved(name)}
+        drifted = {name: digest(tool) for name, tool in self.offered.items() if self._has_drifted(name)}
+        self.drifted = {name: content for name, content in drifted.items() if name not in self.withheld}
+        self.taken |= {
+            name: tool
+            for name, tool in self.offered.items()
+            if name not in self.withheld and not self._has_drifted(name)
+        }
+
+    def _has_drifted(self, name: str) -> bool:
+        known, tool = self.taken.get(name), self.offered[name]
+        return known is not None and known.version is not None and known.version == tool.version and known != tool
+
+    def _is_approved(self, name: str) -> bool:
+        offered = digest(self.offered[name])
+        if self.pins is None or self.pins.get(name) == offered:
+            return True
+        had_drifted = self._has_drifted(name) and self.drifted.get(name) == offered
+        return had_drifted and self.pins.get(name) == digest(self.taken[name])
 
     def _judge(self, manifest: ModuleManifest) -> Any:
         registrations = {one.spec.tool_name: one for one in self.registry.list_all(include_disabled=True)}

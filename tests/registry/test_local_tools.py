@@ -1,7 +1,10 @@
 """Functions of our own as tools: what they offer, and what of the setting is wrong."""
 
 import asyncio
+import importlib
+import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +135,54 @@ async def test_a_program_that_is_not_imported_in_time_holds_nobody_up(elsewhere:
 
     assert isinstance(looks["local"], ManifestFailure)
     assert looks["local"].error == "TOOLFLEET_LOCAL_TOOLS: not imported within 0.1 s, and still at it."
+
+
+async def test_an_import_that_hangs_takes_one_thread_and_no_executor(elsewhere: Path) -> None:
+    """However often modules are asked what they offer: everybody waits for the same one, each for its own time."""
+    (elsewhere / "hanging_owls.py").write_text(
+        "import threading\nowls = threading.Event()\nowls.wait(60)\ntools = []\n"
+    )
+    before = threading.enumerate()
+    settings = settings_of("hanging_owls:tools", discovery_timeout_seconds=0.1)
+    for _ in range(3):
+        looks = await asyncio.gather(*(look_at_local(settings) for _ in range(20)))
+        assert all(isinstance(look["local"], ManifestFailure) for look in looks)
+    (importing,) = [each for each in threading.enumerate() if each not in before]
+    assert importing.daemon
+    assert await asyncio.wait_for(asyncio.to_thread(lambda: "free"), 10) == "free"
+
+    sys.modules["hanging_owls"].owls.set()
+    patient = settings_of("hanging_owls:tools", discovery_timeout_seconds=10)
+    assert isinstance((await look_at_local(patient))["local"], ModuleManifest)
+
+
+async def test_an_import_that_failed_is_tried_again(elsewhere: Path) -> None:
+    """What was missing may be there by now; what has succeeded is not imported again."""
+    settings = settings_of("late_owls:tools")
+    looks = await look_at_local(settings)
+    assert isinstance(looks["local"], ManifestFailure)
+
+    (elsewhere / "late_owls.py").write_text("tools = []\n")
+    importlib.invalidate_caches()
+    for _ in range(2):
+        looks = await look_at_local(settings)
+        assert isinstance(looks["local"], ModuleManifest)
+
+
+def test_a_process_ends_though_an_import_hangs(elsewhere: Path) -> None:
+    """Python waits for the threads of its executors, and not for this one."""
+    (elsewhere / "endless_owls.py").write_text("import threading\nthreading.Event().wait(600)\ntools = []\n")
+    program = (
+        "import asyncio\n"
+        "from toolfleet_registry.local_tools import look_at_local\n"
+        "from toolfleet_registry.settings import Settings\n"
+        "settings = Settings(local_tools='endless_owls:tools', discovery_timeout_seconds=0.1)\n"
+        "print(asyncio.run(look_at_local(settings))['local'].error)\n"
+    )
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, timeout=60, check=True)
+
+    assert "and still at it" in ended.stdout
 
 
 def test_a_worker_needs_no_engine_for_patterns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,16 +178,20 @@ async def test_unpinning_takes_in_what_is_offered(stage: Stage, operator: Operat
 
 
 async def test_pinning_approves_what_is_in_effect(stage: Stage, operator: Operator) -> None:
-    """Not what has drifted: that tool is withheld."""
+    """What has drifted before goes on as it was; what drifts, or drifts on, afterwards is withheld."""
     stage.git.change("push", version="1")
     await stage.refresh()
     stage.git.change("push", description="Other.")
     await stage.refresh()
     await operator.pin("git")
+    await stage.refresh()
 
+    assert (await stage.listed())["push"] == "push it"
+    stage.git.change("push", description="Another.")
+    await stage.refresh()
     assert sorted(await stage.listed()) == ["log", "pull"]
     await operator.approve("git.push")
-    assert (await stage.listed())["push"] == "Other."
+    assert (await stage.listed())["push"] == "Another."
 
 
 async def test_a_disabled_tool_that_is_approved_stays_disabled(stage: Stage, operator: Operator) -> None:
@@ -199,6 +203,55 @@ async def test_a_disabled_tool_that_is_approved_stays_disabled(stage: Stage, ope
     await operator.approve("git.push")
 
     assert await stage.refusal("push") == "Tool 'git.push' is disabled by an operator."
+
+
+async def test_a_new_tool_that_is_withheld_can_be_disabled(stage: Stage, operator: Operator) -> None:
+    """And stays so when it is approved, or its module is pinned no more; until it is enabled."""
+    await operator.pin("git")
+    stage.git.manifest["tools"].append({"name": "git.steal"})
+    await stage.refresh()
+    await operator.disable("git.steal")
+    assert [(one.tool_name, one.kind) for one in await operator.differences()] == [("git.steal", "withheld")]
+
+    await operator.approve("git.steal")
+    assert "disabled" in str(await stage.refusal("steal"))
+    await operator.unpin("git")
+    await stage.refresh()
+    assert "disabled" in str(await stage.refusal("steal"))
+    await operator.enable("git.steal")
+    assert "steal" in await stage.listed()
+
+
+async def test_a_tool_that_comes_back_otherwise_has_drifted(stage: Stage, operator: Operator) -> None:
+    """To leave for a while is no way around its version."""
+    stage.git.change("push", version="1", description="Harmless.")
+    await stage.refresh()
+    stage.git.offer("log")
+    await stage.refresh()
+    assert sorted(await stage.listed()) == ["log"]
+    stage.git.offer("log", "push")
+    stage.git.change("push", version="1", description="Harmful.")
+    await stage.refresh()
+
+    assert (await stage.listed())["push"] == "Harmless."
+    assert [one.kind for one in await operator.differences()] == ["drifted"]
+
+
+async def test_a_tool_with_a_wrong_definition_is_closed_alone(stage: Stage, operator: Operator) -> None:
+    """With what is wrong, over an operator's words, too; when it is mended it is there again."""
+    stage.git.change("push", tags=None)
+    await stage.refresh()
+    reason = "Tool 'git.push' is closed: its definition is wrong at tags: Input should be a valid list."
+    assert sorted(await stage.listed()) == ["log", "pull"]
+    assert await stage.refusal("push") == reason
+    await operator.disable("git.log")
+    assert await stage.refusal("push") == reason
+    assert (await operator.closed())["git.push"] == reason
+    assert stage.beat.statuses()["git"].closed_tools == ("git.push",)
+
+    stage.git.change("push", tags=["x"])
+    await stage.refresh()
+    assert sorted(await stage.listed()) == ["pull", "push"]
 
 
 async def test_only_what_was_looked_at_is_approved(stage: Stage, operator: Operator) -> None:
@@ -254,10 +307,10 @@ async def test_looks_are_counted_and_changes_are_events(stage: Stage, operator: 
     assert await operator.counted() == {"added": 4, "changed": 1, "drifted": 1, "removed": 2}
     events = [(event.kind, event.tool_name) for event in await operator.events(5)]
     assert events == [
+        ("registered", "git.pull"),
+        ("registered", "git.push"),
         ("changed", "git.push"),
         ("registered", "git.gc"),
-        ("removed", "git.pull"),
-        ("removed", "git.push"),
         ("disabled", "git.gc"),
     ]
 

@@ -1,11 +1,12 @@
 """A tool's arguments as JSON Schema."""
 
+import time
+from collections.abc import Iterator
+
 import jsonschema
 import pytest
-import structlog
 
-from toolfleet_registry import discovery
-from toolfleet_registry.contracts import ModuleManifest, ToolDefinition, ToolParameter
+from toolfleet_registry.contracts import ToolDefinition, ToolParameter
 from toolfleet_registry.schema import input_schema, unknown_types
 
 SEARCH = ToolDefinition(
@@ -94,7 +95,7 @@ def test_types_have_the_names_that_people_use(written: str, types: str | list[st
     tool = ToolDefinition(name="a.b", parameters=[ToolParameter(name="x", type=written)])
 
     assert input_schema(tool)["properties"]["x"]["type"] == types
-    assert unknown_types(tool) == []
+    assert unknown_types([tool], most=9) == []
 
 
 @pytest.mark.parametrize(
@@ -105,14 +106,32 @@ def test_a_type_that_means_nothing_to_us_constrains_nothing(written: str, *, is_
     tool = ToolDefinition(name="a.b", parameters=[ToolParameter(name="x", type=written)])
 
     assert "type" not in input_schema(tool)["properties"]["x"]
-    assert (unknown_types(tool) == []) == is_known
-    assert len(str(unknown_types(tool))) < 200
+    assert (unknown_types([tool], most=9) == []) == is_known
+    assert len(str(unknown_types([tool], most=9))) < 200
 
 
-def test_a_look_at_a_module_tells_of_such_types() -> None:
-    """Once for all its tools."""
-    tool = ToolDefinition(name="a.b", parameters=[ToolParameter(name="x", type="geo:point")])
-    with structlog.testing.capture_logs() as lines:
-        discovery._report("a", ModuleManifest(module_name="a", tools=[tool, SEARCH]))
+def test_types_that_mean_nothing_are_listed_once_and_only_so_many() -> None:
+    """A manifest may have very many: what is beyond is not even looked at."""
+    tools = [
+        ToolDefinition(name=f"a.b{n}", parameters=[ToolParameter(name="x", type=f"geo:point{n // 2}")])
+        for n in range(1_000)
+    ]
+    looked_at = list[str]()
 
-    assert [line["types"] for line in lines if line["event"] == "parameter_types_unknown"] == [["x: geo:point"]]
+    def looking() -> Iterator[ToolDefinition]:
+        for tool in tools:
+            looked_at.append(tool.name)
+            yield tool
+
+    assert unknown_types(looking(), most=3) == ["x: geo:point0", "x: geo:point1", "x: geo:point2"]
+    assert len(looked_at) == 5
+
+
+def test_brackets_in_each_other_hold_nobody_up() -> None:
+    """Of a type, however long and deep it is."""
+    types = [f"list[{'a[' * 60}x{n}{']' * 60}]" for n in range(20_000)]
+    tool = ToolDefinition(name="a.b", parameters=[ToolParameter(name="x", type=each) for each in types])
+    began_at = time.thread_time()
+
+    assert len(unknown_types([tool], most=20)) == 1  # which, shortened, are all the same
+    assert time.thread_time() - began_at < 2

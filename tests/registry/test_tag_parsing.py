@@ -1,5 +1,6 @@
 """Finding tags in what a model wrote."""
 
+import random
 import re
 import time
 
@@ -19,6 +20,17 @@ def tags_of(*tools: ToolDef) -> Tags:
     return tags
 
 
+HALVES = "".join(random.Random(1).choices("xy", k=98_000))
+LINES = [
+    "factual owls see",
+    "owls in winter",
+    "a@b.example owls",
+    "https://owls.example x",
+    "2026-01-01 owls",
+    "a | b",
+    "owls",
+    "a|b|c",
+]
 TAGS = tags_of(research_tag, learning_tag, tag("source", strip_from_display=False), tag("claim"))
 
 
@@ -222,23 +234,74 @@ def test_nothing_is_lost_but_the_tags(text: str) -> None:
         # Of those that are too much for the fast way of RE2, and of which each search reads everything.
         (r"((?s:.*)[ab](?s:.{500})q|x)", "A: x\nabbabaababbaaabbababbabaab\n" * (LONGEST_TEXT // 32)),
         (r"((?s:.*[ab].{200}q.{200})|x)", "A: x\nabbabaababbaaabbababbabaab\n" * (LONGEST_TEXT // 32)),
-        (r"(.{0,200}.{0,200}x)", "A: " + "ä" * LONGEST_TEXT),
+        (r"(.{0,150}.{0,150}x)", "A: " + "ä" * LONGEST_TEXT),
+        (r"([\w\s]*x[\w\s\d]{20}END)", "A: " + "xyé中 " * (LONGEST_TEXT // 5)),
         (r"(.+)", "A:\n" * (LONGEST_TEXT // 3)),
         (r"(.+)", "A: x\n```\n" * (LONGEST_TEXT // 9)),
         (r"(.+)", "A:" + " \n" * (LONGEST_TEXT // 2)),
+        # Of which the first look already reads everything.
+        (r"((?:\s|\S)*x(?:\s|\S){300}END)", "A: q\n" + HALVES),
+        (r"([\s\S]*x.{200})", "A: q\n" + HALVES),
+        (r"((?:\w|\s)*(?:\w?x?){10}END)", "A: q\n" + HALVES),
     ],
 )
-def test_no_text_keeps_an_agent_for_long(pattern: str, text: str) -> None:
+@pytest.mark.parametrize("count", [1, 20])
+def test_no_text_keeps_an_agent_for_long(pattern: str, text: str, count: int) -> None:
     """A generous bound, in which the engines of most languages would not end the first of these.
 
-    Most take some milliseconds; the engine's steps are counted, and the worst may take some seconds.
+    Most take some milliseconds; the engine's steps are counted for all tags together, and none takes a third of a second.
     """
-    tags = tags_of(tag("a", arg_pattern=pattern))
+    tags = tags_of(*(tag(f"a{n}" if n else "a", arg_pattern=pattern) for n in range(count)))
+    text = "".join(f"A{n}: q\n" for n in range(1, count)) + text
     began_at = time.monotonic()
     parsed = parse_response(text, tags)
 
-    assert time.monotonic() - began_at < 30
+    assert time.monotonic() - began_at < 2
     assert len(parsed.tool_calls) <= MOST_CALLS
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"((?:\s|\S)*x(?:\s|\S){900}END)", r"((?:(?:\s|\S){1,30}){1,20}END)", r"(.{1,500})", r"(.*x.{800}END)"]
+)
+def test_a_pattern_that_takes_too_many_steps_is_refused(pattern: str) -> None:
+    """At registration, by its size: whatever a model will write, and however often."""
+    with pytest.raises(ValueError, match=r"^Tool 't': its pattern is too large: it takes \d+ steps for each character"):
+        tags_of(tag("t", arg_pattern=pattern))
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"(.+)",
+        r"(factual|communication|structured_data)\s+(.+)",
+        r"(\w+)\s+(\w+)\s+(.+)",
+        r"([\w.-]+@[\w.-]+)\s+(.+)",
+        r"(https?://\S+)\s*(.*)",
+        r"(\d{4}-\d{2}-\d{2})(?: (\d\d:\d\d))?\s+(.+)",
+        r"(.{1,80})\s*\|\s*(.{1,200})",
+        r"(\w{1,30})",
+        r"([^|]+)\|([^|]+)\|([^|]+)",
+    ],
+)
+def test_a_usual_pattern_is_taken_and_looked_for_to_the_end(pattern: str) -> None:
+    """In a long answer with as many tags as may be, all of them are found."""
+    names = list("abc"[: re.compile(pattern).groups])
+    tags = tags_of(tag("t", arg_pattern=pattern, arg_groups=names))
+    line = next(each for each in LINES if re.fullmatch(pattern, each)) if pattern != "(.+)" else "owls in winter"
+    parsed = parse_response(f"T: {line}\n" * 60 + "and so on\n" * 20, tags)
+
+    assert len(parsed.tool_calls) in {60, 20}  # some of them take three lines for one
+    assert not parsed.is_cut
+
+
+def test_what_comes_first_is_looked_for_first() -> None:
+    """When all that may be done for one text is done: whichever tag it is."""
+    tags = tags_of(tag("a", arg_pattern=r"((?s:.*)x(?s:.{300})END|.)"), tag("b"))
+    parsed = parse_response("B: 1\n" + "A: 2\n" * 200 + "B: 3\n" + HALVES[:2_000], tags)
+
+    assert parsed.is_cut
+    assert found(parsed)[0] == ("b", "1")
+    assert ("b", "3") not in found(parsed)
 
 
 def test_of_very_many_tags_the_first_ones_are_taken() -> None:
@@ -248,10 +311,10 @@ def test_of_very_many_tags_the_first_ones_are_taken() -> None:
     assert parsed.display_text == "CLAIM: x\nCLAIM: x"
     assert parsed.is_cut
 
-    parsed = parse_response("CLAIM:\n" * (LONGEST_TEXT // 7 - 2) + "CLAIM: x", TAGS)
+    parsed = parse_response("A:\n" * (LONGEST_TEXT // 3 - 2) + "A: x", tags_of(tag("a")))
     assert parsed.tool_calls == []
     assert parsed.is_cut
-    parsed = parse_response("CLAIM:\n" * 500 + "CLAIM: x", TAGS)  # but not so soon
+    parsed = parse_response("CLAIM:\n" * 10_000 + "CLAIM: x", TAGS)  # but not so soon
     assert found(parsed) == [("claim", "x")]
     assert not parsed.is_cut
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from toolfleet_registry.contracts import EffectState, ErrorCode, PublishedCall, ToolResult
+from toolfleet_registry.contracts import EffectState, ErrorCode, PublishedCall, Terms, ToolResult
 from toolfleet_registry.outcomes import Attempt, Outcome
 from toolfleet_registry.redis_servers import connection_factory
 from toolfleet_registry.settings import Settings
@@ -77,6 +77,12 @@ async def begun(ledger: Ledger, call: PublishedCall) -> Claim:
     claim = await claimed(ledger, call)
     assert claim.granted == "go"
     return claim
+
+
+async def taken(ledger: Ledger, one: PublishedCall | Claim, terms: Terms | None) -> ToolResult | None:
+    """What limits have against a call that is about to begin; without a claim, one whose record Redis has lost."""
+    claim = one if isinstance(one, Claim) else Claim(one, ledger._keys_of(one), "nobody's")
+    return await ledger.take(claim, terms)
 
 
 async def refused(ledger: Ledger, call: PublishedCall) -> NotClaimed:

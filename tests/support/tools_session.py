@@ -150,8 +150,8 @@ _STEPS = (
         _change_and_add,
     ),
     Step(
-        "A disabled tool is nobody's, over refreshes and new versions, until it is enabled. Agents hear of it at once; a "
-        "worker refuses what a client publishes that has not looked.",
+        "A disabled tool is nobody's, over refreshes and new versions, until it is enabled. Agents hear of it at once, "
+        "workers within four seconds: they refuse what a client publishes that has not looked.",
         (
             "toolfleet tools disable letters.send",
             "toolfleet call letters.send to=ada text=hello",

@@ -2,16 +2,18 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import structlog
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from support.ledgers import ENDING, SUCCESS, begun, close, finish, refused, worker_ledger
 from support.published_call import published
-from toolfleet_registry.contracts import Audit, Caller, Terms, ToolResult
+from toolfleet_registry.contracts import Audit, Caller, Terms, ToolCall, ToolResult
 from toolfleet_registry.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.audit import EVENT, Auditor, arguments_digest
@@ -137,6 +139,54 @@ async def test_an_end_whose_answer_was_lost_is_told_once(redis: Redis, redis_url
     _, line = await lines(redis)
     (entry,) = told(logs)
     assert (entry["call_id"], entry["error_code"]) == ("call-1", line["error_code"])
+
+
+async def test_an_end_whose_result_has_expired_is_told(redis: Redis, redis_url: str) -> None:
+    """Sent again after so long: what it came to nobody knows any more, and that it has ended is told."""
+    async with worker_ledger(redis_url) as ledger:
+        await ledger.end(CALL, ENDING, trust_absence=True)
+        ledger._unanswered["call-1"] = str(await redis.hget("toolfleet:call:call-1", "by"))
+        await redis.delete("celery-task-meta-call-1")
+        with capture_logs() as logs:
+            assert await ledger.end(CALL, ENDING, trust_absence=True) == ""
+
+    (entry,) = told(logs)
+    assert (entry["call_id"], entry.get("outcome")) == ("call-1", None)
+
+
+class Refusing(logging.Handler):
+    """A program's own, whose file is closed."""
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        raise ValueError("I/O operation on closed file.")
+
+
+def test_no_logging_costs_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot write a name, or nothing at all; how many lines that has cost is counted."""
+    auditor = Auditor(Settings(redis_url="redis://x"))
+    logger = logging.getLogger("test-refusing")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(Refusing())
+    monkeypatch.setattr("toolfleet_tasks.audit.log", structlog.wrap_logger(logger, processors=[str_of]))
+    auditor.tell({"tool": "owls.echo"}, is_kept=False)
+
+    assert (auditor.untold, auditor.missed) == (2, 1)
+
+
+def str_of(_: Any, __: str, fields: Any) -> str:
+    return str(fields)
+
+
+def test_a_line_has_no_name_that_cannot_be_written() -> None:
+    """Models and programs write half characters; files and terminals take none."""
+    auditor = Auditor(Settings(redis_url="redis://x"))
+    bad = Caller(user_id="\ud800da", permission="own\udfffer")
+    call, result = ToolCall(tool_name="owls.\ud800", arguments={}), ToolResult.refused("owls.?", "unknown_tool", "no")
+    refused = auditor.line_of_refused("call-1", call, bad, result, {}, None)
+    message = auditor.parts_of_refusal("call-1", result.model_copy(update={"tool_name": "owls.\ud800"}))
+
+    assert (refused["tool"], refused["user_id"], refused["permission"]) == ("owls.?", "?da", "own?er")
+    assert json.loads(message[0] + message[1])["tool"] == "owls.?"
 
 
 async def test_a_refused_message_has_a_line(ledger: Ledger, redis: Redis) -> None:

@@ -119,6 +119,47 @@ async def test_lines_that_are_lost_are_counted(redis_url: str) -> None:
     await line.aclose()
 
 
+async def test_a_line_of_the_first_moment_is_not_lost(redis: Redis, redis_url: str) -> None:
+    """An agent that makes one call and leaves: its line to Redis may not stand before it goes."""
+    line = Line(connection_factory(redis_url), name="agent")
+    trail = AuditTrail(line, Settings(redis_url=redis_url))
+    line.start()
+    trail.unpublished(published("owls.echo"), REFUSED)
+    assert not line.is_connected
+    await trail.settle()
+    await line.aclose()
+
+    assert (trail.auditor.missed, len(await lines(redis))) == (0, 1)
+
+
+async def test_a_loops_first_call_without_redis_is_told(redis_url: str, owner: Caller) -> None:
+    """There is no stream for its line; the log has it."""
+    async with ToolFleet(settings=Settings(redis_url=redis_url)) as fleet:
+
+        async def call() -> ToolResult:
+            fleet._sessions._settings = Settings(redis_url="redis://127.0.0.1:1")
+            return await fleet.call(ToolCall(tool_name="owls.echo"), owner, timeout=3)
+
+        with capture_logs() as logs:
+            result = await asyncio.to_thread(asyncio.run, call())
+
+    assert result.audit is not None
+    (entry,) = [entry for entry in logs if entry["event"] == EVENT]
+    assert (entry["call_id"], entry["user_id"]) == (result.audit.call_id, owner.user_id)
+    assert "audit_not_written" in {entry["event"] for entry in logs}
+
+
+async def test_a_replay_that_is_refused_has_a_line(fleet: ToolFleet, redis: Redis) -> None:
+    """Its letter cannot be read, say; the line has the id that the result has."""
+    await redis.hset("toolfleet:dead", "call-1", "nonsense")
+    result = await fleet.replay("call-1")
+    await wait_until_async(redis, 1)
+    (line,) = await lines(redis)
+
+    assert result.audit is not None
+    assert (line["call_id"], line["error_code"]) == (result.audit.call_id, "internal")
+
+
 async def test_a_line_that_redis_refuses_is_counted(redis: Redis, redis_url: str) -> None:
     """Another's key stands there; the result is what it was."""
     await redis.set(KEY, "x")

@@ -1,11 +1,18 @@
 """A conversation's fields reach the modules that need them, and no model can forge them."""
 
+import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from toolfleet_registry.contracts import Conversation
-from toolfleet_tasks.conversation import with_conversation
+from support.hand_worker import hand_worker
+from support.module_server import ModuleServer, serve
+from support.owls import echo
+from toolfleet import Caller, ToolFleet, ToolResult
+from toolfleet_registry.contracts import Conversation, ToolCall
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.conversation import models_part, told_by
 
 HERE = Conversation(conversation_id="c1", platform="chat", platform_channel_id="7")
 FORGED = {"platform": "evil", "platform_thread_id": "9", "conversation_id": "other", "text": "hi"}
@@ -37,4 +44,68 @@ def test_fields_are_the_cores_not_the_models(
     tool: str, conversation: Conversation | None, expected: dict[str, Any]
 ) -> None:
     """Platform fields and the conversation's id come from the core alone."""
-    assert with_conversation(FORGED, tool, conversation, frozenset({"scheduler", "location"})) == expected
+    modules = frozenset({"scheduler", "location"})
+    call = models_part(ToolCall(tool_name=tool, arguments=FORGED), modules)
+    assert {**call.arguments, **told_by(conversation, tool, modules)} == expected
+
+
+def test_what_is_no_object_is_left_as_it_is() -> None:
+    """Whoever judges it has a word for that."""
+    call = ToolCall(tool_name="location.send", arguments=[1])
+    assert models_part(call, frozenset({"location"})) is call
+
+
+QUEUE = "tools.scheduler"
+TEXT = {"text": {"type": "string"}}
+
+
+@pytest.fixture(scope="module")
+def scheduler() -> Iterator[ModuleServer]:
+    """Its jobs need a conversation, by their schema; its notes have a schema that knows of none."""
+    module = ModuleServer("scheduler")
+    properties = {**TEXT, "conversation_id": {"type": "string"}}
+    module.add("add_job", echo, input_schema={"properties": properties, "required": ["text", "conversation_id"]})
+    module.add("note", echo, input_schema={"properties": TEXT, "additionalProperties": False})
+    with serve(module) as served:
+        yield served
+
+
+@pytest.fixture
+def settings(redis_url: str, scheduler: ModuleServer) -> Settings:
+    return Settings(redis_url=redis_url, module_services={"scheduler": scheduler.url})
+
+
+async def test_a_models_own_conversation_is_none(settings: Settings, owner: Caller) -> None:
+    """It does not stand for one that a tool requires: what is judged is what is published."""
+    forged = ToolCall(tool_name="scheduler.add_job", arguments={"text": "hi", "conversation_id": "other"})
+    async with ToolFleet(settings=settings) as fleet, hand_worker(settings) as worker:
+        refused = await fleet.call(forged, owner, timeout=5)
+        assert (refused.error_code, refused.error) == (
+            "invalid_arguments",
+            "arguments.conversation_id is missing.",
+        )
+        await fleet.submit(forged, owner, conversation=HERE)
+        (call,) = await worker.queued(QUEUE)
+
+    assert call.arguments == {"text": "hi", "conversation_id": "c1", "platform": "chat", "platform_channel_id": "7"}
+
+
+@pytest.mark.parametrize("method", ["add_job", "note"])
+async def test_a_dead_letter_goes_on_in_its_conversation(settings: Settings, owner: Caller, method: str) -> None:
+    """Also where the tool's schema has no room for what its module is told; the replay is the same call."""
+    name = f"scheduler.{method}"
+    unknown = ToolResult.failed(name, "outcome_unknown", "nobody knows", effect_state="unknown")
+    async with ToolFleet(settings=settings) as fleet, hand_worker(settings) as worker:
+        handle = await fleet.submit(ToolCall(tool_name=name, arguments={"text": "hi"}), owner, conversation=HERE)
+        first = await worker.take(QUEUE)
+        await worker.finish(first, unknown)
+        replaying = asyncio.create_task(fleet.replay(handle.id, timeout=20))
+        async with asyncio.timeout(10):
+            while not await worker.queued(QUEUE) and not replaying.done():
+                await asyncio.wait({replaying}, timeout=0.01)
+        second = await worker.take(QUEUE)
+        await worker.finish(second)
+
+        assert (await replaying).success
+    assert second.call.arguments == first.call.arguments
+    assert second.call.arguments["platform_channel_id"] == "7"

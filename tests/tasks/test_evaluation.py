@@ -112,11 +112,12 @@ async def test_a_blocked_call_is_not_published(settings: Settings, worker: HandW
         assert (await fleet.remaining(ADA)).tools["owls.gated"].used == 0
 
 
-async def test_without_a_gate_everything_runs(settings: Settings) -> None:
-    """Unconditionally."""
+async def test_without_a_gate_everything_runs(settings: Settings, worker: HandWorker) -> None:
+    """Unconditionally; for the audit it is noted where one should have been asked."""
     async with ToolFleet(settings=settings) as fleet:
-        for call in (GATED, ONCE):
+        for call in (GATED, ONCE, OPEN):
             assert await submitted(fleet, call) is None
+    assert [call.decisions for call in await worker.queued()] == [{"gate": "none"}, {"gate": "none"}, {}]
 
 
 def raises(error: BaseException) -> Callable[[], Any]:
@@ -135,16 +136,29 @@ def blocks_the_thread() -> Any:
     raise ValueError("slow and wrong")
 
 
+def approves_late() -> Any:
+    time.sleep(0.8)
+    return GateDecision(approved=True)
+
+
 FAULTS: dict[str, Callable[[], Any]] = {
     "raises": raises(ValueError("broken")),
     "is cancelled": raises(asyncio.CancelledError()),
     "is late": is_late,
     "blocks the thread": blocks_the_thread,
-    "says nothing": lambda: None,
-    "says a word": lambda: "yes",
-    "is unsure": lambda: GateDecision(approved=None),  # type: ignore[arg-type] # nonsense
-    "has odd reasons": lambda: GateDecision(approved=True, reason=5),  # type: ignore[arg-type] # nonsense
+    "approves late": approves_late,
 }
+
+NO_DECISIONS: list[Any] = [
+    None,
+    False,
+    True,
+    "yes",
+    GateDecision(approved=None),  # type: ignore[arg-type] # nonsense
+    GateDecision(approved="no"),  # type: ignore[arg-type] # nonsense
+    GateDecision(approved=1),  # type: ignore[arg-type] # nonsense
+    GateDecision(approved=0, reason=5),  # type: ignore[arg-type] # nonsense
+]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -165,15 +179,33 @@ async def test_a_gate_that_fails_lets_calls_pass(
         assert await submitted(fleet, ONCE) is None
 
 
-async def test_a_gate_without_a_coroutine_fails(settings: Settings) -> None:
-    """Its answer is no decision of ours to read."""
+@pytest.mark.parametrize("answer", NO_DECISIONS, ids=repr)
+async def test_only_a_clear_yes_lets_a_call_pass(settings: Settings, answer: Any) -> None:
+    """Whatever else a gate answers blocks; a warning says what it was, for somebody has to mend that gate."""
+    async with ToolFleet(settings=settings, gate=Gate(lambda: answer)) as fleet:
+        with capture_logs() as logs:
+            result = await submitted(fleet, GATED)
+    assert is_blocked(result) == "Tool call blocked: the gate's answer is no decision."
+    (warning,) = [entry for entry in logs if entry["event"] == "gate_answer_is_no_decision"]
+    assert warning["answer"] == type(answer).__name__
+
+
+async def test_a_yes_needs_no_reason_that_can_be_read(settings: Settings) -> None:
+    """Nobody reads it."""
+    odd = GateDecision(approved=True, reason=5)  # type: ignore[arg-type] # nonsense
+    async with ToolFleet(settings=settings, gate=Gate(lambda: odd)) as fleet:
+        assert await submitted(fleet, GATED) is None
+
+
+async def test_a_gate_without_a_coroutine_decides_as_well(settings: Settings) -> None:
+    """A no is a no."""
 
     class Plain:
         def check(self, tool: Any, ctx: Any) -> GateDecision:
             return NO
 
     async with ToolFleet(settings=settings, gate=Plain()) as fleet:  # type: ignore[arg-type] # that is the point
-        assert await submitted(fleet, GATED) is None
+        assert is_blocked(await submitted(fleet, GATED)) == "Not before lunch."
 
 
 async def test_decisions_of_any_class_count(settings: Settings) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from support.ledgers import ENDING, SUCCESS, TURNED_AWAY, begun, close, finish, run_out, worker_ledger
+from support.ledgers import ENDING, SUCCESS, TURNED_AWAY, begun, close, finish, run_out, taken, worker_ledger
 from support.published_call import published
 from toolfleet_registry.contracts import PublishedCall, Terms, ToolResult
 from toolfleet_registry.keys import Keys
@@ -41,8 +41,8 @@ async def test_a_call_that_was_not_counted_is_counted_where_it_begins(ledger: Le
     """Once, however often it is delivered; an agent that does not ask gains nothing."""
     for name in "ab":
         for _ in range(2):
-            assert await ledger.take(call(name), TWICE) is None
-    refusal = await ledger.take(call("c"), TWICE)
+            assert await taken(ledger, call(name), TWICE) is None
+    refusal = await taken(ledger, call("c"), TWICE)
 
     assert refusal is not None
     assert (refusal.error_code, refusal.effect_state) == ("rate_limited", "none")
@@ -54,25 +54,25 @@ async def test_a_call_that_was_let_in_is_not_asked_again(ledger: Ledger, redis: 
     """It has its place; from its beginning on for good."""
     for name in "ab":
         assert await admit(ledger, call(name, TWICE)) is None
-    assert await ledger.take(call("b", TWICE), TWICE) is None
+    assert await taken(ledger, call("b", TWICE), TWICE) is None
 
     assert await redis.zrange(KEY + ":unbegun", 0, -1) == ["a"]
-    assert (await ledger.take(call("c"), TWICE)) is not None
+    assert (await taken(ledger, call("c"), TWICE)) is not None
 
 
 async def test_an_agent_that_knows_of_a_higher_limit_gains_nothing(ledger: Ledger) -> None:
     """Those that were let in first keep their place."""
     for name in "abc":
         assert await admit(ledger, call(name, Terms(daily_limit=9))) is None
-    taken = [await ledger.take(call(name), TWICE) for name in "abc"]
+    refusals = [await taken(ledger, call(name), TWICE) for name in "abc"]
 
-    assert [refusal is None for refusal in taken] == [True, True, False]
+    assert [refusal is None for refusal in refusals] == [True, True, False]
 
 
 async def test_all_limits_hold_or_none_counts(ledger: Ledger, redis: Redis) -> None:
     """A call that one of them refuses counts in no other."""
-    assert await ledger.take(call("a"), BUDGETED) is None
-    refusal = await ledger.take(call("b"), Terms(daily_limit=9, cost="cheap"))
+    assert await taken(ledger, call("a"), BUDGETED) is None
+    refusal = await taken(ledger, call("b"), Terms(daily_limit=9, cost="cheap"))
 
     assert "budget" in ((refusal and refusal.error) or "")
     assert (await redis.zrange(KEY, 0, -1), await redis.zrange(BUDGET, 0, -1)) == (["a"], ["a"])
@@ -86,7 +86,7 @@ async def test_a_call_that_ends_with_nothing_done_is_given_back(ledger: Ledger, 
         assert await admit(ledger, one) is None
     claim = await begun(ledger, one)
     if taker != "agent":
-        assert await ledger.take(one, Terms(daily_limit=2, cost="cheap")) is None
+        assert await taken(ledger, claim, Terms(daily_limit=2, cost="cheap")) is None
     assert await redis.exists(KEY, BUDGET) == 2
     await finish(ledger, claim, TURNED_AWAY)
 
@@ -98,11 +98,11 @@ async def test_a_call_counts_until_its_last_attempt_has_ended(ledger: Ledger, re
     one = call("a", TWICE)
     assert await admit(ledger, one) is None
     first = await begun(ledger, one)
-    assert await ledger.take(one, TWICE) is None
+    assert await taken(ledger, first, TWICE) is None
     await close(ledger, first)
     second = await begun(ledger, one)
     assert await redis.zcard(KEY) == 1
-    assert await ledger.take(one, TWICE) is None
+    assert await taken(ledger, second, TWICE) is None
     assert await redis.zcard(KEY) == 1
     await finish(ledger, second, SUCCESS)
 
@@ -112,11 +112,11 @@ async def test_a_call_counts_until_its_last_attempt_has_ended(ledger: Ledger, re
 async def test_a_worker_that_dies_loses_nothing_and_gains_nothing(ledger: Ledger, redis: Redis) -> None:
     """It was killed after the call had begun to count: whoever gets it next finds it counted, and may give it back."""
     one = call("a", effect="read")
-    await begun(ledger, one)
-    assert await ledger.take(one, TWICE) is None
+    dead = await begun(ledger, one)
+    assert await taken(ledger, dead, TWICE) is None
     await run_out(redis, "a")
     claim = await begun(ledger, one)
-    assert await ledger.take(one, TWICE) is None
+    assert await taken(ledger, claim, TWICE) is None
     assert await redis.zcard(KEY) == 1
     assert claim.so_far == "unknown"
     await finish(ledger, claim, SUCCESS)
@@ -129,7 +129,7 @@ async def test_whoever_ends_it_from_outside_gives_it_back(ledger: Ledger, redis:
     """If it never began; an agent that has not counted it itself, and knows of no limits, as well."""
     await redis.set(Keys().module_manifest("research"), "x", ex=60)
     one = call("a")
-    assert await ledger.take(one, TWICE) is None
+    assert await taken(ledger, one, TWICE) is None
     if mode == "refuse":
         await ledger.refuse("a", endings.message_refused(TOOL, "it is forged"))
     else:
@@ -142,9 +142,7 @@ async def test_what_may_have_happened_is_not_given_back(ledger: Ledger, redis: R
     """It was ended from outside while it ran, or where its record may be lost."""
     for name, starts in (("a", True), ("b", False)):
         one = call(name)
-        if starts:
-            await begun(ledger, one)
-        assert await ledger.take(one, TWICE) is None
+        assert await taken(ledger, await begun(ledger, one) if starts else one, TWICE) is None
         await ledger.end(one, ENDING, trust_absence=False)
     assert await redis.zrange(KEY, 0, -1) == ["a", "b"]
 
@@ -155,9 +153,9 @@ async def test_a_call_of_yesterday_is_not_counted_today(ledger: Ledger, redis: R
     assert await admit(ledger, one) is None
     await redis.zadd(KEY, {"a": 1})
     for name in "bc":
-        assert await ledger.take(call(name), TWICE) is None
+        assert await taken(ledger, call(name), TWICE) is None
     assert await redis.zrange(KEY, 0, -1) == ["b", "c"]
-    assert await ledger.take(one, TWICE) is None
+    assert await taken(ledger, one, TWICE) is None
 
     assert await redis.zrange(KEY, 0, -1) == ["b", "c"]
     claim = await begun(ledger, one)
@@ -170,7 +168,33 @@ async def test_a_call_that_comes_late_is_judged_as_a_new_one(ledger: Ledger, red
     late = call("a", TWICE, deadline_at=1)
     assert await admit(ledger, late) is None
     for name in "bc":
-        assert await ledger.take(call(name), TWICE) is None
+        assert await taken(ledger, call(name), TWICE) is None
 
-    assert isinstance(await ledger.take(late, TWICE), ToolResult)
+    assert isinstance(await taken(ledger, late, TWICE), ToolResult)
     assert await redis.zrange(KEY, 0, -1) == ["b", "c"]
+
+
+async def test_a_worker_that_knows_of_no_limits_leaves_the_agents(ledger: Ledger, redis: Redis, redis_url: str) -> None:
+    """It has no budget for the class, say: the call counts for good in what its agent has counted it in."""
+    one = call("a", Terms(cost="cheap"))
+    assert await admit(ledger, one) is None
+    async with worker_ledger(redis_url) as poor:
+        assert await taken(poor, await begun(poor, one), one.terms) is None
+
+    assert await redis.zrange(BUDGET, 0, -1) == ["a"]
+    assert await redis.zrange(BUDGET + ":unbegun", 0, -1) == []
+
+
+async def test_a_worker_that_has_lost_the_call_counts_nothing(ledger: Ledger, redis: Redis) -> None:
+    """Another has begun it, or it has ended with nothing done and was given back: it hears of that."""
+    one, heard = call("a", effect="read"), list[str]()
+    lost = await begun(ledger, one)
+    lost.on_lost = lambda: heard.append("lost")
+    await run_out(redis, "a")
+    claim = await begun(ledger, one)
+    for _ in range(2):
+        assert await taken(ledger, lost, TWICE) is None
+        assert await redis.exists(KEY) == 0
+        await finish(ledger, claim, TURNED_AWAY)
+
+    assert heard == ["lost", "lost"]

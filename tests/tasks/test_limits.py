@@ -19,6 +19,7 @@ from toolfleet_registry.contracts import Terms
 from toolfleet_registry.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import endings, wire
+from toolfleet_tasks.limits import Limit, refused_by
 from toolfleet_workers.ports import free_port
 
 KEYS = Keys()
@@ -129,7 +130,7 @@ async def test_a_new_day_brings_new_calls(make: Make, worker: HandWorker, redis:
         assert await used(fleet) == 0
         await fleet.submit(RARE, ADA)
         claim = await worker.take()
-        assert await worker._ledger.take(claim.call, claim.call.terms) is None
+        assert await worker._ledger.take(claim, claim.call.terms) is None
         await worker.finish(claim, UNREACHABLE)
         assert await used(fleet) == 1
 
@@ -187,7 +188,7 @@ async def test_a_call_that_did_nothing_is_given_back(make: Make, worker: HandWor
         async with ToolFleet(settings=make()) as fleet:
             await fleet.submit(RARE, ADA)
             claim = await worker.take()
-            assert await worker._ledger.take(claim.call, claim.call.terms) is None
+            assert await worker._ledger.take(claim, claim.call.terms) is None
             await worker.finish(claim, result)
             assert await used(fleet) == counts
 
@@ -285,6 +286,22 @@ async def test_a_call_that_nobody_published_counts_until_its_deadline(make: Make
         await redis.zadd(unbegun, {first: 1, second: 1})
         assert await used(fleet) == 0
         await fleet.submit(RARE, ADA)
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (60_000, "60 s"),
+        (1_234_567_500, "1234567.5 s"),
+        (7_200_000, "2 h"),
+        (30 * DAY * 1000, "30 d"),
+        (1, "0.001 s"),
+    ],
+)
+def test_a_cooldown_is_told_in_plain_numbers(ms: int, text: str) -> None:
+    """However long it is."""
+    refusal = refused_by("owls.slow", [Limit("owls.slow", "key", 0, ms)], [1, 0, ms, 0])
+    assert f"it may be called once in {text}. Try again at" in (refusal.error or "")
 
 
 async def test_a_sync_agent_can_ask_as_well(make: Make) -> None:

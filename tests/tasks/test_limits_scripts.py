@@ -149,6 +149,17 @@ def test_what_no_limit_needs_is_forgotten(store: Any) -> None:
     assert store.zrange(KEY, 0, -1) == ["b", "c"]
 
 
+def test_a_longer_cooldown_of_another_way_in_survives(store: Any) -> None:
+    """A call without it comes the next day, and is given back: the cooldown holds as before."""
+    tag, direct = Limit(store, cooldown=3 * DAY), Limit(store, daily=1)
+    tag.take("a", NOON)
+    direct.take("b", NOON + DAY)
+    direct.give_back("b")
+
+    assert tag.rest(NOON + DAY) == (2 * DAY, False)
+    assert direct.rest(NOON + DAY) == (0, False)
+
+
 class Model:
     """The same in Python, with everything remembered."""
 

@@ -73,7 +73,7 @@ class World:
         claim = await self.ledger.claim(one.call)
         assert isinstance(claim, Claim)
         one.claim, one.begun = claim, one.begun + 1
-        refusal = await self.ledger.take(one.call, TERMS)
+        refusal = await self.ledger.take(claim, TERMS)
         assert (refusal is not None) == (not one.counts and len(self.counted) >= DAILY)
         one.counts = one.counts or refusal is None
         if refusal is not None:

@@ -3,6 +3,7 @@
 import functools
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -80,7 +81,10 @@ def test_a_difference_is_shown_line_by_line(run: Run, tools: Run, module: Module
         '  description\n     Echo.\n    -Loudly.\n    +To me.\n  tags\n    +[\n    +  "new"\n    +]\n\n'
     )
     assert pending["fields"]["tags"] == {"registered": None, "offered": ["new"]}
-    assert tools("diff", "owls.nap", "--last", "0").err == "All that modules offer is in effect.\n"
+    assert (
+        tools("diff", "owls.nap", "--last", "0").err
+        == "Nothing waits for an approval; `toolfleet tools list --closed` shows what nobody may use.\n"
+    )
 
 
 def test_an_approval_takes_it_in(run: Run, tools: Run, module: ModuleServer) -> None:
@@ -155,3 +159,45 @@ def test_stale_tools_are_marked(run: Run, tools: Run, monkeypatch: pytest.Monkey
     assert "stale (1 s), deprecated" in tools("search", "echo").out.replace("2 s", "1 s").replace("3 s", "1 s")
     assert "stale: " in tools("show", "owls.echo").out
     assert json.loads(tools("show", "owls.nap", "--json").out)["is_stale"]
+
+
+def test_closed_and_pending_tools_are_marked_as_stale(
+    run: Run, tools: Run, monkeypatch: pytest.MonkeyPatch, module: ModuleServer
+) -> None:
+    """Also where they are listed for an operator."""
+    tools("disable", "owls.nap")
+    tools("pin", "owls")
+    module.definitions[0]["description"] = "Other."
+    run("modules", "refresh")
+    assert "stale" not in tools("list", "--closed").out + tools("diff").out
+    monkeypatch.setenv("TOOLFLEET_MANIFEST_STALE_SECONDS", "1")
+
+    wait_until_sync(lambda: "stale" in run("modules", "list").out, "a second is over")
+    assert "stale (" in tools("list", "--closed").out.splitlines()[1]
+    assert "stale (" in tools("diff", "--last", "0").out.splitlines()[0]
+    assert json.loads(tools("list", "--closed", "--json").out)[0]["is_stale"]
+    assert json.loads(tools("diff", "--json").out)["pending"][0]["is_stale"]
+
+
+def test_a_forgotten_tool_is_a_new_one(tools: Run) -> None:
+    """Whatever was decided about it."""
+    tools("disable", "owls.echo")
+    assert tools("forget", "owls.echo").out == "owls.echo: forgotten\n"
+    assert "owls.echo" in names(tools, "list")
+
+
+def test_another_registry_is_refused_until_it_is_adopted(
+    run: Run, tools: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By every command, in one sentence; and the tools stay as they are."""
+    tools("disable", "owls.echo")
+    monkeypatch.setenv("TOOLFLEET_REGISTRY_URL", f"sqlite:///{tmp_path}/other.db")
+    refused = tools("enable", "owls.echo")
+    assert refused.code != 0
+    assert "TOOLFLEET_REGISTRY_URL must be the same" in refused.err
+    assert "must be the same" in run("modules", "refresh").out
+    assert "owls.echo" not in names(tools, "list")
+
+    assert "is the fleet's now" in tools("adopt-registry").out
+    run("modules", "refresh")
+    assert "owls.echo" in names(tools, "list")

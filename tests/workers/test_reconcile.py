@@ -216,3 +216,13 @@ async def test_the_log_says_what_became_of_the_question(response: bytes, event: 
         (event, "call-1", "research.search_docs")
     ]
     assert "secret" not in str(logs)
+
+
+async def test_what_is_no_http_is_not_repeated_in_the_log() -> None:
+    """It may be anybody's data: only the kind of the error is told."""
+    with capture_logs() as logs:
+        await asked(after_request(b"HTTP/1.1 200 OK\r\npin-4711 is no header\r\n\r\n"))
+
+    (entry,) = [entry for entry in logs if entry["event"].startswith("reconcile_")]
+    assert entry["event"] == "reconcile_unanswered"
+    assert "4711" not in str(logs)

@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
 
@@ -11,6 +12,8 @@ from toolfleet_registry.formats.subschemas import JsonObject, rebuilt
 
 NOWHERE = "#nowhere"
 """What a reference becomes that cannot be followed: to another document, to nothing, or in a part with its own address."""
+TOO_MUCH = "#too-much"
+"""What a reference becomes when the definitions before it, each of which is copied once, are all that may be copied."""
 _HERE = "#/$defs/"
 
 
@@ -28,7 +31,10 @@ class _Localizing:
     def __init__(self, root: JsonObject) -> None:
         self._root = root
         self._draft = draft_of(root)
-        self._names: dict[str, str] = {}  # pointer -> name
+        self._names: dict[int, str] = {}  # identity of what is referred to, however that is spelled -> name
+        self._taken = set[str]()
+        self._candidates: dict[str, Iterator[str]] = {}  # for each plain name those that were not tried yet
+        self._room = _MOST_COPIED
         self._waiting: list[tuple[str, Any]] = []
 
     def schema(self) -> JsonObject:
@@ -56,19 +62,33 @@ class _Localizing:
     def _local(self, ref: Any) -> str:
         if not isinstance(ref, str) or not (ref == "#" or ref.startswith("#/")):
             return NOWHERE
-        if ref not in self._names:
-            target = _found(self._root, ref)
-            if not isinstance(target, dict | bool):
-                return NOWHERE
-            self._names[ref] = self._free_name(ref)
-            self._waiting.append((self._names[ref], target))
-        return f"{_HERE}{self._names[ref]}"
+        target = _found(self._root, ref)
+        if not isinstance(target, dict | bool):
+            return NOWHERE
+        key = id(target)
+        if key not in self._names:
+            size = self._sizes.get(key, 1)
+            if size > self._room:
+                return TOO_MUCH
+            self._room -= size
+            self._names[key] = self._free_name(ref)
+            self._waiting.append((self._names[key], target))
+        return f"{_HERE}{self._names[key]}"
+
+    @cached_property
+    def _sizes(self) -> dict[int, int]:
+        """Of each object in the document. What is in a definition may be referred to as well, and is copied twice then."""
+        sizes: dict[int, int] = {}
+        _measure(self._root, sizes)
+        return sizes
 
     def _free_name(self, ref: str) -> str:
         name = ref.rpartition("/")[2]
         plain = name if _PLAIN.fullmatch(name) else "root" if ref == "#" else "definition"
-        taken = set(self._names.values())
-        return next(name for name in _candidates(plain) if name not in taken)
+        candidates = self._candidates.setdefault(plain, _candidates(plain))
+        name = next(name for name in candidates if name not in self._taken)
+        self._taken.add(name)
+        return name
 
 
 def _candidates(plain: str) -> Iterator[str]:
@@ -91,5 +111,19 @@ def _found(root: Any, ref: str) -> Any:
     return value
 
 
+def _measure(value: Any, sizes: dict[int, int]) -> int:
+    """How many values it holds, itself among them; a long text counts as several."""
+    if isinstance(value, str):
+        return 1 + len(value) // _TEXT
+    if not isinstance(value, dict | list):
+        return 1
+    size = 1 + sum(_measure(inner, sizes) for inner in (value.values() if isinstance(value, dict) else value))
+    if isinstance(value, dict):
+        sizes[id(value)] = size
+    return size
+
+
+_MOST_COPIED = 20_000  # values: ten times what a large tool has
+_TEXT = 50  # characters
 _OLDEST = 4  # its addresses are called `id`
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)

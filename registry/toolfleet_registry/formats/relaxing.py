@@ -10,7 +10,7 @@ from typing import Any
 
 from toolfleet_registry.formats.dialects import Dialect
 from toolfleet_registry.formats.notes import NoteKind, Notes
-from toolfleet_registry.formats.references import definition
+from toolfleet_registry.formats.references import TOO_MUCH, definition
 from toolfleet_registry.formats.subschemas import (
     ANNOTATIONS,
     LISTS,
@@ -147,7 +147,7 @@ class _Relaxing:
 
     def _why_not_shown(self, keyword: str, inner: Any) -> str | None:
         if keyword == "$ref" and definition(inner, self._definitions) is None:
-            return "leads out of the schema, or to nothing in it"
+            return _TOO_MUCH if inner == TOO_MUCH else "leads out of the schema, or to nothing in it"
         if keyword == "format" and self._dialect.formats is not None and inner not in self._dialect.formats:
             return f"the format {inner!r} is not taken"
         if self._names and (keyword in _BY_NAME or keyword.startswith("unevaluated")):
@@ -210,6 +210,9 @@ class _Relaxing:
 
     def _is_exact_since(self, mark: int, refs: int) -> bool:
         return not self._notes.lost_since(mark) and (self._refs == refs or not self._loose)
+
+
+_TOO_MUCH = "what it refers to would be too much to be shown, with all the others"
 
 
 def _holds_objects(value: Any) -> bool:

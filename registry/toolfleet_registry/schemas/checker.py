@@ -21,11 +21,12 @@ from jsonschema_rs import (
     Validator,
 )
 
-from toolfleet_registry.schemas.effort import BACKTRACKING, Effort, TooIntricate, effort_of
+from toolfleet_registry.schemas.effort import Effort, TooIntricate, effort_of
 from toolfleet_registry.schemas.faults import Words, names_in
 from toolfleet_registry.schemas.load import load_of, units_of_patterns
 from toolfleet_registry.schemas.narrowing import narrowed
 from toolfleet_registry.schemas.outline import Outline, outline_of
+from toolfleet_registry.schemas.patterns import BACKTRACKING, MOST_STATES, PatternSizes, sizes_in
 from toolfleet_registry.schemas.subschemas import Document, ReferenceUnknown
 
 T = TypeVar("T")
@@ -44,6 +45,7 @@ class Checker:
 
     text: str
     effort: Effort
+    patterns: PatternSizes
     _document: Document
     _validator: Validator
 
@@ -136,13 +138,14 @@ def compiled(schema: Mapping[str, Any]) -> Checker:
     """Compile a schema. Raises `SchemaWrong`. A usual one takes some 50 µs, the largest some 50 ms."""
     text = text_of(schema)
     document = Document(json.loads(text))
+    patterns = _sizes(document.root, text)
     try:
         effort = effort_of(document)
     except ReferenceUnknown as exc:
         raise SchemaWrong(f"it refers to {_shown(str(exc))}, which is not in it; nothing is fetched") from None
     except TooIntricate as exc:
         raise SchemaWrong(str(exc)) from None
-    return Checker(text, effort, document, _validator(document.root, text))
+    return Checker(text, effort, patterns, document, _validator(document.root, text, patterns.largest))
 
 
 def text_of(schema: Mapping[str, Any]) -> str:
@@ -156,17 +159,29 @@ def text_of(schema: Mapping[str, Any]) -> str:
     return text
 
 
-def _validator(schema: dict[str, Any], text: str) -> Validator:
+def _sizes(schema: dict[str, Any], text: str) -> PatternSizes:
+    if '"pattern' not in text:
+        return PatternSizes()
+    sizes = sizes_in(schema)
+    # A pattern of nothing still takes its time, and some memory when it is used.
+    if sizes.largest > MOST_STATES or sizes.states + _STATES_OF_ANY * sizes.count > _MOST_STATES:
+        raise SchemaWrong("its patterns are too many, or too large")
+    return sizes
+
+
+def _validator(schema: dict[str, Any], text: str, states: int) -> Validator:
     name = schema.get("$schema")
+    size = _BYTES_OF_ANY + _BYTES_A_STATE * states  # so that none can be larger than what it was counted for
     make = _DRAFTS.get(name.rstrip("#"), Draft202012Validator) if isinstance(name, str) else Draft202012Validator
     try:
         try:
-            return _made(make, schema, _LINEAR)
+            return _made(make, schema, RegexOptions(size_limit=size, dfa_size_limit=_MOST_OF_A_CACHE))
         except ValidationError:
             # Patterns that look ahead or back need another engine, which is given up soon when it tries too much.
             if not BACKTRACKING.search(text):
                 raise
-            return _made(make, schema, _TRACKING)
+            tracking = FancyRegexOptions(backtrack_limit=_MOST_TRIES, size_limit=size, dfa_size_limit=_MOST_OF_A_CACHE)
+            return _made(make, schema, tracking)
     except ValidationError as exc:
         raise SchemaWrong(_why_wrong(exc, schema)) from None
     except ValueError:
@@ -207,8 +222,11 @@ _MOST_UNITS = 3_000_000  # some 50 to 150 ms
 _MOST_EXPLAINED = 100_000  # values
 _MOST_ERRORS = 2_000  # units: an error takes some 15 to 30 µs, and a kilobyte
 _MOST_COPIED = 32_000_000  # characters
-_LINEAR = RegexOptions(size_limit=2**20, dfa_size_limit=2**18)
-_TRACKING = FancyRegexOptions(backtrack_limit=10_000, size_limit=2**20, dfa_size_limit=2**18)
+_MOST_STATES = 16_000  # of all patterns: some 3 MB, and 20 ms to compile them
+_STATES_OF_ANY = 16
+_BYTES_OF_ANY, _BYTES_A_STATE = 2**13, 160  # measured: at most 130 for each, and for 20 more
+_MOST_OF_A_CACHE = 2**16  # bytes, which a pattern may take when it is used
+_MOST_TRIES = 10_000
 _DRAFTS: Mapping[str, type[Validator]] = {
     "http://json-schema.org/draft-04/schema": Draft4Validator,
     "http://json-schema.org/draft-06/schema": Draft6Validator,

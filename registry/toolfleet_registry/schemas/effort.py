@@ -4,18 +4,18 @@ One unit is a schema that is looked at for one value: 10 to 50 ns in the validat
 what the validator does, and for most schemas about the same.
 """
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from toolfleet_registry.schemas.patterns import ENDLESS, NO_PATTERNS, Patterns, patterns_of
 from toolfleet_registry.schemas.subschemas import Document, Place, Schema, Step
 
 MOST_SCHEMAS = 5_000  # in one document; compiled, each takes some 2 to 5 kB
 LONGEST_CHAIN = 64  # schemas within each other for the same value: the validator works on the stack
 DEEPEST = 100  # levels of a value, as `bodies.MAX_DEPTH` has it
-TOO_MUCH = 10**9
+TOO_MUCH = ENDLESS
 """Units: as much as endless."""
 
 
@@ -24,26 +24,14 @@ class TooIntricate(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Patterns:
-    """Units for each character of a text, and for each text."""
-
-    a_character: int = 0
-    a_text: int = 0
-
-    def __add__(self, other: "Patterns") -> "Patterns":
-        return Patterns(self.a_character + other.a_character, self.a_text + other.a_text)
-
-
-@dataclass(frozen=True, slots=True)
 class Effort:
     """What a schema asks for. `units[n]`: for one value n levels down; deeper ones take what the last entry says.
 
     `patterns`: for each member of the value ("*" for those without a name in the schema), what its texts are matched with.
-    `largest_enum` counts the values of the longest list of allowed ones, `states` how large all patterns are together.
+    `largest_enum` counts the values of the longest list of allowed ones.
     """
 
     schemas: int
-    states: int
     units: tuple[int, ...]
     patterns: Mapping[str, "Patterns"]
     largest_enum: int
@@ -87,13 +75,12 @@ class _Survey:
         self._nodes: list[_Node] = []
         self._numbers: dict[int, int] = {}
         self._largest_enum = 0
-        self._states = 0
         self._walk()
 
     def effort(self) -> Effort:
         units, below = self._together()
         levels, patterns = self._by_level(units, below), self._patterns(below)
-        return Effort(len(self._nodes), self._states, levels, patterns, self._largest_enum)
+        return Effort(len(self._nodes), levels, patterns, self._largest_enum)
 
     def _walk(self) -> None:
         waiting = [self._document.root]
@@ -118,11 +105,8 @@ class _Survey:
             raise TooIntricate(f"it has more than {MOST_SCHEMAS} schemas in it")
         self._numbers[id(schema)] = len(self._nodes)
         times = _LOOKS if "unevaluatedProperties" in schema or "unevaluatedItems" in schema else 1
-        node = _Node(_own(schema), times, _patterns_of(schema))
+        node = _Node(_own(schema), times, patterns_of(schema))
         self._nodes.append(node)
-        self._states += node.patterns.a_character
-        if self._states > _MOST_STATES:
-            raise TooIntricate("its patterns are too many, or too large")
         self._largest_enum = max(self._largest_enum, _length(schema.get("enum")))
 
     def _together(self) -> tuple[list[int], list[Counter[tuple[Step, int]]]]:
@@ -196,20 +180,20 @@ class _Survey:
 
     def _patterns(self, below: list[Counter[tuple[Step, int]]]) -> Mapping[str, Patterns]:
         """Every pattern that is reached through a member, once; "" is for a value that is no object."""
-        if not any(node.patterns != _NO_PATTERNS for node in self._nodes):
+        if not any(node.patterns != NO_PATTERNS for node in self._nodes):
             return {}
         found = {"": self._matched(self._reached(below, [0]))}
         for step in {step for step, _ in below[0]}:
             reached = self._reached(below, [number for near, number in below[0] if near == step])
             name = step if isinstance(step, str) else "*"
-            found[name] = found.get(name, _NO_PATTERNS) + self._matched(reached)
+            found[name] = found.get(name, NO_PATTERNS) + self._matched(reached)
         # Names of members are matched as well, by what stands beside them.
         own = self._matched(self._here([0]))
-        found["*"] = found.get("*", _NO_PATTERNS) + own
-        return {name: patterns for name, patterns in found.items() if patterns != _NO_PATTERNS}
+        found["*"] = found.get("*", NO_PATTERNS) + own
+        return {name: patterns for name, patterns in found.items() if patterns != NO_PATTERNS}
 
     def _matched(self, numbers: set[int]) -> Patterns:
-        return sum((self._nodes[number].patterns for number in numbers), _NO_PATTERNS)
+        return sum((self._nodes[number].patterns for number in numbers), NO_PATTERNS)
 
     def _here(self, waiting: list[int]) -> set[int]:
         return self._reached([Counter()] * len(self._nodes), waiting)
@@ -259,37 +243,12 @@ def _own(schema: Schema) -> int:
     return units
 
 
-def _patterns_of(schema: Schema) -> Patterns:
-    """In the worst case each of a pattern's states is looked at for each character."""
-    members = schema.get("patternProperties")
-    texts = [schema.get("pattern"), *(members if isinstance(members, dict) else ())]
-    patterns = [text for text in texts if isinstance(text, str)]
-    if not patterns:
-        return _NO_PATTERNS
-    tracking = sum(BACKTRACKING.search(pattern) is not None for pattern in patterns)
-    return Patterns(sum(map(_states, patterns)), _TRACKING * tracking)
-
-
-def _states(pattern: str) -> int:
-    states = len(pattern) + sum(int(match[1]) for match in _COUNT.finditer(pattern))
-    for match in _GROUP_COUNT.finditer(pattern):
-        states = min(TOO_MUCH, states * max(1, int(match[1])))
-    return states // _STATES_A_UNIT
-
-
 def _length(value: Any) -> int:
     return len(value) if isinstance(value, list) else 0
 
 
 _LOOKS = 3  # at what holds for the same value, where it must be known what of it was looked at: measured
-_NO_PATTERNS = Patterns()
 _MOST_FOR_ONE = 1_000_000  # units: no value could be checked in time
 _MOST_ENTRIES = 100_000
 _MOST_WORK = 200_000  # steps of `_by_level`, some 50 ms
 _COMPARISON = 5  # units to compare a value with an object
-_MOST_STATES = 5_000  # units for a character, with all patterns: to compile more takes a tenth of a second
-_TRACKING = 20_000  # units of a pattern that may try again and again, up to the limit that it is compiled with
-_STATES_A_UNIT = 4  # some 5 to 9 ns for each
-BACKTRACKING = re.compile(r"\(\?[=!<]|\\[1-9]|\\k")
-_COUNT = re.compile(r"(?<!\))\{(?:\d{0,6},)?(\d{1,6})\}")
-_GROUP_COUNT = re.compile(r"(?<=\))\{(?:\d{0,6},)?(\d{1,6})\}")

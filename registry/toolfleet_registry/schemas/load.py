@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from toolfleet_registry.schemas.effort import TOO_MUCH, Effort, Patterns
+from toolfleet_registry.schemas.effort import TOO_MUCH, Effort
+from toolfleet_registry.schemas.patterns import NO_PATTERNS, Patterns
 
 _OF_A_VALUE = 8  # characters that a value stands for, beside its texts
 
@@ -58,20 +59,17 @@ def units_of_patterns(effort: Effort, value: Any, *, most: int) -> int:
     if not effort.patterns:
         return 0
     if not isinstance(value, dict):
-        return _units(effort.patterns.get("", _NONE), value, most)
-    everywhere, units = effort.patterns.get("*", _NONE), 0
+        return _units(effort.patterns.get("", NO_PATTERNS), value, most)
+    everywhere, units = effort.patterns.get("*", NO_PATTERNS), 0
     for name, member in value.items():
-        units += _units(effort.patterns.get(name, _NONE) + everywhere, [name, member], most)
+        units += _units(effort.patterns.get(name, NO_PATTERNS) + everywhere, [name, member], most)
         if units > most:
             break
     return units
 
 
 def _units(patterns: Patterns, value: Any, most: int) -> int:
-    if patterns == _NONE:
+    if patterns == NO_PATTERNS:
         return 0
     load = load_of(value, most=most)
     return TOO_MUCH if load is None else patterns.a_character * load.characters + patterns.a_text * load.values
-
-
-_NONE = Patterns()

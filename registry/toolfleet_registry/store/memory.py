@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from threading import RLock
+from uuid import uuid4
 
 from toolfleet_registry.specs import RegistryEvent, ToolRegistration, ToolRegistrySnapshot, ToolSpec
 from toolfleet_registry.store import rules
@@ -16,6 +17,7 @@ class InMemoryToolRegistry(ToolRegistry):
 
     def __init__(self, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._clock = clock
+        self._identity = uuid4().hex
         self._lock = RLock()
         # As text: a frozen model's dicts are not frozen, and whoever changes them must change nothing here.
         self._texts = dict[str, str]()
@@ -111,6 +113,9 @@ class InMemoryToolRegistry(ToolRegistry):
         with self._lock:
             return str(self._revision)
 
+    def identity(self) -> str:
+        return self._identity
+
     def close(self) -> None:
         """Nothing: what is in memory needs no connection."""
 
@@ -131,7 +136,7 @@ class InMemoryToolRegistry(ToolRegistry):
         self._standings[name] = standing
 
     def _registration(self, name: str) -> ToolRegistration:
-        spec, standing = ToolSpec.model_validate_json(self._texts[name]), self._standings[name]
+        spec, standing = rules.read_spec(self._texts[name]), self._standings[name]
         return ToolRegistration(spec=spec, enabled=standing.enabled, created_at=standing.created_at)
 
     def _note(self, name: str, after: Standing | None, now: datetime) -> None:

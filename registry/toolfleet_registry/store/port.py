@@ -92,6 +92,10 @@ class ToolRegistry(Protocol):
         """A text that no earlier state had: another one after every change, of pins too."""
         ...
 
+    def identity(self) -> str:
+        """A text that this registry has from its first use on, and no other one, whoever opens it and from wherever."""
+        ...
+
     def close(self) -> None:
         """Let go of connections. A closed registry is used no more."""
         ...

@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
+from uuid import uuid4
 
 import structlog
 from redis import Redis
@@ -140,6 +141,9 @@ class RedisToolRegistry(ToolRegistry):
     def revision(self) -> str:
         epoch, revision = self._ask("HMGET", self._revision, "epoch", "revision")
         return f"{int(epoch or 0)}-{int(revision or 0)}"
+
+    def identity(self) -> str:
+        return redis_values.text_of(self._run(redis_scripts.IDENTITY, uuid4().hex))
 
     def close(self) -> None:
         if self._is_ours:

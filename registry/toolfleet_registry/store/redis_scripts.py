@@ -5,7 +5,8 @@ KEYS: the tools, the events, the revision, the pins. ARGV[1]: how many events ar
 The tools are a hash, name -> five lines: `1` if enabled or `0`, digest, when it was registered (JSON; a number is seconds
 since the epoch), version (JSON), specification (JSON). JSON text has no line feeds, and none of it is read in here.
 The pins are a hash, `["module","tool"]` -> digest, and `["module"]` -> nothing: pinned, if only to no digest at all.
-The revision is a hash: `epoch` (ms: the first change), `revision`, `events`: how many there were of each.
+The revision is a hash: `epoch` (ms: the first change), `revision`, `events`: how many there were of each; and
+`identity`.
 """
 
 _CHANGES = r"""
@@ -96,6 +97,12 @@ return heads
 
 SNAPSHOT = "return {redis.call('HGETALL', KEYS[1]), redis.call('HGETALL', KEYS[4])}"
 """Tools and pins, as they are at one moment."""
+
+IDENTITY = """
+redis.call('HSETNX', KEYS[3], 'identity', ARGV[1])
+return redis.call('HGET', KEYS[3], 'identity')
+"""
+"""ARGV[1]: the registry's identity, unless it has one. Returns which it has."""
 
 REGISTER = (
     _CHANGES

@@ -106,7 +106,7 @@ def read_registration(name: str, value: bytes) -> ToolRegistration:
     """What is stored for a tool. Raises `ValueError` if it is no registration of that tool."""
     try:
         enabled, _, created, _, spec_text = text_of(value).split("\n", 4)
-        spec = ToolSpec.model_validate_json(spec_text)
+        spec = rules.read_spec(spec_text)
         registration = ToolRegistration(
             spec=spec, enabled={"0": False, "1": True}[enabled], created_at=read_created(created)
         )

@@ -45,6 +45,14 @@ def text_of(spec: ToolSpec) -> str:
     return json.dumps(spec.model_dump(mode="json"), separators=(",", ":"))
 
 
+def read_spec(text: str) -> ToolSpec:
+    """A specification as it was stored. Raises `ValueError` if it is none.
+
+    A field that a newer release has added is left out: that release may be at work beside this one, or have gone back.
+    """
+    return ToolSpec.model_validate_json(text, extra="ignore")
+
+
 def registered(spec: ToolSpec, digest: str, present: Standing | None, *, keep_enabled: bool, now: datetime) -> Standing:
     """The tool after `register`. Raises `ValueError` if two specifications would have the same version."""
     if present is None:

@@ -15,6 +15,7 @@ from toolfleet_registry.store.sql_changes import Change
 from toolfleet_registry.store.sql_engines import Database
 from toolfleet_registry.store.sql_tables import (
     EVENTS,
+    IDENTITY,
     PINS,
     STATE,
     TOOLS,
@@ -148,6 +149,10 @@ class SQLToolRegistry(ToolRegistry):
         with self._database.reading() as connection:
             state = connection.execute(select(STATE)).one()
         return f"{state.epoch_ms}-{state.revision}"
+
+    def identity(self) -> str:
+        with self._database.reading() as connection:
+            return str(connection.execute(select(IDENTITY.c.identity)).scalar_one())
 
     def close(self) -> None:
         self._database.close()

@@ -1,16 +1,17 @@
 """How an SQL database is reached: SQLite or PostgreSQL, by which driver, and how long one waits for it."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import RLock
 from typing import Any
+from uuid import uuid4
 
-from sqlalchemy import URL, Connection, Engine, create_engine, func, insert, inspect, make_url, select, text
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, func, insert, inspect, make_url, select, text
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.pool import NullPool, StaticPool
 
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
-from toolfleet_registry.store.sql_tables import METADATA, STATE
+from toolfleet_registry.store.sql_tables import IDENTITY, METADATA, STATE
 
 _PATIENCE_SECONDS = 5
 # PostgreSQL gives up before we do, and says why; a client that stands still in a transaction lets go of its locks.
@@ -84,8 +85,9 @@ class Database:
             if not self._is_sqlite:
                 connection.execute(select(func.pg_advisory_xact_lock(_TABLES_LOCK)))
             METADATA.create_all(connection)
-            if not _is_complete(connection):
-                connection.execute(insert(STATE).values(id=1, epoch_ms=0, revision=0, events=0))
+            for table, row in _ROWS.items():
+                if not _has_row(connection, table):
+                    connection.execute(insert(table).values(id=1, **row()))
         self._has_tables = True
 
     @contextmanager
@@ -115,13 +117,19 @@ def _engine(url: URL, options: dict[str, Any], *, pool: Any) -> Engine:
     try:
         return create_engine(url, connect_args=options, poolclass=pool, hide_parameters=True)
     except ImportError as exc:
-        raise SettingsError(f"The registry's URL needs the package {exc.name!r}.") from exc
+        raise SettingsError(
+            f"The registry's URL needs the package {exc.name!r}, or must name another driver, as in postgresql+pg8000://…"
+        ) from exc
 
 
 def _is_complete(connection: Connection) -> bool:
     if not all(inspect(connection).has_table(name) for name in METADATA.tables):
         return False
-    return connection.execute(select(STATE.c.id)).first() is not None
+    return all(_has_row(connection, table) for table in _ROWS)
+
+
+def _has_row(connection: Connection, table: Table) -> bool:
+    return connection.execute(select(table.c.id)).first() is not None
 
 
 def _reason(exc: BaseException) -> str:
@@ -131,3 +139,10 @@ def _reason(exc: BaseException) -> str:
         return str(first.get("M", "no reason given"))
     lines = str(origin).splitlines()
     return lines[0] if lines else f"no answer within {_PATIENCE_SECONDS} s"
+
+
+# What the tables of one row begin with.
+_ROWS: dict[Table, Callable[[], dict[str, Any]]] = {
+    STATE: lambda: {"epoch_ms": 0, "revision": 0, "events": 0},
+    IDENTITY: lambda: {"identity": uuid4().hex},
+}

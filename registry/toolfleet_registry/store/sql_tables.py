@@ -61,6 +61,13 @@ STATE = Table(
     Column("events", BigInteger, nullable=False),
 )
 
+IDENTITY = Table(
+    "toolfleet_registry_identity",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),  # there is one row, number 1, and it never changes
+    Column("identity", String(32), nullable=False),
+)
+
 
 def key_of(*names: str | None) -> str:
     """What a row is found by."""
@@ -109,7 +116,7 @@ def read_registration(name: str, row: Any) -> ToolRegistration:
     """From a row of `TOOLS`. Raises `ValueError` if it is no registration of that tool."""
     standing = read_standing(row)
     try:
-        spec = ToolSpec.model_validate_json(row.spec)
+        spec = rules.read_spec(row.spec)
     except (ValueError, RecursionError) as exc:
         raise rules.unreadable(name) from exc
     if standing is None or spec.tool_name != name:

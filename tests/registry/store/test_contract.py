@@ -7,7 +7,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pydantic import JsonValue, ValidationError
 
-from toolfleet.stores import ToolRegistration, ToolRegistry, ToolRegistrySnapshot, ToolSpec
+from toolfleet.stores import (
+    InMemoryToolRegistry,
+    SQLToolRegistry,
+    ToolRegistration,
+    ToolRegistry,
+    ToolRegistrySnapshot,
+    ToolSpec,
+)
 from toolfleet_registry.digests import digest_of
 
 A, B = {"a": "string"}, {"b": "number"}
@@ -330,3 +337,16 @@ def test_every_change_has_a_revision_of_its_own(registry: ToolRegistry) -> None:
     with pytest.raises(KeyError):
         registry.approve("nobody", "a", "d")
     assert registry.revision() == revision
+
+
+def test_a_registry_is_told_from_any_other(registry: ToolRegistry, registries: Callable[[], ToolRegistry]) -> None:
+    """By a name that it keeps, whoever opens it, and whatever becomes of what is in it."""
+    identity = registry.identity()
+    registry.register(owl())
+    registry.restore(ToolRegistrySnapshot())
+
+    assert len(identity) == 32
+    assert registry.identity() == registries().identity() == identity
+    other = SQLToolRegistry("sqlite://")
+    assert len({identity, other.identity(), InMemoryToolRegistry().identity()}) == 3
+    other.close()

@@ -59,6 +59,7 @@ def all_of(registry: ToolRegistry) -> list[Callable[[], object]]:
         lambda: registry.restore(registry.snapshot()),
         registry.events,
         registry.revision,
+        registry.identity,
     ]
 
 

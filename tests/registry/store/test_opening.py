@@ -1,7 +1,9 @@
 """Which registry a fleet has, and which URLs there can be one at."""
 
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,27 @@ def test_a_registry_in_a_file_outlives_its_process(tmp_path: Path) -> None:
     second = open_store(settings)
     assert isinstance(second, SQLToolRegistry)
     assert [each.spec for each in second.list_all()] == [SPEC]
+    second.close()
+
+
+def test_what_an_earlier_or_later_release_has_made_is_taken_as_it_is(tmp_path: Path) -> None:
+    """A table that is missing is made; a field of a specification that nobody here knows is left out."""
+    path = tmp_path / "registry.db"
+    first = SQLToolRegistry(f"sqlite:///{path}")
+    first.register(SPEC)
+    first.set_enabled("a", enabled=False)
+    first.close()
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("DROP TABLE toolfleet_registry_identity")
+        database.execute(
+            """UPDATE toolfleet_registry_tools SET spec = replace(spec, '{"tool_name"', '{"x":1,"tool_name"')"""
+        )
+        database.commit()
+    second = SQLToolRegistry(f"sqlite:///{path}")
+
+    assert [(each.spec, each.enabled) for each in second.list_all(include_disabled=True)] == [(SPEC, False)]
+    assert len(second.identity()) == 32
+    assert second.set_enabled("a", enabled=True).spec == SPEC
     second.close()
 
 

@@ -3,17 +3,18 @@
 import asyncio
 import difflib
 import json
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, TypeVar
 
 import typer
 
 from toolfleet_registry.errors import OperationRefused
 from toolfleet_registry.operating import Difference, Operator, operating
+from toolfleet_registry.operating import adopt_registry as adopt
 from toolfleet_registry.settings import load_settings
 from toolfleet_registry.specs import RegistryEvent
 from toolfleet_registry.versions import is_later
-from toolfleet_workers.cli.output import add_row, fail, note, progress, say, say_json, show_table, table
+from toolfleet_workers.cli.output import add_row, age, fail, note, progress, say, say_json, show_table, table
 
 T = TypeVar("T")
 
@@ -21,13 +22,16 @@ ToolArgument = Annotated[list[str], typer.Argument(metavar="MODULE.TOOL...")]
 ModuleArgument = Annotated[str, typer.Argument(metavar="MODULE")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
+_Stale = Mapping[str, float]
+"""Modules whose news is too old, and how old it is, in seconds."""
+
 _SHOWN_DIGITS = 12  # of a digest
 _KINDS = ("added", "changed", "removed", "drifted")
 
 
 def register(app: typer.Typer) -> None:
     """Give the group the commands."""
-    for command in (diff, approve, pin, unpin, disable, enable):
+    for command in (diff, approve, pin, unpin, disable, enable, forget, adopt_registry):
         app.command()(command)
 
 
@@ -40,20 +44,21 @@ def diff(
     """Show what modules offer that is not in effect, and the last changes that took effect. Asks no module."""
     module = None if name is None else name.partition(".")[0]
 
-    async def ask(operator: Operator) -> tuple[list[Difference], list[RegistryEvent], dict[str, int]]:
-        return await operator.differences(module), await operator.events(10_000), await operator.counted()
+    async def ask(operator: Operator) -> tuple[list[Difference], list[RegistryEvent], dict[str, int], _Stale]:
+        found, events = await operator.differences(module), await operator.events(10_000)
+        return found, events, await operator.counted(), await operator.stale()
 
-    differences, events, counted = _operate(ask)
+    differences, events, counted, stale = _operate(ask)
     differences = [one for one in differences if _is_of(one.tool_name, name)]
     events = [event for event in events if _is_of(event.tool_name, name)][-last:] if last else []
     if as_json:
-        pending = [_as_json(one) for one in differences]
+        pending = [_as_json(one) | _mark(one.tool_name, stale) for one in differences]
         say_json({"pending": pending, "events": [e.model_dump(mode="json") for e in events], "counts": counted})
         return
     for one in differences:
-        _print(one)
+        _print(one, stale)
     if not differences:
-        note("All that modules offer is in effect.")
+        note("Nothing waits for an approval; `toolfleet tools list --closed` shows what nobody may use.")
     if events:
         _print_events(events)
         say("\nFound until now: " + ", ".join(f"{counted.get(kind, 0)} {kind}" for kind in _KINDS))
@@ -125,18 +130,46 @@ def enable(names: ToolArgument) -> None:
     _operate(work)
 
 
+def forget(names: ToolArgument) -> None:
+    """Let the registry know nothing of a tool, as when it cannot read it: what is offered of it now is new, and enabled."""
+
+    async def work(operator: Operator) -> None:
+        for name in names:
+            await operator.forget(name)
+            say(f"{name}: forgotten")
+
+    _operate(work)
+
+
+def adopt_registry() -> None:
+    """Make the registry that is set up here the fleet's, in place of another one: what was decided there holds no more."""
+
+    async def run() -> None:
+        async with progress("Asking the registry"):
+            await adopt(load_settings())
+
+    asyncio.run(run())
+    say("This registry is the fleet's now; `toolfleet modules refresh` takes into it what modules offer.")
+
+
 def show_closed(*, as_json: bool) -> None:
     """Show the tools that nobody may use now."""
-    closed = _operate(lambda operator: operator.closed())
+
+    async def ask(operator: Operator) -> tuple[dict[str, str], _Stale]:
+        return await operator.closed(), await operator.stale()
+
+    closed, stale = _operate(ask)
     if as_json:
-        say_json([{"name": name, "reason": reason} for name, reason in closed.items()])
+        say_json([{"name": name, "reason": reason} | _mark(name, stale) for name, reason in closed.items()])
         return
     if not closed:
         note("No tool is closed.")
         return
-    shown = table("TOOL", "REASON")
+    notes = {name: _stale_note(name, stale) for name in closed}
+    more = ("NOTE",) if any(notes.values()) else ()
+    shown = table("TOOL", *more, "REASON")
     for name, reason in closed.items():
-        add_row(shown, name, reason)
+        add_row(shown, name, *((notes[name] or "-",) if more else ()), reason)
     show_table(shown)
 
 
@@ -156,20 +189,32 @@ def _operate(work: Callable[[Operator], Awaitable[T]]) -> T:
         fail(str(exc), code=1)
 
 
+def _stale_note(tool_name: str, stale: _Stale) -> str:
+    """How old the news of the tool's module is, if that is too old."""
+    module = tool_name.partition(".")[0]
+    return f"stale ({age(stale[module])})" if module in stale else ""
+
+
+def _mark(tool_name: str, stale: _Stale) -> dict[str, bool]:
+    return {"is_stale": True} if tool_name.partition(".")[0] in stale else {}
+
+
 def _is_of(tool_name: str, name: str | None) -> bool:
     return name is None or tool_name == name or tool_name.partition(".")[0] == name
 
 
-def _print(one: Difference) -> None:
+def _print(one: Difference, stale: _Stale) -> None:
     what = "changed" if one.registered else "new"
     versions = f"{_version(one)}; " if one.registered else ""
     state = "the registered one stays in effect" if one.kind == "drifted" else "nobody may use it"
-    say(f"{one.tool_name}: {one.kind}, {what} ({versions}digest {_short(one.digest)}); {state} until it is approved")
-    if one.registered is not None:
-        for name, (before, after) in one.fields().items():
-            say(f"  {name}")
-            for line in _lines(before, after):
-                say(f"    {line}")
+    age_of_it = _stale_note(one.tool_name, stale)
+    old = age_of_it and f"{age_of_it}; "
+    digest = f"{versions}{old}digest {_short(one.digest)}"
+    say(f"{one.tool_name}: {one.kind}, {what} ({digest}); {state} until it is approved")
+    for name, (before, after) in one.fields().items():
+        say(f"  {name}")
+        for line in _lines(before, after):
+            say(f"    {line}")
     say("")
 
 

@@ -77,7 +77,7 @@ class HttpExecutor:
             async with asyncio.timeout(seconds):
                 attempt = await self._ask(call, url, seconds)
         except (TimeoutError, *CONNECTION_ERRORS) as exc:
-            lines.warning("reconcile_unanswered", error=f"{type(exc).__name__}: {exc}")
+            lines.warning("reconcile_unanswered", error=told(exc))
         except (BodyTooLarge, BodyUnreadable, ValueError) as exc:
             lines.warning("reconcile_answer_invalid", error=str(exc))
         else:

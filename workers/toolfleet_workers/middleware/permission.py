@@ -7,6 +7,7 @@ import structlog
 
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.decisions import note
+from toolfleet_registry.hints import FOR_NOBODY
 from toolfleet_registry.outcomes import Attempt, Outcome
 from toolfleet_registry.permissions import denial, module_denial, reaches
 from toolfleet_registry.verdicts import SeenTool
@@ -66,7 +67,7 @@ class PermissionCheck:
         if tool is None:
             self._note_unknown(call.tool_name)
         elif reason := denial(tool.access, caller.permission, modules):
-            return _refused(call, reason)
+            return _refused(call, reason, hint=FOR_NOBODY if reason == tool.access.closed else None)
         note("permission", "allowed" if tool is not None else "unknown_tool")
         return await proceed(call)
 
@@ -77,7 +78,7 @@ class PermissionCheck:
             log.warning("permission_not_checked", unknown_tool=tool_name, calls=self.unknown)
 
 
-def _refused(call: PublishedCall, reason: str) -> Attempt:
+def _refused(call: PublishedCall, reason: str, *, hint: str | None = None) -> Attempt:
     note("permission", "denied")
     log.warning("tool_call_refused", reason=reason, user_id=call.caller.user_id)
-    return Attempt(Outcome.PERMANENT, ToolResult.refused(call.tool_name, "permission_denied", reason))
+    return Attempt(Outcome.PERMANENT, ToolResult.refused(call.tool_name, "permission_denied", reason, hint=hint))

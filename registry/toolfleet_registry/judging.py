@@ -1,0 +1,136 @@
+"""One module's turn in a look: what it offers is held against the registry, registered, and judged, in a bounded time."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
+from toolfleet_registry.intake import Change, Intake, Known, Offer, offers_of, take_in
+from toolfleet_registry.manifests import CachedManifest
+from toolfleet_registry.schemas.validation import schema_fault
+from toolfleet_registry.specs import ToolRegistration
+from toolfleet_registry.store.port import ToolRegistry
+from toolfleet_registry.verdicts import Verdict, Verdicts
+
+_MOST_TRIES = 5  # to register until nothing is left to be
+_PATIENCE_SECONDS = 60  # where nobody else waits
+
+
+class ModuleTooCostly(Exception):
+    """To judge a module's tools takes longer than it may; what was found out is kept for its next turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The registry as it was at `revision`: registrations by module and tool, and pins by module."""
+
+    revision: str
+    registrations: Mapping[str, Mapping[str, ToolRegistration]]
+    pins: Mapping[str, Mapping[str, str]]
+
+
+def moment_of(registry: ToolRegistry) -> Moment:
+    """What it holds now. Raises `FleetUnavailable`."""
+    revision = registry.revision()  # first: what changes after it is seen in a later one
+    registrations = dict[str, dict[str, ToolRegistration]]()
+    for registration in registry.list_all(include_disabled=True):
+        name = registration.spec.tool_name
+        registrations.setdefault(name.partition(".")[0], {})[name] = registration
+    return Moment(revision, registrations, registry.pins())
+
+
+class Turn:
+    """A module's. `before`: what is stored of it now. `verdicts`: what was judged last. `like`: whose findings it shares."""
+
+    def __init__(
+        self, module: str, manifest: ModuleManifest, before: CachedManifest | None = None, like: "Turn | None" = None
+    ) -> None:
+        self.module = module
+        self.manifest = manifest
+        self.before = before
+        self.verdicts: Verdicts = {}
+        self._changes: list[Change] | None = None
+        self._offers: list[Offer] | None = None
+        self._faults: _Faults = _Faults() if like is None else like._faults  # noqa: SLF001 - of its own kind
+
+    @property
+    def changes(self) -> list[Change]:
+        """Since the module was registered last; registering hides them from later judgements."""
+        return self._changes or []
+
+    def allow(self, seconds: float) -> None:
+        """So much of its threads' own time may judging take from now on: a busy machine makes no module costly."""
+        self._faults.allow(seconds)
+
+    def look(self, moment: Moment) -> Intake:
+        """Judge and register nothing. A tool without a readable registration is closed: it may be disabled."""
+        known = moment.registrations.get(self.module, {})
+        return _closed(self._judge(moment, known), known, {})
+
+    def register(self, registry: ToolRegistry, moment: Moment) -> Intake:
+        """Judge, and register until nothing is left to be. Raises `ModuleTooCostly`, and what the registry raises."""
+        known = dict(moment.registrations.get(self.module, {}))
+        intake = self._judge(moment, known)
+        if self._changes is None:
+            self._changes = intake.changes
+        refused = dict[str, str]()
+        for _ in range(_MOST_TRIES):
+            specs = [spec for spec in intake.register if spec.tool_name not in refused]
+            if not specs and not intake.forget:
+                break
+            for spec, answer in zip(specs, registry.register_many(specs, keep_enabled=True), strict=True):
+                if isinstance(answer, ValueError):
+                    refused[spec.tool_name] = str(answer).rstrip(".")
+                else:  # also of what cannot be listed: whether it is enabled is known by now
+                    known[spec.tool_name] = answer
+            for name in intake.forget:
+                registry.remove(name, unless_disabled=True)  # which somebody may have done just now
+                known.pop(name, None)
+            intake = self._judge(moment, known)
+        return _closed(intake, known, refused)
+
+    def faults(self) -> dict[str, str]:
+        """What is wrong with its tools, by name, as it was judged last."""
+        return {name: verdict.fault for name, verdict in self.verdicts.items() if verdict.fault is not None}
+
+    def _judge(self, moment: Moment, registrations: Mapping[str, ToolRegistration]) -> Intake:
+        if self._offers is None:
+            self._offers = offers_of(self.manifest)
+        known = Known(registrations, moment.pins.get(self.module))
+        if self.before is not None:
+            names = frozenset(tool.name for tool in self.before.manifest.tools)
+            known = replace(known, names=names, verdicts=self.before.verdicts)
+        return take_in(self._offers, known, self._faults)
+
+
+class _Faults:
+    """What is wrong with tools, each looked at once."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[ToolDefinition, str | None]] = {}
+        self._seconds = float(_PATIENCE_SECONDS)
+
+    def allow(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __call__(self, tool: ToolDefinition) -> str | None:
+        found = self._found.get(id(tool))
+        if found is None:
+            if self._seconds <= 0:
+                raise ModuleTooCostly
+            start = time.thread_time()
+            found = tool, schema_fault(tool)
+            self._seconds -= time.thread_time() - start
+            self._found[id(tool)] = found  # with the tool, so that no other one gets its id
+        return found[1]
+
+
+def _closed(intake: Intake, known: Mapping[str, ToolRegistration], refused: Mapping[str, str]) -> Intake:
+    """Without the tools that are not in the registry as they should be: whether they are disabled nobody knows."""
+    left = {spec.tool_name for spec in intake.register}
+    faults = {name: refused.get(name, _UNKNOWN) for name in left if name in refused or name not in known}
+    closed = {name: Verdict(fault=fault) for name, fault in faults.items()}
+    return replace(intake, verdicts=intake.verdicts | closed) if closed else intake
+
+
+_UNKNOWN = "what the registry holds of it cannot be read, or was not there"
