@@ -6,14 +6,12 @@ own that has a minute and 2 GiB.
 
 import random
 import resource
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.child_program import run_apart
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.schemas.effort import DEEPEST, LONGEST_CHAIN, effort_of
 from toolfleet_registry.schemas.subschemas import Document
@@ -132,18 +130,7 @@ def look_at_all() -> None:
 
 def test_nothing_hangs_and_nothing_breaks() -> None:
     """Each schema is refused, or its calls are checked or refused."""
-    here = Path(__file__)
-    program = f"import sys; sys.path[:0] = {sys.path!r}; import {here.stem}; {here.stem}.look_at_all()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], cwd=here.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        output, errors = process.communicate(timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        output, errors = process.communicate()
-
-    assert process.returncode == 0, f"at {output.splitlines()[-1:]}: {errors[-2_000:]}"
+    run_apart(look_at_all, __file__, seconds=SECONDS)
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,13 @@
 """Tools are judged once for a content, and what that takes of memory is bounded."""
 
 import resource
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.child_program import run_apart
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.schemas import checker, validation
 from toolfleet_registry.schemas.validation import checked, schema_fault
@@ -127,15 +126,4 @@ def take_all() -> None:
 
 def test_no_manifest_takes_much_memory() -> None:
     """Of 360 bytes a tool, of which each once took eight megabytes."""
-    here = Path(__file__)
-    program = f"import sys; sys.path[:0] = {sys.path!r}; import {here.stem}; {here.stem}.take_all()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], cwd=here.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        output, errors = process.communicate(timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        output, errors = process.communicate()
-
-    assert process.returncode == 0, f"at {output.splitlines()[-1:]}: {errors[-2_000:]}"
+    run_apart(take_all, __file__, seconds=SECONDS)
