@@ -1,6 +1,7 @@
 """A claimed call between its claim and its attempt: what a worker finds out there, and what it may not run any more."""
 
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ from toolfleet_tasks.execute import _Execution
 from toolfleet_tasks.ledger import Ledger
 from toolfleet_tasks.results import read_stored
 
-CALL = published(user_id="ada", effect="once")
+CALL = published(user_id="ada", effect="once", deadline_at=time.time() + 3600)  # however long other tests take before
 TWICE = Terms(daily_limit=2)
 KEY = Keys().limit("ada", CALL.tool_name)
 
