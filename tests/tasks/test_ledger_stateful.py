@@ -112,6 +112,7 @@ class Called:
     call: PublishedCall
     held: list[Held] = field(default_factory=list)
     effects: int = 0
+    times_run_out: int = 0
     stored: str | None = None
     is_lost: bool = False
 
@@ -159,10 +160,12 @@ class LedgerMachine(RuleBasedStateMachine):
         called, number = self._call(call), worker % WORKERS
         if called.is_lost:  # so were its messages
             return
-        ledger = self.bench.ledgers[number]
-        self._do(
-            number, lambda: ledger.claim(called.call), lambda answer: self._told(called, number, acted, answer), loses
-        )
+        ledger, run_out = self.bench.ledgers[number], called.times_run_out
+
+        def then(answer: Claim | NotClaimed) -> None:
+            self._told(called, number, acted, answer, was_frozen=called.times_run_out > run_out)
+
+        self._do(number, lambda: ledger.claim(called.call), then, loses)
 
     @rule(call=numbers, acted=flags)
     def deliver_twice(self, call: int, acted: bool) -> None:
@@ -237,6 +240,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if look.hexists(record, "lease"):
             look.hset(record, "lease", 1)
         look.zadd(Keys().running("research"), {called.call.call_id: 1}, xx=True)
+        called.times_run_out += 1
         for held in called.held:
             held.has_run_out = held.was_frozen = True
 
@@ -258,12 +262,11 @@ class LedgerMachine(RuleBasedStateMachine):
         self.taken_back += 1
         calls, ledger = self._open() or self.calls, self.bench.ledgers[-1]
         called = calls[call % len(calls)]
-        trust = not called.is_lost
-        operation: Callable[[], Awaitable[str | None]] = (
-            (lambda: ledger.end(called.call, ENDING, trust_absence=trust))
-            if kind % 2
-            else (lambda: ledger.withdraw(called.call, ENDING, trust_absence=trust))
-        )
+        end = ledger.end if kind % 2 else ledger.withdraw
+
+        async def operation() -> str | None:  # asks itself each time whether this is still the Redis that knew the call
+            return await end(called.call, ENDING, trust_absence=not called.is_lost)
+
         if loses:
             self.pending.append(self._run(self._answer_lost(operation, lambda stored: self._ended(called, stored))))
         else:
@@ -321,13 +324,13 @@ class LedgerMachine(RuleBasedStateMachine):
         """Who still has a call is not told that it was lost."""
         assert self.wrongly_lost == []
 
-    def _told(self, called: Called, worker: int, acted: bool, answer: Claim | NotClaimed) -> None:
-        """A worker is told whether it has a call."""
+    def _told(self, called: Called, worker: int, acted: bool, answer: Claim | NotClaimed, *, was_frozen: bool) -> None:
+        """A worker is told whether it has a call; `was_frozen`: so long after it was given it that the lease had run out."""
         stored = self._stored(called)
         if isinstance(answer, NotClaimed):
             assert (answer.result == stored) if answer.reason == "done" else (stored is None or answer.reason == "full")
             return
-        held = Held(called, worker, answer, acted and answer.granted == "go")
+        held = Held(called, worker, answer, acted and answer.granted == "go", was_frozen=was_frozen)
         if not called.is_lost:
             assert stored is None
             assert not any(other.is_live for other in called.held)
@@ -337,7 +340,7 @@ class LedgerMachine(RuleBasedStateMachine):
             called.effects += acted
             # One that was frozen, and is at it again, has lost its place.
             steady = [one for call in self.calls for one in call.begun if one.is_live and not one.was_frozen]
-            assert called.is_lost or sum(not one.call.is_lost for one in steady) < ROOM
+            assert called.is_lost or was_frozen or sum(not one.call.is_lost for one in steady) < ROOM
         called.held.append(held)
         answer.on_lost = lambda: self._lose(held)
         self.bench.ledgers[worker].claims._held[answer.token] = answer
