@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Self
@@ -56,11 +55,6 @@ def provider_name(name: str) -> str:
     if not readable[:1].isalpha():
         readable = f"_{readable}"
     return f"{readable[: MAX_PROVIDER_NAME - _DIGEST - 2]}-x{digest}"
-
-
-def provider_names(names: Iterable[str]) -> dict[str, str]:
-    """Provider name -> our name, for turning a model's answer back into a call."""
-    return {provider_name(name): name for name in names}
 
 
 _DIGEST = 10

@@ -23,11 +23,6 @@ def is_later(version: str | None, than: str | None) -> bool:
     return version_key(version) > version_key(than)
 
 
-def is_semantic(version: str | None) -> bool:
-    """Whether it is a version as Semantic Versioning has them: `1.2.3`, `1.2.3-rc.1+build`; not `v1.2.3`, not `1.2`."""
-    return version is not None and _semantic(version) is not None
-
-
 def _semantic(version: str) -> Version | None:
     if len(version) > _LONGEST_SEMVER:
         return None
