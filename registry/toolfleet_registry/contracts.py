@@ -230,6 +230,7 @@ class PublishedCall(Message):
     `limit_seconds` bounds the module's request, `deadline_at` queue and run time. `lane`: where it counts for its caller's
     share. `sensitive` arguments (JSON pointers) are not kept, nor, if it `hides_results`, its module's words. `replay_of`: the
     dead letter that it repeats. `decisions`: its agent's, for the audit. `terms`: the limits it was let in under, if any.
+    `job_id`: the job that it is a step of, and that is looked at once it has ended.
     """
 
     call_id: str
@@ -248,36 +249,7 @@ class PublishedCall(Message):
     decisions: dict[str, str] = {}
     hides_results: bool = False
     terms: Terms | None = None
-
-
-class DeadAttempt(Message):
-    """One attempt of a call that died: its outcome, or `never closed`, and how long it took, where that is known."""
-
-    attempt: int
-    outcome: str
-    ms: float | None = None
-
-
-class DeadLetter(Message):
-    """A call whose end nobody can know, or that failed inside the fleet: kept for an operator.
-
-    `arguments` are without the sensitive ones if `is_redacted`. Times are seconds since the epoch.
-    """
-
-    call_id: str
-    tool_name: str
-    arguments: dict[str, Any]
-    is_redacted: bool = False
-    caller: Caller
-    user_id: str | None = None
-    effect: Effect | None = None
-    error_code: ErrorCode
-    reason: str
-    attempts: tuple[DeadAttempt, ...] = ()
-    published_at: float
-    died_at: float
-    idempotency_key: str | None = None
-    replay_of: str | None = None
+    job_id: str | None = None
 
 
 class ModuleStatus(Message):

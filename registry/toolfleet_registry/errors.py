@@ -16,6 +16,8 @@ Programming and set-up errors raise; what happens to a call never does, it is a 
     ├── PublishUnconfirmed   a call may or may not be in its queue
     ├── MessageRefused       a message in a queue is not what a holder of the signing key sent
     ├── NoSuchDeadLetter     no dead letter has this call id
+    ├── JobRefused           a job cannot be made as it is wished: its `result` says why
+    ├── WakeRefused          a wake-up does not come from the fleet
     ├── ToolRateLimited      a tag's tool is at its limit: raised by `TagRegistry.execute` only
     ├── ToolNotFound         a tag's tool that nobody has registered: the same
     ├── ChildFailed          a process of a local fleet does not start, or does not stay alive
@@ -94,6 +96,10 @@ class NoSuchDeadLetter(FleetError):
     def __init__(self, call_id: str) -> None:
         self.call_id = call_id
         super().__init__(f"There is no dead letter {call_id!r}: `toolfleet dead list` shows those that are kept.")
+
+
+class WakeRefused(FleetError):
+    """A wake-up is not signed as the fleet signs it, is too old, or is none; it must be answered with an error."""
 
 
 class ToolRateLimited(FleetError):

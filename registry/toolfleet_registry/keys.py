@@ -120,6 +120,50 @@ class Keys:
         """A stream with one line a call that has ended, about `audit_kept` of them."""
         return f"{self.prefix}{_OURS}audit"
 
+    def job(self, job_id: str) -> str:
+        """A job: what it is to do, and where it is. Expires `job_kept_seconds` after its end."""
+        return f"{self.prefix}{_OURS}job:{job_id}"
+
+    @property
+    def jobs_due(self) -> str:
+        """The ids of all jobs that have not ended, by when (ms) something is to be done about them."""
+        return f"{self.prefix}{_OURS}jobs-due"
+
+    def jobs_of(self, user_id: str | None) -> str:
+        """The ids of a user's jobs, by when they were made. Expires with the last one's record."""
+        return f"{self.prefix}{_OURS}jobs-of:{_digest(user_id or '')[:16]}"
+
+    def wake(self, wake_id: str) -> str:
+        """News of a job's end that have not been accepted yet, and how often that was tried."""
+        return f"{self.prefix}{_OURS}wake:{wake_id}"
+
+    @property
+    def wakes_due(self) -> str:
+        """Their ids, by when (ms) the next try is due."""
+        return f"{self.prefix}{_OURS}wakes-due"
+
+    @property
+    def dead_wakes(self) -> str:
+        """News that nobody accepted, by their id, at most `dead_wakes_kept`."""
+        return f"{self.prefix}{_OURS}dead-wakes"
+
+    @property
+    def dead_wakes_order(self) -> str:
+        """Their ids, by when they were given up."""
+        return f"{self.prefix}{_OURS}dead-wakes-order"
+
+    def completions(self, conversation_id: str) -> str:
+        """A stream: the news for a conversation whose agent has no HTTP. Expires `completions_kept_seconds` after the last."""
+        return f"{self.prefix}{_OURS}completions:{_digest(conversation_id)[:32]}"
+
+    def seen(self, receiver: str, wake_id: str) -> str:
+        """What a core has done about a wake-up. Expires when it cannot come again."""
+        return f"{self.prefix}{_OURS}seen:{receiver}:{wake_id}"
+
+    def progress(self, call_id: str) -> str:
+        """How far a running call says it is; also the channel on which that is announced. Expires with the call's deadline."""
+        return f"{self.prefix}{_OURS}progress:{call_id}"
+
     @property
     def registry_tools(self) -> str:
         """A hash: each tool's registration, by its name."""
@@ -181,6 +225,14 @@ RULES = (
     KeyRule(re.compile(rf"{_OURS}held:.+")),
     KeyRule(re.compile(rf"{_OURS}dead(-order)?"), lasting="kept for an operator; at most `dead_letters_kept`"),
     KeyRule(re.compile(rf"{_OURS}audit"), lasting="kept for an operator; about `audit_kept` lines"),
+    KeyRule(re.compile(rf"{_OURS}job:.+"), lasting="waits, for days perhaps; its end gives it a TTL"),
+    KeyRule(re.compile(rf"{_OURS}jobs-due"), lasting="what waits; a job leaves it with its end"),
+    KeyRule(re.compile(rf"{_OURS}jobs-of:[0-9a-f]{{16}}"), lasting="of a user with a job that has not ended"),
+    KeyRule(
+        re.compile(rf"{_OURS}wakes?(:.+|-due)"), lasting="not accepted yet; after `wake_give_up_seconds` they are dead"
+    ),
+    KeyRule(re.compile(rf"{_OURS}dead-wakes(-order)?"), lasting="kept for an operator; at most `dead_wakes_kept`"),
+    KeyRule(re.compile(rf"{_OURS}(completions|seen|progress):.+")),
     KeyRule(re.compile(rf"{_OURS}registry:(tools|pins)"), lasting="what operators decide; nobody else knows it"),
     KeyRule(re.compile(rf"{_OURS}registry:events"), lasting="at most 10,000, for whoever follows the registry"),
     KeyRule(re.compile(rf"{_OURS}registry:revision"), lasting="counters, and the registry's name for itself"),

@@ -21,6 +21,7 @@ from pydantic_settings import (
 
 from toolfleet_registry.contracts import CostClass
 from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.job_settings import Count, JobSettings, Seconds
 from toolfleet_registry.keys import Keys
 from toolfleet_registry.names import LOCAL, is_module_name
 from toolfleet_registry.runfile import find_run_file
@@ -37,11 +38,9 @@ _SIGNS_IN_A_KEY = 8  # different ones: blanks and a repeated letter are no secre
 _SHORTEST_LEASE_SECONDS = 2  # below, a worker that is briefly busy renews too late
 
 Names = Annotated[frozenset[str], NoDecode]
-Seconds = Annotated[int, Field(gt=0)]
-Count = Annotated[int, Field(gt=0)]
 
 
-class Settings(BaseSettings):
+class Settings(JobSettings, BaseSettings):
     """The fleet's settings; `load_settings` reads them and says clearly what is wrong."""
 
     model_config = SettingsConfigDict(
@@ -296,4 +295,5 @@ def _find_toml(start: Path) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-_WITH_URLS = frozenset({"redis_url", "broker_url", "registry_url", "module_services", "signing_key"})
+_URLS = {"redis_url", "broker_url", "registry_url", "module_services", "core_url"}
+_WITH_URLS = frozenset({*_URLS, "signing_key", "core_secret"})

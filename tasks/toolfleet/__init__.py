@@ -1,15 +1,8 @@
 """The public face: `from toolfleet import ToolFleet, ToolCall, ToolResult, Caller, Conversation`."""
 
-from toolfleet_registry.contracts import (
-    Caller,
-    Conversation,
-    DeadLetter,
-    ModuleStatus,
-    ToolCall,
-    ToolDefinition,
-    ToolResult,
-)
+from toolfleet_registry.contracts import Caller, Conversation, ModuleStatus, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.errors import FleetError, FleetUnavailable, NoSuchDeadLetter, SettingsError
+from toolfleet_registry.letters import DeadLetter
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.terms import LimitUse, Remaining
 from toolfleet_tasks.client import ToolFleet

@@ -5,17 +5,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
-from toolfleet_registry.contracts import (
-    Caller,
-    Conversation,
-    DeadLetter,
-    ModuleStatus,
-    ToolCall,
-    ToolDefinition,
-    ToolResult,
-)
+from toolfleet_registry.contracts import Caller, Conversation, ModuleStatus, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.formats import tools_to_openai_format
+from toolfleet_registry.letters import DeadLetter
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_registry.tags import ToolContext
 from toolfleet_registry.terms import Remaining
@@ -23,7 +16,7 @@ from toolfleet_registry.urls import check_redis_url
 from toolfleet_tasks import endings
 from toolfleet_tasks.audit_trail import refused_without_redis
 from toolfleet_tasks.cancelling import end
-from toolfleet_tasks.dead import Kept
+from toolfleet_tasks.client_letters import LetterMethods
 from toolfleet_tasks.evaluation import NOTHING_MORE, Circumstances, EvalGate
 from toolfleet_tasks.handle import CallHandle, Follow
 from toolfleet_tasks.joining import Joined, JoinedHandle
@@ -33,7 +26,7 @@ from toolfleet_tasks.replay import replay_of, run_replay
 from toolfleet_tasks.sync import SyncToolFleet
 
 
-class ToolFleet:
+class ToolFleet(LetterMethods):
     """The fleet, for asyncio agents: `async with ToolFleet() as fleet: await fleet.call(call, caller)`.
 
     `url` is the Redis URL; without it that of `settings`, of the environment, of `toolfleet.toml` or of a running
@@ -181,25 +174,6 @@ class ToolFleet:
         ending: asyncio.Future[ToolResult] = asyncio.get_running_loop().create_future()
         ending.set_result(follow)
         return CallHandle(follow.audit.call_id if follow.audit else "", follow.tool_name, ending)
-
-    async def dead_letters(self, limit: int = 50, offset: int = 0) -> list[Kept]:
-        """At most `limit` (up to 1,000) of the calls with an unknown end that are kept, after `offset`, the latest first.
-
-        As the other methods of dead letters, it raises `FleetUnavailable` when Redis does not answer within 5 s.
-        """
-        return await (await self._sessions.opened()).dead.list(limit, offset)
-
-    async def dead_letter(self, call_id: str) -> Kept:
-        """The dead letter of this call. Raises `NoSuchDeadLetter`."""
-        return await (await self._sessions.opened()).dead.show(call_id)
-
-    async def drop_dead_letters(self, *call_ids: str) -> tuple[str, ...]:
-        """Forget these dead letters. Returns the ids of those that were there."""
-        return await (await self._sessions.opened()).dead.drop(call_ids)
-
-    async def drop_all_dead_letters(self) -> int:
-        """Forget all dead letters. Returns how many there were."""
-        return await (await self._sessions.opened()).dead.drop_all()
 
     async def replay(
         self,

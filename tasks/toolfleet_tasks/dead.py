@@ -15,9 +15,10 @@ from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
 from toolfleet_registry.answering import answering
-from toolfleet_registry.contracts import DeadAttempt, DeadLetter, PublishedCall, ToolResult
+from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.errors import MessageRefused, NoSuchDeadLetter
 from toolfleet_registry.keys import Keys
+from toolfleet_registry.letters import DeadAttempt, DeadLetter
 from toolfleet_registry.sensitive import REDACTED, redacted, scrubbed
 from toolfleet_tasks import wire
 from toolfleet_tasks.dead_scripts import SETTLE, TAKE

@@ -6,8 +6,9 @@ from typing import Any
 
 import structlog
 
-from toolfleet_registry.contracts import Caller, Conversation, DeadLetter, ToolCall, ToolResult
+from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolResult
 from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.letters import DeadLetter
 from toolfleet_registry.sensitive import REDACTED
 from toolfleet_tasks.dead import NOT_KEPT, DeadLetters, Kept
 

@@ -17,8 +17,8 @@ from support.up import COMMAND
 from support.waiting import wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
-from toolfleet_registry.contracts import DeadLetter
 from toolfleet_registry.errors import NoSuchDeadLetter
+from toolfleet_registry.letters import DeadLetter
 from toolfleet_tasks.dead import Kept
 from toolfleet_workers.redis_server import redis_server
 

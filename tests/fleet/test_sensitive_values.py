@@ -22,7 +22,7 @@ from support.module_server import ModuleServer, Request, Tool, serve
 from support.waiting import wait_until, wait_until_sync
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
-from toolfleet_registry.contracts import DeadLetter
+from toolfleet_registry.letters import DeadLetter
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.dead import DeadLetters
 from toolfleet_workers.commands import flower_command

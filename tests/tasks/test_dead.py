@@ -11,9 +11,10 @@ import pytest
 from redis.asyncio import Redis
 
 from support.published_call import published
-from toolfleet_registry.contracts import Audit, Caller, DeadAttempt, DeadLetter, ToolResult
+from toolfleet_registry.contracts import Audit, Caller, ToolResult
 from toolfleet_registry.errors import FleetUnavailable, NoSuchDeadLetter
 from toolfleet_registry.keys import Keys
+from toolfleet_registry.letters import DeadAttempt, DeadLetter
 from toolfleet_tasks import dead, wire
 from toolfleet_tasks.dead import DeadLetters, UnreadableLetter, dead_letter, parse_attempts
 from toolfleet_tasks.dead_scripts import BURY

@@ -25,8 +25,8 @@ from support.ledgers import (
     worker_ledger,
 )
 from support.published_call import published
-from toolfleet_registry.contracts import DeadLetter
 from toolfleet_registry.keys import Keys
+from toolfleet_registry.letters import DeadLetter
 from toolfleet_registry.outcomes import Attempt, Outcome
 from toolfleet_tasks.dead import DeadLetters
 from toolfleet_tasks.endings import Ending

@@ -16,8 +16,9 @@ from redis import Redis
 from support.command import Run
 from support.module_server import ModuleServer
 from support.published_call import published
-from toolfleet_registry.contracts import Caller, DeadAttempt, ToolResult
+from toolfleet_registry.contracts import Caller, ToolResult
 from toolfleet_registry.keys import Keys
+from toolfleet_registry.letters import DeadAttempt
 from toolfleet_tasks.dead import dead_letter
 
 Bury = Callable[..., None]

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toolfleet_registry.contracts import DeadAttempt, DeadLetter, ToolResult
+from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.errors import NoSuchDeadLetter
+from toolfleet_registry.letters import DeadAttempt, DeadLetter
 from toolfleet_workers.cli.arguments import read_arguments
 from toolfleet_workers.cli.output import add_row, age, fail, note, progress, say, say_json, show_table, table
 from toolfleet_workers.cli.result import show_result
