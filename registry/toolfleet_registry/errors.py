@@ -16,14 +16,19 @@ Programming and set-up errors raise; what happens to a call never does, it is a 
     ├── PublishUnconfirmed   a call may or may not be in its queue
     ├── MessageRefused       a message in a queue is not what a holder of the signing key sent
     ├── NoSuchDeadLetter     no dead letter has this call id
+    ├── CallRefused          a call cannot be made a signature: its `result` says why
+    ├── LinkFailed           a call of a chain or a chord has not succeeded; in Celery's results only
     ├── JobRefused           a job cannot be made as it is wished: its `result` says why
     ├── WakeRefused          a wake-up does not come from the fleet
+    ├── WakeBusy             a wake-up is being acted on
+    ├── WakeLost             a wake-up has become another delivery's
     ├── ToolRateLimited      a tag's tool is at its limit: raised by `TagRegistry.execute` only
     ├── ToolNotFound         a tag's tool that nobody has registered: the same
     ├── ChildFailed          a process of a local fleet does not start, or does not stay alive
     └── FolderInUse          a local fleet runs in this folder already
 """
 
+import math
 from pathlib import Path
 
 
@@ -100,6 +105,23 @@ class NoSuchDeadLetter(FleetError):
 
 class WakeRefused(FleetError):
     """A wake-up is not signed as the fleet signs it, is too old, or is none; it must be answered with an error."""
+
+
+class WakeBusy(FleetError):
+    """Another delivery of this wake-up is being acted on; answer 409, and `Retry-After` with the seconds."""
+
+    def __init__(self, wake_id: str, seconds: float) -> None:
+        self.wake_id = wake_id
+        self.retry_after_seconds = max(math.ceil(seconds), 1)
+        super().__init__(f"The wake-up {wake_id!r} is being acted on: come back in {self.retry_after_seconds} s.")
+
+
+class WakeLost(FleetError):
+    """Another delivery of this wake-up has taken over, or it was not marked as done: answer 503."""
+
+    def __init__(self, wake_id: str) -> None:
+        self.wake_id = wake_id
+        super().__init__(f"The wake-up {wake_id!r} is not this delivery's any more, or was not marked as done.")
 
 
 class ToolRateLimited(FleetError):

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings
 
+from toolfleet_registry.names import SCHEDULER
 from toolfleet_registry.urls import is_http_url
 
 Seconds = Annotated[int, Field(gt=0)]
@@ -66,6 +67,14 @@ class JobSettings(BaseSettings):
         if kind != "whsec" or not _SECRET_BYTES <= len(key) <= _LONGEST_SECRET_BYTES:
             raise ValueError('must be random: `echo "whsec_$(openssl rand -base64 32)"` makes one')
         return secret
+
+    @model_validator(mode="after")
+    def _check_scheduler(self) -> Self:
+        if self.scheduler and SCHEDULER in getattr(self, "module_services", ()):
+            raise ValueError(
+                f"TOOLFLEET_SCHEDULER: its tools are the module {SCHEDULER!r}; the one at an address needs another name"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_core(self) -> Self:

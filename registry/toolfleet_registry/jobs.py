@@ -18,6 +18,9 @@ ENDED: frozenset[JobState] = frozenset({"completed", "failed", "timed_out", "can
 Wish = Literal["resume_conversation", "notify"]
 """What a job's end does to its conversation: wakes the agent in it, or has it only told."""
 
+Completion = Wish | ToolCall
+"""One thing that a job's end does; the call is made in the creator's name."""
+
 Condition = dict[str, Any] | str
 """What a poll's result must be: see `conditions`."""
 
@@ -64,7 +67,8 @@ class JobSpec(Message):
 
     `start` is its first call, if it has one; then `poll`; without either it is a reminder. `on_complete` happens at its end,
     whatever that is; a `ToolCall` among it is made in the creator's name, and only if the job completed.
-    `message` is what the agent is told; without one the fleet words it.
+    `message` is what the agent is told; without one the fleet words it. `gated`: those of its tools that require a gate and
+    were put before the agent's when it was made; others of that kind are not called.
     """
 
     job_id: str
@@ -79,6 +83,7 @@ class JobSpec(Message):
     on_complete: tuple[Wish | ToolCall, ...] = ("resume_conversation",)
     created_at: float
     deadline_at: float
+    gated: tuple[str, ...] = ()
 
 
 class Job(Message):

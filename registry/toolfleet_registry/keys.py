@@ -130,8 +130,17 @@ class Keys:
         return f"{self.prefix}{_OURS}jobs-due"
 
     def jobs_of(self, user_id: str | None) -> str:
-        """The ids of a user's jobs, by when they were made. Expires with the last one's record."""
+        """The ids of a user's jobs that have not ended, by when they were made."""
         return f"{self.prefix}{_OURS}jobs-of:{_digest(user_id or '')[:16]}"
+
+    def jobs_ended_of(self, user_id: str | None) -> str:
+        """The same of those that have. Expires with the last one's record."""
+        return f"{self.jobs_of(user_id)}:ended"
+
+    @property
+    def jobs_ended(self) -> str:
+        """The latest of all jobs that have ended, by when. Expires with the last one's record."""
+        return f"{self.prefix}{_OURS}jobs-ended"
 
     def wake(self, wake_id: str) -> str:
         """News of a job's end that have not been accepted yet, and how often that was tried."""
@@ -141,6 +150,11 @@ class Keys:
     def wakes_due(self) -> str:
         """Their ids, by when (ms) the next try is due."""
         return f"{self.prefix}{_OURS}wakes-due"
+
+    @property
+    def calls_due(self) -> str:
+        """The same of those that are calls: a core that is slow must not hold them up."""
+        return f"{self.wakes_due}:calls"
 
     @property
     def dead_wakes(self) -> str:
@@ -163,6 +177,15 @@ class Keys:
     def progress(self, call_id: str) -> str:
         """How far a running call says it is; also the channel on which that is announced. Expires with the call's deadline."""
         return f"{self.prefix}{_OURS}progress:{call_id}"
+
+    def module_reply(self, call_id: str) -> str:
+        """What a module remembers of a call, if it keeps that in Redis. Expires when it forgets the call."""
+        return f"{self.prefix}{_OURS}module-reply:{call_id}"
+
+    @property
+    def module_replies(self) -> str:
+        """Since when no such reply can have been lost, and in which run of Redis."""
+        return f"{self.prefix}{_OURS}module-replies"
 
     @property
     def registry_tools(self) -> str:
@@ -228,16 +251,20 @@ RULES = (
     KeyRule(re.compile(rf"{_OURS}job:.+"), lasting="waits, for days perhaps; its end gives it a TTL"),
     KeyRule(re.compile(rf"{_OURS}jobs-due"), lasting="what waits; a job leaves it with its end"),
     KeyRule(re.compile(rf"{_OURS}jobs-of:[0-9a-f]{{16}}"), lasting="of a user with a job that has not ended"),
+    KeyRule(re.compile(rf"{_OURS}jobs-(of:[0-9a-f]{{16}}:)?ended")),
     KeyRule(
-        re.compile(rf"{_OURS}wakes?(:.+|-due)"), lasting="not accepted yet; after `wake_give_up_seconds` they are dead"
+        re.compile(rf"{_OURS}(wake:.+|wakes-due(:calls)?)"),
+        lasting="not accepted yet; after `wake_give_up_seconds` they are dead",
     ),
     KeyRule(re.compile(rf"{_OURS}dead-wakes(-order)?"), lasting="kept for an operator; at most `dead_wakes_kept`"),
     KeyRule(re.compile(rf"{_OURS}(completions|seen|progress):.+")),
+    KeyRule(re.compile(rf"{_OURS}module-reply:.+")),
+    KeyRule(re.compile(rf"{_OURS}module-replies"), lasting="two values"),
     KeyRule(re.compile(rf"{_OURS}registry:(tools|pins)"), lasting="what operators decide; nobody else knows it"),
     KeyRule(re.compile(rf"{_OURS}registry:events"), lasting="at most 10,000, for whoever follows the registry"),
     KeyRule(re.compile(rf"{_OURS}registry:revision"), lasting="counters, and the registry's name for itself"),
     KeyRule(re.compile(rf"{_OURS}registry-identity"), lasting="without it a process with another registry would rule"),
-    KeyRule(re.compile(r"_?celery-task-meta-.+")),
+    KeyRule(re.compile(r"_?celery-(task|taskset)-meta-.+")),  # also how far a chord's header is
     KeyRule(re.compile(r"(tools\..+|toolfleet\.control)"), lasting="a queue: the broker removes it when it is empty"),
     KeyRule(re.compile(r"unacked(_index|_mutex)?"), lasting="the broker's own: messages that a worker holds"),
     KeyRule(

@@ -11,6 +11,9 @@ from toolfleet_registry.errors import InvalidToolName
 LOCAL = "local"
 """The module whose tools are functions of our own: see the setting `local_tools`."""
 
+SCHEDULER = "scheduler"
+"""The module whose tools make jobs: see the setting `scheduler`."""
+
 MAX_PROVIDER_NAME = 64  # OpenAI, Anthropic and Gemini all accept ^[A-Za-z_][A-Za-z0-9_-]{0,63}$
 
 

@@ -23,7 +23,7 @@ from toolfleet_registry.contracts import CostClass
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.job_settings import Count, JobSettings, Seconds
 from toolfleet_registry.keys import Keys
-from toolfleet_registry.names import LOCAL, is_module_name
+from toolfleet_registry.names import LOCAL, SCHEDULER, is_module_name
 from toolfleet_registry.runfile import find_run_file
 from toolfleet_registry.urls import check_broker_url, check_redis_url, is_http_url, is_redis_url, is_sentinel_url
 
@@ -146,8 +146,9 @@ class Settings(JobSettings, BaseSettings):
 
     @property
     def modules(self) -> frozenset[str]:
-        """The names of all modules: those that have an address, and that of our own functions."""
-        return frozenset(self.module_services) | ({LOCAL} if self.local_tools else set())
+        """The names of all modules: those that have an address, and those that run in the workers."""
+        own = {LOCAL: self.local_tools, SCHEDULER: self.scheduler}
+        return frozenset([*self.module_services, *(name for name, is_on in own.items() if is_on)])
 
     @property
     def keys(self) -> Keys:

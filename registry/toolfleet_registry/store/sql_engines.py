@@ -98,6 +98,11 @@ class Database:
             raise FleetUnavailable(f"The registry's database {self._where} does not answer: {_reason(exc)}") from exc
 
 
+def waits_of(url: URL) -> dict[str, Any]:
+    """What keeps this URL's driver from waiting for ever, for `create_engine`; nothing for a driver that we do not know."""
+    return dict(_DRIVERS.get(url.get_backend_name(), {}).get(url.get_driver_name(), {}))
+
+
 def _read(url: str) -> URL:
     """Raises `SettingsError`, which never repeats the URL: it may hold a password."""
     try:

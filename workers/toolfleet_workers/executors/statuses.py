@@ -4,9 +4,9 @@ import aiohttp
 
 from toolfleet_registry.contracts import ErrorCode, PublishedCall
 from toolfleet_registry.outcomes import Attempt, Outcome
+from toolfleet_registry.retry_after import parse_retry_after
 from toolfleet_workers.attempts import unsuccessful
 from toolfleet_workers.executors.headers import read_header
-from toolfleet_workers.executors.retry_after import parse_retry_after
 
 
 def judge_status(call: PublishedCall, response: aiohttp.ClientResponse, body: str) -> Attempt:

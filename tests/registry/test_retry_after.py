@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from toolfleet_workers.executors.retry_after import LONGEST_SECONDS, parse_retry_after
+from toolfleet_registry.retry_after import LONGEST_SECONDS, parse_retry_after
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 

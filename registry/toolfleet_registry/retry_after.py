@@ -1,4 +1,4 @@
-"""A module's `Retry-After`: seconds or an HTTP date, and nonsense is no wish."""
+"""`Retry-After` in an answer: seconds or an HTTP date, and nonsense is no wish."""
 
 import math
 from datetime import UTC, datetime

@@ -1,0 +1,48 @@
+"""How far a running call has come, as its tool says it: told by whoever hears of it, taken by whoever runs the call."""
+
+from collections.abc import Callable
+from contextvars import ContextVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+LONGEST_MESSAGE = 500  # characters: a line or two for a person who waits
+
+
+class Progress(BaseModel):
+    """`fraction` of the work that is done, 0 to 1, `None` if nobody knows; `message` says what is going on."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    fraction: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
+    message: str = Field(default="", max_length=LONGEST_MESSAGE)
+
+
+Sink = Callable[[Progress], object]
+"""Takes what is reported of one call; from any thread, at once, and never raises."""
+
+
+def report(fraction: float | None = None, message: str = "") -> None:
+    """Say how far the running call is: a share from 0 to 1, or `None`, and some words, of which 500 characters are kept.
+
+    For functions that run in a worker, also in threads that they start with `asyncio.to_thread`. Costs next to nothing:
+    a few times a second the latest is passed on. Outside of a call, and after its end, it is dropped. What lies outside
+    of 0 to 1 is taken for the nearer end, and what is no number for unknown.
+    """
+    sink = _sink.get()
+    if sink is not None:
+        sink(progress_of(fraction, message))
+
+
+def progress_of(fraction: float | None, message: str) -> Progress:
+    """What is to be made of somebody's numbers and words."""
+    known = None if fraction is None or fraction != fraction else float(min(max(fraction, 0), 1))  # noqa: PLR0124 - nan
+    readable = message[:LONGEST_MESSAGE].encode("utf-8", "replace").decode()  # half a character must not fail a tool
+    return Progress(fraction=known, message=readable)
+
+
+def report_to(sink: Sink) -> None:
+    """Have what is reported in this task, and in those that it makes, told to `sink`."""
+    _sink.set(sink)
+
+
+_sink: ContextVar[Sink | None] = ContextVar("toolfleet_progress", default=None)
