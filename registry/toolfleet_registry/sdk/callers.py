@@ -1,0 +1,63 @@
+"""Whom a call comes from: checked, if the module has the key that `toolfleet modules key <module>` prints."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+KEY_VARIABLE = "TOOLFLEET_MODULE_KEY"
+_CLOCKS_SECONDS = 10  # how far a worker's and our clock may be apart
+_LEVELS = frozenset({"guest", "user", "admin", "owner"})
+
+
+class CallerRefused(Exception):
+    """The call does not come from the fleet, or is not the one that the fleet's token is for."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallerCheck:
+    """Verifies `Toolfleet-Caller`. Fails closed with a key; without one (`""`) everything passes.
+
+    Raises `RuntimeError` if there is a key and nothing to check tokens with.
+    """
+
+    module: str
+    key: str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if self.key:
+            _jwt()
+
+    def check(self, headers: Mapping[str, str], **claims: str) -> str | None:
+        """The caller's permission, `None` without a key.
+
+        Raises `CallerRefused` unless the fleet says `claims`: `tool`, `sub` (the user), `jti` (the call's id).
+        """
+        if not self.key:
+            return None
+        jwt = _jwt()
+        try:
+            caller: dict[str, Any] = jwt.decode(
+                headers.get("toolfleet-caller", ""),
+                self.key,
+                algorithms=["HS256"],
+                audience=self.module,
+                issuer="toolfleet",
+                leeway=_CLOCKS_SECONDS,
+                options={"require": ["exp", "sub", "jti"]},
+            )
+        except jwt.PyJWTError as exc:
+            raise CallerRefused(f"The call's Toolfleet-Caller is not valid: {exc}.") from exc
+        if any(caller.get(name) != value for name, value in claims.items()):
+            raise CallerRefused("The call's Toolfleet-Caller is that of another call.")
+        permission = caller.get("permission")
+        return permission if permission in _LEVELS else "guest"
+
+
+def _jwt() -> Any:
+    try:
+        import jwt  # noqa: PLC0415 - a module without a key need not have it
+    except ImportError:
+        raise RuntimeError(
+            f"{KEY_VARIABLE} is set, and tokens cannot be checked: pip install 'toolfleet[sdk]'."
+        ) from None
+    return jwt

@@ -1,0 +1,138 @@
+"""A module called in this process, through its real app and without sockets: for tests."""
+
+import json
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any, Self
+from uuid import uuid4
+
+import httpx
+
+from toolfleet_registry.admission import admit
+from toolfleet_registry.contracts import EffectState, ModuleManifest
+from toolfleet_registry.sdk.module import Module
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleResult:
+    """What a module answered. `status`: the HTTP status; for another one than 200, `error` is the answer's detail."""
+
+    tool_name: str
+    success: bool
+    result: Any = None
+    error: str | None = None
+    effect_state: EffectState | None = None
+    status: int = 200
+    retry_after_seconds: float | None = None
+    call_id: str = ""
+    progress: tuple[tuple[float | None, str], ...] = field(default=())
+
+
+class ModuleClient:
+    """Enter it before use: that starts the module."""
+
+    def __init__(self, module: Module, *, user_id: str | None = None, permission: str = "user") -> None:
+        self._module = module
+        self._user_id, self._permission = user_id, permission
+        self._stack = AsyncExitStack()
+        self.http = httpx.AsyncClient(
+            transport=httpx.ASGITransport(module.app), base_url="http://module.test", timeout=60
+        )
+        """For requests of other kinds."""
+
+    async def __aenter__(self) -> Self:
+        await self._stack.__aenter__()
+        app = self._module.app
+        await self._stack.enter_async_context(app.router.lifespan_context(app))
+        await self._stack.enter_async_context(self.http)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def manifest(self) -> ModuleManifest:
+        """What it offers, if the fleet would admit it. Raises `ManifestRefused`."""
+        return admit(self._module.name, (await self.http.get("/manifest")).raise_for_status().json())
+
+    async def call(self, method: str, /, **arguments: Any) -> ModuleResult:
+        """Call a tool by its name, with or without its module's, and its arguments.
+
+        `user_id` among them is the call's user, as a fleet says it.
+        """
+        user_id = arguments.pop("user_id", self._user_id)
+        return await self.send(method, arguments, user_id=user_id)
+
+    async def send(
+        self,
+        method: str,
+        arguments: dict[str, Any],
+        *,
+        user_id: str | None = None,
+        call_id: str | None = None,
+        seconds: float = 30,
+        permission: str | None = None,
+    ) -> ModuleResult:
+        """The same with everything that the fleet says: the call's id, which a repeat shares, and the time left."""
+        tool_name = method if method.startswith(f"{self._module.name}.") else f"{self._module.name}.{method}"
+        call_id = call_id or uuid4().hex
+        body = {"tool_name": tool_name, "arguments": arguments}
+        if user_id is not None:
+            body["user_id"] = user_id
+        headers = {
+            "Accept": "application/x-ndjson, application/json",
+            "Idempotency-Key": call_id,
+            "Toolfleet-Time-Left-Ms": str(int(seconds * 1000)),
+        }
+        if self._module.key:
+            headers["Toolfleet-Caller"] = self._token(tool_name, user_id, call_id, permission, seconds)
+        response = await self.http.post("/execute", json=body, headers=headers)
+        return _result(response, tool_name, call_id)
+
+    async def reconcile(self, call_id: str) -> dict[str, Any]:
+        """What the module says became of a call."""
+        headers = {"Toolfleet-Caller": self._token("", None, call_id, None, 60)} if self._module.key else {}
+        response = await self.http.post("/reconcile", json={"call_id": call_id}, headers=headers)
+        answer: dict[str, Any] = response.raise_for_status().json()
+        return answer
+
+    def _token(self, tool: str, user_id: str | None, call_id: str, permission: str | None, seconds: float) -> str:
+        import jwt  # noqa: PLC0415 - a module without a key need not have it
+
+        now = int(time.time())
+        claims = {
+            "iss": "toolfleet",
+            "aud": self._module.name,
+            "sub": user_id or "",
+            "permission": permission or self._permission,
+            "tool": tool,
+            "jti": call_id,
+            "iat": now,
+            "exp": now + int(seconds) + 1,
+        }
+        return jwt.encode(claims, self._module.key, algorithm="HS256")
+
+
+def _result(response: httpx.Response, tool_name: str, call_id: str) -> ModuleResult:
+    *before, last = [json.loads(line) for line in response.text.splitlines()] or [{}]
+    progress = tuple((line["progress"], line["message"]) for line in before)
+    if not response.is_success:
+        wait = response.headers.get("Retry-After")
+        return ModuleResult(
+            tool_name,
+            success=False,
+            error=str(last.get("detail")),
+            effect_state="none",
+            status=response.status_code,
+            retry_after_seconds=float(wait) if wait else None,
+            call_id=call_id,
+        )
+    return ModuleResult(
+        tool_name,
+        success=last["success"],
+        result=last["result"],
+        error=last["error"],
+        effect_state=last.get("effect_state"),
+        call_id=call_id,
+        progress=progress,
+    )

@@ -1,0 +1,33 @@
+"""What a tool may raise that means something to whoever called it. Anything else is a bug, and is told as one."""
+
+from toolfleet_registry.contracts import EffectState
+
+
+class ToolError(Exception):
+    """A tool cannot do what was asked. The message is for the model: it says what to do instead.
+
+    `effect_state` says whether the effect has happened all the same: `none` (surely not: the call may be repeated, and
+    a repeat under the same call id runs again), `done`, or `unknown`. Left out, nobody knows.
+    """
+
+    def __init__(self, message: str, *, effect_state: EffectState | None = None) -> None:
+        if effect_state not in {None, "none", "done", "unknown"}:
+            raise ValueError(f"effect_state must be 'none', 'done' or 'unknown', not {effect_state!r}")
+        self.effect_state: EffectState | None = effect_state
+        super().__init__(message)
+
+
+class ModuleBusy(Exception):
+    """There is no room for this call now, and nothing was started. The fleet comes back after `retry_after_seconds`.
+
+    Never raise it once something has been done: the call is run again, whatever its effect.
+    """
+
+    def __init__(self, retry_after_seconds: float = 1) -> None:
+        if not 0 <= retry_after_seconds <= _LONGEST_SECONDS:
+            raise ValueError(f"retry_after_seconds must be 0 to {_LONGEST_SECONDS}, not {retry_after_seconds!r}")
+        self.retry_after_seconds = retry_after_seconds
+        super().__init__(f"Busy. Come back in {retry_after_seconds:g} s.")
+
+
+_LONGEST_SECONDS = 86_400  # more is no coming back

@@ -1,0 +1,170 @@
+"""What a function takes: its arguments' JSON Schema, and how a call's arguments become its own.
+
+Every mistake of an author's is a `TypeError` or a `ValueError` here, when the tool is defined: never at a call.
+"""
+
+import inspect
+import typing
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import PydanticJsonSchemaWarning
+
+from toolfleet_registry.sdk.context import Context
+from toolfleet_registry.sdk.docstrings import Words
+from toolfleet_registry.sdk.titles import without_titles
+
+USER = "user_id"
+"""A parameter of this name gets the call's user, who is never for the arguments to say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """`schema`: of the arguments that a model writes. `context` names the parameter that is a `Context`, if there is one.
+
+    `user`: whether the function takes the user's id; `needs_user`: whether it takes no call without one.
+    """
+
+    model: type[BaseModel]
+    names: Mapping[str, str]  # the parameters' by the model's fields': any parameter's name is good, also `schema`
+    schema: Mapping[str, Any]
+    context: str | None
+    user: bool
+    needs_user: bool
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], words: Words) -> Self:
+        """Read a function. Raises `TypeError` for what no call could give it, `ValueError` for a docstring of another."""
+        name = getattr(function, "__name__", type(function).__name__)
+        parameters, hints = _parameters_of(function, name)
+        contexts = [each for each in parameters if _is_context(hints[each])]
+        if len(contexts) > 1:
+            raise TypeError(f"{name}() has two contexts, {contexts[0]!r} and {contexts[1]!r}.")
+        offered = {each: it for each, it in parameters.items() if each not in {*contexts, USER}}
+        if unknown := words.parameters.keys() - parameters.keys():
+            raise ValueError(f"{name}() has no parameter {min(unknown)!r}, which its docstring describes.")
+        fields: dict[str, Any] = {}
+        for number, (each, parameter) in enumerate(offered.items()):
+            fields[f"p{number}"] = _field(name, each, parameter, hints[each], words)
+        model, schema = _model(name, fields)
+        return cls(
+            model,
+            dict(zip(fields, offered, strict=True)),
+            schema,
+            contexts[0] if contexts else None,
+            USER in parameters,
+            USER in parameters and not _accepts(hints[USER], None),
+        )
+
+    def read(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The function's own arguments, without those that nobody gave. Raises pydantic's `ValidationError`."""
+        read = self.model.model_validate(dict(arguments))
+        return {self.names[field]: getattr(read, field) for field in read.model_fields_set}
+
+
+def output_schema_of(function: Callable[..., Any]) -> dict[str, Any] | None:
+    """The schema of what the function returns, if its annotation names the fields of an object; `None` otherwise."""
+    try:
+        hint = typing.get_type_hints(function_behind(function), include_extras=True).get("return", Any)
+        schema = without_titles(TypeAdapter(hint).json_schema(mode="serialization"))
+    except (PydanticUserError, PydanticInvalidForJsonSchema, NameError, TypeError):
+        return None  # a tool may return what has no schema, as long as it is JSON in the end
+    return schema if schema.get("type") == "object" and schema.get("properties") else None
+
+
+def function_behind(function: Callable[..., Any]) -> Any:
+    """What has the annotations and the docstring: a callable object's `__call__`, a partial's function."""
+    target = inspect.unwrap(function)
+    if inspect.isfunction(target) or inspect.ismethod(target):
+        return target
+    partial = getattr(target, "func", None)  # functools.partial
+    return function_behind(partial) if partial is not None else type(target).__call__
+
+
+def _parameters_of(function: Callable[..., Any], name: str) -> tuple[dict[str, inspect.Parameter], dict[str, Any]]:
+    parameters = dict(inspect.signature(function).parameters)
+    try:
+        hints = typing.get_type_hints(function_behind(function), include_extras=True)
+    except (NameError, TypeError, SyntaxError) as exc:
+        raise TypeError(f"The annotations of {name}() cannot be read: {exc}.") from exc
+    for each, parameter in parameters.items():
+        if parameter.kind not in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}:
+            raise TypeError(f"{name}() takes {str(parameter).partition(':')[0]!r}; every parameter must have a name.")
+        if each not in hints and each == USER:
+            hints[each] = str | None
+        if each not in hints:
+            raise TypeError(f"The parameter {each!r} of {name}() has no annotation, so that a model could not know it.")
+    return parameters, hints
+
+
+def _field(function: str, name: str, parameter: inspect.Parameter, hint: Any, words: Words) -> tuple[Any, Any]:
+    """The parameter as pydantic's `create_model` takes it: under its own name outside, and described."""
+    default = parameter.default
+    if default is not parameter.empty and not isinstance(default, FieldInfo):
+        _check_default(function, name, hint, default)
+        info: Any = Field(default, alias=name)
+    elif isinstance(default, FieldInfo):
+        raise TypeError(
+            f"The parameter {name!r} of {function}() has a Field as its default; write Annotated[type, Field(...)] instead."
+        )
+    else:
+        info = Field(alias=name)
+    if (text := words.parameters.get(name)) and not _is_described(hint):
+        info.description = text
+        info._attributes_set["description"] = text  # noqa: SLF001 - how pydantic merges it with that of Annotated
+    return hint, info
+
+
+def _check_default(function: str, name: str, hint: Any, default: Any) -> None:
+    """A default that the annotation does not allow would be shown to models, and refused when one sends it."""
+    try:
+        TypeAdapter(hint).validate_python(default)
+    except ValidationError:
+        raise TypeError(f"The default of {name!r} of {function}() is not what its annotation allows.") from None
+    except PydanticUserError as exc:
+        raise TypeError(
+            f"The parameter {name!r} of {function}() has a type without a JSON Schema: {_first(exc)}"
+        ) from exc
+
+
+def _model(name: str, fields: dict[str, Any]) -> tuple[type[BaseModel], dict[str, Any]]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", PydanticJsonSchemaWarning)
+            model = create_model(name, __config__=_STRICT, **fields)
+            return model, without_titles(model.model_json_schema())
+    except PydanticJsonSchemaWarning as exc:
+        raise TypeError(f"A default of {name}() cannot be written as JSON: {exc}") from exc
+    except (PydanticUserError, PydanticInvalidForJsonSchema, NameError, TypeError) as exc:
+        raise TypeError(f"The parameters of {name}() have no JSON Schema: {_first(exc)}") from exc
+
+
+def _is_context(hint: Any) -> bool:
+    plain = typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
+    return plain is Context
+
+
+def _is_described(hint: Any) -> bool:
+    return typing.get_origin(hint) is typing.Annotated and any(
+        isinstance(each, FieldInfo) and each.description for each in typing.get_args(hint)[1:]
+    )
+
+
+def _accepts(hint: Any, value: object) -> bool:
+    try:
+        TypeAdapter(hint).validate_python(value)
+    except ValidationError:
+        return False
+    return True
+
+
+def _first(exc: Exception) -> str:
+    return str(exc).partition("\n")[0]
+
+
+_STRICT = ConfigDict(extra="forbid", hide_input_in_errors=True, protected_namespaces=())

@@ -1,0 +1,61 @@
+"""Plain functions, each in a thread of its own, a bounded number at once."""
+
+import asyncio
+import contextlib
+import contextvars
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+class NotBegun(Exception):
+    """The call was stopped while it waited for a thread: nothing has happened."""
+
+
+class Threads:
+    """At most `most` at once; who comes later waits.
+
+    They are daemons: one that hangs does not keep the process from ending, as an executor's would.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._room = asyncio.Semaphore(most)
+
+    async def run(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+        """What the function returns. A thread cannot be stopped: cancelled, this waits on until it ends.
+
+        Raises `NotBegun` if it is cancelled before there is room.
+        """
+        try:
+            await self._room.acquire()
+        except asyncio.CancelledError:
+            raise NotBegun from None
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+        ended.add_done_callback(lambda _: self._room.release())
+        context = contextvars.copy_context()
+
+        def work() -> None:
+            try:
+                result, error = context.run(function, **arguments), None
+            except BaseException as exc:  # noqa: BLE001 - it is raised where the call is awaited
+                result, error = None, exc
+            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(_settle, ended, result, error)
+
+        threading.Thread(target=work, name=f"tool {getattr(function, '__name__', '')}", daemon=True).start()
+        while not ended.done():
+            try:
+                await asyncio.wait({ended})
+            except asyncio.CancelledError:
+                continue
+        return ended.result()
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if isinstance(error, StopIteration):  # which no future can hold
+        error = RuntimeError("the function raised StopIteration")
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)

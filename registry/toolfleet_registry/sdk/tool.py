@@ -1,0 +1,119 @@
+"""One function as a tool: its definition, and running it, whatever it does."""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pydantic import ValidationError
+
+from toolfleet_registry.contracts import ToolDefinition
+from toolfleet_registry.sdk.context import Context
+from toolfleet_registry.sdk.failures import ModuleBusy, ToolError
+from toolfleet_registry.sdk.offer import Facts, definition_from
+from toolfleet_registry.sdk.reply import Reply
+from toolfleet_registry.sdk.signature import USER, Signature
+from toolfleet_registry.sdk.threads import NotBegun, Threads
+
+_log = logging.getLogger("toolfleet.sdk")  # not structlog: its tracebacks may show variables, and those are arguments
+
+_MISTAKES = 4  # told at once: a table can have thousands
+_SHOWN = 60  # characters of a place, some of which a model makes up
+_PLAIN_WORDS = {  # for what pydantic says in Python's terms, which a model does not see
+    "missing": "This argument is required",
+    "extra_forbidden": "There is no such argument",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A definition and its function. `is_plain`: it runs in a thread."""
+
+    definition: ToolDefinition
+    function: Callable[..., Any]
+    signature: Signature
+    is_plain: bool
+
+    @classmethod
+    def of(cls, module: str, function: Callable[..., Any], facts: Facts) -> Self:
+        """Read the function. Raises `TypeError` or `ValueError` for what cannot be a tool."""
+        if not callable(function):
+            raise TypeError(f"{function!r} is no function.")
+        definition, signature = definition_from(module, function, facts)
+        call = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
+        if inspect.isasyncgenfunction(call) or inspect.isgeneratorfunction(call):
+            raise TypeError(
+                f"{definition.name} yields; a tool returns one result, and reports with context.progress()."
+            )
+        return cls(definition, function, signature, not inspect.iscoroutinefunction(call))
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether a second run does nothing more than the first."""
+        return self.definition.effect in {"read", "idempotent"}
+
+    def read(self, arguments: Mapping[str, Any], user_id: str | None) -> dict[str, Any] | Reply:
+        """The function's arguments, or what to tell whoever sent these."""
+        name = self.definition.name
+        try:
+            own = self.signature.read(arguments)
+        except ValidationError as exc:
+            return Reply.failure(name, f"Invalid arguments for {name}: {in_words(exc)}", effect_state="none")
+        if self.signature.needs_user and user_id is None:
+            return Reply.failure(name, f"{name} needs to know for which user; the call has none.", effect_state="none")
+        return {**own, USER: user_id} if self.signature.user else own
+
+    async def run(self, arguments: Mapping[str, Any], context: Context, threads: Threads, *, most_bytes: int) -> Reply:
+        """Run it: whatever it raises is a reply, but for `ModuleBusy`, and being cancelled."""
+        name = self.definition.name
+        given = {**arguments, self.signature.context: context} if self.signature.context else dict(arguments)
+        try:
+            result = await (threads.run(self.function, given) if self.is_plain else self.function(**given))
+            if inspect.isawaitable(result):  # a plain function that makes a coroutine, as a decorated one may
+                result = await result
+        except ToolError as exc:
+            return Reply.failure(name, str(exc) or f"{name} failed.", effect_state=exc.effect_state)
+        except (ModuleBusy, NotBegun, asyncio.CancelledError):
+            raise
+        except BaseExceptionGroup as exc:  # of a task group in the tool
+            return self._broken_together(exc)
+        except Exception as exc:  # noqa: BLE001 - the edge: it becomes a reply, and the log has it
+            return self._broken(exc)
+        return Reply.success(name, result, most_bytes=most_bytes)
+
+    def _broken_together(self, group: BaseExceptionGroup[BaseException]) -> Reply:
+        """As one exception: a wish to end the process, else a word for the model, else whatever it is."""
+        for each in _leaves(group):
+            if isinstance(each, KeyboardInterrupt | SystemExit):
+                raise each
+        told = next((each for each in _leaves(group) if isinstance(each, ToolError)), None)
+        if told is None:
+            return self._broken(group)
+        # Others of the group may have done something: `none` is not for one of them to say.
+        return Reply.failure(self.definition.name, str(told))
+
+    def _broken(self, exc: BaseException) -> Reply:
+        name = self.definition.name
+        _log.error("%s failed", name, exc_info=exc)
+        # The exception's text may hold paths or data of this machine; it is in the log only.
+        return Reply.failure(name, f"{name} failed inside the module ({type(exc).__name__}); its log says why.")
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for each in group.exceptions:
+        if isinstance(each, BaseExceptionGroup):
+            yield from _leaves(each)
+        else:
+            yield each
+
+
+def in_words(exc: ValidationError) -> str:
+    """One sentence a mistake, without the value: it may be long, or secret."""
+    errors = exc.errors(include_url=False, include_input=False)
+    words = [
+        f"{'.'.join(map(str, error['loc']))[:_SHOWN] or 'request'}: {_PLAIN_WORDS.get(error['type'], error['msg'])}."
+        for error in errors[:_MISTAKES]
+    ]
+    return " ".join([*words, "And more."] if len(errors) > _MISTAKES else words)

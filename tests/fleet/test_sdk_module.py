@@ -1,0 +1,114 @@
+"""A module that is written with the SDK, behind a real worker."""
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from support.fleet import TestBed
+from support.module_server import ModuleServer
+from support.sdk_program import running
+from support.waiting import wait_until
+from toolfleet import Caller, Progress, ToolCall, ToolFleet
+from toolfleet_tasks.signing import module_key
+
+KEY = "a secret of more than thirty-two characters"
+
+
+@pytest.fixture(autouse=True)
+def _in_fast_mode(fast_mode: None) -> None:
+    """Only there is a lost worker's call back within seconds."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "module"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def bed(redis_url: str, folder: Path, tmp_path: Path) -> Iterator[TestBed]:
+    """A fleet that signs, and a module that has its key."""
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    with running(folder, replies=folder / "replies.db", key=module_key(KEY, "owls")) as server:
+        owls = ModuleServer("owls", url=server.url)
+        yield TestBed(redis_url, (owls,), logs, {"visibility_timeout": 2, "signing_key": KEY})
+
+
+def journal(folder: Path) -> list[str]:
+    path = folder / "journal"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+async def test_the_tool_hears_who_calls_and_how_long(bed: TestBed, owner: Caller) -> None:
+    """From the fleet's token and headers."""
+    with bed.worker():
+        async with ToolFleet(settings=bed.settings) as fleet:
+            result = await fleet.call(ToolCall(tool_name="owls.told"), owner, timeout=20)
+
+    assert result.audit is not None
+    left = result.result.pop("seconds_left")
+    assert 0 < left <= 20
+    assert result.result == {"user_id": "ada", "permission": "owner", "call_id": result.audit.call_id}
+
+
+@pytest.mark.parametrize("kind", ["busy", "bug"])
+async def test_a_second_attempt_runs_what_the_first_did_not_do(
+    bed: TestBed, folder: Path, owner: Caller, kind: str
+) -> None:
+    """One that was turned away, and a failure of what may be repeated: the same call id does not stand in its way."""
+    call = ToolCall(tool_name="owls.second_time", arguments={"name": "a", "kind": kind})
+    with bed.worker():
+        async with ToolFleet(settings=bed.settings) as fleet:
+            result = await fleet.call(call, owner, timeout=20)
+
+    assert result.result == "a", result
+    assert result.audit is not None
+    assert result.audit.attempts == 2
+    assert journal(folder) == ["a", "a"]
+
+
+async def test_a_second_attempt_joins_what_the_first_began(bed: TestBed, folder: Path, owner: Caller) -> None:
+    """The worker dies, and another one comes with the same call while the module is still at it: it runs once."""
+    async with ToolFleet(settings=bed.settings) as fleet:
+        with bed.worker() as doomed:
+            handle = await fleet.submit(ToolCall(tool_name="owls.thread", arguments={"name": "a"}), owner, timeout=60)
+            await wait_until(lambda: journal(folder), "the module has the call")
+            doomed.send_signal(signal.SIGKILL)
+        with bed.worker():
+            (folder / "go").touch()
+            result = await handle.result(30)
+
+    assert result.result == "a", result
+    assert journal(folder) == ["a"]
+
+
+async def test_progress_reaches_the_caller(bed: TestBed, folder: Path, owner: Caller) -> None:
+    """From `context.progress` through the worker, while the tool is still at it."""
+    with bed.worker():
+        async with ToolFleet(settings=bed.settings) as fleet, asyncio.timeout(30):
+            handle = await fleet.submit(
+                ToolCall(tool_name="owls.read", arguments={"name": "a", "wait": True}), owner, timeout=20
+            )
+            heard = []
+            async for progress in handle.progress():
+                heard.append(progress)
+                (folder / "go").touch()
+            result = await handle.result(20)
+
+    assert heard == [Progress(fraction=0.5, message="written")]
+    assert result.result == "a"
+
+
+async def test_a_module_refuses_who_is_not_the_fleet(bed: TestBed) -> None:
+    """Whoever reaches its port reads what it offers, and no more."""
+    (owls,) = bed.modules
+    async with httpx.AsyncClient(base_url=owls.url, trust_env=False) as client:
+        assert (await client.get("/manifest")).is_success
+        assert (await client.post("/execute", json={"tool_name": "owls.told", "user_id": "ada"})).status_code == 403
+        assert (await client.post("/reconcile", json={"call_id": "c"})).status_code == 403

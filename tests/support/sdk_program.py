@@ -1,0 +1,133 @@
+"""A module of its own process, whose effects are lines in a file: `uvicorn support.sdk_program:app`.
+
+`SDK_REPLIES` is where it remembers its calls: empty for its memory, a Redis URL, or a file; `SDK_JOURNAL` the file.
+"""
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from support.waiting import wait_until_sync
+from support.worker_process import TESTS
+from toolfleet.sdk import Context, MemoryReplies, Module, ModuleBusy, RedisReplies, Replies, SQLiteReplies
+from toolfleet_registry.sdk import claim
+from toolfleet_workers.processes import spawn, stop
+
+JOURNAL = Path(os.environ.get("SDK_JOURNAL", "journal"))
+
+
+def _replies() -> Replies:
+    where = os.environ.get("SDK_REPLIES", "")
+    if not where:
+        return MemoryReplies()
+    return RedisReplies(where) if where.startswith("redis://") else SQLiteReplies(where)
+
+
+claim.LEASE_SECONDS, claim.RENEW_SECONDS = 2.0, 0.5
+module = Module("owls", description="Writes down what it does.", replies=_replies())
+
+
+def write(line: str) -> None:
+    with JOURNAL.open("a") as journal:
+        journal.write(f"{line}\n")
+
+
+def lines() -> list[str]:
+    return JOURNAL.read_text().splitlines() if JOURNAL.exists() else []
+
+
+async def act(name: str, context: Context, wait: bool = False) -> str:  # noqa: FBT002 - a tool's arguments
+    """Write the name down; and wait until somebody makes the file `go`, if that is wanted."""
+    write(name)
+    await context.progress(0.5, "written")
+    try:
+        while wait and not JOURNAL.with_name("go").exists():  # noqa: ASYNC110 - another process makes it
+            await asyncio.sleep(0.01)
+    except asyncio.CancelledError:
+        write(f"{name} cancelled")
+        raise
+    return name
+
+
+module.add(act, name="once", effect="once")
+module.add(act, name="read", effect="read")
+
+
+@module.tool(effect="read")
+def thread(name: str) -> str:
+    """Write the name down and wait for the file, in a thread that nobody can stop."""
+    write(name)
+    while not JOURNAL.with_name("go").exists():
+        time.sleep(0.01)
+    return name
+
+
+@module.tool(effect="read")
+async def second_time(name: str, kind: str) -> str:
+    """Fail at the first call."""
+    write(name)
+    if lines().count(name) == 1:
+        raise ModuleBusy(0) if kind == "busy" else ValueError(kind)
+    return name
+
+
+@module.tool(permission="user", effect="read")
+async def told(context: Context, user_id: str) -> dict[str, object]:
+    """What the fleet says of a call."""
+    return {
+        "user_id": user_id,
+        "permission": context.permission,
+        "call_id": context.call_id,
+        "seconds_left": context.seconds_left,
+    }
+
+
+app = module.app
+
+_ADDRESS = re.compile(r"Uvicorn running on (http://\S+)")
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server of it."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+
+    def client(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(base_url=self.url, timeout=30, trust_env=False)
+
+
+@contextmanager
+def running(folder: Path, *, replies: object = "", workers: int = 1, key: str = "") -> Generator[Running]:
+    """Serve it on a free port, its journal in the folder."""
+    log = folder / f"module-{time.monotonic_ns()}.log"
+    command = [sys.executable, "-m", "uvicorn", "support.sdk_program:app", "--host", "127.0.0.1", "--port", "0"]
+    env = {"PYTHONPATH": str(TESTS), "SDK_REPLIES": str(replies), "SDK_JOURNAL": str(folder / "journal")}
+    with log.open("wb") as output:
+        process = spawn(
+            [*command, "--workers", str(workers)], env={**env, "TOOLFLEET_MODULE_KEY": key}, cwd=folder, output=output
+        )
+    try:
+
+        def is_up() -> bool:
+            said = log.read_text()
+            return said.count("Application startup complete.") >= workers and bool(_ADDRESS.search(said))
+
+        wait_until_sync(lambda: is_up() or process.poll() is not None, "the module runs", seconds=60)
+        said = log.read_text()
+        assert process.poll() is None, said
+        address = _ADDRESS.search(said)
+        assert address, said
+        yield Running(address[1], process)
+    finally:
+        stop(process, patience_seconds=5)
