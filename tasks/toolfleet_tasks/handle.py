@@ -4,27 +4,27 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import Callable, Coroutine
-from typing import Any, Literal, TypeVar
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import Any, TypeVar
 
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import Audit, PublishedCall, ToolResult
 from toolfleet_registry.hints import hint_for
+from toolfleet_registry.progress import Progress
 from toolfleet_tasks import endings
+from toolfleet_tasks.call_status import DONE, UNKNOWN, CallStatus, Place
 from toolfleet_tasks.endings import Ending
 from toolfleet_tasks.inbox import Inbox, Meta
 from toolfleet_tasks.ledger import Ledger
 from toolfleet_tasks.line import LineClosed, LineLost
+from toolfleet_tasks.progress_feed import follow_progress, read_progress
 from toolfleet_tasks.results import ending_of, read_stored, result_of
 from toolfleet_tasks.shelf import PEEK_SECONDS
 
 S = TypeVar("S")
 
-Status = Literal["queued", "running", "retrying", "done", "unknown"]
-"""Where a call is. `unknown`: Redis does not answer now."""
-
-_STATUSES: dict[str, Status] = {"queued": "queued", "running": "running", "retrying": "retrying", "done": "done"}
+_PLACES: dict[str, Place] = {"queued": "queued", "running": "running", "retrying": "retrying", "done": "done"}
 _WITHDRAW_SECONDS = 10.0  # for the ledger to hear that a call is taken back
 
 
@@ -52,11 +52,22 @@ class CallHandle:
         if self._follow is not None and not self._ending.done():
             await self._follow.cancel()
 
-    async def status(self) -> Status:
-        """Where the call is now."""
+    async def status(self) -> CallStatus:
+        """Where the call is now, and how far: `status.progress`."""
         if self._follow is None or self._ending.done():
-            return "done"
+            return DONE
         return await self._follow.status()
+
+    async def progress(self) -> AsyncGenerator[Progress]:
+        """How far the call is, whenever it says so, a few times a second at most: from the latest on, until it ends.
+
+        Ends with the call, at once for one that has ended; what is said between two steps of the loop is not kept. Any
+        number of loops may follow one call.
+        """
+        if self._follow is not None:
+            async with contextlib.aclosing(self._follow.progress(self._ending)) as steps:
+                async for progress in steps:
+                    yield progress
 
 
 class Follow:
@@ -137,13 +148,22 @@ class Follow:
             return
         await asyncio.shield(self._take_back())
 
-    async def status(self) -> Status:
-        """What the ledger says."""
+    async def status(self) -> CallStatus:
+        """What the ledger says, and the call itself."""
         try:
             async with asyncio.timeout(PEEK_SECONDS):
-                return _STATUSES[await self._ledger.look(self.call_id)]
+                place = _PLACES[await self._ledger.look(self.call_id)]
         except (OSError, ResponseError):
-            return "unknown"
+            return UNKNOWN
+        progress = None
+        if place in {"running", "retrying"}:
+            with contextlib.suppress(OSError, ResponseError):
+                progress = read_progress(await self._inbox.peek(self._inbox.progress_channel(self.call_id)))
+        return CallStatus(place, progress)
+
+    def progress(self, ending: "asyncio.Future[ToolResult]") -> AsyncGenerator[Progress]:
+        """As `CallHandle.progress`, until `ending`: that of whoever asks."""
+        return follow_progress(self._inbox, self.call_id, ending)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -20,6 +20,7 @@ from toolfleet_registry.keys import Keys
 from toolfleet_tasks.cancelling import end, is_wanted
 from toolfleet_tasks.line import Line, LineLost, Push
 from toolfleet_tasks.shelf import STORED, Shelf
+from toolfleet_tasks.watches import Watches
 
 log = structlog.get_logger(__name__)
 
@@ -74,11 +75,14 @@ class Inbox:
 
     def __init__(self, line: Line, reads: Line, *, news: Mapping[str, Callable[[], None]], keys: Keys) -> None:
         self._line = line
-        self._shelf = Shelf(reads, self._hear)
+        self._shelf = Shelf(reads, self._found)
         self._loop = asyncio.get_running_loop()
         self._result_key = keys.result("").encode()
+        self._progress_key = keys.progress("").encode()
         self._news = {channel.encode(): tell for channel, tell in news.items()}
         self._expected: dict[bytes, _Ear] = {}  # by channel
+        self.watches = Watches(line, self._shelf.fetch)
+        """Who wants to hear more of a call than its end."""
         self._leaving: list[bytes] = []
         self._is_new = asyncio.Event()  # the connection
         self._is_known = asyncio.Event()  # which server is at its other end
@@ -124,8 +128,8 @@ class Inbox:
 
     async def listening(self, call_id: str) -> None:
         """Wait until nothing that is sent from now on, over whichever line, can be answered unheard. Has no deadline."""
-        ear = self._expected[self._channel(call_id)]
-        if not ear.is_heard:
+        ear = self._expected.get(self._channel(call_id))
+        if ear is not None and not ear.is_heard:  # a job's step has nobody who waits for it here
             ear.listening = ear.listening or self._loop.create_future()
             await asyncio.shield(ear.listening)  # others may wait for it, too
 
@@ -136,6 +140,14 @@ class Inbox:
             ear.waiting.remove(expected)
             if not ear.waiting:
                 self._drop(expected.channel)
+
+    def progress_channel(self, call_id: str) -> bytes:
+        """Where it is announced how far a call is; also the key of the latest."""
+        return self._progress_key + call_id.encode()
+
+    async def peek(self, key: bytes) -> bytes | None:
+        """What a key holds now. Raises `OSError` or `ResponseError` if Redis does not answer in a second."""
+        return await self._shelf.peek(key)
 
     def found(self, call_id: str, stored: bytes | None) -> None:
         """Take what is stored of a call as if it had just been announced."""
@@ -171,7 +183,7 @@ class Inbox:
             self._line.tell("UNSUBSCRIBE", *channels)
 
     def _listen_again(self) -> None:
-        channels = [*self._news, *self._expected]
+        channels = [*self._news, *self._expected, *self.watches]
         for chunk in _chunks(channels, _SUBSCRIBE_CHUNK):
             self._line.tell("SUBSCRIBE", *chunk)
         self._is_new.set()
@@ -182,6 +194,8 @@ class Inbox:
         if kind == b"message":
             if frame[1] in self._expected:
                 self._hear(frame[1], frame[2])
+            elif frame[1] in self.watches:
+                self.watches.announced(frame[1], frame[2])
             elif frame[1] in self._news:
                 self._news[frame[1]]()
         elif kind == b"subscribe":
@@ -193,8 +207,16 @@ class Inbox:
             ear.is_heard = True
             if ear.listening is not None and not ear.listening.done():
                 ear.listening.set_result(None)
+        elif channel in self.watches:
+            self.watches.subscribed(channel)
         elif channel in self._news:
             self._news[channel]()
+
+    def _found(self, key: bytes, content: bytes | None) -> None:
+        if key in self.watches:
+            self.watches.found(key, content)
+        else:
+            self._hear(key, content)
 
     def _hear(self, channel: bytes, content: bytes | None) -> None:
         """Something was announced, or found, of a call."""

@@ -5,8 +5,9 @@ its waiting: the first caller still wants what was begun.
 """
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -14,7 +15,9 @@ from redis.exceptions import ResponseError
 from toolfleet_registry.contracts import ErrorCode, PublishedCall, ToolResult
 from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.keys import Keys
-from toolfleet_tasks.handle import CallHandle, Follow, Status, audited
+from toolfleet_registry.progress import Progress
+from toolfleet_tasks.call_status import DONE, CallStatus
+from toolfleet_tasks.handle import CallHandle, Follow, audited
 from toolfleet_tasks.inbox import Inbox
 from toolfleet_tasks.shelf import Shelf
 
@@ -71,10 +74,17 @@ class JoinedHandle(CallHandle):
         """Wait no longer: the result says `cancelled`, and that the first call goes on."""
         self._joined.leave("cancelled", "Tool call was cancelled.")
 
-    async def status(self) -> Status:
+    async def status(self) -> CallStatus:
         """Where the other call is now."""
         source = self._joined.source
-        return "done" if source is None or self._joined.ending.done() else await source.status()
+        return DONE if source is None or self._joined.ending.done() else await source.status()
+
+    async def progress(self) -> AsyncGenerator[Progress]:
+        """How far the other call is, until it ends, or the waiting for it."""
+        if (source := self._joined.source) is not None:
+            async with contextlib.aclosing(source.progress(self._joined.ending)) as steps:
+                async for progress in steps:
+                    yield progress
 
 
 class Joins:

@@ -25,6 +25,7 @@ from toolfleet_workers.executors.connections import (
     why_not_connected,
 )
 from toolfleet_workers.executors.error_body import start_of_error
+from toolfleet_workers.executors.ndjson import is_stream, read_last_line
 from toolfleet_workers.executors.reconcile import build_question, judge_answer
 from toolfleet_workers.executors.reply import judge_reply
 from toolfleet_workers.executors.reply_body import read_reply
@@ -128,7 +129,8 @@ class HttpExecutor:
         if response.status != HTTPStatus.OK:
             return judge_status(call, response, await start_of_error(response))
         try:
-            return judge_reply(call, await read_reply(response, self._max_reply_bytes))
+            read = read_last_line if is_stream(response) else read_reply
+            return judge_reply(call, await read(response, self._max_reply_bytes))
         except BodyTooLarge as exc:
             text = f"Tool execution error: the module's reply is larger than {exc.limit} bytes"
             return unsuccessful(call, Outcome.UNKNOWN, "result_too_large", text)

@@ -24,6 +24,7 @@ def build_question(
 ) -> ModuleRequest:
     """The request that asks after `call`; `url` is that of the module's `/execute`."""
     headers = headers_of(call, seconds=seconds, caller_token=caller_token)
+    headers["Accept"] = "application/json"  # nothing runs, so there is no progress
     return ModuleRequest(url.with_name("reconcile"), json.dumps({"call_id": call.call_id}).encode(), headers)
 
 

@@ -11,7 +11,7 @@ from toolfleet_registry.contracts import PublishedCall
 
 # What is the same for every call.
 COMMON_HEADERS = {
-    "Accept": "application/json",
+    "Accept": "application/json, application/x-ndjson",  # the second with progress in it
     "Accept-Encoding": "identity",  # unpacking costs the loop more than the bytes cost a local network
     "Content-Type": "application/json",
     "User-Agent": "toolfleet",
