@@ -1,0 +1,83 @@
+"""The part of `ToolFleet` that makes, shows and cancels jobs."""
+
+import time
+from collections.abc import Sequence
+
+from toolfleet_registry.contracts import Caller, Conversation, ToolCall
+from toolfleet_registry.jobs import Completion, Job, JobSpec, Poll, Schedule
+from toolfleet_tasks.job_desk import JobDesk
+from toolfleet_tasks.job_ids import job_id_for
+from toolfleet_tasks.loops import Sessions
+
+_NO_DEADLINE_SECONDS = 7 * 86_400  # of a job that nobody gave one: longer than anything that is still waited for
+_LONGEST_NAME = 200
+
+
+class JobMethods:
+    """Methods of `ToolFleet`, which has the sessions."""
+
+    _sessions: Sessions
+
+    async def start_job(  # noqa: PLR0913 - what there is to say of a job
+        self,
+        start: ToolCall | None = None,
+        poll: Poll | None = None,
+        on_complete: Completion | Sequence[Completion] = "resume_conversation",
+        conversation: Conversation | None = None,
+        deadline: float | None = None,
+        *,
+        caller: Caller,
+        name: str = "",
+        message: str | None = None,
+        schedule: Schedule | None = None,
+    ) -> Job:
+        """Have long work done and polled, and `on_complete` happen once at its end, whatever stops meanwhile.
+
+        `start` is its first call, made at once (or at `schedule.at`) by a worker, so the job lives on without this
+        process; then `poll` until it says that the work is over; without both it is a reminder. All must be over in
+        `deadline` seconds. An idempotency key of `start` names the job, too: asked for again by its user, it is the same.
+
+        Raises `JobRefused` if it could not run or nobody would hear of its end; `FleetUnavailable` without Redis.
+        """
+        session, now = await self._sessions.opened(), time.time()
+        user_id = caller.user_id if caller.user_id is not None or start is None else start.user_id
+        seconds = _default_seconds(poll, schedule, session.settings.max_job_seconds) if deadline is None else deadline
+        spec = JobSpec(
+            job_id=job_id_for(user_id, None if start is None else start.idempotency_key),
+            caller=caller,
+            user_id=user_id,
+            conversation=conversation or Conversation(),
+            on_complete=(on_complete,) if isinstance(on_complete, str | ToolCall) else tuple(on_complete),
+            created_at=now,
+            deadline_at=now + seconds,
+            start=start,
+            poll=poll,
+            schedule=schedule,
+            name=name[:_LONGEST_NAME],
+            message=message,
+        )
+        return await session.jobs.start(spec)
+
+    async def job(self, job_id: str, caller: Caller) -> Job | None:
+        """A job of the caller's user; `None` if there is none, or not any more. Raises `FleetUnavailable`."""
+        return await (await self._sessions.opened()).jobs.get(job_id, caller.user_id)
+
+    async def jobs(self, caller: Caller, *, ended: bool = True, limit: int = 100) -> list[Job]:
+        """At most `limit` jobs of the caller's user, the newest first; with `ended` those that are over, too."""
+        return await (await self._sessions.opened()).jobs.list(caller.user_id, ended=ended, limit=limit)
+
+    async def cancel_job(self, job_id: str, caller: Caller) -> Job | None:
+        """End a job of the caller's user, with no news of it. A call of it that runs is left to end. `None`: no such job."""
+        return await (await self._sessions.opened()).jobs.cancel(job_id, caller.user_id)
+
+    async def job_desk(self) -> JobDesk:
+        """The jobs of all users, for operators. Raises `FleetUnavailable`."""
+        return (await self._sessions.opened()).jobs
+
+
+def _default_seconds(poll: Poll | None, schedule: Schedule | None, longest: float) -> float:
+    """A recurring job lasts as long as a job may; one that begins later has its time from then on."""
+    if schedule is not None and schedule.cron is not None:
+        return longest
+    ahead = max((schedule.at or 0) - time.time(), 0) if schedule is not None else 0
+    return min(ahead + max(_NO_DEADLINE_SECONDS, 2 * poll.max_seconds if poll is not None else 0), longest)

@@ -1,0 +1,59 @@
+"""How a call that somebody wishes becomes one that may be published: judged, routed, with its deadline and its tool's facts."""
+
+import time
+from typing import Any
+
+from toolfleet_registry.catalog import Catalog, Judged
+from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolDefinition, ToolResult
+from toolfleet_registry.effects import effect_of
+from toolfleet_registry.sensitive import sensitive_paths
+from toolfleet_registry.sensitive_results import has_sensitive_results
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.conversation import models_part, told_by
+from toolfleet_tasks.evaluation import Circumstances
+from toolfleet_tasks.limits import terms_for
+from toolfleet_tasks.queues import Route, lane_of, route_for
+
+_LONGEST_TIMEOUT = 10 * 365 * 86400.0  # seconds: longer is for ever, which clocks and brokers cannot count
+
+
+class Drafts:
+    """Judges by the catalog, and costs no round trip."""
+
+    def __init__(self, catalog: Catalog, settings: Settings) -> None:
+        self._catalog = catalog
+        self._settings = settings
+
+    def judge(self, call: ToolCall, caller: Caller, conversation: Conversation | None) -> Judged | ToolResult:
+        """What may be published for the call, with what its module is told of the conversation; or the refusal."""
+        modules = self._settings.context_modules
+        told = told_by(conversation, call.tool_name, modules)
+        return self._catalog.judge(models_part(call, modules), caller, told)
+
+    def seconds_for(
+        self, call: ToolCall, caller: Caller, conversation: Conversation | None, seconds: float | None
+    ) -> float:
+        """How long such a call would have from now on, if it is to end in `seconds`; 0 for one that would be refused."""
+        judged = self.judge(call, caller, conversation)
+        if isinstance(judged, ToolResult):
+            return 0
+        return self.deadline(route_for(judged.tool, self._settings), seconds) - time.time()
+
+    def facts_of(self, tool: ToolDefinition, route: Route, around: Circumstances) -> dict[str, Any]:
+        """What a call's message says of its tool, and when."""
+        return {
+            "tool_name": tool.name,
+            "effect": effect_of(tool),
+            "limit_seconds": route.limit,
+            "published_at": time.time(),
+            "terms": terms_for(tool, around.terms, self._settings),
+            "lane": lane_of(tool.name.partition(".")[0], self._settings),
+            "sensitive": sensitive_paths(tool),
+            "hides_results": has_sensitive_results(tool),
+        }
+
+    def deadline(self, route: Route, seconds: float | None) -> float:
+        """Without a wish of the caller's: two full attempts, each delivered twice. Nothing waits for ever."""
+        if seconds is None:
+            seconds = 2 * route.hard_limit + 2 * self._settings.lease_seconds
+        return time.time() + min(seconds, _LONGEST_TIMEOUT)

@@ -1,0 +1,170 @@
+"""What makes, shows and cancels jobs, over one loop's connections: for `ToolFleet`, and in workers for the scheduler."""
+
+import asyncio
+import builtins
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+import structlog
+from redis.exceptions import RedisError
+
+from toolfleet_registry.contracts import ErrorCode, ToolCall, ToolResult
+from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.jobs import ENDED, Job, JobRefused, JobSpec
+from toolfleet_registry.names import SCHEDULER
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks import job_rules
+from toolfleet_tasks.drafts import Drafts
+from toolfleet_tasks.evaluation import NOTHING_MORE, Evaluation
+from toolfleet_tasks.job_checks import fault_in, may_be_filled, steps_of
+from toolfleet_tasks.job_ends import end_note, shown
+from toolfleet_tasks.job_ids import RESUME
+from toolfleet_tasks.job_records import Change, Found, JobRecords
+from toolfleet_tasks.job_steps import no_gate, no_jobs_by_jobs
+from toolfleet_tasks.line import LineLost
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+_SECONDS = 5.0  # for Redis to answer
+_GATE_SECONDS = 2.0  # for the agent's gate to decide about one tool
+_MOST_LISTED = 1_000
+_TRIES = 20  # to cancel a job that moves meanwhile
+
+
+class JobDesk:
+    """The jobs of one fleet. Every method raises `FleetUnavailable` when Redis does not answer within 5 s.
+
+    `gate` asks the agent's; without it tools that require one are refused. `kick` has what is due done at once.
+    """
+
+    def __init__(
+        self,
+        records: JobRecords,
+        drafts: Drafts,
+        settings: Settings,
+        *,
+        gate: Evaluation | None,
+        kick: Callable[[str], Awaitable[None]],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
+        self._records = records
+        self._drafts = drafts
+        self._settings = settings
+        self._gate = gate
+        self._kick = kick
+        self._spawn = spawn
+
+    async def start(self, spec: JobSpec) -> Job:
+        """Make a job and have it begun; with the id of one that exists, that one. Raises `JobRefused`."""
+        if fault := fault_in(spec, self._settings):
+            raise _refused(spec, "invalid_arguments", fault)
+        gated = [await self._judged(spec, call, is_start=number == 0) for number, call in enumerate(steps_of(spec))]
+        now = await _answered(self._records.now())
+        shift = now - spec.created_at  # by Redis's clock: agents' may differ
+        spec = spec.model_copy(
+            update={
+                "created_at": round(now, 3),
+                "deadline_at": round(spec.deadline_at + shift, 3),
+                "gated": tuple(sorted({name for name in gated if name is not None})),
+            }
+        )
+        place = job_rules.first_place(spec, now=now, jitter=random.uniform(-1, 1))  # noqa: S311 - spreads load
+        made = await _answered(self._records.create(spec, place, limit=self._settings.jobs_per_user))
+        if isinstance(made, int):
+            text = f"The job is refused: its user has {made} jobs that have not ended. It may be made when one of them has."
+            raise _refused(spec, "busy", text)
+        if made.spec.user_id != spec.user_id:
+            raise _refused(spec, "conflict", "The job is refused: its id is that of another user's.")
+        if made.place.due_at is not None and made.place.due_at <= now:
+            self._spawn(self._kicked())
+        return shown(made.spec, made.place, made.end)
+
+    async def get(self, job_id: str, user_id: str | None) -> Job | None:
+        """A job of the user; `None` if it has none of that id, or not any more."""
+        job = await _answered(self._records.get(job_id))
+        return None if job is None or job.spec.user_id != user_id else shown(job.spec, job.place, job.end)
+
+    async def list(self, user_id: str | None, *, ended: bool = True, limit: int = 100) -> builtins.list[Job]:
+        """At most `limit` jobs of this user, the newest first; without `ended` only those that are not over."""
+        found = await _answered(self._records.of_user(user_id, ended=ended, limit=_bounded(limit)))
+        return [shown(job.spec, job.place, job.end) for job in found]
+
+    async def cancel(self, job_id: str, user_id: str | None) -> Job | None:
+        """End this user's job, and tell nobody. One that has ended stays as it is; a poll under way is left to end."""
+        return await _answered(self._cancel(job_id, lambda job: job.spec.user_id == user_id))
+
+    async def list_all(self, *, ended: bool = False, limit: int = 100) -> builtins.list[Job]:
+        """At most `limit` jobs of all users, for operators: those due next first; those that have ended, the latest first."""
+        found = await _answered(self._records.of_all(ended=ended, limit=_bounded(limit)))
+        return [shown(job.spec, job.place, job.end) for job in found]
+
+    async def get_any(self, job_id: str) -> Job | None:
+        """As `get`, whoever's it is: for operators."""
+        job = await _answered(self._records.get(job_id))
+        return None if job is None else shown(job.spec, job.place, job.end)
+
+    async def cancel_any(self, job_id: str) -> Job | None:
+        """As `cancel`, whoever's it is: for operators."""
+        return await _answered(self._cancel(job_id, lambda _: True))
+
+    async def _cancel(self, job_id: str, is_theirs: Callable[[Found], bool]) -> Job | None:
+        for _ in range(_TRIES):
+            job = await self._records.get(job_id)
+            if job is None or not is_theirs(job):
+                return None
+            if job.place.state in ENDED:
+                return shown(job.spec, job.place, job.end)
+            move, now = job_rules.cancelled(job.place), await self._records.now()
+            end = end_note(move, now)
+            if await self._records.move(job, Change(move.place, end=end)) is not None:
+                log.info("job_cancelled", job_id=job_id)
+                return shown(job.spec, move.place, end)
+        raise FleetUnavailable(f"The job {job_id!r} moves all the time: try again.")
+
+    async def _judged(self, spec: JobSpec, call: ToolCall, *, is_start: bool) -> str | None:
+        """The tool's name, if it requires a gate that lets the call pass. Raises `JobRefused`."""
+        if call.tool_name.partition(".")[0] == SCHEDULER:
+            raise JobRefused(no_jobs_by_jobs(call.tool_name))
+        judged = self._drafts.judge(call, spec.caller, spec.conversation)
+        if isinstance(judged, ToolResult):
+            if judged.error_code == "invalid_arguments" and not is_start and may_be_filled(call):
+                return None  # nobody knows them yet
+            raise JobRefused(judged)
+        if not judged.tool.requires_gate:
+            return None
+        if self._gate is None:
+            raise JobRefused(no_gate(judged.tool.name))
+        refusal = await self._gate.refusal(
+            judged.tool, judged.arguments, spec.user_id, NOTHING_MORE, seconds=_GATE_SECONDS
+        )
+        if refusal is not None:
+            raise JobRefused(refusal)
+        return judged.tool.name
+
+    async def _kicked(self) -> None:
+        try:
+            await self._kick(RESUME)
+        except Exception as exc:  # noqa: BLE001 - beat's next tick will do
+            log.warning("kick_not_published", task=RESUME, error=str(exc) or repr(exc))
+
+
+def _refused(spec: JobSpec, code: ErrorCode, text: str) -> JobRefused:
+    tool_name = next((call.tool_name for call in steps_of(spec)), "")
+    result = ToolResult.refused(tool_name, code, text)
+    return JobRefused(result.model_copy(update={"retryable": True}) if code == "busy" else result)
+
+
+def _bounded(limit: int) -> int:
+    return min(max(limit, 1), _MOST_LISTED)
+
+
+async def _answered(work: Awaitable[T]) -> T:
+    """Raises `FleetUnavailable` in place of whatever Redis and the line say."""
+    try:
+        async with asyncio.timeout(_SECONDS):
+            return await work
+    except (RedisError, LineLost, TimeoutError) as exc:
+        raise FleetUnavailable(f"Redis does not answer: {exc or 'it took too long'}.") from exc

@@ -1,0 +1,128 @@
+"""What is kept of a job that is over, and what its end, or that of one of its rounds, causes."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from toolfleet_registry.contracts import ErrorCode, Message, ToolCall
+from toolfleet_registry.jobs import Job, JobSpec
+from toolfleet_tasks import wire
+from toolfleet_tasks.job_ids import then_call_id, wake_root
+from toolfleet_tasks.job_rules import Ended, Move, Place
+from toolfleet_tasks.wake_news import MAX_RESULT_BYTES, bounded_wake, wake_body
+
+_THEN_SECONDS = 30 * 86_400  # after a job's deadline, which is not that of a call that its end makes
+_LONGEST_ERROR = 2_000  # characters: a module's words may be among them
+
+
+class EndNote(Message):
+    """How a job has ended. A result over 64 kB is not kept."""
+
+    ended_at: float
+    result: Any = None
+    error: str | None = None
+    error_code: ErrorCode | None = None
+
+
+class ThenCall(Message):
+    """A call that a job's end makes, as it waits to be published; sealed, for nobody else may name it or its caller."""
+
+    call_id: str
+    spec: JobSpec
+    call: ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What an end causes, once. `completion` is for an agent without HTTP, the others are as in `wake_scripts`."""
+
+    kind: Literal["continue", "notify", "call", "completion"]
+    wake_id: str
+    body: str
+    conversation_id: str = ""
+
+
+def end_note(move: Move, now: float) -> EndNote | None:
+    """What is kept, if the job is over."""
+    if not move.is_over:
+        return None
+    ended = move.ended or Ended("completed")
+    error = None if ended.error is None else ended.error[:_LONGEST_ERROR]
+    return EndNote(ended_at=round(now, 3), result=_kept(ended.result), error=error, error_code=ended.error_code)
+
+
+def news_of(spec: JobSpec, move: Move, now: float, *, has_core: bool, seal: Callable[[str], str]) -> Sequence[News]:
+    """What is told of a round's end or the job's, each once; `seal` is for calls."""
+    ended = move.ended
+    if ended is None:
+        return ()
+    news, root = dict[str, News](), wake_root(spec.job_id, move.round_step)
+    calls = 0
+    for wish in spec.on_complete:
+        if isinstance(wish, ToolCall):
+            call_id = then_call_id(spec.job_id, calls, round_step=move.round_step)
+            calls += 1
+            if ended.state == "completed":
+                news[call_id] = News("call", call_id, _then(spec, call_id, wish, seal))
+            continue
+        wake_id = root if wish == "resume_conversation" else f"{root}.notify"
+        told = bounded_wake(
+            spec,
+            ended.state,
+            wake_id=wake_id,
+            at=round(now, 3),
+            result=ended.result,
+            error=ended.error,
+            error_code=ended.error_code,
+        )
+        kind: Literal["continue", "notify"] = "continue" if wish == "resume_conversation" else "notify"
+        if has_core:
+            news[wake_id] = News(kind, wake_id, wake_body(told))
+        elif spec.conversation.conversation_id is not None:
+            news[wake_id] = News("completion", wake_id, wake_body(told), spec.conversation.conversation_id)
+    return tuple(news.values())
+
+
+def shown(spec: JobSpec, place: Place, end: EndNote | None) -> Job:
+    """A job as its creator sees it."""
+    last = spec.poll or spec.start
+    return Job(
+        job_id=spec.job_id,
+        state=place.state,
+        name=spec.name,
+        tool_name=None if last is None else last.tool_name,
+        user_id=spec.user_id,
+        conversation_id=spec.conversation.conversation_id,
+        schedule=spec.schedule,
+        created_at=spec.created_at,
+        deadline_at=spec.deadline_at,
+        due_at=place.due_at,
+        ended_at=None if end is None else end.ended_at,
+        polls=max(place.step, 0),
+        result=None if end is None else end.result,
+        error=None if end is None else end.error,
+        error_code=None if end is None else end.error_code,
+    )
+
+
+def _then(spec: JobSpec, call_id: str, call: ToolCall, seal: Callable[[str], str]) -> str:
+    # What the job itself was asked with does not belong to the call.
+    alone = spec.model_copy(
+        update={
+            "start": None,
+            "poll": None,
+            "on_complete": (),
+            "message": None,
+            "deadline_at": spec.deadline_at + _THEN_SECONDS,
+        }
+    )
+    text = seal(wire.dump(ThenCall(call_id=call_id, spec=alone, call=call)))
+    return json.dumps({"job_id": spec.job_id, "step": call_id, "call": text}, separators=(",", ":"))
+
+
+def _kept(result: Any) -> Any:
+    try:
+        return result if len(json.dumps(result, allow_nan=False)) <= MAX_RESULT_BYTES else None
+    except (ValueError, TypeError, RecursionError):
+        return None

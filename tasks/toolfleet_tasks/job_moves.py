@@ -1,0 +1,181 @@
+"""What a worker does about one job: it publishes its next call, or takes what the last one came to, and moves it on.
+
+Nothing here waits for a call. Whoever dies on the way leaves a job that is looked at again, and a call that has the same id
+when it is published again.
+"""
+
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import structlog
+
+from toolfleet_registry.conditions import filled, takes_from_start, values_for
+from toolfleet_registry.contracts import ToolCall, ToolResult
+from toolfleet_registry.jobs import ENDED
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks import endings, job_rules
+from toolfleet_tasks.job_ends import end_note, news_of
+from toolfleet_tasks.job_ids import step_call_id
+from toolfleet_tasks.job_records import Change, Found, JobRecords
+from toolfleet_tasks.job_rules import MARGIN_SECONDS, Move, Place
+from toolfleet_tasks.job_steps import JobSteps, Ready
+
+log = structlog.get_logger(__name__)
+
+_EARLY_SECONDS = 0.005  # that a job may be claimed before it is due: its score has whole milliseconds
+_REST_SECONDS = 1.0  # before a call that could not be published again is tried once more
+
+
+class JobMover:
+    """`steps` publishes calls, opened with its first use; `on_end` hears when there are news.
+
+    What is claimed or begun is looked at again after `lease_seconds`, if nothing is heard of it.
+    """
+
+    def __init__(
+        self,
+        records: JobRecords,
+        steps: Callable[[], Awaitable[JobSteps]],
+        settings: Settings,
+        *,
+        lease_seconds: float,
+        on_end: Callable[[], None],
+    ) -> None:
+        self._records = records
+        self._steps = steps
+        self._has_core = settings.core_url is not None
+        self._lease_seconds = lease_seconds
+        self._on_end = on_end
+
+    async def go_on(self, job: Found) -> None:
+        """Do what is due about a job that was claimed. Raises what Redis and the steps do: it is due again after its lease."""
+        place, spec = job.place, job.spec
+        if place.state in ENDED:  # nobody of us leaves an ended job among those that are due
+            log.error("ended_job_was_due", job_id=spec.job_id)
+        elif place.is_under_way:
+            await self._look_after(job)
+        elif (over := job_rules.over_due(spec, place, now=job.now)) is not None:
+            await self._apply(job, over)
+        elif place.due_at is not None and place.due_at > job.now + _EARLY_SECONDS:
+            await self._records.move(job, Change(place, due_at=place.due_at))
+        elif job_rules.next_step(spec, place) == "nothing":
+            await self._apply(job, job_rules.reminded(spec, place, now=job.now))
+        else:
+            await self._begin(job)
+
+    async def evaluate(self, job: Found) -> None:
+        """Take what a job's call came to, if that is known; else nothing is to be done now."""
+        if job.place.is_under_way and job.call_state == "done":
+            await self._look_after(job)
+
+    async def _begin(self, job: Found) -> None:
+        spec, steps = job.spec, await self._steps()
+        call = _next_call(job)
+        number = job_rules.next_number(spec, job.place)
+        ready = steps.ready(spec, call, step_call_id(spec.job_id, number))
+        if isinstance(ready, ToolResult):
+            place = job_rules.begun(spec, job.place, now=job.now, call_until=job.now)
+            await self._apply(job, self._after(job, place, ready))
+            return
+        before = job.place
+        place = job_rules.begun(spec, before, now=job.now, call_until=ready.call.deadline_at)
+        # First noted, then published: a call that nobody knows of would be made again under another id.
+        moved = await self._records.move(job, Change(place, due_at=job.now + self._lease_seconds))
+        if moved is not None:
+            await self._publish(steps, moved, ready, before)
+
+    async def _look_after(self, job: Found) -> None:
+        """A call of the job is under way, or was."""
+        call_until = job.place.call_until or 0
+        if (result := job.result) is None and job.call_state != "done" and job.now < call_until + MARGIN_SECONDS:
+            if job.call_state == "begun" or job.now >= call_until:
+                await self._confirm(job)
+            else:
+                await self._publish_again(job)
+            return
+        if result is None:
+            result = _unheard(job)
+        await self._apply(job, self._after(job, job.place, result), result)
+
+    async def _publish_again(self, job: Found) -> None:
+        """Its call has no record: the message was lost, or waits. Twice in its queue it still runs once."""
+        steps, spec, place = await self._steps(), job.spec, job.place
+        before = place.model_copy(update={"step": place.step - 1})
+        call = _next_call(replace(job, place=before))
+        ready = steps.ready(spec, call, step_call_id(spec.job_id, place.step), deadline_at=place.call_until)
+        if isinstance(ready, ToolResult):
+            await self._apply(job, self._after(job, place, ready))
+        else:
+            await self._publish(steps, job, ready, None)
+
+    async def _publish(self, steps: JobSteps, job: Found, ready: Ready, before: Place | None) -> None:
+        """`before`: where the job was, if the call is published for the first time."""
+        refusal = await steps.publish(ready)
+        if refusal is None:
+            await self._confirm(job)
+            return
+        jitter = _jitter()
+        off = job_rules.put_off(job.spec, before or job.place, refusal, now=job.now, jitter=jitter)
+        if off is None:
+            refusal = steps.unpublished(ready, refusal)
+            await self._apply(job, self._after(job, job.place, refusal))
+        elif before is None:  # the first message may still be somewhere
+            await self._records.move(job, Change(job.place, due_at=job.now + _REST_SECONDS))
+        else:
+            await self._apply(job, off)
+
+    async def _confirm(self, job: Found) -> None:
+        """The call is on its way: nothing is to be done before its end, or until its deadline has passed."""
+        due_at = (job.place.call_until or job.now) + MARGIN_SECONDS
+        await self._records.move(job, Change(job.place, due_at=due_at))
+
+    def _after(self, job: Found, place: Place, result: ToolResult) -> Move:
+        spec, now = job.spec, job.now
+        if place.state != "starting":
+            return job_rules.after_poll(spec, place, result, now=now, jitter=_jitter())
+        move = job_rules.after_start(spec, place, result, now=now, jitter=_jitter())
+        if result.success and spec.poll is not None and takes_from_start(spec.poll.arguments):
+            fault = values_for(spec.poll.arguments, result.result).fault
+            return move if fault is None else job_rules.failed(spec, place, fault)
+        return move
+
+    async def _apply(self, job: Found, move: Move, result: ToolResult | None = None) -> None:
+        spec, now, told = job.spec, job.now, None
+        is_started = job.place.state == "starting" and result is not None and result.success and not move.is_over
+        if is_started and result is not None and spec.poll is not None and takes_from_start(spec.poll.arguments):
+            told = dict(values_for(spec.poll.arguments, result.result).values)
+        end = end_note(move, now)
+        news = news_of(spec, move, now, has_core=self._has_core, seal=self._records.sealed)
+        change = Change(
+            move.place, due_at=None if end is not None else move.place.due_at, told=told, end=end, news=news
+        )
+        if await self._records.move(job, change) is None:
+            return
+        if move.ended is not None:
+            log.info("job_ended" if end is not None else "job_round_ended", job_id=spec.job_id, state=move.ended.state)
+            self._on_end()
+
+
+def _next_call(job: Found) -> ToolCall:
+    spec = job.spec
+    if spec.start is not None and job_rules.next_step(spec, job.place) == "start":
+        return spec.start
+    if spec.poll is None:
+        raise ValueError(f"The job {spec.job_id!r} has nothing to call.")
+    return ToolCall(tool_name=spec.poll.tool_name, arguments=filled(spec.poll.arguments, job.told))
+
+
+def _unheard(job: Found) -> ToolResult:
+    """What a call came to whose end is not to be had."""
+    spec = job.spec
+    call = spec.start if job.place.state == "starting" else spec.poll
+    tool_name = "" if call is None else call.tool_name
+    if job.call_state == "":
+        return endings.expired(tool_name)
+    reason = "its result has expired." if job.call_state == "done" else "nobody has heard of its end."
+    return endings.outcome_unknown(tool_name, reason)
+
+
+def _jitter() -> float:
+    return random.uniform(-1, 1)  # noqa: S311 - spreads load, guards nothing

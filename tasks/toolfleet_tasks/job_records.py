@@ -1,0 +1,251 @@
+"""The jobs' records in Redis: made, claimed, moved and ended, each in one step. What they are to do is sealed.
+
+A record that nobody of the fleet has written, or that cannot be read, is never acted on: it is taken out of the way, and
+kept for a look. Raises `LineLost` or `ResponseError` where Redis does not do what it is asked.
+"""
+
+import json
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Literal
+
+import structlog
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.contracts import ToolCall, ToolResult
+from toolfleet_registry.errors import MessageRefused
+from toolfleet_registry.jobs import JobSpec
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks import job_scripts, results, wire
+from toolfleet_tasks.job_ends import EndNote, News
+from toolfleet_tasks.job_rules import Place
+from toolfleet_tasks.line import Line, Part
+from toolfleet_tasks.script import Script
+from toolfleet_tasks.signing import Seal
+
+log = structlog.get_logger(__name__)
+
+_BY = 8  # hex digits: among the changes from one place
+
+CallState = Literal["", "begun", "done"]
+"""What the ledger knows of a job's call: nothing, that it was begun, or its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A job as it was read, at `now` by Redis's clock; `at` is its place as it was written.
+
+    `call_state` and `result` are those of the call that is under way; a `result` that has expired is `None`.
+    """
+
+    spec: JobSpec
+    place: Place
+    at: str
+    told: MappingProxyType[str, Any] | dict[str, Any]
+    now: float
+    call_state: CallState = ""
+    result: ToolResult | None = None
+    end: EndNote | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What becomes of a job: its place, when to look again (`None`: as before), its end if it is over, and the news.
+
+    `told` is what its polls take from its start's result; `None`: as before.
+    """
+
+    place: Place
+    due_at: float | None = None
+    told: dict[str, Any] | None = None
+    end: EndNote | None = None
+    news: Sequence[News] = field(default=())
+
+
+class JobRecords:
+    """Over one line, to the Redis of the results. Belongs to the line's event loop."""
+
+    def __init__(self, line: Line, settings: Settings) -> None:
+        self._line = line
+        self._settings = settings
+        self._keys = settings.keys
+        self._seal = Seal(settings.signing_key, purpose="job")
+        self._names = (self._keys.job(""), self._keys.call(""), self._keys.result(""))
+
+    async def now(self) -> float:
+        """What Redis's clock says."""
+        seconds, micros = await self._line.execute("TIME")
+        return int(seconds) + int(micros) / 1e6
+
+    async def create(self, spec: JobSpec, place: Place, *, limit: int) -> Found | int:
+        """Make a job; or the one that has its id already, or how many its user has, who may have no more."""
+        keys, at = self._keys, wire.dump(place)
+        names = (keys.job(spec.job_id), keys.jobs_due, keys.jobs_of(spec.user_id))
+        due_ms = _ms(place.due_at or 0)
+        sealed = self._seal.sign(wire.dump(spec))
+        answer = await self._run(job_scripts.CREATE, names, spec.job_id, sealed, at, due_ms, limit)
+        if answer[0] == b"full":
+            return int(answer[1])
+        if answer[0] == b"made":
+            return Found(spec, place, at, {}, spec.created_at)
+        found = self._read(spec.job_id, [*answer[1:], None, None, None][:4], spec.created_at)
+        return found if found is not None else limit
+
+    async def look(self, job_id: str) -> Found | None:
+        """A job that has not been taken out of the way, with what its call came to."""
+        now_ms, *rest = await self._run(job_scripts.LOOK, (), *self._names, job_id)
+        return await self._viewed(rest[0], now_ms / 1000) if rest and rest[0] else None
+
+    async def claim(self, *, count: int, lease_seconds: float) -> tuple[list[Found], bool]:
+        """At most `count` of the jobs that are due, which nobody else gets for so long; and whether there were so many."""
+        args = (*self._names, count, round(lease_seconds * 1000))
+        now_ms, *views = await self._run(job_scripts.CLAIM, (self._keys.jobs_due,), *args)
+        found = [await self._viewed(view, now_ms / 1000) for view in views]
+        return [job for job in found if job is not None], len(views) >= count
+
+    async def move(self, job: Found, change: Change) -> Found | None:
+        """Change a job that is where it was found, and return it. `None`, with nothing changed, if others have moved it."""
+        keys, spec, end, place = self._keys, job.spec, change.end, change.place
+        if place != job.place:  # no two changes are alike, so that one that was sent twice is known
+            place = place.model_copy(update={"by": uuid.uuid4().hex[:_BY]})
+        names = (
+            keys.job(spec.job_id),
+            keys.jobs_due,
+            keys.jobs_of(spec.user_id),
+            keys.jobs_ended_of(spec.user_id),
+            keys.jobs_ended,
+            keys.wakes_due,
+        )
+        at = job.at if place is job.place else wire.dump(place)
+        args: list[Part] = [
+            spec.job_id,
+            job.at,
+            at,
+            "" if change.due_at is None else _ms(change.due_at),
+            "" if change.told is None else _json(change.told),
+            "" if end is None else wire.dump(end),
+            "" if end is None else self._seal.sign(wire.dump(without_arguments(spec))),
+            self._settings.job_kept_seconds,
+            job_scripts.MOST_ENDED,
+            self._settings.completions_kept_seconds,
+        ]
+        for one in change.news:
+            args += (one.kind, one.wake_id, one.body, self._place_of(one))
+        is_moved = await self._run(job_scripts.MOVE, names, *args)
+        return replace(job, place=place, at=at) if is_moved else None
+
+    async def get(self, job_id: str) -> Found | None:
+        """A job as it stands, also one that has ended."""
+        return next(iter(await self._get_many([job_id])), None)
+
+    async def of_user(self, user_id: str | None, *, ended: bool, limit: int) -> list[Found]:
+        """The user's jobs, the newest first."""
+        keys = self._keys
+        names = [keys.jobs_of(user_id), *([keys.jobs_ended_of(user_id)] if ended else [])]
+        scores: dict[str, float] = {}
+        for name in names:
+            scores |= _scored(await self._line.execute("ZREVRANGE", name, 0, limit - 1, "WITHSCORES"))
+        newest = sorted(scores, key=lambda job_id: -scores[job_id])[:limit]
+        return [job for job in await self._get_many(newest) if job.spec.user_id == user_id]
+
+    async def of_all(self, *, ended: bool, limit: int) -> list[Found]:
+        """Jobs of all users: those that are due next first, then, with `ended`, the latest that have ended."""
+        ids = [one.decode() for one in await self._line.execute("ZRANGE", self._keys.jobs_due, 0, limit - 1)]
+        if ended and len(ids) < limit:
+            more = await self._line.execute("ZREVRANGE", self._keys.jobs_ended, 0, limit - len(ids) - 1)
+            ids += [one.decode() for one in more]
+        return await self._get_many(dict.fromkeys(ids))
+
+    def sealed(self, text: str) -> str:
+        """Any text of a job's, so that nobody can change it on its way."""
+        return self._seal.sign(text)
+
+    def unsealed(self, text: str) -> str:
+        """What was sealed. Raises `MessageRefused`."""
+        return self._seal.read(text)
+
+    def _place_of(self, news: News) -> str:
+        if news.kind == "completion":
+            return self._keys.completions(news.conversation_id)
+        return self._keys.wake(news.wake_id)
+
+    async def _get_many(self, ids: Iterable[str]) -> list[Found]:
+        wanted = list(ids)
+        asked = [self._line.execute("HMGET", self._keys.job(one), "spec", "at", "told", "end") for one in wanted]
+        found = [self._read(one, await answer, 0.0) for one, answer in zip(wanted, asked, strict=True)]
+        return [job for job in found if job is not None]
+
+    async def _viewed(self, view: list[Any], now: float) -> Found | None:
+        job_id, spec, at, told, call_state, stored = view
+        found = self._read(job_id.decode(errors="replace"), [spec, at, told, None], now)
+        if found is None:
+            await self._run(
+                job_scripts.TAKE_OUT,
+                (self._keys.job(job_id.decode(errors="replace")), self._keys.jobs_due),
+                *(job_id, self._settings.job_kept_seconds),
+            )
+            return None
+        result = None
+        if stored:
+            tool_name = (found.spec.start or found.spec.poll or ToolCall(tool_name="")).tool_name
+            result = results.read_stored(stored.decode(), tool_name)
+        state: CallState = "done" if call_state == b"done" else "begun" if call_state == b"begun" else ""
+        return Found(found.spec, found.place, found.at, found.told, now, state, result)
+
+    def _read(self, job_id: str, fields: Sequence[bytes | None], now: float) -> Found | None:
+        """`None`, and a loud word, for what is not as the fleet has written it."""
+        spec, at, told, end = fields
+        if spec is None or at is None:
+            return None
+        try:
+            read = wire.load(JobSpec, self._seal.read(spec.decode()))
+            _check_is(read, job_id)
+            place = wire.load(Place, at.decode())
+            values = json.loads(told) if told else {}
+            note = wire.load(EndNote, end.decode()) if end else None
+            return Found(read, place, at.decode(), values if isinstance(values, dict) else {}, now, end=note)
+        except (MessageRefused, ValueError, RecursionError) as exc:
+            log.error("job_refused", job_id=job_id, reason=str(exc).partition("\n")[0])  # noqa: TRY400 - it says all
+            return None
+
+    async def _run(self, script: Script, keys: tuple[str, ...], *args: Part) -> Any:
+        try:
+            return await self._line.execute("EVALSHA", script.digest, len(keys), *keys, *args)
+        except ResponseError as exc:
+            if not str(exc).startswith("NOSCRIPT"):
+                raise
+        return await self._line.execute("EVAL", script.text, len(keys), *keys, *args)
+
+
+def without_arguments(spec: JobSpec) -> JobSpec:
+    """What is kept of a job that is over: what it was asked with is nobody's business any more."""
+
+    def bare(call: ToolCall) -> ToolCall:
+        return ToolCall(tool_name=call.tool_name)
+
+    poll = None if spec.poll is None else spec.poll.model_copy(update={"arguments": {}})
+    wishes = tuple(bare(one) if isinstance(one, ToolCall) else one for one in spec.on_complete)
+    start = None if spec.start is None else bare(spec.start)
+    return spec.model_copy(update={"start": start, "poll": poll, "on_complete": wishes})
+
+
+def _check_is(spec: JobSpec, job_id: str) -> None:
+    if spec.job_id != job_id:
+        raise MessageRefused("The record is that of another job.")
+
+
+def _scored(answer: list[Any]) -> dict[str, float]:
+    """Members and scores, as RESP3 pairs them or RESP2 lists them."""
+    if answer and isinstance(answer[0], list):
+        return {member.decode(): float(score) for member, score in answer}
+    return {answer[i].decode(): float(answer[i + 1]) for i in range(0, len(answer), 2)}
+
+
+def _json(value: dict[str, Any]) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _ms(moment: float) -> int:
+    return round(moment * 1000)

@@ -1,0 +1,147 @@
+"""What happens at once inside Redis with jobs.
+
+A job is a hash: `spec` (sealed JSON), `at` (its `Place`, JSON: a change names the one that it follows, so of two who move a job
+one succeeds), `told` (JSON: what its polls take from its start's result) and `end` (JSON, once it is over). Its id is in
+`jobs_due` until then, by when (ms) somebody should look at it, and in its user's set by when (ms) it was made; after that in the
+user's set of ended ones, and in that of all. Times are the server's.
+"""
+
+from toolfleet_tasks.script import Script
+from toolfleet_tasks.wake_scripts import WAKES
+
+MOST_ENDED = 1_000
+"""Jobs that have ended, of a user or of all, that can be listed."""
+
+_NOW = """
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+"""
+
+CREATE = Script(
+    _NOW
+    + """
+local found = redis.call('HMGET', KEYS[1], 'spec', 'at', 'told', 'end')
+if found[1] then return {'exists', unpack(found)} end
+local limit = tonumber(ARGV[5])
+if redis.call('ZCARD', KEYS[3]) >= limit then
+  -- What is due nowhere is no job any more: somebody has damaged its record, or Redis has lost it.
+  for _, id in ipairs(redis.call('ZRANGE', KEYS[3], 0, -1)) do
+    if not redis.call('ZSCORE', KEYS[2], id) then redis.call('ZREM', KEYS[3], id) end
+  end
+  local count = redis.call('ZCARD', KEYS[3])
+  if count >= limit then return {'full', tostring(count)} end
+end
+redis.call('ZADD', KEYS[2], ARGV[4], ARGV[1])
+redis.call('ZADD', KEYS[3], now, ARGV[1])
+redis.call('HSET', KEYS[1], 'spec', ARGV[2], 'at', ARGV[3])
+return {'made'}
+"""
+)
+"""Make a job, unless its user has too many. KEYS: job, the due ones, the user's. ARGV: id, spec, at, due (ms), how many are allowed.
+
+Returns `made`; `exists` with the fields of the one that has this id; or `full` with how many there are.
+"""
+
+_VIEW = """
+local function view(id)
+  local found = redis.call('HMGET', ARGV[1] .. id, 'spec', 'at', 'told')
+  if not found[1] or not found[2] then return false end
+  local state, stored = '', ''
+  local step = string.match(found[2], '"state":"[sp][to][al][rl]t?ing".*"step":(%d+)')
+  if step then
+    local call_id = id .. '.' .. step
+    local call = redis.pcall('HMGET', ARGV[2] .. call_id, 'state', 'result', 'begun')
+    if not call.err then
+      state = call[1] or (call[3] and 'begun') or ''
+      if state == 'done' then
+        stored = call[2] or redis.pcall('GET', ARGV[3] .. call_id) or ''
+        if type(stored) ~= 'string' then stored = '' end
+      end
+    end
+  end
+  return {id, found[1], found[2], found[3] or '', state, stored}
+end
+"""
+
+LOOK = Script(
+    _NOW
+    + _VIEW
+    + """
+return {now, view(ARGV[4])}
+"""
+)
+"""A job, and what its call came to. ARGV: what the names of jobs, of calls and of results begin with, id.
+
+Returns the time (ms), then id, spec, at, told, `done`, `begun` or '' for the call, and what is stored of it; or nothing.
+"""
+
+CLAIM = Script(
+    _NOW
+    + _VIEW
+    + """
+local answer = {now}
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[4])) do
+  local found = view(id)
+  if found then
+    redis.call('ZADD', KEYS[1], now + ARGV[5], id)
+    answer[#answer + 1] = found
+  else
+    redis.call('ZREM', KEYS[1], id)
+  end
+end
+return answer
+"""
+)
+"""Take jobs that are due; nobody else gets them before the lease is over. KEYS: the due ones. ARGV: as above three, how many, lease (ms).
+
+Returns the time (ms) and, the longest due first, each as `LOOK` has it. An id without a job is forgotten.
+"""
+
+MOVE = Script(
+    _NOW
+    + WAKES
+    + """
+local at = redis.call('HGET', KEYS[1], 'at')
+if at ~= ARGV[2] then return at == ARGV[3] and 1 or 0 end -- sent again, when its answer was lost
+if not redis.call('ZSCORE', KEYS[2], ARGV[1]) then return 0 end -- taken out of the way
+if ARGV[4] ~= '' then redis.call('ZADD', KEYS[2], ARGV[4], ARGV[1]) end
+for i = 11, #ARGV, 4 do
+  local kind, id, body = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  if kind == 'completion' then
+    completion_put(ARGV[i + 3], id, body, tonumber(ARGV[10]))
+  else
+    wake_put(ARGV[i + 3], KEYS[6], id, now, kind, body)
+  end
+end
+if ARGV[3] ~= ARGV[2] then redis.call('HSET', KEYS[1], 'at', ARGV[3]) end
+if ARGV[5] ~= '' then redis.call('HSET', KEYS[1], 'told', ARGV[5]) end
+if ARGV[6] == '' then return 1 end
+redis.call('HSET', KEYS[1], 'spec', ARGV[7], 'end', ARGV[6])
+redis.call('HDEL', KEYS[1], 'told')
+redis.call('EXPIRE', KEYS[1], ARGV[8])
+local made = redis.call('ZSCORE', KEYS[3], ARGV[1]) or now
+redis.call('ZREM', KEYS[2], ARGV[1])
+redis.call('ZREM', KEYS[3], ARGV[1])
+for i, score in ipairs({made, now}) do
+  redis.call('ZADD', KEYS[3 + i], score, ARGV[1])
+  redis.call('ZREMRANGEBYRANK', KEYS[3 + i], 0, -ARGV[9] - 1)
+  redis.call('EXPIRE', KEYS[3 + i], ARGV[8])
+end
+return 1
+"""
+)
+"""Change a job that is where it is thought to be, and write what its end causes, all or nothing.
+
+KEYS: job, the due ones, its user's, the user's ended ones, all ended ones, the wakes that are due. ARGV: id, the old place, the
+new one, when to look again (ms; '': as it is), told ('': as it is); the end ('': it is not over), the spec that is kept then, for
+how many seconds, how many ended ones are listed; for how many seconds completions are kept; then for each piece of
+news its kind (`completion` for one without HTTP), id, body, and the name of its hash or stream.
+
+Returns 1, or 0 with nothing changed: others have moved it.
+"""
+
+TAKE_OUT = Script("""
+redis.call('EXPIRE', KEYS[1], ARGV[2])
+return redis.call('ZREM', KEYS[2], ARGV[1])
+""")
+"""Have nobody look at a job any more. KEYS: job, the due ones. ARGV: id, for how many seconds it is kept."""

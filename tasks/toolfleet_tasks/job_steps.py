@@ -1,0 +1,103 @@
+"""Publishing a job's calls: each is an ordinary one, judged anew for the job's creator, and nobody waits for its end here."""
+
+import time
+from dataclasses import dataclass
+
+import structlog
+
+from toolfleet_registry.contracts import PublishedCall, ToolCall, ToolResult
+from toolfleet_registry.decisions import collecting, note
+from toolfleet_registry.errors import PublishUnconfirmed
+from toolfleet_registry.jobs import JobSpec
+from toolfleet_registry.names import SCHEDULER
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.audit_trail import AuditTrail
+from toolfleet_tasks.drafts import Drafts
+from toolfleet_tasks.evaluation import NOTHING_MORE
+from toolfleet_tasks.posting import Posting
+from toolfleet_tasks.queues import Route, route_for
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A call that may be published."""
+
+    call: PublishedCall
+    route: Route
+
+
+class JobSteps:
+    """Belongs to a session, and to its loop."""
+
+    def __init__(self, drafts: Drafts, posting: Posting, trail: AuditTrail, settings: Settings) -> None:
+        self._drafts = drafts
+        self._posting = posting
+        self._trail = trail
+        self._settings = settings
+
+    def ready(
+        self, spec: JobSpec, call: ToolCall, call_id: str, *, deadline_at: float | None = None
+    ) -> Ready | ToolResult:
+        """The step as it may be published, or its refusal; its deadline is that of any call, or the job's if that is earlier.
+
+        Costs no round trip. A refusal has its audit line.
+        """
+        noted = collecting()
+        if call.tool_name.partition(".")[0] == SCHEDULER:
+            return self._refused(spec, call, no_jobs_by_jobs(call.tool_name), noted)
+        judged = self._drafts.judge(call, spec.caller, spec.conversation)
+        if isinstance(judged, ToolResult):
+            return self._refused(spec, call, judged, noted)
+        tool = judged.tool
+        if tool.requires_gate:
+            is_gated = tool.name in spec.gated
+            note("gate", "asked_for_job" if is_gated else "missing")
+            if not is_gated:
+                return self._refused(spec, call, no_gate(tool.name), noted)
+        route = route_for(tool, self._settings)
+        published = PublishedCall(
+            call_id=call_id,
+            arguments=judged.arguments,
+            user_id=spec.user_id,
+            caller=spec.caller,
+            deadline_at=deadline_at or min(self._drafts.deadline(route, None), spec.deadline_at),
+            idempotency_key=call.idempotency_key or None,
+            decisions=noted,
+            job_id=spec.job_id,
+            **self._drafts.facts_of(tool, route, NOTHING_MORE),
+        )
+        return Ready(published, route)
+
+    async def publish(self, ready: Ready) -> ToolResult | None:
+        """Get a step into its queue. Its result if it is surely not there; `None` if it is, or may be, or was begun before.
+
+        Twice does no harm: it has one id, under which the ledger has it run once.
+        """
+        if ready.call.deadline_at <= time.time():
+            return None
+        try:
+            return await self._posting.detach(ready.call, ready.route)
+        except PublishUnconfirmed as exc:
+            log.info("job_step_not_confirmed", call_id=ready.call.call_id, reason=str(exc))
+            return None
+
+    def unpublished(self, ready: Ready, result: ToolResult) -> ToolResult:
+        """The result of a step that is in no queue and will not be published again, once its audit line is on its way."""
+        return self._trail.unpublished(ready.call, result)
+
+    def _refused(self, spec: JobSpec, call: ToolCall, result: ToolResult, noted: dict[str, str]) -> ToolResult:
+        return self._trail.refused(call, spec.caller, result, noted)
+
+
+def no_jobs_by_jobs(tool_name: str) -> ToolResult:
+    """A job that makes jobs would have no end."""
+    text = f"Tool call refused: no job may call {tool_name!r}, for a job must not make jobs."
+    return ToolResult.refused(tool_name, "invalid_arguments", text)
+
+
+def no_gate(tool_name: str) -> ToolResult:
+    """Where no agent is there whose gate could be asked."""
+    text = f"Tool call blocked: {tool_name!r} requires the agent's gate, which cannot be asked here."
+    return ToolResult.refused(tool_name, "blocked_by_gate", text)

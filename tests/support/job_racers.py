@@ -1,0 +1,58 @@
+"""Processes that claim and move jobs beside each other: `python job_racers.py URL claim|move`, and what they say they did."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from toolfleet_registry.redis_servers import connection_factory
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.job_records import Change, JobRecords
+from toolfleet_tasks.job_rules import Place
+from toolfleet_tasks.line import Line
+
+
+@asynccontextmanager
+async def job_records(url: str, kind: type[Line] = Line, **settings: Any) -> AsyncGenerator[JobRecords]:
+    """The records over a line of their own."""
+    line = kind(connection_factory(url), name="jobs")
+    line.start()
+    await line.connected()
+    try:
+        yield JobRecords(line, Settings(redis_url=url, **settings))
+    finally:
+        await line.aclose()
+
+
+async def race(url: str, what: str, *, processes: int = 3) -> list[Any]:
+    """What each of several processes says."""
+    command = (sys.executable, __file__, url, what)
+    started = [await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE) for _ in range(processes)]
+    async with asyncio.timeout(60):
+        said = await asyncio.gather(*(process.communicate() for process in started))
+    return [json.loads(output) for output, _ in said]
+
+
+async def _claim(url: str) -> list[str]:
+    async with job_records(url) as records:
+        ids: list[str] = []
+        while found := (await records.claim(count=7, lease_seconds=60))[0]:
+            ids += [job.spec.job_id for job in found]
+        return ids
+
+
+async def _move(url: str) -> int:
+    done = 0
+    async with job_records(url) as records:
+        for _ in range(300):
+            job = await records.get("j")
+            assert job is not None
+            place = Place(state="waiting", step=job.place.step + 1, due_at=9e9)
+            done += await records.move(job, Change(place, due_at=9e9)) is not None
+    return done
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run({"claim": _claim, "move": _move}[sys.argv[2]](sys.argv[1]))))  # noqa: T201 - its answer

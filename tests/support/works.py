@@ -1,0 +1,50 @@
+"""A module that does long work: `begin` starts a piece and names it, `state` says where it is; a test ends it."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from support.module_server import ModuleServer, Request
+
+
+@dataclass
+class Works:
+    """`pieces` maps a piece's id to its state; `ends_after`: it is completed after so many looks (0: the test ends it)."""
+
+    server: ModuleServer
+    ends_after: int = 0
+    pieces: dict[str, str] = field(default_factory=dict)
+    looks: dict[str, int] = field(default_factory=dict)
+    keys: list[str] = field(default_factory=list)
+
+    async def begin(self, request: Request) -> dict[str, Any]:
+        piece = f"piece-{len(self.pieces) + 1}"
+        self.pieces[piece] = "running"
+        return {"success": True, "result": {"task": {"id": piece}, "path": f"/work/{piece}"}}
+
+    async def state(self, request: Request) -> dict[str, Any]:
+        piece = request["arguments"]["id"]
+        self.looks[piece] = self.looks.get(piece, 0) + 1
+        if self.ends_after and self.looks[piece] >= self.ends_after:
+            self.pieces[piece] = "completed"
+        return {"success": True, "result": {"id": piece, "status": self.pieces.get(piece, "running")}}
+
+
+async def _ship(request: Request) -> dict[str, Any]:
+    return {"success": True, "result": {"shipped": request["arguments"].get("path")}}
+
+
+async def _refuse(request: Request) -> dict[str, Any]:
+    return {"success": False, "error": "I cannot."}
+
+
+def make_works(name: str = "works", *, ends_after: int = 0) -> Works:
+    """The module, to be served with `module_server.serve(works.server)`."""
+    works = Works(ModuleServer(name), ends_after)
+    identified = [{"name": "id", "type": "string", "required": True}]
+    works.server.add("begin", works.begin, effect="once")
+    works.server.add("state", works.state, effect="read", parameters=identified)
+    works.server.add("ship", _ship, effect="once")
+    works.server.add("refuse", _refuse, effect="read")
+    works.server.add("guarded", _ship, effect="once", requires_gate=True)
+    works.server.add("admins_state", works.state, effect="read", parameters=identified, required_permission="admin")
+    return works

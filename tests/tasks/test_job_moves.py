@@ -1,0 +1,262 @@
+"""A worker that moves jobs dies at every step there is, before it and after it: each job still ends once, as it should."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from support.job_racers import job_records
+from toolfleet_registry.contracts import Caller, Conversation, PublishedCall, ToolCall, ToolResult
+from toolfleet_registry.jobs import ENDED, JobSpec, Poll, Wish
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks import endings, job_rules, wire
+from toolfleet_tasks.job_moves import JobMover
+from toolfleet_tasks.job_records import Change, Found, JobRecords
+from toolfleet_tasks.job_steps import Ready
+from toolfleet_tasks.queues import Route
+
+LEASE_SECONDS = 0.05
+POLL = Poll(tool_name="works.state", arguments={"id": {"$from": "id"}}, interval_seconds=0.01)
+
+
+class Died(BaseException):
+    """The worker is killed here."""
+
+
+class Moments:
+    """Counts what a worker does to the outside, and has it die at the `fatal`-th: before that, or just after."""
+
+    def __init__(self, fatal: int | None, *, is_after: bool = False) -> None:
+        self.fatal, self.is_after, self.count = fatal, is_after, 0
+
+    async def at(self, work: Any) -> Any:
+        self.count += 1
+        is_fatal = self.count == self.fatal
+        if is_fatal and not self.is_after:
+            work.close()
+            raise Died
+        done = await work
+        if is_fatal:
+            raise Died
+        return done
+
+
+class FrailRecords:
+    def __init__(self, records: JobRecords, moments: Moments) -> None:
+        self._records, self._moments = records, moments
+
+    def sealed(self, text: str) -> str:
+        return self._records.sealed(text)
+
+    async def move(self, job: Found, change: Change) -> Found | None:
+        moved: Found | None = await self._moments.at(self._records.move(job, change))
+        return moved
+
+
+class Ledger:
+    """What a module would see: each call id is executed once, and its result stands in the ledger's record."""
+
+    def __init__(self, redis: "Redis", moments: Moments, results: list[ToolResult], refusals: list[ToolResult]) -> None:
+        self._redis, self._moments, self._results, self._refusals = redis, moments, results, refusals
+        self.executed: list[tuple[str, Any]] = []
+        self.tries: list[str] = []
+
+    async def __call__(self) -> "Ledger":
+        return self
+
+    def ready(
+        self, spec: JobSpec, call: ToolCall, call_id: str, *, deadline_at: float | None = None
+    ) -> Ready | ToolResult:
+        published = PublishedCall(
+            call_id=call_id,
+            tool_name=call.tool_name,
+            arguments=call.arguments,
+            user_id=None,
+            caller=Caller(),
+            effect="read",
+            limit_seconds=1,
+            published_at=time.time(),
+            deadline_at=deadline_at or time.time() + 30,
+            job_id=spec.job_id,
+        )
+        return Ready(published, Route("tools.works", 1, 2, 3))
+
+    async def publish(self, ready: Ready) -> ToolResult | None:
+        answer: ToolResult | None = await self._moments.at(self._published(ready.call))
+        return answer
+
+    def unpublished(self, ready: Ready, result: ToolResult) -> ToolResult:
+        return result
+
+    async def _published(self, call: PublishedCall) -> ToolResult | None:
+        self.tries.append(call.call_id)
+        if call.call_id in dict(self.executed):
+            return None
+        if self._refusals:
+            return self._refusals.pop(0)
+        self.executed.append((call.call_id, call.arguments))
+        text = wire.dump(self._results[min(len(self.executed), len(self._results)) - 1])
+        await self._redis.hset(f"toolfleet:call:{call.call_id}", mapping={"state": "done", "result": text})
+        await self._redis.expire(f"toolfleet:call:{call.call_id}", 60)
+        return None
+
+
+def make_spec(**fields: Any) -> JobSpec:
+    wishes: tuple[Wish | ToolCall, ...] = ("resume_conversation", ToolCall(tool_name="works.ship"))
+    wanted: dict[str, Any] = {
+        "start": ToolCall(tool_name="works.begin"),
+        "poll": POLL,
+        "on_complete": wishes,
+        "created_at": time.time(),
+        "deadline_at": time.time() + 60,
+        "conversation": Conversation(conversation_id="c"),
+        **fields,
+    }
+    return JobSpec(job_id="j", caller=Caller(), **wanted)
+
+
+def ok(value: Any) -> ToolResult:
+    return ToolResult.ok("works.state", value)
+
+
+BEGUN, RUNNING, DONE = ok({"id": 7}), ok({"status": "running"}), ok({"status": "completed"})
+
+
+def mover_of(records: Any, ledger: Any, settings: Settings, *, lease_seconds: float) -> JobMover:
+    """With stand-ins for what is around it."""
+    return JobMover(records, ledger, settings, lease_seconds=lease_seconds, on_end=lambda: None)
+
+
+async def live(
+    redis: "Redis", url: str, moments: Moments, results: list[ToolResult], **more: Any
+) -> tuple[Found, Ledger]:
+    """A whole life of a job: ticks, and for each call that has ended an evaluation, until it has ended."""
+    settings = Settings(redis_url=url)
+    async with job_records(url) as records:
+        spec = make_spec(**more.get("spec", {}))
+        place = job_rules.first_place(spec, now=time.time(), jitter=0)
+        assert isinstance(await records.create(spec, place, limit=9), Found)
+        ledger = Ledger(redis, moments, results, more.get("refusals", []))
+        frail: Any = FrailRecords(records, moments)
+        mover = mover_of(frail, ledger, settings, lease_seconds=LEASE_SECONDS)
+        async with asyncio.timeout(20):
+            while True:
+                job = await records.get("j")
+                assert job is not None
+                if job.place.state in ENDED:
+                    return job, ledger
+                await _one_turn(records, mover, has_evaluations=more.get("has_evaluations", True))
+                await asyncio.sleep(0.005)
+
+
+async def _one_turn(records: JobRecords, mover: JobMover, *, has_evaluations: bool) -> None:
+    try:
+        for found in (await records.claim(count=5, lease_seconds=LEASE_SECONDS))[0]:
+            await mover.go_on(found)
+        if has_evaluations and (job := await records.look("j")) is not None:
+            await mover.evaluate(job)
+    except Died:  # another worker goes on
+        pass
+
+
+async def check_ended_once(redis: "Redis", job: Found, ledger: Ledger) -> None:
+    assert job.place.state == "completed"
+    assert [call_id for call_id, _ in ledger.executed] == ["j.0", "j.1", "j.2"]
+    assert ledger.executed[1][1] == {"id": 7}
+    assert [await redis.xlen(key) async for key in redis.scan_iter("toolfleet:completions:*")] == [1]
+    assert await redis.zrange("toolfleet:wakes-due:calls", 0, -1) == ["j.then.0"]
+    assert not await redis.exists("toolfleet:jobs-due")
+
+
+@pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("fatal", range(1, 13))
+async def test_a_worker_that_dies_anywhere_costs_nothing(
+    redis: "Redis", redis_url: str, fatal: int, is_after: bool
+) -> None:
+    """Each call is made once, in order; the job ends once, with one piece of news and one call of its end."""
+    moments = Moments(fatal, is_after=is_after)
+    job, ledger = await live(redis, redis_url, moments, [BEGUN, RUNNING, DONE])
+
+    await check_ended_once(redis, job, ledger)
+
+
+async def test_twelve_moments_are_all_there_are(redis: "Redis", redis_url: str) -> None:
+    """The test above knows every step of such a life: three calls, each noted, published, confirmed and taken."""
+    moments = Moments(None)
+    job, ledger = await live(redis, redis_url, moments, [BEGUN, RUNNING, DONE])
+
+    assert moments.count == 12
+    await check_ended_once(redis, job, ledger)
+
+
+async def test_a_step_that_cannot_be_published_for_now_is_tried_under_the_same_id(
+    redis: "Redis", redis_url: str
+) -> None:
+    """A queue that is away puts the first call off; nothing is lost and nothing has failed."""
+    away = endings.not_published("works.begin", "away")
+    job, ledger = await live(redis, redis_url, Moments(None), [BEGUN, RUNNING, DONE], refusals=[away])
+
+    assert ledger.tries[:2] == ["j.0", "j.0"]
+    await check_ended_once(redis, job, ledger)
+
+
+async def test_a_start_whose_result_lacks_what_the_poll_needs_fails_the_job(redis: "Redis", redis_url: str) -> None:
+    """In words that have none of the result's values in them."""
+    job, ledger = await live(redis, redis_url, Moments(None), [ok({"name": "s3cret"})])
+
+    assert job.end is not None
+    assert (job.place.state, job.end.error) == (
+        "failed",
+        "The job has failed: The start's result has nothing at 'id'.",
+    )
+    assert len(ledger.executed) == 1
+
+
+async def test_ticks_that_overlap_do_nothing_twice(redis: "Redis", redis_url: str) -> None:
+    """Two beats, or a late tick: many who go on with the same view of a job move it once."""
+    async with job_records(redis_url) as records:
+        spec = make_spec()
+        await records.create(spec, job_rules.first_place(spec, now=time.time(), jitter=0), limit=9)
+        ledger = Ledger(redis, Moments(None), [BEGUN, RUNNING, DONE], [])
+        mover = mover_of(records, ledger, Settings(redis_url=redis_url), lease_seconds=5)
+        job = await records.look("j")
+        assert job is not None
+        await asyncio.gather(*(mover.go_on(job) for _ in range(10)))
+        seen = await records.look("j")
+        assert seen is not None
+        await asyncio.gather(*(mover.evaluate(seen) for _ in range(10)))
+        after = await records.look("j")
+
+    assert ledger.tries == ["j.0"]
+    assert after is not None
+    assert (after.place.state, after.place.step, after.told) == ("waiting", 0, {"id": 7})
+
+
+async def test_a_call_that_nobody_ended_is_given_up_after_its_deadline(redis: "Redis", redis_url: str) -> None:
+    """One that was begun is unknown, and fails a job's start; one that was not is a poll to be made again."""
+    async with job_records(redis_url) as records:
+        mover = mover_of(records, Ledger(redis, Moments(None), [], []), Settings(redis_url=redis_url), lease_seconds=5)
+        spec, long_ago = make_spec(), time.time() - 60
+        await records.create(spec, job_rules.Place(state="polling", step=4, call_until=long_ago), limit=9)
+        job = await records.look("j")
+        assert job is not None
+        await mover.go_on(job)
+        waiting = await records.look("j")
+        assert waiting is not None
+        assert (waiting.place.state, waiting.place.faults) == ("waiting", 0)
+
+        assert await records.move(
+            waiting, Change(job_rules.Place(state="starting", step=0, call_until=long_ago), due_at=1)
+        )
+        await redis.hset("toolfleet:call:j.0", "begun", "1")
+        await redis.expire("toolfleet:call:j.0", 60)
+        job = await records.look("j")
+        assert job is not None
+        await mover.go_on(job)
+        over = await records.get("j")
+
+    assert over is not None
+    assert over.end is not None
+    assert (over.place.state, over.end.error_code) == ("failed", "outcome_unknown")

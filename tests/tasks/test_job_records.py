@@ -1,0 +1,193 @@
+"""Jobs in Redis: made once, claimed by one, moved by one, ended once; and what nobody of the fleet wrote is never acted on."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import structlog
+from redis.asyncio import Redis
+
+from support.job_racers import job_records, race
+from support.ledgers import RepeatingLine
+from toolfleet_registry.contracts import Caller, Conversation, ToolCall
+from toolfleet_registry.jobs import JobSpec, Poll
+from toolfleet_tasks.job_ends import EndNote, News
+from toolfleet_tasks.job_records import Change, Found, JobRecords
+from toolfleet_tasks.job_rules import Place
+from toolfleet_tasks.line import Line
+
+KEY = "0123456789abcdef0123456789abcdef"
+WAITING = Place(state="waiting", due_at=1.0)
+
+
+def make_spec(job_id: str = "j", *, user_id: str | None = "ada", **fields: Any) -> JobSpec:
+    wanted: dict[str, Any] = {
+        "start": ToolCall(tool_name="works.begin", arguments={"secret": "s3cret"}),
+        "poll": Poll(tool_name="works.state", arguments={"token": "s3cret"}),
+        "conversation": Conversation(conversation_id="c"),
+        "created_at": time.time(),
+        "deadline_at": time.time() + 3600,
+        **fields,
+    }
+    return JobSpec(job_id=job_id, caller=Caller(user_id=user_id), user_id=user_id, **wanted)
+
+
+@pytest.fixture(params=[False, True], ids=["", "sent-again"])
+async def records(request: pytest.FixtureRequest, redis_url: str) -> AsyncIterator[JobRecords]:
+    """Every fact holds as well when each script is sent twice, its first answer being lost."""
+    async with job_records(redis_url, RepeatingLine if request.param else Line) as records:
+        yield records
+
+
+async def made(records: JobRecords, spec: JobSpec | None = None, place: Place = WAITING, limit: int = 100) -> Found:
+    found = await records.create(spec or make_spec(), place, limit=limit)
+    assert isinstance(found, Found)
+    return found
+
+
+async def test_a_job_is_made_once(records: JobRecords, redis: Redis) -> None:
+    """With an id that exists, the first job is returned, and nothing of it changes."""
+    first = await made(records)
+    again = await made(records, make_spec(name="other"), Place(state="starting", due_at=9.0))
+
+    assert (again.spec.name, again.place) == (first.spec.name, first.place)
+    assert await redis.zcard("toolfleet:jobs-due") == 1
+
+
+async def test_a_user_has_so_many_jobs_and_no_more(records: JobRecords) -> None:
+    """Jobs that have ended do not count, nor do other users'."""
+    jobs = [await made(records, make_spec(str(n)), limit=3) for n in range(3)]
+    assert await records.create(make_spec("4"), WAITING, limit=3) == 3
+    await made(records, make_spec("5", user_id="bob"), limit=3)
+
+    over = Change(Place(state="completed"), end=EndNote(ended_at=1.0))
+    assert await records.move(jobs[0], over)
+    await made(records, make_spec("6"), limit=3)
+
+
+async def test_a_lost_record_does_not_count_for_ever(redis: Redis, redis_url: str) -> None:
+    """Where Redis has lost a job, or it was taken out of the way, its user may have another."""
+    async with job_records(redis_url) as records:
+        await made(records, limit=1)
+        await redis.delete("toolfleet:job:j")
+        assert await records.claim(count=5, lease_seconds=5) == ([], False)
+
+        await made(records, make_spec("other"), limit=1)
+
+
+async def test_a_move_needs_the_place_it_was_made_from(records: JobRecords) -> None:
+    """Of two who move a job one succeeds; what the other wanted to tell is not told."""
+    job = await made(records)
+    assert await records.move(job, Change(Place(state="polling", step=1, call_until=5.0), due_at=5.0))
+
+    news = (News("continue", "j", "{}"),)
+    assert not await records.move(job, Change(Place(state="timed_out"), end=EndNote(ended_at=1.0), news=news))
+    found = await records.get("j")
+    assert found is not None
+    assert found.place.state == "polling"
+
+
+async def test_an_end_writes_its_news_and_keeps_no_arguments(records: JobRecords, redis: Redis) -> None:
+    """In one step: the wake, the entry for an agent without HTTP, the note of the end; the record expires then."""
+    job = await made(records)
+    news = (News("continue", "j", '{"a":1}'), News("call", "j.then.0", "{}"), News("completion", "j.c", "{}", "c"))
+    end = EndNote(ended_at=5.0, result={"x": 1})
+    assert await records.move(job, Change(Place(state="completed", step=2), end=end, news=news))
+
+    assert await redis.hget("toolfleet:wake:j", "body") == '{"a":1}'
+    assert await redis.zcard("toolfleet:wakes-due") == 1
+    assert await redis.zcard("toolfleet:wakes-due:calls") == 1
+    assert [await redis.xlen(key) async for key in redis.scan_iter("toolfleet:completions:*")] == [1]
+    assert await redis.ttl("toolfleet:job:j") > 0
+    assert "s3cret" not in str(await redis.hgetall("toolfleet:job:j"))
+    assert not await redis.exists("toolfleet:jobs-due")
+    shown = await records.get("j")
+    assert shown is not None
+    assert shown.end == end
+    assert [one.spec.job_id for one in await records.of_user("ada", ended=True, limit=9)] == ["j"]
+    assert await records.of_user("ada", ended=False, limit=9) == []
+    assert [one.spec.job_id for one in await records.of_all(ended=True, limit=9)] == ["j"]
+
+
+async def test_a_claimed_job_is_nobody_elses_until_its_lease_is_over(redis_url: str) -> None:
+    """It comes back then; and what is not due is not claimed."""
+    async with job_records(redis_url) as records:
+        await made(records)
+        await made(records, make_spec("later"), Place(state="waiting", due_at=time.time() + 60))
+        found, is_full = await records.claim(count=5, lease_seconds=0.2)
+        assert ([job.spec.job_id for job in found], is_full) == (["j"], False)
+        assert await records.claim(count=5, lease_seconds=5) == ([], False)
+        async with asyncio.timeout(5):
+            while not (await records.claim(count=5, lease_seconds=5))[0]:  # noqa: ASYNC110 - Redis's clock, not ours
+                await asyncio.sleep(0.02)
+
+
+async def test_many_who_claim_at_once_share_what_is_due(redis_url: str) -> None:
+    """Processes that claim beside each other get each job once."""
+    async with job_records(redis_url) as records:
+        for number in range(300):
+            await made(records, make_spec(f"j{number}"), limit=1_000)
+    taken = [job_id for ids in await race(redis_url, "claim") for job_id in ids]
+
+    assert sorted(taken) == sorted(f"j{number}" for number in range(300))
+
+
+async def test_processes_that_move_one_job_do_so_once(redis_url: str) -> None:
+    """A thousand changes from several processes: each follows the one before, and none is lost or doubled."""
+    async with job_records(redis_url) as records:
+        await made(records)
+    done = sum(await race(redis_url, "move"))
+    async with job_records(redis_url) as records:
+        found = await records.get("j")
+
+    assert found is not None
+    assert found.place.step == done - 1
+
+
+@pytest.mark.parametrize("damage", ["forged", "unsigned", "another's", "no JSON", "no place", "not text"])
+async def test_a_record_that_is_not_ours_is_taken_out_of_the_way(redis: Redis, redis_url: str, damage: str) -> None:
+    """It is logged, kept for a look, and never claimed again; its user may have another."""
+    async with job_records(redis_url, signing_key=KEY) as records:
+        await made(records, make_spec("other"), Place(state="waiting", due_at=time.time() + 99))
+        await made(records)
+        spec = str(await redis.hget("toolfleet:job:j", "spec"))
+        damages: dict[str, tuple[str, str | bytes]] = {
+            "forged": ("spec", spec.replace("works.state", "works.steal")),
+            "unsigned": ("spec", spec.partition(" ")[2]),
+            "another's": ("spec", str(await redis.hget("toolfleet:job:other", "spec"))),
+            "no JSON": ("spec", "\xff"),
+            "no place": ("at", '{"state":"nowhere"}'),
+            "not text": ("at", b"\xff\xfe"),
+        }
+        field, value = damages[damage]
+        await redis.hset("toolfleet:job:j", field, value)
+        with structlog.testing.capture_logs() as logs:
+            assert await records.claim(count=5, lease_seconds=0.01) == ([], False)
+            assert await records.look("j") is None
+
+        assert "job_refused" in {line["event"] for line in logs}
+        assert await redis.exists("toolfleet:job:j")
+        assert await redis.zscore("toolfleet:jobs-due", "j") is None
+
+
+async def test_a_calls_end_is_read_with_its_job(redis: Redis, redis_url: str) -> None:
+    """From the ledger's record, wherever the result is; one that has expired is none."""
+    async with job_records(redis_url) as records:
+        await made(records, place=Place(state="polling", step=3, call_until=9.0))
+        states = []
+        for fields in (
+            {},
+            {"begun": "1"},
+            {"state": "done"},
+            {"state": "done", "result": '{"tool_name":"t","success":true}'},
+        ):
+            if fields:
+                await redis.hset("toolfleet:call:j.3", mapping=dict[Any, Any](fields))
+            found = await records.look("j")
+            assert found is not None
+            states.append((found.call_state, found.result is not None and found.result.success))
+        await redis.delete("toolfleet:call:j.3")
+
+    assert states == [("", False), ("begun", False), ("done", False), ("done", True)]
