@@ -1,0 +1,36 @@
+"""What an agent has to do with the news of jobs' ends, over one loop's connections."""
+
+from collections.abc import Callable
+
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.completions import Reader
+from toolfleet_tasks.dead_wakes import KeptWakes
+from toolfleet_tasks.line import Line
+
+
+class WakeDesk:
+    """`kept`: those that wait or are dead. `connect` makes a line of that name, which is not started yet."""
+
+    def __init__(self, line: Line, connect: Callable[[str, str], Line], settings: Settings) -> None:
+        self.kept = KeptWakes(line, settings.keys)
+        self._line = line
+        self._connect = connect
+        self._settings = settings
+        self._lines: list[Line] = []
+
+    def reader(self, conversation_id: str, consumer: str | None) -> Reader:
+        """A reader of the conversation's news; many may read beside each other."""
+        stream = self._settings.keys.completions(conversation_id)
+        return Reader(stream, line=self._line, connect=self._own_line, consumer=consumer)
+
+    async def aclose(self) -> None:
+        """End all readers."""
+        for line in self._lines:
+            await line.aclose()
+
+    def _own_line(self) -> Line:
+        self._lines = [line for line in self._lines if not line.is_closed]
+        line = self._connect(str(self._settings.redis_url), "completions")
+        self._lines.append(line)
+        line.start()
+        return line

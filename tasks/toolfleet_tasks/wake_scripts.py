@@ -1,0 +1,133 @@
+"""What happens at once inside Redis with the news of jobs' ends.
+
+News are a hash each (`kind`: continue, notify or call; `body`: JSON; `tries`: how many were begun; `first_at`: since when it is
+due, ms; `error`: of the last try), and an id in a sorted set, by when the next try is due (ms). Those of kind `call` have a
+set of their own, its name with `:calls` behind, so that a core that is slow holds up no call. Who tries has a token in the
+hash, and a lease: the id's score, until which nobody else does. Dead news are a hash, id -> JSON with all that as text, and a
+sorted set, id -> when they were given up (ms).
+
+Times are the server's, but for `first_at`, which is handed in by whoever ends a job.
+"""
+
+_NOW = """
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+"""
+
+WAKES = """
+local function wake_put(hash_key, due_key, id, now_ms, kind, body)
+  if redis.call('EXISTS', hash_key) == 1 then return end
+  if kind == 'call' then due_key = due_key .. ':calls' end
+  redis.call('HSET', hash_key, 'kind', kind, 'body', body, 'tries', 0, 'first_at', now_ms)
+  redis.call('ZADD', due_key, now_ms, id)
+end
+
+local function completion_put(stream_key, id, body, seconds)
+  local since = redis.call('TIME')[1] - seconds
+  redis.call('XADD', stream_key, 'MINID', '~', string.format('%.0f', math.max(since, 0) * 1000), '*', 'id', id, 'body', body)
+  redis.call('XTRIM', stream_key, 'MAXLEN', '~', 1000) -- of a conversation that nobody reads, the latest
+  redis.call('EXPIRE', stream_key, seconds)
+end
+"""
+"""`wake_put(hash_key, due_key, id, now_ms, kind, body)`: have news delivered, from now on; those that wait already stay as they are.
+`due_key` is `keys.wakes_due`, whatever the kind.
+
+`completion_put(stream_key, id, body, seconds)`: for an agent without HTTP; kept for so long after the last, about 1,000 of them at
+most.
+"""
+
+CLAIM = (
+    _NOW
+    + """
+local claimed = {}
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[4])) do
+  local key = ARGV[1] .. id
+  local found = redis.call('HMGET', key, 'kind', 'body', 'tries')
+  if found[1] and found[2] then
+    redis.call('HSET', key, 'token', ARGV[2])
+    redis.call('ZADD', KEYS[1], now + ARGV[3], id)
+    claimed[#claimed + 1] = {id, found[1], found[2], redis.call('HINCRBY', key, 'tries', 1)}
+  else
+    redis.call('ZREM', KEYS[1], id)
+    redis.call('DEL', key)
+  end
+end
+return claimed
+"""
+)
+"""Take what is due. KEYS: the ids that are due. ARGV: what the hashes' names begin with, token, lease (ms), how many at most.
+
+Returns for each, the longest due first: id, kind, body, and the number of this try. Sent again, it takes others; the first ones
+come back when their lease is over.
+"""
+
+ACCEPTED = """
+redis.call('ZREM', KEYS[2], ARGV[1])
+return redis.call('DEL', KEYS[1])
+"""
+"""Somebody has taken the news: whoever tries it meanwhile need not any more. KEYS: its hash, the ids that are due. ARGV: id.
+
+Returns 1 if it was there.
+"""
+
+RELEASED = (
+    _NOW
+    + """
+if redis.call('HGET', KEYS[1], 'token') ~= ARGV[2] then return 0 end
+redis.call('HDEL', KEYS[1], 'token')
+redis.call('HINCRBY', KEYS[1], 'tries', -1)
+return redis.call('ZADD', KEYS[2], now, ARGV[1])
+"""
+)
+"""It was claimed and not tried. KEYS: its hash, the ids that are due. ARGV: id, token."""
+
+FAILED = (
+    _NOW
+    + """
+local found = redis.call('HMGET', KEYS[1], 'token', 'first_at', 'kind', 'body', 'tries')
+if found[1] ~= ARGV[2] then return 'lost' end
+local rest = (tonumber(found[2]) or now) + ARGV[5] - now
+if ARGV[3] ~= '' and rest > 0 then
+  redis.call('HDEL', KEYS[1], 'token')
+  redis.call('HSET', KEYS[1], 'error', ARGV[4])
+  redis.call('ZADD', KEYS[2], now + math.min(tonumber(ARGV[3]), rest), ARGV[1])
+  return 'later'
+end
+redis.call('HSET', KEYS[3], ARGV[1], cjson.encode({kind = found[3], body = found[4], tries = found[5],
+  first_at = found[2], died_at = string.format('%.0f', now), error = ARGV[4]}))
+redis.call('ZADD', KEYS[4], now, ARGV[1])
+redis.call('ZREM', KEYS[2], ARGV[1])
+redis.call('DEL', KEYS[1])
+local over = math.min(redis.call('ZCARD', KEYS[4]) - ARGV[6], 500) -- after a lower limit the rest goes by and by
+if over < 1 then return 'dead' end
+for _, oldest in ipairs(redis.call('ZRANGE', KEYS[4], 0, over - 1)) do
+  redis.call('HDEL', KEYS[3], oldest)
+  redis.call('ZREM', KEYS[4], oldest)
+end
+return 'dead'
+"""
+)
+"""A try has failed. KEYS: its hash, the ids that are due, the dead news, their order. ARGV: id, token, ms until the next try ('': there
+is none), why, ms after `first_at` at which it is given up, how many dead ones are kept.
+
+The last try is made just when it would be given up. Returns `later`; `dead`; or `lost`: others have it, or have delivered it.
+"""
+
+REPLAY = (
+    _NOW
+    + WAKES
+    + """
+local kept = redis.call('HGET', KEYS[1], ARGV[1])
+if not kept then return 0 end
+local is_read, dead = pcall(cjson.decode, kept)
+if not is_read or type(dead) ~= 'table' or type(dead.kind) ~= 'string' or type(dead.body) ~= 'string' then return -1 end
+wake_put(KEYS[3], KEYS[4], ARGV[1], now, dead.kind, dead.body)
+redis.call('HDEL', KEYS[1], ARGV[1])
+redis.call('ZREM', KEYS[2], ARGV[1])
+return 1
+"""
+)
+"""Have dead news delivered after all, under the same id. KEYS: the dead news, their order, its hash-to-be, the ids that are due. ARGV: id.
+
+Returns 1; 0 if there are none of this id; -1 if they cannot be read.
+"""

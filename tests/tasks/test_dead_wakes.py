@@ -1,0 +1,137 @@
+"""News that wait or are dead: shown, tried anew and dropped, through the fleet."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from support.raw_module import answering, http, raw_module
+from support.redis_faults import faulty_redis
+from support.wakes import delivering, never, put
+from toolfleet import FleetUnavailable, Settings, ToolFleet
+from toolfleet_registry.keys import Keys
+from toolfleet_tasks import dead_wakes as dead_wakes_file
+
+ACCEPTS = answering(http(b"", "202 Taken"))
+
+
+@pytest.fixture
+async def fleet(redis_url: str) -> AsyncIterator[ToolFleet]:
+    async with ToolFleet(settings=Settings(redis_url=redis_url)) as fleet:
+        yield fleet
+
+
+async def bury(redis_url: str, redis: Redis, *wake_ids: str, kind: str = "continue") -> None:
+    """Nobody accepts them, and their time is over."""
+    for wake_id in wake_ids:
+        await put(redis, wake_id, kind=kind, since=100)
+        async with delivering(redis_url, "http://127.0.0.1:1", wake_give_up_seconds=60) as wakes:
+
+            async def refuse(_: object) -> str:
+                return "Never."
+
+            await wakes.deliver_due(publish=refuse, seconds=5)
+
+
+async def test_what_waits_is_shown(fleet: ToolFleet, redis_url: str, redis: Redis) -> None:
+    """Those due next first, calls among them, with what went wrong."""
+    await put(redis, "job-1.then.0", kind="call", body=json.dumps({"job_id": "job-1", "step": 0}))
+    await put(redis, "job-2", kind="notify")
+    async with delivering(redis_url, "http://127.0.0.1:1") as wakes:
+
+        async def fail(_: object) -> str:
+            raise RuntimeError("not now")
+
+        await wakes.deliver_due(publish=fail, seconds=5)
+    await put(redis, "job-0", since=10)
+    waiting = await fleet.waiting_wakes()
+
+    assert waiting[0].wake_id == "job-0"
+    assert {one.wake_id: (one.kind, one.tries) for one in waiting} == {
+        "job-0": ("continue", 0),
+        "job-1.then.0": ("call", 1),
+        "job-2": ("notify", 1),
+    }
+    found = await fleet.kept_wake("job-2")
+    assert found is not None
+    assert "ConnectError" in found.error
+    assert found.due_at is not None
+    assert 0 < found.due_at - time.time() < 2
+    assert found.told("conversation_id") == "talk-1"
+    assert found.died_at is None
+    assert [one.wake_id for one in await fleet.waiting_wakes(limit=1, offset=0)] == ["job-0"]
+    assert await fleet.dead_wakes() == []
+
+
+async def test_dead_news_are_tried_anew_under_their_id(fleet: ToolFleet, redis_url: str, redis: Redis) -> None:
+    """With all their time again."""
+    await bury(redis_url, redis, "job-1", "job-2")
+    dead = await fleet.dead_wakes()
+    assert [one.wake_id for one in dead] == ["job-2", "job-1"]
+    assert dead[0].died_at is not None
+    assert dead[0].tries == 1
+    assert [one.wake_id for one in await fleet.dead_wakes(limit=1, offset=1)] == ["job-1"]
+
+    assert await fleet.replay_wake("job-1")
+    assert not await fleet.replay_wake("job-1")
+    found = await fleet.kept_wake("job-1")
+    assert found is not None
+    assert found.first_at > time.time() - 10
+    async with raw_module(ACCEPTS) as core, delivering(redis_url, core.url) as wakes:
+        assert await wakes.deliver_due(publish=never, seconds=5) == 1
+    assert [one.headers["webhook-id"] for one in core.requests] == ["job-1"]
+    assert await fleet.kept_wake("job-1") is None
+
+
+async def test_a_dead_call_is_replayed_among_the_calls(fleet: ToolFleet, redis_url: str, redis: Redis) -> None:
+    """As what it was."""
+    await bury(redis_url, redis, "job-1.then.0", kind="call")
+    found = await fleet.kept_wake("job-1.then.0")
+    assert found is not None
+    assert found.error == "Never."
+    assert await fleet.replay_wake("job-1.then.0")
+    assert await redis.zrange(Keys().calls_due, 0, -1) == ["job-1.then.0"]
+
+
+async def test_dead_news_are_dropped(fleet: ToolFleet, redis_url: str, redis: Redis) -> None:
+    """Those that were there are named."""
+    await bury(redis_url, redis, "job-1", "job-2", "job-3")
+    assert await fleet.drop_dead_wakes("job-1", "job-9", "job-1") == ("job-1",)
+    assert await fleet.drop_all_dead_wakes() == 2
+    assert await fleet.dead_wakes() == []
+    assert await redis.dbsize() == 0
+
+
+@pytest.mark.parametrize("value", ["no json", "[]", "{}", '{"kind": 1, "tries": "x"}', "[" * 5000, b"\xff"])
+async def test_what_cannot_be_read_is_shown_as_such(fleet: ToolFleet, redis: Redis, value: str | bytes) -> None:
+    """It hides no others, cannot be replayed, and can be dropped."""
+    await redis.hset(Keys().dead_wakes, "job-1", value)
+    await redis.zadd(Keys().dead_wakes_order, {"job-1": 1})
+    (found,) = await fleet.dead_wakes()
+
+    assert found.wake_id == "job-1"
+    assert found.body is None
+    with pytest.raises(FleetUnavailable, match="dropped only"):
+        await fleet.replay_wake("job-1")
+    assert await fleet.drop_dead_wakes("job-1") == ("job-1",)
+
+
+@pytest.mark.parametrize(("limit", "offset"), [(0, 0), (1001, 0), (1, -1)])
+async def test_a_list_has_bounds(fleet: ToolFleet, limit: int, offset: int) -> None:
+    """Asking for none, or for more than memory should hold, is a programming error."""
+    for look in (fleet.dead_wakes, fleet.waiting_wakes):
+        with pytest.raises(ValueError, match="limit must be from 1 to 1000"):
+            await look(limit, offset)
+
+
+async def test_a_redis_that_is_away_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`FleetUnavailable`, when patience ends."""
+    monkeypatch.setattr(dead_wakes_file, "_PATIENCE_SECONDS", 0.2)
+    with faulty_redis(tmp_path) as server:
+        async with ToolFleet(settings=Settings(redis_url=server.url)) as fleet:
+            with server.frozen(), pytest.raises(FleetUnavailable, match="no answer within"):
+                await asyncio.wait_for(fleet.dead_wakes(), 5)
