@@ -27,6 +27,7 @@ from toolfleet_registry.manifests import CachedManifest, ManifestCache
 from toolfleet_registry.names import ToolName
 from toolfleet_registry.permissions import Modules, denial, module_denial, reaches
 from toolfleet_registry.registrar import OpenRegistry, Registrar
+from toolfleet_registry.scheduler_tools import look_at_scheduler
 from toolfleet_registry.schemas.validation import Checked, checked
 from toolfleet_registry.search import ToolSearch
 from toolfleet_registry.settings import Settings
@@ -115,6 +116,7 @@ class Catalog:
             max_bytes=self._settings.max_manifest_bytes,
         )
         looks |= await look_at_local(self._settings)
+        looks |= look_at_scheduler(self._settings)
         errors = {module: look.error for module, look in looks.items() if isinstance(look, ManifestFailure)}
         found = {module: look for module, look in looks.items() if isinstance(look, ModuleManifest)}
         try:

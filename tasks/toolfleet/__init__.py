@@ -2,16 +2,24 @@
 
 from toolfleet_registry.contracts import Caller, Conversation, ModuleStatus, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.errors import FleetError, FleetUnavailable, NoSuchDeadLetter, SettingsError
+from toolfleet_registry.jobs import Job, JobRefused, Poll, Schedule, WakeUp
 from toolfleet_registry.letters import DeadLetter
+from toolfleet_registry.progress import Progress
+from toolfleet_registry.progress import report as report_progress
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.terms import LimitUse, Remaining
+from toolfleet_tasks.call_status import CallStatus
 from toolfleet_tasks.client import ToolFleet
+from toolfleet_tasks.client_canvas import CallRefused
 from toolfleet_tasks.dead import UnreadableLetter
+from toolfleet_tasks.dead_wakes import KeptWake
 from toolfleet_tasks.evaluation import EvalGate, GateDecision
 from toolfleet_tasks.handle import CallHandle
 
 __all__ = [
     "CallHandle",
+    "CallRefused",
+    "CallStatus",
     "Caller",
     "Conversation",
     "DeadLetter",
@@ -19,10 +27,16 @@ __all__ = [
     "FleetError",
     "FleetUnavailable",
     "GateDecision",
+    "Job",
+    "JobRefused",
+    "KeptWake",
     "LimitUse",
     "ModuleStatus",
     "NoSuchDeadLetter",
+    "Poll",
+    "Progress",
     "Remaining",
+    "Schedule",
     "Settings",
     "SettingsError",
     "ToolCall",
@@ -30,4 +44,6 @@ __all__ = [
     "ToolFleet",
     "ToolResult",
     "UnreadableLetter",
+    "WakeUp",
+    "report_progress",
 ]

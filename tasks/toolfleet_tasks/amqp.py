@@ -4,11 +4,15 @@ Celery's `broker_transport` would do, too, but it replaces the scheme of the URL
 whether to use TLS.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from celery.app.amqp import AMQP
 from kombu.connection import Connection, ConnectionPool, PooledConnection
 
+from toolfleet_tasks.bridge import in_bridge
+from toolfleet_tasks.insisting import insisted
 from toolfleet_tasks.transport import FleetSentinelTransport, FleetTransport
 
 _TRANSPORTS = {"redis": FleetTransport, "rediss": FleetTransport, "sentinel": FleetSentinelTransport}
@@ -43,3 +47,11 @@ class FleetAMQP(AMQP):  # type: ignore[misc] # Celery ships no types
     """Set as an app's `amqp`."""
 
     Connection = FleetConnection
+
+    def _retry_publish(self, publish: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Publish what follows a task: in a worker it is tried until the broker has it, and the loop goes on meanwhile.
+
+        The task has run and is not acked before, and a message that is there twice does no harm.
+        """
+        send = functools.partial(super()._retry_publish, publish, *args, **kwargs)
+        return insisted(send) if in_bridge() else send()

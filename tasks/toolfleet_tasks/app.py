@@ -16,10 +16,10 @@ from redis.asyncio.connection import parse_url
 from toolfleet_registry.redis_servers import sentinel_options, tls_options
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_registry.urls import is_redis_url, is_sentinel_url, read_sentinel_url
-from toolfleet_tasks import execute, guard, refresh
+from toolfleet_tasks import execute, guard, refresh, resume
 from toolfleet_tasks.connections import Connections
 from toolfleet_tasks.logs import configure_logs
-from toolfleet_tasks.ports import Runner
+from toolfleet_tasks.ports import JobKeeper, Runner
 from toolfleet_tasks.queues import CONTROL, Lane, queues_of
 from toolfleet_tasks.signing import Seal
 
@@ -32,11 +32,12 @@ _CONNECT_SECONDS = 4  # Celery's default
 
 
 class FleetApp(Celery):  # type: ignore[misc] # Celery ships no types
-    """The app of one process: its settings, its lane and, in a worker, what runs a call."""
+    """The app of one process: its settings, its lane and, in a worker, what runs a call and what keeps jobs going."""
 
     settings: Settings
     lane: Lane
     runner: Runner | None = None
+    jobs: JobKeeper | None = None
 
     @cached_property
     def seal(self) -> Seal:
@@ -78,9 +79,10 @@ def make_app(settings: Settings, *, lane: Lane = "all", stores_results: bool = T
     app.conf.task_queues = [
         Queue(name, Exchange("toolfleet", type="direct"), routing_key=name) for name in queues_of(lane, settings)
     ]
-    app.conf.beat_schedule = refresh.schedule(settings)
+    app.conf.beat_schedule = refresh.schedule(settings) | resume.schedule(settings)
     execute.register(app)
     refresh.register(app, settings)
+    resume.register(app)
     guard.install(app)
     return app
 

@@ -4,6 +4,7 @@ What is stored, and where, is Celery's own. Outside of a call (clients, beat, Fl
 knows no connection errors: the call waits until Redis has answered, however long that takes, and is acked after that.
 """
 
+import asyncio
 import functools
 import re
 import threading
@@ -20,6 +21,7 @@ from redis.exceptions import ResponseError
 
 from toolfleet_tasks import lines, scripts
 from toolfleet_tasks.bridge import Bridge, await_, in_bridge
+from toolfleet_tasks.insisting import insisted
 from toolfleet_tasks.line import Line, LineClosed, LineLost, Part
 from toolfleet_tasks.lines import Lines
 from toolfleet_tasks.shelf import ANNOUNCED_AT_MOST, STORED
@@ -29,6 +31,7 @@ log = structlog.get_logger(__name__)
 
 
 _encode = JSONEncoder().encode
+_CLAIM_PAUSE_SECONDS = 0.5  # a chord's body is called in far less
 _STATUS, _STATUS_ENDS = re.compile(r'\{"status": "([A-Z]+)"'), 40
 
 
@@ -81,6 +84,29 @@ class _OverTheLine:
             return stock
         found: bytes | None = await_(self._line_of(here).execute("GET", key))
         return found
+
+    def on_task_call(self: Any, producer: Any, task_id: str) -> None:
+        """Nothing: the stock backend listens to every task that is published, whether or not somebody waits for it."""
+
+    def on_chord_part_return(self: Any, request: Any, state: str, result: Any, **kwargs: Any) -> None:
+        """As the stock backend; in a call it is done in a thread, until Redis has it. Counting a part twice counts once.
+
+        Whoever completes the count claims the chord for some seconds, to call its body, and may die of that: who comes
+        meanwhile stays until it is done, or does it.
+        """
+        count = functools.partial(super().on_chord_part_return, request, state, result, **kwargs)  # type: ignore[misc] # as above
+        if not in_bridge():
+            count()
+            return
+        insisted(count)
+        while request.group and insisted(functools.partial(self._is_claimed, request.group)):
+            await_(asyncio.sleep(_CLAIM_PAUSE_SECONDS))
+            insisted(count)
+
+    def _is_claimed(self: Any, group_id: str) -> bool:
+        """Whether somebody is about to call the chord's body, or was."""
+        claim, size = self.client.mget(self.get_key_for_group(group_id, part) for part in (".c", ".s"))
+        return size is not None and claim not in {None, b"done"}
 
     def get_state(self: Any, task_id: str) -> str:
         """As the stock backend, in a call without the result: remote control asks for it, whatever its size."""

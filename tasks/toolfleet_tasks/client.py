@@ -16,7 +16,10 @@ from toolfleet_registry.urls import check_redis_url
 from toolfleet_tasks import endings
 from toolfleet_tasks.audit_trail import refused_without_redis
 from toolfleet_tasks.cancelling import end
+from toolfleet_tasks.client_canvas import CanvasMethods
+from toolfleet_tasks.client_jobs import JobMethods
 from toolfleet_tasks.client_letters import LetterMethods
+from toolfleet_tasks.client_wakes import WakeMethods
 from toolfleet_tasks.evaluation import NOTHING_MORE, Circumstances, EvalGate
 from toolfleet_tasks.handle import CallHandle, Follow
 from toolfleet_tasks.joining import Joined, JoinedHandle
@@ -26,7 +29,7 @@ from toolfleet_tasks.replay import replay_of, run_replay
 from toolfleet_tasks.sync import SyncToolFleet
 
 
-class ToolFleet(LetterMethods):
+class ToolFleet(JobMethods, LetterMethods, WakeMethods, CanvasMethods):
     """The fleet, for asyncio agents: `async with ToolFleet() as fleet: await fleet.call(call, caller)`.
 
     `url` is the Redis URL; without it that of `settings`, of the environment, of `toolfleet.toml` or of a running
@@ -62,6 +65,7 @@ class ToolFleet(LetterMethods):
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self._sessions.leave()
+        self._leave_canvas()
 
     async def tools(self, caller: Caller) -> list[ToolDefinition]:
         """The tools that `caller` may use, sorted by name. From memory: costs no round trip."""
@@ -202,7 +206,7 @@ class ToolFleet(LetterMethods):
         again = replay_of(letter, arguments or {}, caller)
         if isinstance(again, ToolResult):
             return ended(again)
-        seconds = session.seconds_for(again.call, again.caller, again.conversation, timeout)
+        seconds = session.drafts.seconds_for(again.call, again.caller, again.conversation, timeout)
 
         async def run() -> ToolResult:
             asked = again.call, again.caller, again.conversation

@@ -8,7 +8,7 @@ import os
 import socket
 import uuid
 from base64 import b64encode
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any
@@ -29,6 +29,17 @@ def sender() -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Links:
+    """A call's place in Celery's canvas: what follows it, as Celery's messages say it, and the group that it belongs to."""
+
+    after: Mapping[str, Any]
+    group: str | None
+    group_index: int | None
+    root_id: str
+    parent_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Label:
     """What a call's message says beside its text, for Celery and Flower. Limits are seconds, soft before hard."""
 
@@ -37,6 +48,7 @@ class Label:
     args_shown: str
     queue: str
     limits: tuple[float | None, float | None]
+    links: Links | None = None
 
 
 def call_message(call: PublishedCall, route: Route, *, text: str, origin: str) -> str:
@@ -50,19 +62,44 @@ def message(
 ) -> str:
     """Any message of a call's task, or that of its retry: `retries` 1, not to be begun before `eta` (ISO 8601, UTC)."""
     call_id, (soft_limit, hard_limit) = _quoted(label.call_id), label.limits
+    group, index, root_id, parent_id = (
+        ("null", "null", call_id, "null") if label.links is None else _places(label.links)
+    )
     # One that is published again may be twice in a queue, and a tag must name one message only.
     tag = call_id if eta is None else f'"{uuid.uuid4()}"'
     return (
-        f'{{"body":"{_body(text)}","content-encoding":"utf-8","content-type":"application/json",'
+        f'{{"body":"{_body(text, label.links)}","content-encoding":"utf-8","content-type":"application/json",'
         f'"headers":{{"lang":"py","task":"{TASK}","id":{call_id},"shadow":{_quoted(label.shadow)},'
-        f'"eta":{"null" if eta is None else _quoted(eta)},"expires":null,"group":null,"group_index":null,'
-        f'"retries":{retries},"timelimit":[{_limit(hard_limit)},{_limit(soft_limit)}],"root_id":{call_id},'
-        f'"parent_id":null,"argsrepr":{_quoted(label.args_shown)},"kwargsrepr":"{{}}","origin":{_quoted(origin)},'
+        f'"eta":{"null" if eta is None else _quoted(eta)},"expires":null,"group":{group},"group_index":{index},'
+        f'"retries":{retries},"timelimit":[{_limit(hard_limit)},{_limit(soft_limit)}],"root_id":{root_id},'
+        f'"parent_id":{parent_id},"argsrepr":{_quoted(label.args_shown)},"kwargsrepr":"{{}}","origin":{_quoted(origin)},'
         f'"ignore_result":null,"replaced_task_nesting":0,"stamped_headers":null,"stamps":{{}}}},'
         f'"properties":{{"correlation_id":{call_id},"reply_to":{_quoted(reply_to)},"delivery_mode":2,'
         f'"delivery_info":{{"exchange":"{_EXCHANGE}","routing_key":{_quoted(label.queue)}}},"priority":0,'
         f'"body_encoding":"base64","delivery_tag":{tag}}}}}'
     )
+
+
+def control_message(task: str, args: Sequence[str], queue: str, *, origin: str) -> str:
+    """A message of one of our own tasks, whose arguments are ids. Its limits are those that the task is registered with."""
+    task_id = str(uuid.uuid4())
+    unset = ("shadow", "eta", "expires", "group", "group_index", "parent_id", "stamped_headers")
+    headers: dict[str, Any] = dict.fromkeys(unset)
+    headers |= {"lang": "py", "task": task, "id": task_id, "root_id": task_id, "retries": 0, "timelimit": [None, None]}
+    headers |= {"argsrepr": repr(tuple(args)), "kwargsrepr": "{}", "origin": origin, "ignore_result": True}
+    headers |= {"replaced_task_nesting": 0, "stamps": {}}
+    body = [list(args), {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}]
+    properties: dict[str, Any] = {"correlation_id": task_id, "reply_to": "", "delivery_mode": 2, "priority": 0}
+    properties |= {"delivery_info": {"exchange": _EXCHANGE, "routing_key": queue}, "body_encoding": "base64"}
+    properties["delivery_tag"] = task_id
+    message = {
+        "body": b64encode(json.dumps(body).encode()).decode(),
+        "content-encoding": "utf-8",
+        "content-type": "application/json",
+        "headers": headers,
+        "properties": properties,
+    }
+    return json.dumps(message)
 
 
 def args_shown(call: PublishedCall) -> str:
@@ -114,5 +151,10 @@ def _limit(seconds: float | None) -> str:
     return "null" if seconds is None else repr(seconds)
 
 
-def _body(text: str) -> str:
-    return b64encode(f"[[{_quoted(text)}]{_NO_MORE}".encode()).decode()
+def _body(text: str, links: Links | None) -> str:
+    after = _NO_MORE if links is None else f", {{}}, {json.dumps(links.after)}]"
+    return b64encode(f"[[{_quoted(text)}]{after}".encode()).decode()
+
+
+def _places(links: Links) -> list[str]:
+    return [json.dumps(place) for place in (links.group, links.group_index, links.root_id, links.parent_id)]

@@ -11,21 +11,26 @@ from functools import partial
 import structlog
 from celery import Celery, Task
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
+from celery.states import SUCCESS
 
 from toolfleet_registry import decisions
-from toolfleet_registry.contracts import Audit, PublishedCall, ToolResult
+from toolfleet_registry.contracts import Audit, ToolResult
 from toolfleet_registry.errors import MessageRefused, NotPublished
 from toolfleet_registry.hints import hint_for
 from toolfleet_registry.outcomes import Attempt, Outcome
+from toolfleet_registry.progress import report_to
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN
 from toolfleet_registry.terms import strictest
-from toolfleet_tasks import endings, ledgers, lines, results
+from toolfleet_tasks import endings, ledgers, lines, results, unrun
 from toolfleet_tasks.bridge import bridged, limits
+from toolfleet_tasks.canvas import CallTask, go_on, is_followed
 from toolfleet_tasks.claims import Claim
 from toolfleet_tasks.envelope import TASK
+from toolfleet_tasks.job_ids import EVALUATE
+from toolfleet_tasks.kicks import kick
 from toolfleet_tasks.ledger import Ledger, NotClaimed, ResultRefused
-from toolfleet_tasks.line import LineClosed, LineLost
 from toolfleet_tasks.ports import Runner
+from toolfleet_tasks.progress_board import Reports
 from toolfleet_tasks.queues import SOFT_LIMIT_MARGIN
 from toolfleet_tasks.retry import MAX_ATTEMPTS, Next, decide, settled
 from toolfleet_tasks.second_attempt import publish_again
@@ -34,12 +39,11 @@ log = structlog.get_logger(__name__)
 
 _REQUEST = "toolfleet_tasks.request:FleetRequest"  # Celery's own shows arguments and results to whoever asks
 _RECONCILE_SECONDS = 5.0  # for a module to say what happened
-_FULL_SECONDS = 0.5  # until a call comes back whose module is at work on as many as it may be
 
 
 def register(app: Celery) -> None:
     """Give the app the task: acked when its result is stored, tried at most twice, limits from the message."""
-    app.task(name=TASK, bind=True, acks_late=True, max_retries=MAX_ATTEMPTS - 1, Request=_REQUEST)(_body)
+    app.task(name=TASK, base=CallTask, bind=True, acks_late=True, max_retries=MAX_ATTEMPTS - 1, Request=_REQUEST)(_body)
 
 
 @partial(bridged, is_limited=False)  # one function for all apps: Celery warns of two with the same name
@@ -55,52 +59,29 @@ async def _run(task: Task, message: str, ledger: Ledger) -> str:
     try:
         call = task.app.seal.open(message, task_id=task.request.id)
     except MessageRefused as exc:
-        return await _refuse(task, ledger, str(exc))
+        return _stored(task, await unrun.refuse(task, ledger, str(exc)))
     if call.deadline_at <= time.time():
-        return _stored(task, await _end_at_deadline(task, ledger, call))
-    claim = await ledger.claim(call)
-    if isinstance(claim, NotClaimed):
-        return await _not_ours(task, call, claim)
-    with ledger.claims.holding(claim):
-        return await _Execution(task, ledger, claim).run()
+        text = _stored(task, await unrun.end_at_deadline(task, ledger, call))
+    elif isinstance(claim := await ledger.claim(call), NotClaimed):
+        if claim.reason != "done":
+            await unrun.put_off(task, call, claim)
+        text = _stored(task, claim.result)
+    else:
+        with ledger.claims.holding(claim):
+            text = await _Execution(task, ledger, claim).run()
+    if call.job_id is not None:
+        await _evaluated_soon(task, call.job_id)
+    return text
 
 
-async def _refuse(task: Task, ledger: Ledger, reason: str) -> str:
-    """End a call whose message is not what its caller sent; the true one, if it has been here, is left alone."""
-    log.error("message_refused", call_id=task.request.id, reason=reason)
-    tool_name = task.request.shadow or ""
-    ended = await ledger.refuse(task.request.id, endings.message_refused(tool_name, reason))
-    if ended is None:
-        raise Ignore
-    return _stored(task, ended)
-
-
-async def _end_at_deadline(task: Task, ledger: Ledger, call: PublishedCall) -> str:
-    """End a call that has come too late. One that was delivered before may have had a record, which Redis has lost."""
-    trust = not (task.request.delivery_info or {}).get("redelivered")
-    while True:
-        try:
-            return await ledger.end(call, endings.at_deadline(call), trust_absence=trust)
-        except LineLost as exc:
-            trust = False
-            if isinstance(exc, LineClosed):
-                raise
-            await ledger.connected()
-
-
-async def _not_ours(task: Task, call: PublishedCall, answer: NotClaimed) -> str:
-    if answer.reason == "done":
-        return _stored(task, answer.result)
-    # Jittered, for all those that wait for the same thing; not longer than the broker holds a message.
-    delay = (answer.rest_seconds or _FULL_SECONDS) + random.random() * _FULL_SECONDS  # noqa: S311 - spreads load
-    delay = min(delay, task.app.settings.lease_seconds / 2)
-    log.info("tool_call_put_off", call_id=call.call_id, tool=call.tool_name, reason=answer.reason, delay=delay)
-    try:
-        await publish_again(task, delay, retries=task.request.retries)
-    except Exception as exc:  # PublishUnconfirmed among them: a second message of a call does no harm
-        log.warning("call_not_put_off", call_id=call.call_id, error=str(exc))
-        raise Reject(requeue=True) from exc
-    raise Ignore
+async def _evaluated_soon(task: Task, job_id: str) -> None:
+    """Have the call's job looked at. Where that gets lost, the sweep finds it."""
+    here = lines.current()
+    kicking = kick(task.app, task.app.settings, here, EVALUATE, job_id)
+    if here is None:
+        await kicking
+    else:  # the call's message is not held for that
+        here.later(kicking)
 
 
 def _stored(task: Task, stored: str) -> str:
@@ -108,15 +89,23 @@ def _stored(task: Task, stored: str) -> str:
     if not stored:  # its result has expired
         raise Ignore
     text = results.text_of(stored)
-    return _returned(task, text, results.read_stored(text, "") if task.app.settings.is_fast else None)
+    needs_result = task.app.settings.is_fast or is_followed(task.request)
+    return _returned(task, text, results.read_stored(text, "") if needs_result else None)
 
 
 def _returned(task: Task, text: str, result: ToolResult | None) -> str:
-    """What Celery gets to see: where the result stands already, a word, for Celery shows it to Flower."""
-    if not task.app.settings.is_fast or result is None:
-        return text
-    task.request.is_stored = True
-    return results.word_of(result)
+    """What Celery gets to see: where the result stands already, a word, for Celery shows it to Flower.
+
+    Raises `LinkFailed` where others follow the call and must not be called; its own result is stored before.
+    """
+    if task.app.settings.is_fast and result is not None:
+        task.request.is_stored = True
+        text = results.word_of(result)
+    elif result is not None and not result.success and is_followed(task.request):
+        task.backend.store_result(task.request.id, text, SUCCESS, request=task.request)
+    if result is not None:
+        go_on(task.request, result)
+    return text
 
 
 class _Execution:
@@ -171,6 +160,8 @@ class _Execution:
     async def _attempt(self) -> Attempt:
         """One attempt within the limit and the time left. The one place that words a limit."""
         seconds = min(self._call.limit_seconds, self._call.deadline_at - time.time())
+        reports = Reports(self._call, self._task.app.settings)
+        report_to(reports.take)
         try:
             # The nets around the request, by the limit that was signed: the message's headers were not.
             with limits(
@@ -183,6 +174,8 @@ class _Execution:
             raise self._late() from None
         except (TimeoutError, SoftTimeLimitExceeded):
             return Attempt(Outcome.UNKNOWN, endings.timed_out(self._call.tool_name, seconds))
+        finally:
+            reports.end()
 
     async def _follow(self, attempt: Attempt, *, seconds: float) -> str:
         """What the table says: the retry, or the end. Where that would be unknown, the module is asked before."""
@@ -258,10 +251,13 @@ class _Execution:
             raise self._late()
         return _returned(self._task, text, result)
 
-    def _late(self) -> Ignore:
-        """Nobody waits for what this attempt came to: the call has ended, or another worker has it."""
+    def _late(self) -> Ignore | Reject:
+        """Nobody waits for what this attempt came to: the call has ended, or another worker has it.
+
+        Where others follow it, the message comes again, to see to them: whoever has ended it may not have.
+        """
         log.warning("result_late", call_id=self._call.call_id, tool=self._call.tool_name)
-        return Ignore()
+        return Reject(requeue=True) if is_followed(self._task.request) else Ignore()
 
     def _audit(self) -> Audit:
         now, call, request = time.time(), self._call, self._task.request

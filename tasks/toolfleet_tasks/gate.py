@@ -34,6 +34,10 @@ class Publisher(Protocol):
         """Tell every worker to drop the call, or to interrupt it. Raises nothing."""
         ...
 
+    async def kick(self, task: str, *args: str) -> None:
+        """Have one of our own tasks run soon. Raises `NotPublished` or `PublishUnconfirmed`, within some seconds."""
+        ...
+
     def close(self) -> None:
         """Let go of what it has."""
         ...
@@ -83,6 +87,10 @@ class Gate:
     async def revoke(self, call_id: str) -> None:
         """As `Publisher`."""
         await self._publisher.revoke(call_id)
+
+    async def kick(self, task: str, *args: str) -> None:
+        """As `Publisher`."""
+        await self._publisher.kick(task, *args)
 
     def close(self) -> None:
         """As `Publisher`."""

@@ -12,14 +12,15 @@ from toolfleet_registry.errors import NotPublished, PublishUnconfirmed
 from toolfleet_registry.keys import Keys
 from toolfleet_tasks import scripts
 from toolfleet_tasks.entrance import Entrance, Refusal, is_unknown_script, refusal_in, script_for
-from toolfleet_tasks.envelope import call_message, revocation_message, revocation_topic, sender
+from toolfleet_tasks.envelope import call_message, control_message, revocation_message, revocation_topic, sender
 from toolfleet_tasks.line import Line, LineLost, Part
 from toolfleet_tasks.link import is_one_of
-from toolfleet_tasks.queues import Route
+from toolfleet_tasks.queues import CONTROL, Route
 from toolfleet_tasks.signing import Seal
 
 log = structlog.get_logger(__name__)
 
+_KICK_SECONDS = 5.0  # nobody depends on it: what is due is looked for anyway
 _REVOKE_SECONDS = 10.0  # for the line to come back, and Redis to answer
 # What Redis says before it has written anything: it does not take the script, or not its first write.
 _REFUSALS = ("OOM", "READONLY", "LOADING", "MISCONF", "NOREPLICAS", "BUSY", "MASTERDOWN")
@@ -70,6 +71,10 @@ class LinePublisher:
             return refusal_in(await self._put(give_up_at, "EVAL", scripts.PUBLISH_BELOW, *names, limit))
         await self._put(give_up_at, "EVAL", scripts.PUBLISH, *names)
         return None
+
+    async def kick(self, task: str, *args: str) -> None:
+        """Have one of our own tasks run soon. Raises as `publish` does."""
+        await self.put(control_message(task, args, CONTROL, origin=self._origin), CONTROL, seconds=_KICK_SECONDS)
 
     async def revoke(self, call_id: str) -> None:
         """Tell every worker to drop the call, or to interrupt it. Reaches only workers that are up; raises nothing."""

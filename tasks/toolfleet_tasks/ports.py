@@ -1,4 +1,4 @@
-"""What a worker plugs into the app."""
+"""What a worker plugs into the app: what runs calls, and what keeps jobs going."""
 
 from typing import Protocol
 
@@ -29,4 +29,16 @@ class Runner(Protocol):
 
         Nothing is executed. Takes `seconds` at most; raises `CancelledError` only.
         """
+        ...
+
+
+class JobKeeper(Protocol):
+    """Keeps jobs going. Raises `CancelledError` only; each method returns within about `seconds`."""
+
+    async def resume(self, *, seconds: float) -> None:
+        """Do what is due of all jobs, or a part of it, and deliver news of their ends."""
+        ...
+
+    async def evaluate(self, job_id: str, *, seconds: float) -> None:
+        """Look at a job whose call has ended: do what follows."""
         ...

@@ -73,6 +73,16 @@ class Posting:
             return self._joins.join(call, started.call_id)
         return _result(call, started)
 
+    async def detach(self, call: PublishedCall, route: Route) -> ToolResult | None:
+        """Publish a call for whose end nobody waits here; its result if it is surely in no queue.
+
+        Raises `PublishUnconfirmed`: it may be in its queue, or was begun before.
+        """
+        refusal = await self._publish(call, route)
+        if isinstance(refusal, Refusal) and refusal.kind == "joined":  # nobody here could bring the other's result
+            refusal = Refusal("conflict", call_id=refusal.call_id)
+        return None if refusal is None else _result(call, refusal)
+
     def close(self) -> None:
         """Who waits for a turn is told that the fleet was left."""
         self._turns.close()

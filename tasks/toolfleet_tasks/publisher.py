@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import structlog
@@ -18,11 +19,13 @@ from toolfleet_tasks.cancelling import is_wanted
 from toolfleet_tasks.connections import Connections
 from toolfleet_tasks.entrance import Refusal
 from toolfleet_tasks.envelope import TASK, args_shown, revocation
+from toolfleet_tasks.kicks import send_control
 from toolfleet_tasks.queues import Route
 from toolfleet_tasks.unsent import was_refused
 
 log = structlog.get_logger(__name__)
 
+_KICK_SECONDS = 5.0  # nobody depends on it: what is due is looked for anyway
 _THREADS = 4  # kombu spends its time in Python: more threads only wait for each other
 _SHORTEST_WAIT = 0.1  # seconds for the broker's answer, where hardly any are left; py-amqp takes 0 for "for ever"
 
@@ -68,6 +71,17 @@ class Publisher:
             await asyncio.get_running_loop().run_in_executor(self._threads, self._send_revoke, call_id)
         except Exception as exc:  # noqa: BLE001 - whatever kombu and its transports raise
             log.warning("call_not_revoked", call_id=call_id, error=str(exc))
+
+    async def kick(self, task: str, *args: str) -> None:
+        """Have one of our own tasks run soon. Raises as `publish` does."""
+        try:
+            async with asyncio.timeout(_KICK_SECONDS):
+                send = partial(send_control, self._app, self._connections)
+                await asyncio.get_running_loop().run_in_executor(self._threads, send, task, args)
+        except TimeoutError as exc:
+            raise PublishUnconfirmed("no answer") from exc
+        except RuntimeError as exc:
+            raise NotPublished("the fleet was left") from exc
 
     def close(self) -> None:
         """Let go of threads and connections; what a thread is at is not waited for."""

@@ -12,6 +12,7 @@ from celery import Task
 from toolfleet_registry.errors import PublishUnconfirmed
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import lines
+from toolfleet_tasks.canvas import links_of
 from toolfleet_tasks.connections import Connections
 from toolfleet_tasks.envelope import Label, message, sender
 from toolfleet_tasks.line_publisher import LinePublisher
@@ -44,7 +45,8 @@ async def publish_again(task: Task, delay: float, *, retries: int) -> None:
 async def _over_the_line(here: Lines, settings: Settings, request: Any, delay: float, retries: int) -> None:
     hard_limit, soft_limit = request.timelimit or _UNLIMITED
     queue = request.delivery_info["routing_key"]
-    label = Label(request.id, request.shadow or "", request.argsrepr or "", queue, (soft_limit, hard_limit))
+    limits, links = (soft_limit, hard_limit), links_of(request)
+    label = Label(request.id, request.shadow or "", request.argsrepr or "", queue, limits, links)
     eta = (datetime.now(UTC) + timedelta(seconds=delay)).isoformat()
     again = message(request.args[0], label, origin=sender(), reply_to=request.reply_to or "", retries=retries, eta=eta)
     line = here.to(settings.broker or "", master=settings.sentinel_master)

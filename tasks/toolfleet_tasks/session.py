@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from toolfleet_registry.catalog import Catalog, Judged
+from toolfleet_registry.catalog import Catalog
 from toolfleet_registry.contracts import (
     Caller,
     Conversation,
@@ -19,40 +19,41 @@ from toolfleet_registry.contracts import (
     ToolResult,
 )
 from toolfleet_registry.decisions import collecting
-from toolfleet_registry.effects import effect_of
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.manifests import ManifestCache
 from toolfleet_registry.redis_servers import async_client, connection_factory
-from toolfleet_registry.sensitive import sensitive_paths
-from toolfleet_registry.sensitive_results import has_sensitive_results
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.terms import Remaining
 from toolfleet_tasks import endings
 from toolfleet_tasks.audit_trail import AuditTrail
 from toolfleet_tasks.cancelling import end, is_wanted
 from toolfleet_tasks.cluster import refuse_cluster
-from toolfleet_tasks.conversation import models_part, told_by
 from toolfleet_tasks.dead import DeadLetters
+from toolfleet_tasks.drafts import Drafts
+from toolfleet_tasks.ends import Ends
 from toolfleet_tasks.entrance import Entrance
 from toolfleet_tasks.evaluation import NOTHING_MORE, Circumstances, EvalGate, Evaluation
 from toolfleet_tasks.forks import Sockets, leave_behind
 from toolfleet_tasks.gate import publisher_behind
 from toolfleet_tasks.handle import Follow, new_call_id
 from toolfleet_tasks.inbox import Inbox
+from toolfleet_tasks.job_desk import JobDesk
+from toolfleet_tasks.job_records import JobRecords
+from toolfleet_tasks.job_steps import JobSteps
 from toolfleet_tasks.joining import Joined, Joins
 from toolfleet_tasks.ledger import Ledger
-from toolfleet_tasks.limits import limits_among, terms_for
+from toolfleet_tasks.limits import limits_among
 from toolfleet_tasks.line import Line
 from toolfleet_tasks.posting import Posting
-from toolfleet_tasks.queues import Route, lane_of, route_for
+from toolfleet_tasks.queues import Route, route_for
 from toolfleet_tasks.remaining import look_at
 from toolfleet_tasks.shelf import Shelf
+from toolfleet_tasks.wake_desk import WakeDesk
 
 T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
-_LONGEST_TIMEOUT = 10 * 365 * 86400.0  # seconds: longer is for ever, which clocks and brokers cannot count
 _LAST_WORDS_SECONDS = 3.0  # for ledger and workers to hear, when the fleet is left, that a call was given up
 _REDIS_SECONDS = 5.0  # for one answer of Redis
 
@@ -60,9 +61,9 @@ _REDIS_SECONDS = 5.0  # for one answer of Redis
 class Session:
     """A fleet on the running loop, from `open` to `aclose`. Belongs to that loop and to this process."""
 
-    def __init__(self, settings: Settings, gate: EvalGate | None = None) -> None:
+    def __init__(self, settings: Settings, gate: EvalGate | None = None, *, has_agent: bool = True) -> None:
         self.loop = asyncio.get_running_loop()
-        self._settings = settings
+        self.settings = self._settings = settings
         self._keys = settings.keys
         self._sockets = Sockets()
         self._background: set[asyncio.Task[Any]] = set()
@@ -72,20 +73,19 @@ class Session:
         self._redis = async_client(url, master=settings.sentinel_master, timeout_seconds=_REDIS_SECONDS)
         self._cache = ManifestCache(self._redis, ttl_seconds=settings.manifest_ttl_seconds, keys=self._keys)
         self._catalog = Catalog(settings, self._cache)
+        self.drafts = Drafts(self._catalog, settings)
         self.dead = DeadLetters(self._redis, self._keys, signing_key=settings.signing_key)
         self._line = self._line_to(url, "agent")
         self._lines = [self._line]
+        self.wakes = WakeDesk(self._line, self._line_to, settings)
         self._ledger = Ledger(self._line, settings, writes_results=False)
         self.trail = AuditTrail(self._line, settings)
         news = {self._keys.manifests_changed: self._news.set}
         self._inbox = Inbox(self._line, self._line_to(url, "reads"), news=news, keys=self._keys)
-        self._joins = Joins(
-            self._inbox,
-            Shelf(self._line_to(url, "joins"), lambda *_: None),  # what joins read they ask for one by one
-            keys=self._keys,
-            follow=functools.partial(self._follow, is_guest=True),
-            spawn=self._spawn,
-        )
+        self.ends = Ends(self._inbox, Shelf(self._line_to(url, "ends"), lambda *_: None), keys=self._keys)
+        shelf = Shelf(self._line_to(url, "joins"), lambda *_: None)  # what joins read they ask for one by one
+        as_guest = functools.partial(self._follow, is_guest=True)
+        self._joins = Joins(self._inbox, shelf, keys=self._keys, follow=as_guest, spawn=self._spawn)
         entrance = Entrance(settings)
         self._publisher = publisher_behind(
             entrance,
@@ -99,6 +99,8 @@ class Session:
         self._posting = Posting(
             self._publisher, entrance, self._joins, inbox=self._inbox, line=self._line, follow=self._follow
         )
+        self.steps = JobSteps(self.drafts, self._posting, self.trail, settings)
+        self.jobs = self._desk(self._evaluation if has_agent else None)
 
     async def open(self) -> None:
         """Connect, and learn what exists. Raises `FleetUnavailable`, or `SettingsError` for a Redis that will not do."""
@@ -123,7 +125,9 @@ class Session:
         await end(self._background)
         await self._inbox.aclose()
         await self._joins.aclose()
+        await self.ends.aclose()
         await self.trail.settle()
+        await self.wakes.aclose()
         for line in self._lines:
             await line.aclose()
         self._publisher.close()
@@ -191,18 +195,36 @@ class Session:
 
         `waits`: over its caller's share it is published later, if there is time, and else it is `busy`.
         """
-        noted, judged = collecting(), self._judge(call, caller, conversation)
+        drafted = await self.draft(call, caller, conversation, seconds, replay_of=replay_of, around=around)
+        if isinstance(drafted, ToolResult):
+            return drafted
+        published, route = drafted
+        started = await self._posting.post(published, route, waits=waits)
+        return self.trail.unpublished(published, started) if isinstance(started, ToolResult) else started
+
+    async def draft(
+        self,
+        call: ToolCall,
+        caller: Caller,
+        conversation: Conversation | None,
+        seconds: float | None,
+        *,
+        replay_of: str | None = None,
+        around: Circumstances = NOTHING_MORE,
+    ) -> tuple[PublishedCall, Route] | ToolResult:
+        """A call as it may be published, and where; or its result, if it may not."""
+        noted, judged = collecting(), self.drafts.judge(call, caller, conversation)
         if isinstance(judged, ToolResult):
             return self.trail.refused(call, caller, judged, noted)
         tool, user_id = judged.tool, call.user_id if caller.user_id is None else caller.user_id
-        deadline_at = self._deadline(route := route_for(tool, self._settings), seconds)
+        deadline_at = self.drafts.deadline(route := route_for(tool, self._settings), seconds)
         if seconds is not None and seconds <= 0:
             return self.trail.refused(call, caller, endings.expired(tool.name), noted, tool)
         left = deadline_at - time.time()
         refusal = await self._evaluation.refusal(tool, judged.arguments, user_id, around, seconds=left)
         if refusal is not None:
             return self.trail.refused(call, caller, refusal, noted, tool)
-        published = PublishedCall(
+        drafted = PublishedCall(
             call_id=new_call_id(),
             arguments=judged.arguments,
             user_id=user_id,
@@ -211,43 +233,9 @@ class Session:
             idempotency_key=call.idempotency_key or None,  # an empty one names nothing
             replay_of=replay_of,
             decisions=noted,
-            **self._facts_of(tool, route, around),
+            **self.drafts.facts_of(tool, route, around),
         )
-        started = await self._posting.post(published, route, waits=waits)
-        return self.trail.unpublished(published, started) if isinstance(started, ToolResult) else started
-
-    def seconds_for(
-        self, call: ToolCall, caller: Caller, conversation: Conversation | None, seconds: float | None
-    ) -> float:
-        """How long such a call would have from now on, if it is to end in `seconds`; 0 for one that would be refused."""
-        judged = self._judge(call, caller, conversation)
-        if isinstance(judged, ToolResult):
-            return 0
-        return self._deadline(route_for(judged.tool, self._settings), seconds) - time.time()
-
-    def _judge(self, call: ToolCall, caller: Caller, conversation: Conversation | None) -> Judged | ToolResult:
-        modules = self._settings.context_modules
-        told = told_by(conversation, call.tool_name, modules)
-        return self._catalog.judge(models_part(call, modules), caller, told)
-
-    def _facts_of(self, tool: ToolDefinition, route: Route, around: Circumstances) -> dict[str, Any]:
-        """What a call's message says of its tool, and when."""
-        return {
-            "tool_name": tool.name,
-            "effect": effect_of(tool),
-            "limit_seconds": route.limit,
-            "published_at": time.time(),
-            "terms": terms_for(tool, around.terms, self._settings),
-            "lane": lane_of(tool.name.partition(".")[0], self._settings),
-            "sensitive": sensitive_paths(tool),
-            "hides_results": has_sensitive_results(tool),
-        }
-
-    def _deadline(self, route: Route, seconds: float | None) -> float:
-        """Without a wish of the caller's: two full attempts, each delivered twice. Nothing waits for ever."""
-        if seconds is None:
-            seconds = 2 * route.hard_limit + 2 * self._settings.lease_seconds
-        return time.time() + min(seconds, _LONGEST_TIMEOUT)
+        return drafted, route
 
     def _line_to(self, url: str, name: str) -> Line:
         return Line(self._sockets.watched(connection_factory(url, master=self._settings.sentinel_master)), name=name)
@@ -255,6 +243,10 @@ class Session:
     def _line_to_broker(self) -> Line:
         self._lines.append(line := self._line_to(str(self._settings.broker), "agent-broker"))
         return line
+
+    def _desk(self, gate: Evaluation | None) -> JobDesk:
+        records, publisher = JobRecords(self._line, self.settings), self._publisher
+        return JobDesk(records, self.drafts, self.settings, gate=gate, kick=publisher.kick, spawn=self._spawn)
 
     def _follow(self, call: PublishedCall, *, is_guest: bool = False) -> Follow:
         revoke = self._publisher.revoke

@@ -24,7 +24,7 @@ _ALGORITHM = "HS256"
 _KEY_BYTES = 32  # what HS256 asks for
 _MOST_MODULES = 1024  # whose keys are kept; deriving one takes some 20 µs
 
-Purpose = Literal["call", "dead letter"]
+Purpose = Literal["call", "dead letter", "job"]
 """What is sealed."""
 
 

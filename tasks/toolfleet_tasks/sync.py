@@ -2,24 +2,31 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from toolfleet_registry.contracts import Caller, Conversation, ModuleStatus, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.formats import tools_to_openai_format
+from toolfleet_registry.jobs import Completion, Job, Poll, Schedule
+from toolfleet_registry.progress import Progress
 from toolfleet_registry.tags import ToolContext
 from toolfleet_registry.terms import Remaining
 from toolfleet_tasks import forks
+from toolfleet_tasks.call_status import CallStatus
 from toolfleet_tasks.dead import Kept
-from toolfleet_tasks.handle import CallHandle, Status
+from toolfleet_tasks.handle import CallHandle
+from toolfleet_tasks.sync_wakes import SyncWakeMethods
 
 if TYPE_CHECKING:
+    from celery.canvas import Signature
+    from celery.result import AsyncResult
+
     from toolfleet_tasks.client import ToolFleet
 
 T = TypeVar("T")
 
 
-class SyncToolFleet:
+class SyncToolFleet(SyncWakeMethods):
     """`ToolFleet` with plain methods: `with ToolFleet.sync() as fleet: fleet.call(call, caller)`.
 
     Safe from many threads, and in processes that are forked while it is open; a handle stays with its process.
@@ -115,6 +122,45 @@ class SyncToolFleet:
         )
         return SyncCallHandle(handle, self._wait)
 
+    def signature(
+        self, call: ToolCall, caller: Caller, *, timeout: float | None = None, conversation: Conversation | None = None
+    ) -> "Signature":
+        """As `ToolFleet.signature`."""
+        return self._wait(self._fleet.signature(call, caller, timeout=timeout, conversation=conversation))
+
+    def result_of(self, link: "Signature | AsyncResult | str", *, timeout: float | None = None) -> ToolResult | None:
+        """As `ToolFleet.result_of`."""
+        return self._wait(self._fleet.result_of(link, timeout=timeout))
+
+    def start_job(  # noqa: PLR0913 - as there
+        self,
+        start: ToolCall | None = None,
+        poll: Poll | None = None,
+        on_complete: Completion | Sequence[Completion] = "resume_conversation",
+        conversation: Conversation | None = None,
+        deadline: float | None = None,
+        *,
+        caller: Caller,
+        name: str = "",
+        message: str | None = None,
+        schedule: Schedule | None = None,
+    ) -> Job:
+        """As `ToolFleet.start_job`."""
+        asked = start, poll, on_complete, conversation, deadline
+        return self._wait(self._fleet.start_job(*asked, caller=caller, name=name, message=message, schedule=schedule))
+
+    def job(self, job_id: str, caller: Caller) -> Job | None:
+        """As `ToolFleet.job`."""
+        return self._wait(self._fleet.job(job_id, caller))
+
+    def jobs(self, caller: Caller, *, ended: bool = True, limit: int = 100) -> list[Job]:
+        """As `ToolFleet.jobs`."""
+        return self._wait(self._fleet.jobs(caller, ended=ended, limit=limit))
+
+    def cancel_job(self, job_id: str, caller: Caller) -> Job | None:
+        """As `ToolFleet.cancel_job`."""
+        return self._wait(self._fleet.cancel_job(job_id, caller))
+
     def dead_letters(self, limit: int = 50, offset: int = 0) -> list[Kept]:
         """As `ToolFleet.dead_letters`."""
         return self._wait(self._fleet.dead_letters(limit, offset))
@@ -208,7 +254,20 @@ class SyncCallHandle:
         """As `CallHandle.cancel`."""
         self._wait(self._handle.cancel())
 
-    def status(self) -> Status:
+    def status(self) -> CallStatus:
         """As `CallHandle.status`."""
-        status: Status = self._wait(self._handle.status())
+        status: CallStatus = self._wait(self._handle.status())
         return status
+
+    def progress(self) -> Generator[Progress]:
+        """As `CallHandle.progress`: `for progress in handle.progress()` ends with the call."""
+        steps = self._handle.progress()
+        try:
+            while (progress := self._wait(_next(steps))) is not None:
+                yield progress
+        finally:
+            self._wait(steps.aclose())
+
+
+async def _next(steps: AsyncGenerator[Progress]) -> Progress | None:
+    return await anext(steps, None)

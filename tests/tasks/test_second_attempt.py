@@ -78,3 +78,17 @@ async def test_a_call_that_is_put_off_is_no_retry(settings: Settings, redis: Red
 
     assert headers["retries"] == 1
     assert timedelta(seconds=2.5) <= delay < timedelta(seconds=12.5)
+
+
+async def test_a_retry_is_followed_by_what_follows_the_call(settings: Settings, redis: Redis) -> None:
+    """Its place in a chain or a chord goes on with it."""
+    link = {"task": "toolfleet.execute", "args": ["signed"], "options": {"task_id": "call-2"}}
+    place = {"group": "group-1", "group_index": 3, "root_id": "call-0", "parent_id": "call-0"}
+    await publish_again(
+        task_of(settings, chain=[link], chord=link, callbacks=None, errbacks=None, **place), 0, retries=1
+    )
+    message = await published(redis)
+
+    after = {"chain": [link], "chord": link, "callbacks": None, "errbacks": None}
+    assert json.loads(b64decode(message["body"])) == [[SIGNED], {}, after]
+    assert {name: message["headers"][name] for name in place} == place

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from toolfleet_registry.contracts import ModuleStatus
 from toolfleet_registry.errors import SettingsError
-from toolfleet_registry.names import is_module_name
+from toolfleet_registry.names import LOCAL, is_module_name
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_workers.cli.output import add_row, age, note, progress, say, say_json, show_table, shown_url, table
 
@@ -72,8 +72,8 @@ def _show(settings: Settings, statuses: dict[str, ModuleStatus], *, as_json: boo
 
 
 def _place(module: str, settings: Settings) -> str:
-    """Its URL, or the import path of the functions that are the module."""
-    return settings.module_services.get(module) or str(settings.local_tools)
+    """Its URL, or the import path of the functions that are the module; the scheduler has neither."""
+    return settings.module_services.get(module) or (str(settings.local_tools) if module == LOCAL else "-")
 
 
 def _tools(status: ModuleStatus) -> str:

@@ -1,0 +1,128 @@
+"""What a model writes about a job that it wants, as the job's specification; and a job as a model is told of it."""
+
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from toolfleet_registry.contracts import Conversation, PublishedCall, ToolCall
+from toolfleet_registry.jobs import Job, JobSpec, Poll, Schedule, Wish
+
+_DAY = 86_400.0  # seconds: what a job has that does not say
+_POLL = ("arguments", "interval_seconds", "backoff", "until", "failed_when", "max_seconds")
+_WATCHES = {"interval_seconds", "backoff", "until", "failed_when"}  # whoever says one of these wants more than one call
+
+
+def job_wanted(call: PublishedCall, *, longest_seconds: float) -> JobSpec:
+    """The job that a call of `add_job` asks for; a second attempt of that call asks for the same one.
+
+    Who asks, and in which conversation, is never for the model to say: both come from the call. Raises `ValueError`, in
+    one sentence, for what is no job.
+    """
+    wanted, now = call.arguments, call.published_at
+    schedule = _schedule_in(wanted)
+    if "tool_name" not in wanted and schedule is None:
+        raise ValueError("Give `tool_name`, for a tool to call, or `at` or `cron`, for a reminder.")
+    try:
+        start, poll = _steps_in(wanted, schedule)
+        return JobSpec(
+            job_id=call.call_id,
+            caller=call.caller,
+            user_id=call.user_id,
+            conversation=Conversation(**{name: wanted.get(name) for name in Conversation.model_fields}),
+            name=wanted.get("name", ""),
+            message=wanted.get("message"),
+            start=start,
+            poll=poll,
+            schedule=schedule,
+            on_complete=_wishes_in(wanted.get("on_complete", "resume_conversation")),
+            created_at=now,
+            deadline_at=_deadline(wanted, schedule, now=now, longest_seconds=longest_seconds),
+        )
+    except ValidationError as exc:
+        fault = exc.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise ValueError(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}.") from None
+
+
+def told_of(job: Job, *, with_result: bool = False) -> dict[str, Any]:
+    """A job as a model sees it: without the arguments of its tool, and with times that can be read."""
+    schedule = job.schedule
+    told = {
+        "job_id": job.job_id,
+        "state": job.state,
+        "name": job.name or None,
+        "tool_name": job.tool_name,
+        "cron": schedule and schedule.cron,
+        "timezone": schedule.timezone if schedule and schedule.cron else None,
+        "created_at": _written(job.created_at),
+        "due_at": _written(job.due_at),
+        "deadline_at": _written(job.deadline_at),
+        "ended_at": _written(job.ended_at),
+        "calls": job.polls,
+        "result": job.result if with_result else None,
+        "error": job.error,
+        "error_code": job.error_code,
+    }
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def _steps_in(wanted: Mapping[str, Any], schedule: Schedule | None) -> tuple[ToolCall | None, Poll | None]:
+    """What the job calls: a tool that is polled, or, at a time that was given, one call."""
+    said: dict[str, Any] = {name: wanted[name] for name in _POLL if name in wanted}
+    if "tool_name" not in wanted:
+        if extra := said.keys() - {"max_seconds"}:
+            raise ValueError(f"`{min(extra)}` needs `tool_name`, the tool that is to be called.")
+        return None, None
+    tool_name = wanted["tool_name"]
+    if schedule is None or _WATCHES & said.keys():
+        return None, Poll(tool_name=tool_name, **said)
+    if schedule.cron is None:
+        return ToolCall(tool_name=tool_name, arguments=said.get("arguments", {})), None
+    return None, Poll(tool_name=tool_name, **said, until=None)
+
+
+def _wishes_in(said: Any) -> tuple[Wish | ToolCall, ...]:
+    wishes: list[Any] = said if isinstance(said, list) else [said]
+    return tuple(ToolCall(**wish) if isinstance(wish, dict) else wish for wish in wishes)
+
+
+def _schedule_in(wanted: Mapping[str, Any]) -> Schedule | None:
+    at, cron = wanted.get("at"), wanted.get("cron")
+    if at is not None and cron is not None:
+        raise ValueError("Give `at` or `cron`, not both.")
+    if cron is not None:
+        return Schedule(cron=cron, timezone=wanted.get("timezone", "UTC"))
+    if "timezone" in wanted:
+        raise ValueError("`timezone` is that of `cron`; `at` has an offset of its own.")
+    return None if at is None else Schedule(at=_moment(at))
+
+
+def _moment(text: str) -> float:
+    form = "`at` must be a time with an offset, such as 2027-03-01T09:00:00+01:00"
+    try:
+        at = datetime.fromisoformat(text)
+        seconds = at.timestamp()
+    except (ValueError, OverflowError):
+        raise ValueError(f"{form}, not {text[:60]!r}.") from None
+    if at.tzinfo is None:
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        raise ValueError(f"{form}: {text[:60]!r} has none, and it is {now} now.")
+    return seconds
+
+
+def _deadline(wanted: Mapping[str, Any], schedule: Schedule | None, *, now: float, longest_seconds: float) -> float:
+    if schedule is not None and schedule.cron is not None:
+        return now + longest_seconds
+    begins_at = now if schedule is None else max(schedule.at or now, now)
+    return begins_at + float(wanted.get("max_seconds", _DAY))
+
+
+def _written(at: float | None) -> str | None:
+    if at is None:
+        return None
+    try:
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+    except (ValueError, OverflowError, OSError):  # no time that a calendar has
+        return None

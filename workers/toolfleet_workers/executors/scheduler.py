@@ -1,0 +1,122 @@
+"""Runs the calls of the module `scheduler`: what a model wants of its jobs, at the desk that makes them."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
+
+from toolfleet_registry.contracts import PublishedCall, ToolResult
+from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.jobs import Job, JobRefused, JobSpec
+from toolfleet_registry.names import SCHEDULER
+from toolfleet_registry.outcomes import Attempt, Outcome
+from toolfleet_workers.attempts import unsuccessful
+from toolfleet_workers.executors.job_wishes import job_wanted, told_of
+
+_LISTED = 20
+
+
+class Desk(Protocol):
+    """Makes, shows and cancels jobs. Every method raises `FleetUnavailable` when Redis does not answer."""
+
+    async def start(self, spec: JobSpec) -> Job:
+        """Make a job; with the id of one that exists, that one. Raises `JobRefused`."""
+        ...
+
+    async def get(self, job_id: str, user_id: str | None) -> Job | None:
+        """A job of this user; `None` if there is none of that id."""
+        ...
+
+    async def list(self, user_id: str | None, *, ended: bool = True, limit: int = 100) -> "list[Job]":
+        """Jobs of this user, the newest first."""
+        ...
+
+    async def cancel(self, job_id: str, user_id: str | None) -> Job | None:
+        """End a job of this user; one that has ended stays as it is."""
+        ...
+
+
+class SchedulerExecutor:
+    """`desk` opens the desk of the running loop, or says `FleetUnavailable`. No job may last for `longest_seconds`.
+
+    The desk refuses a job that its creator could not do in person, and one that would make jobs.
+    """
+
+    def __init__(self, desk: Callable[[], AbstractAsyncContextManager[Desk]], *, longest_seconds: float) -> None:
+        self._desk = desk
+        self._longest_seconds = longest_seconds
+        self._methods = {
+            "add_job": self._add,
+            "cancel_job": self._cancel,
+            "get_job": self._get,
+            "list_jobs": self._list,
+        }
+
+    async def execute(self, call: PublishedCall, *, seconds: float) -> Attempt:
+        """One attempt within `seconds`. Raises `TimeoutError` if they are over.
+
+        When Redis does not answer, nothing is done; where its answer was lost, the next attempt finds the same job.
+        """
+        method = self._methods.get(call.tool_name.removeprefix(f"{SCHEDULER}."))
+        if method is None:
+            return unsuccessful(call, Outcome.PERMANENT, "unknown_tool", f"Unknown tool: {call.tool_name}")
+        try:
+            async with asyncio.timeout(seconds), self._desk() as desk:
+                return Attempt(Outcome.SUCCESS, ToolResult.ok(call.tool_name, await method(desk, call)))
+        except JobRefused as exc:
+            return _refused(call, exc.result)
+        except FleetUnavailable as exc:
+            return unsuccessful(call, Outcome.NOT_SENT, "module_unreachable", f"Tool execution error: {exc}")
+        except _Wrong as exc:
+            return unsuccessful(call, Outcome.PERMANENT, "invalid_arguments", str(exc))
+
+    async def reconcile(self, call: PublishedCall, *, seconds: float) -> Attempt | None:
+        """The job that a lost call has made, if it has."""
+        if call.tool_name != f"{SCHEDULER}.add_job":
+            return None
+        try:
+            async with asyncio.timeout(seconds), self._desk() as desk:
+                job = await desk.get(call.call_id, call.user_id)
+        except (TimeoutError, FleetUnavailable):
+            return None
+        return None if job is None else Attempt(Outcome.SUCCESS, ToolResult.ok(call.tool_name, told_of(job)))
+
+    async def aclose(self) -> None:
+        """The desk belongs to somebody else."""
+
+    async def _add(self, desk: Desk, call: PublishedCall) -> Any:
+        try:
+            spec = job_wanted(call, longest_seconds=self._longest_seconds)
+        except ValueError as exc:
+            raise _Wrong(str(exc)) from exc
+        return told_of(await desk.start(spec))
+
+    async def _cancel(self, desk: Desk, call: PublishedCall) -> Any:
+        return told_of(_own(await desk.cancel(call.arguments["job_id"], call.user_id), call))
+
+    async def _get(self, desk: Desk, call: PublishedCall) -> Any:
+        return told_of(_own(await desk.get(call.arguments["job_id"], call.user_id), call), with_result=True)
+
+    async def _list(self, desk: Desk, call: PublishedCall) -> Any:
+        asked = call.arguments
+        jobs = await desk.list(call.user_id, ended=asked.get("ended", False), limit=asked.get("limit", _LISTED))
+        return {"jobs": [told_of(job) for job in jobs]}
+
+
+class _Wrong(Exception):
+    """What the model wrote is no job, or names none of its user's; the message says what to do."""
+
+
+def _own(job: Job | None, call: PublishedCall) -> Job:
+    if job is None:
+        wanted = str(call.arguments["job_id"])[:60]
+        raise _Wrong(
+            f"There is no job {wanted!r} of this user, or not any more: {SCHEDULER}.list_jobs shows those there are."
+        )
+    return job
+
+
+def _refused(call: PublishedCall, result: ToolResult) -> Attempt:
+    """The desk's refusal as this call's result: it is about the tool that the job would call."""
+    told = result.model_copy(update={"tool_name": call.tool_name, "effect_state": "none"})
+    return Attempt(Outcome.PERMANENT, told)
