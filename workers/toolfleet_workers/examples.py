@@ -1,12 +1,13 @@
 """The example modules of a clone: where they are, and how each is imported."""
 
 import importlib.util
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from toolfleet_registry.errors import SettingsError
 
-SLOW_EXAMPLES = frozenset({"report_builder"})
+SLOW_EXAMPLES = frozenset({"claude_code", "deployer", "report_builder"})
 """Those that take their time, and so belong to the slow lane."""
 
 _NEEDED = ("fastapi", "uvicorn")
@@ -23,6 +24,21 @@ class Example:
     def app(self) -> str:
         """As uvicorn wants it, when started in `folder`."""
         return f"modules.{self.name}.main:app"
+
+
+def data_environment(folder: Path) -> dict[str, str]:
+    """Where the example modules of a fleet keep their data: all in the fleet's own folder.
+
+    Background tasks end with the fleet: nobody would look at what they come to.
+    """
+    workspaces = folder / "workspaces"
+    return {
+        "FILE_MANAGER_ROOT": str(folder / "files"),
+        "CLAUDE_CODE_ROOT": str(workspaces),
+        "CLAUDE_CODE_OUTLIVE": "false",
+        "DEPLOYER_ROOT": str(folder / "deployments"),
+        "DEPLOYER_WORKSPACES": json.dumps([str(workspaces)]),
+    }
 
 
 def find_examples_folder() -> Path | None:

@@ -1,21 +1,25 @@
 """The worker's composition root: `celery -A toolfleet_workers.main worker`."""
 
+import functools
 import resource
 
-from toolfleet_registry.local_tools import LocalTools, load_local_tools
-from toolfleet_registry.names import LOCAL
+from toolfleet_registry.local_tools import load_local_tools
+from toolfleet_registry.names import LOCAL, SCHEDULER
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_tasks.app import FleetApp, make_app
+from toolfleet_tasks.desks import worker_desk
+from toolfleet_tasks.job_keeper import WorkerJobs
 from toolfleet_tasks.signing import caller_tokens
 from toolfleet_workers import bootsteps
 from toolfleet_workers.executors.http import HttpExecutor
 from toolfleet_workers.executors.local import LocalExecutor
 from toolfleet_workers.executors.routed import RoutedExecutor
+from toolfleet_workers.executors.scheduler import SchedulerExecutor
 from toolfleet_workers.known_tools import KnownTools
 from toolfleet_workers.middleware.call_log import CallLog
 from toolfleet_workers.middleware.permission import PermissionCheck
 from toolfleet_workers.middleware.result_check import ResultCheck
-from toolfleet_workers.runner import CallRunner
+from toolfleet_workers.runner import CallRunner, Executor
 
 OPEN_FILES = 65_536  # enough for any number of calls in flight; "unlimited" makes some libraries count to infinity
 
@@ -30,26 +34,33 @@ def allow_open_files() -> None:
 
 def make_worker_app(settings: Settings) -> FleetApp:
     """An app that can run calls: of the settings' lane, against their modules."""
-    local = load_local_tools(settings)
+    own = _own_executors(settings)
     app = make_app(settings, lane=settings.lane)
     http = HttpExecutor(
         settings.module_services,
         max_reply_bytes=settings.max_reply_bytes,
         caller_token=None if settings.signing_key is None else caller_tokens(settings.signing_key),
     )
-    executor = http if local is None else _routed(local, http, settings)
+    executor = RoutedExecutor(own, others=http) if own else http
     tools = KnownTools(settings)
     permission = PermissionCheck(tools, settings.default_guest_modules)
     app.runner = CallRunner(
         executor, middleware=[CallLog(), permission, ResultCheck(tools)], definitions=tools, closing=[tools]
     )
+    app.jobs = WorkerJobs(app)
     bootsteps.install(app)
     return app
 
 
-def _routed(local: LocalTools, http: HttpExecutor, settings: Settings) -> RoutedExecutor:
-    functions = LocalExecutor(local.functions, max_result_bytes=settings.max_reply_bytes)
-    return RoutedExecutor({LOCAL: functions}, others=http)
+def _own_executors(settings: Settings) -> dict[str, Executor]:
+    """What runs the modules that have no address. Raises `SettingsError` for local tools that cannot be had."""
+    own = dict[str, Executor]()
+    if (local := load_local_tools(settings)) is not None:
+        own[LOCAL] = LocalExecutor(local.functions, max_result_bytes=settings.max_reply_bytes)
+    if settings.scheduler:
+        desk = functools.partial(worker_desk, settings)
+        own[SCHEDULER] = SchedulerExecutor(desk, longest_seconds=settings.max_job_seconds)
+    return own
 
 
 allow_open_files()

@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, PREFIX, Settings
@@ -10,15 +11,16 @@ from toolfleet_tasks.signing import module_key
 from toolfleet_workers.child import Program
 from toolfleet_workers.commands import beat_command, flower_command, worker_command
 from toolfleet_workers.environment import environment_of
-from toolfleet_workers.examples import Example
+from toolfleet_workers.examples import Example, data_environment
 from toolfleet_workers.ports import LOOPBACK
 from toolfleet_workers.readiness import is_redis, says, serves
 from toolfleet_workers.redis_server import STOP_SECONDS, redis_command
 
 # Python buffers what goes to a file: a log would lag behind, and lose its end in a crash.
 _UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
-# A child gets our whole environment, but what signs is the business of workers: a module could act for anybody.
-_NO_KEYS = {f"{PREFIX}SIGNING_KEY": ""}
+# A child gets our whole environment, but what signs is the business of workers: a module could act for anybody, and
+# wake an agent with whatever it likes.
+_NO_KEYS = {f"{PREFIX}{name}": "" for name in ("SIGNING_KEY", "CORE_SECRET", "CORE_URL")}
 _MODULE_GRACE_SECONDS = 5  # the workers have ended by then, so nobody waits for what a module still does
 
 
@@ -34,16 +36,30 @@ def redis_program(folder: Path, port: int, *, lock: int) -> Program:
     )
 
 
-def example_program(example: Example, port: int, files: Path, *, signing_key: str | None = None) -> Program:
-    """One of the example modules; users' files lie under `files`. Of the fleet's key it gets what is derived for it."""
+def example_program(example: Example, port: int, folder: Path, *, signing_key: str | None = None) -> Program:
+    """One of the example modules; its data lies in `folder`. Of the fleet's key it gets what is derived for it."""
     key = "" if signing_key is None else module_key(signing_key, example.name)
     grace = f"--timeout-graceful-shutdown={_MODULE_GRACE_SECONDS}"
     return Program(
         example.name,
         [sys.executable, "-m", "uvicorn", example.app, "--host", LOOPBACK, "--port", str(port), grace],
         is_ready=serves(port, "/health"),
-        env={"FILE_MANAGER_ROOT": str(files), **_NO_KEYS, f"{PREFIX}MODULE_KEY": key, **_UNBUFFERED},
+        env={**data_environment(folder), **_NO_KEYS, f"{PREFIX}MODULE_KEY": key, **_UNBUFFERED},
         cwd=example.folder,
+        patience_seconds=_MODULE_GRACE_SECONDS * 2,
+    )
+
+
+def agent_program(examples: Path, port: int, folder: Path, settings: Settings, env: Mapping[str, str]) -> Program:
+    """The example core of an agent. It signs calls and knows who may wake it, so that it has all settings."""
+    files = {"FILE_MANAGER_ROOT": str(folder / "files"), "AGENT_DATABASE_URL": f"sqlite:///{folder / 'agent.db'}"}
+    grace = f"--timeout-graceful-shutdown={_MODULE_GRACE_SECONDS}"
+    return Program(
+        "agent",
+        [sys.executable, "-m", "uvicorn", "agents.main:app", "--host", LOOPBACK, "--port", str(port), grace],
+        is_ready=serves(port, "/health"),
+        env={**environment_of(settings), **files, **env, **_UNBUFFERED},
+        cwd=examples,
         patience_seconds=_MODULE_GRACE_SECONDS * 2,
     )
 

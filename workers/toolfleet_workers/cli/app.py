@@ -10,7 +10,7 @@ import structlog
 import typer
 
 from toolfleet_registry.errors import FleetError
-from toolfleet_workers.cli import audit, call, dead, fleet, modules, processes, tools
+from toolfleet_workers.cli import audit, call, create, dead, fleet, jobs, modules, processes, tools, wakes
 from toolfleet_workers.cli.output import fail
 
 app = typer.Typer(
@@ -24,9 +24,12 @@ fleet.register(app)
 processes.register(app)
 call.register(app)
 app.add_typer(audit.app, name="audit")
+app.add_typer(create.app, name="create")
 app.add_typer(dead.app, name="dead")
+app.add_typer(jobs.app, name="jobs")
 app.add_typer(modules.app, name="modules")
 app.add_typer(tools.app, name="tools")
+app.add_typer(wakes.app, name="wakes")
 
 
 def main() -> None:

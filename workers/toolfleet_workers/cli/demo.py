@@ -1,4 +1,4 @@
-"""What `toolfleet demo` does: play the script in `examples/demo.py` on a fleet of its own."""
+"""What `toolfleet demo` does: play the scripts in `examples/` on a fleet of its own."""
 
 import asyncio
 import contextlib
@@ -22,21 +22,23 @@ _PIPE_WIDTH = 140  # room for the tables where no terminal says how wide it is
 
 
 def run_demo() -> int:
-    """Play it and leave nothing behind. Returns the exit code."""
+    """Play both acts and leave nothing behind. Returns the exit code."""
     examples = find_examples_folder()
     if examples is None:
         raise SettingsError("The demo runs from a clone of the project, where its example modules are.")
-    script = _load(examples / "demo.py")
+    calls, chain = _load(examples / "demo.py"), _load(examples / "demo_chain.py")
     with TemporaryDirectory(prefix="toolfleet-demo-") as folder, contextlib.chdir(folder):
         # From in there neither a running fleet nor a `toolfleet.toml` is seen: the demo has modules of its own.
-        settings = load_settings(module_services={})
+        settings = load_settings(module_services={}, scheduler=True)
         try:
             with (
                 err.status("Starting a fleet …") as status,
-                local_fleet(Path(folder), settings=settings, announce=note) as fleet,
+                local_fleet(Path(folder), settings=settings, agent=chain.AGENT_ENV, announce=note) as fleet,
             ):
                 status.stop()
-                return 0 if asyncio.run(script.play(fleet.settings, _console())) else 1
+                console = _console()
+                is_well = asyncio.run(calls.play(fleet.settings, console))
+                return 0 if asyncio.run(chain.play(fleet, console)) and is_well else 1
         except StopRequested:
             return _INTERRUPTED
 
@@ -46,9 +48,10 @@ def _console() -> Console:
 
 
 def _load(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("toolfleet_demo", path)
+    name = f"toolfleet_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise SettingsError(f"The demo's script is missing: {path}.")
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # its dataclasses look themselves up there
     spec.loader.exec_module(module)
     return module

@@ -1,5 +1,8 @@
 """`toolfleet up` and `demo`: a whole fleet on this machine."""
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
 from toolfleet_workers.cli.extras import need
@@ -11,7 +14,15 @@ def register(app: typer.Typer) -> None:
     app.command()(demo)
 
 
-def up() -> None:
+def up(
+    *,
+    modules: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--module", metavar="FOLDER", help="Serve this module, too; `.` is the one here. Instead of the examples."
+        ),
+    ] = None,
+) -> None:
     """Run a whole fleet here, in the foreground: Redis, workers, beat, Flower; in a clone the example modules, too.
 
     The other commands find it from this folder and those below. Its data lie in `.toolfleet/`.
@@ -19,7 +30,7 @@ def up() -> None:
     need("up")
     from toolfleet_workers.cli.up import run_up  # noqa: PLC0415 - only this command needs it
 
-    raise typer.Exit(run_up())
+    raise typer.Exit(run_up(modules or []))
 
 
 def demo() -> None:

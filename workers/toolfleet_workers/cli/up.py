@@ -11,6 +11,7 @@ from rich.text import Text
 from toolfleet import Caller, ModuleStatus, ToolDefinition, ToolFleet
 from toolfleet_registry.effects import effect_of
 from toolfleet_registry.errors import FleetError
+from toolfleet_registry.names import LOCAL
 from toolfleet_registry.runfile import FOLDER, RunFile, find_run_file
 from toolfleet_registry.schema import input_schema
 from toolfleet_registry.settings import load_settings
@@ -18,6 +19,7 @@ from toolfleet_tasks.queues import lane_of
 from toolfleet_tasks.signing import Seal
 from toolfleet_workers.cli.output import add_row, note, plain, say, show_table, shown_url, table
 from toolfleet_workers.local import LocalFleet, local_fleet
+from toolfleet_workers.own_modules import own_modules
 from toolfleet_workers.stop_signals import StopRequested
 
 _FLOWER_PORT = 5555  # its usual one; another if that is taken
@@ -26,19 +28,22 @@ _FAVOURITE = "research.search_docs"
 # What each process of this folder decides for itself.
 _OWN_AFFAIRS = {"lane", "worker_concurrency", "drain_seconds", "loop_stall_seconds", "log_format", "log_level"}
 # What is in no file of ours: whoever may use it has it from the environment, or the `toolfleet.toml`.
-_SECRETS = {"signing_key"}
+_SECRETS = {"signing_key", "core_secret", "core_url"}  # the last is wrong without the one before
 
 
-def run_up() -> int:
-    """Run a fleet in the working folder until a signal ends it. Returns the exit code."""
+def run_up(modules: Sequence[Path] = ()) -> int:
+    """Run a fleet in the working folder, with the modules in these folders, until a signal ends it. Returns the exit code."""
     folder = Path.cwd()
     if running := find_run_file(folder):
         raise FleetError(f"A fleet is running here already (process {running.pid}): use it, or stop it first.")
     settings = load_settings()
+    own = own_modules(modules, settings.modules)
     Seal(settings.signing_key)  # here a missing library is one sentence
     say("Starting a fleet …")
     try:
-        with local_fleet(folder / FOLDER, settings=settings, flower_port=_FLOWER_PORT, announce=note) as fleet:
+        with local_fleet(
+            folder / FOLDER, settings=settings, own_modules=own, flower_port=_FLOWER_PORT, announce=note
+        ) as fleet:
             _stay(fleet, folder)
     except StopRequested:
         say("All has ended.")
@@ -91,7 +96,7 @@ def _print_modules(fleet: LocalFleet, statuses: dict[str, ModuleStatus]) -> None
     shown = table("MODULE", "LANE", "TOOLS", "URL")
     for name, status in statuses.items():
         tools = str(status.tools) if status.ok else Text(plain(status.error or ""), style="red")
-        url = fleet.settings.module_services.get(name) or str(fleet.settings.local_tools)
+        url = fleet.settings.module_services.get(name) or (str(fleet.settings.local_tools) if name == LOCAL else "-")
         add_row(shown, name, lane_of(name, fleet.settings), tools, shown_url(url))
     show_table(shown)
 

@@ -1,0 +1,112 @@
+"""A new user's first five minutes: make a module, test it, serve it, and call it through a fleet, as the READMEs say."""
+
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from support.up import toolfleet, up
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+HEADING = "Make a module"
+FIVE_MINUTES = 300
+_SECONDS = 60
+
+
+def commands_in(text: str) -> list[str]:
+    """What a README says to type, but for what installs things."""
+    blocks = re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    typed = [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+    return [command for command in typed if not command.startswith("pip ")]
+
+
+def section(text: str, heading: str) -> str:
+    """From the heading to the next one."""
+    found = re.search(rf"^#+ {heading}\n(.*?)(?=^#+ |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found is not None, f"there is no section {heading!r}"
+    return found[1]
+
+
+def type_in(folder: Path, commands: Sequence[str], stack: ExitStack) -> dict[str, str]:
+    """Type them one after the other; `up` stays until the stack ends. Returns what each has printed."""
+    said: dict[str, str] = {}
+    for command in commands:
+        program, *words = shlex.split(command)
+        if program == "cd":
+            folder = folder / words[0]
+        elif words[:1] == ["up"]:
+            stack.enter_context(up(folder, None, *words[1:]))
+        else:
+            ended = subprocess.run(
+                [BIN / program, *words], cwd=folder, capture_output=True, text=True, timeout=_SECONDS, check=False
+            )
+            assert ended.returncode == 0, f"{command}\n{ended.stdout}\n{ended.stderr}"
+            said[command] = ended.stdout
+    return said
+
+
+@pytest.mark.timeout(FIVE_MINUTES)
+def test_the_projects_readme_leads_to_a_called_module(tmp_path: Path) -> None:
+    """Each command of its section works as it stands, in an empty folder, and all in less than five minutes."""
+    commands = commands_in(section((ROOT / "README.md").read_text(), HEADING))
+    began_at = time.monotonic()
+    with ExitStack() as stack:
+        said = type_in(tmp_path, commands, stack)
+
+    assert time.monotonic() - began_at < FIVE_MINUTES
+    assert said["toolfleet call owls.greet name=Ada"] == "Hello, Ada.\n"
+    assert said["toolfleet call owls.count to=10"] == "10\n"
+    assert "3 passed" in said["pytest"]
+
+
+@pytest.mark.timeout(FIVE_MINUTES)
+def test_the_modules_own_readme_works_in_its_folder(tmp_path: Path) -> None:
+    """It says what to type next; the fleet offers the module's tools and no others."""
+    assert toolfleet("create", "module", "herons", cwd=tmp_path).returncode == 0
+    commands = commands_in((tmp_path / "herons" / "README.md").read_text())
+    with ExitStack() as stack:
+        said = type_in(tmp_path / "herons", commands, stack)
+
+    assert said["toolfleet call herons.greet name=Ada"] == "Hello, Ada.\n"
+    assert set(re.findall(r"^(\w+\.\w+)", said["toolfleet tools list"], re.MULTILINE)) == {
+        "herons.count",
+        "herons.greet",
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--module", "nowhere"], "is no module: it has no main.py. `toolfleet create module NAME` makes one."),
+        (["--module", "o-w-l"], "is no module: its name must be one that Python can import"),
+        (["--module", "owls", "--module", "owls"], "There are two modules named 'owls'"),
+    ],
+)
+def test_up_says_what_is_no_module(tmp_path: Path, options: list[str], why: str) -> None:
+    """In one sentence, before anything is started."""
+    for name in ("owls", "o-w-l"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "main.py").touch()
+    ended = toolfleet("up", *options, cwd=tmp_path)
+
+    assert ended.returncode == 2
+    assert why in ended.stderr
+    assert not (tmp_path / ".toolfleet").exists()
+
+
+def test_a_module_that_does_not_start_ends_up_with_its_reason(tmp_path: Path) -> None:
+    """`up` says whose log to read, and leaves nothing running."""
+    assert toolfleet("create", "module", "owls", cwd=tmp_path).returncode == 0
+    (tmp_path / "owls" / "tools.py").write_text("import no_such_library\n")
+    ended = toolfleet("up", "--module", "owls", cwd=tmp_path)
+
+    assert ended.returncode != 0
+    assert "owls" in ended.stderr
+    assert "no_such_library" in (tmp_path / ".toolfleet" / "logs" / "owls.log").read_text()
