@@ -22,11 +22,14 @@ RUN uv build --wheel --build-constraint requirements.lock --require-hashes --out
 FROM python:3.12-slim
 ENV PATH="/venv/bin:$PATH" \
     PYTHONUNBUFFERED=1 \
-    FILE_MANAGER_ROOT=/data/files
+    FILE_MANAGER_ROOT=/data/files \
+    CLAUDE_CODE_ROOT=/data/workspaces \
+    DEPLOYER_ROOT=/data/deployments \
+    DEPLOYER_WORKSPACES='["/data/workspaces"]'
 # A volume that is mounted here for the first time takes over its owner.
 RUN groupadd --gid 10001 toolfleet \
     && useradd --uid 10001 --gid toolfleet --no-create-home --home-dir /nonexistent toolfleet \
-    && install -d -o toolfleet -g toolfleet -m 0700 /data/files
+    && install -d -o toolfleet -g toolfleet -m 0700 /data/files /data/workspaces /data/deployments
 COPY --from=build /venv /venv
 WORKDIR /app
 # The documents that the module `research` searches, and the modules.

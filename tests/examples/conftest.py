@@ -7,7 +7,7 @@ import pytest
 
 from support.example_modules import Module, running
 
-MODULES = ("code_executor", "file_manager", "report_builder", "research")
+MODULES = ("claude_code", "code_executor", "deployer", "file_manager", "report_builder", "research")
 
 
 @pytest.fixture(scope="session")

@@ -10,10 +10,8 @@ import pytest
 
 from modules.code_executor import programs
 from modules.code_executor.limits import Limits
-from modules.code_executor.manifest import manifest_for
-from modules.code_executor.tools import CodeExecutor
-from modules.service import create_app
-from modules.user_files import FileSettings, UserFiles
+from modules.code_executor.manifest import module_for
+from modules.files import FileSettings, open_pipeline
 from support.example_modules import Module, in_process, running
 from support.processes import is_gone
 from support.waiting import wait_until
@@ -34,9 +32,13 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def executor(tmp_path: Path, **limits: Any) -> Module:
     """The module in this process, with limits of the test's own."""
-    chosen = Limits(**limits)
-    tools = CodeExecutor(chosen, FileSettings(root=tmp_path / "files"))
-    return in_process("code_executor", create_app(manifest_for(chosen), tools))
+    files = open_pipeline(FileSettings(root=tmp_path / "files"))
+    return in_process("code_executor", module_for(Limits(**limits), files).app)
+
+
+async def save(tmp_path: Path, user_id: str, name: str, content: bytes) -> None:
+    async with open_pipeline(FileSettings(root=tmp_path / "files")) as files:
+        await files.save(user_id, name, content, "upload")
 
 
 def pids(path: Path) -> list[int]:
@@ -76,17 +78,17 @@ async def test_a_program_computes_on_the_users_files(code_executor: Module, file
     await file_manager("create_document", user_id="analyst", name="owls.csv", rows=rows)
     code = """
 import csv, os
-print(sum(int(row["owls"]) for row in csv.DictReader(open("owls.csv"))), os.listdir("."))
+print(sum(int(row["owls"]) for row in csv.DictReader(open("owls.csv"))), sorted(os.listdir(".")))
 os.remove("owls.csv")
 """
     reply = await code_executor("run_python", user_id="analyst", code=code, files=["owls.csv"])
-    assert reply["result"]["stdout"] == "110 ['owls.csv']\n"
+    assert reply["result"]["stdout"] == "110 ['output', 'owls.csv']\n"
     assert (await file_manager("read_document", user_id="analyst", name="owls.csv"))["success"]
 
 
 async def test_a_program_may_import_the_users_files(tmp_path: Path) -> None:
     """A file of Python is a module for it."""
-    UserFiles.of("ada", FileSettings(root=tmp_path / "files")).write("owls.py", b"COUNT = 7")
+    await save(tmp_path, "ada", "owls.py", b"COUNT = 7")
     module = executor(tmp_path)
     reply = await module("run_python", user_id="ada", code="import owls; print(owls.COUNT)", files=["owls.py"])
     assert reply["result"]["stdout"] == "7\n"
@@ -103,7 +105,7 @@ async def test_a_program_may_import_the_users_files(tmp_path: Path) -> None:
 )
 async def test_a_program_gets_no_other_files(tmp_path: Path, user_id: str | None, name: str, told: str) -> None:
     """Only the caller's own, by plain names; else the program is not started."""
-    UserFiles.of("eve", FileSettings(root=tmp_path / "files")).write("diary", b"secret")
+    await save(tmp_path, "eve", "diary", b"secret")
     reply = await executor(tmp_path)("run_python", user_id=user_id, code="print(1)", files=[name])
     assert not reply["success"]
     assert told in reply["error"]
@@ -118,10 +120,10 @@ async def test_our_environment_stays_ours(tmp_path: Path) -> None:
 
 
 async def test_each_program_has_a_folder_of_its_own(tmp_path: Path) -> None:
-    """It is empty at the start, and gone at the end, whatever the program did to it."""
+    """It has but an empty folder for its output at the start, and is gone at the end, whatever the program did to it."""
     code = """
 import os
-print(os.listdir("."), *os.getcwd().split("/"), sep=" ")
+print(*os.listdir("."), len(os.listdir("output")), *os.getcwd().split("/"), sep=" ")
 os.makedirs("deep/er")
 open("deep/er/file", "w").close()
 os.chmod("deep/er", 0)
@@ -129,7 +131,7 @@ os.chmod("deep", 0)
 """
     replies = [await executor(tmp_path)("run_python", code=code) for _ in range(2)]
     folders = [reply["result"]["stdout"].split() for reply in replies]
-    assert [folder[0] for folder in folders] == ["[]", "[]"]
+    assert [folder[:2] for folder in folders] == [["output", "0"]] * 2
     assert folders[0] != folders[1]
 
 
@@ -308,7 +310,7 @@ async def test_a_launcher_that_dies_is_a_failed_call(tmp_path: Path, monkeypatch
 
 def test_the_tools_time_limit_follows_the_settings() -> None:
     """The fleet waits longer than the module takes."""
-    (tool,) = manifest_for(Limits(wall_seconds=60, queue_seconds=7)).tools
+    (tool,) = module_for(Limits(wall_seconds=60, queue_seconds=7), open_pipeline()).manifest.tools
     assert tool.timeout_seconds is not None
     assert tool.timeout_seconds > 67
     assert "60 s" in tool.description

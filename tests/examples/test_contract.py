@@ -6,7 +6,9 @@ from typing import Any
 import httpx
 import pytest
 
+from modules.claude_code.tools import ClaudeCode
 from modules.code_executor.tools import CodeExecutor
+from modules.deployer.tools import Deployer
 from modules.file_manager.tools import FileManager
 from modules.report_builder.tools import ReportBuilder
 from modules.research.tools import Research
@@ -16,15 +18,29 @@ from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.schema import input_schema
 
 TOOLS: dict[str, type] = {
+    "claude_code": ClaudeCode,
     "code_executor": CodeExecutor,
+    "deployer": Deployer,
     "file_manager": FileManager,
     "report_builder": ReportBuilder,
     "research": Research,
 }
 PERMISSIONS = {
+    "claude_code.cancel_task": "user",
+    "claude_code.list_tasks": "user",
+    "claude_code.run_task": "admin",
+    "claude_code.task_logs": "user",
+    "claude_code.task_status": "user",
     "code_executor.run_python": "user",
+    "deployer.deploy": "admin",
+    "deployer.deployment_logs": "user",
+    "deployer.deployment_status": "user",
+    "deployer.list_deployments": "user",
+    "deployer.rollback": "admin",
+    "deployer.stop_deployment": "user",
     "file_manager.create_document": "guest",
     "file_manager.delete_file": "user",
+    "file_manager.get_file": "guest",
     "file_manager.list_files": "guest",
     "file_manager.read_document": "guest",
     "report_builder.build_report": "guest",
@@ -33,7 +49,12 @@ PERMISSIONS = {
     "research.search_docs": "guest",
 }
 EFFECTS = {
+    "claude_code.cancel_task": "idempotent",
+    "claude_code.run_task": "once",
     "code_executor.run_python": "once",
+    "deployer.deploy": "idempotent",
+    "deployer.rollback": "once",
+    "deployer.stop_deployment": "idempotent",
     "file_manager.create_document": "idempotent",
     "file_manager.delete_file": "idempotent",
 }
@@ -101,7 +122,7 @@ async def test_a_request_that_breaks_the_contract_is_refused(module: Module, bod
 
 def test_each_module_has_the_standard_layout() -> None:
     """A module is a folder with a manifest, its tools and an app."""
-    folders = {path.parent.name for path in (EXAMPLES / "modules").glob("*/__init__.py")}
+    folders = {path.parent.name for path in (EXAMPLES / "modules").glob("*/main.py")}
     assert folders == set(TOOLS)
     for folder in folders:
         assert {"main.py", "manifest.py", "tools.py"} <= {
@@ -116,5 +137,5 @@ def _parameters(tool: ToolDefinition) -> dict[str, bool]:
     return {
         name: parameter.default is inspect.Parameter.empty
         for name, parameter in inspect.signature(function).parameters.items()
-        if name not in {"self", "user_id"}
+        if name not in {"self", "user_id", "context"}
     }

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from modules.service import ToolError, create_app
 from support.example_modules import EXAMPLES, Module, in_process
-from toolfleet_registry.contracts import ModuleManifest, ToolDefinition, ToolParameter
+from support.http_executor import executor_for
+from support.published_call import published
+from toolfleet_registry.outcomes import Outcome
 
 README = (EXAMPLES / "modules" / "README.md").read_text()
 
@@ -18,13 +19,7 @@ README = (EXAMPLES / "modules" / "README.md").read_text()
 def owls() -> Module:
     """The module that a reader is told to write."""
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    names: dict[str, Any] = {
-        "ModuleManifest": ModuleManifest,
-        "ToolDefinition": ToolDefinition,
-        "ToolError": ToolError,
-        "ToolParameter": ToolParameter,
-        "create_app": create_app,
-    }
+    names: dict[str, Any] = {}
     exec("\n".join(blocks), names)  # noqa: S102 - our own text
     return in_process("owls", names["app"])
 
@@ -33,7 +28,9 @@ async def test_the_module_that_a_reader_writes_works(owls: Module) -> None:
     """It counts, refuses, and has a manifest."""
     assert (await owls("count", day=2, user_id="ada"))["result"] == {"owls": 5}
     assert (await owls("count", day=32))["error"] == "A month has 31 days at most."
-    assert (await owls.get("/manifest"))["tools"][0]["name"] == "owls.count"
+    (tool,) = (await owls.get("/manifest"))["tools"]
+    assert (tool["name"], tool["description"]) == ("owls.count", "How many owls were seen on a day.")
+    assert list(tool["input_schema"]["properties"]) == ["day"]
 
 
 async def test_the_call_by_hand_gets_the_answer_that_is_shown(file_manager: Module) -> None:
@@ -48,3 +45,26 @@ async def test_the_call_by_hand_gets_the_answer_that_is_shown(file_manager: Modu
 def test_the_start_command_is_the_one_we_use() -> None:
     """What the tests start is what a reader starts."""
     assert "python -m uvicorn modules.file_manager.main:app --host 127.0.0.1" in README
+
+
+async def test_the_question_by_hand_gets_the_answer_that_is_shown(code_executor: Module) -> None:
+    """The command after a call that is not remembered, sent to the module, and its reply."""
+    shown = re.search(r"^\$ (curl [^\n]*/reconcile [^\n]*)\n(\{.*?\})\n```", README, re.MULTILINE)
+    assert shown
+    async with code_executor.client() as client:
+        answer = await client.post("/reconcile", json=json.loads(shlex.split(shown[1])[-1]))
+    assert answer.json() == json.loads(shown[2])
+
+
+async def test_the_fleet_finds_out_what_a_program_printed(code_executor: Module) -> None:
+    """A call whose reply was lost is asked for, and its result is there."""
+    call = published("research.run_python", call_id="c-lost")
+    async with code_executor.client() as client:
+        body = {"tool_name": "code_executor.run_python", "arguments": {"code": "print(7)"}}
+        await client.post("/execute", json=body, headers={"Idempotency-Key": "c-lost"})
+    async with executor_for(code_executor.url) as executor:
+        attempt = await executor.reconcile(call, seconds=10)
+
+    assert attempt is not None
+    assert attempt.outcome is Outcome.SUCCESS
+    assert attempt.result.result["stdout"] == "7\n"

@@ -1,28 +1,33 @@
 """`report_builder`: slow, real, and quick to stop."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from modules.report_builder.manifest import MANIFEST
-from modules.report_builder.tools import ReportBuilder, ReportSettings
-from modules.service import create_app
-from modules.user_files import FileSettings, UserFiles
+from modules.files import FilePipeline, FileSettings, open_pipeline
+from modules.report_builder.manifest import module_for
+from modules.report_builder.tools import ReportSettings
 from support.example_modules import Module, in_process
 
 
 @pytest.fixture
-def builder(tmp_path: Path) -> Module:
+async def files(tmp_path: Path) -> AsyncIterator[FilePipeline]:
+    async with open_pipeline(FileSettings(root=tmp_path / "files")) as files:
+        yield files
+
+
+@pytest.fixture
+async def builder(tmp_path: Path, files: FilePipeline) -> Module:
     """The module in this process, on two documents and one user's file."""
     docs = tmp_path / "docs"
     docs.mkdir()
     (docs / "a.md").write_text("# Owls\n\nThey hunt at night.\n")
     (docs / "b.md").write_text("# Mice | rats\n\nThey hide.\n")
-    files = FileSettings(root=tmp_path / "files")
-    UserFiles.of("ada", files).write("owls.csv", b"day,owls\n")
-    return in_process("report_builder", create_app(MANIFEST, ReportBuilder(ReportSettings(docs_root=docs), files)))
+    await files.save("ada", "owls.csv", b"day,owls\n", "upload")
+    return in_process("report_builder", module_for(ReportSettings(docs_root=docs), files).app)
 
 
 async def test_a_report_is_about_documents_and_files(builder: Module) -> None:
@@ -49,7 +54,8 @@ async def test_a_quick_report_is_the_same(builder: Module) -> None:
         for tool in ("build_report", "quick_report")
     ]
     assert slow == quick
-    assert [tool.timeout_seconds for tool in MANIFEST.tools] == [None, 2]
+    manifest = await builder.get("/manifest")
+    assert [tool.get("timeout_seconds") for tool in manifest["tools"]] == [None, 2]
 
 
 @pytest.mark.parametrize(

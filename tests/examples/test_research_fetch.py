@@ -12,9 +12,9 @@ from modules.research import page as page_module
 from modules.research.addresses import Address, is_public
 from modules.research.fetch import PageFetcher
 from modules.research.page import readable
-from modules.service import ToolError
 from support.example_modules import Module, running
 from support.web_site import WebSite, web_site
+from toolfleet.sdk import ToolError
 
 HTML = "Content-Type: text/html; charset=utf-8"
 

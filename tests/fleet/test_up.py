@@ -14,6 +14,7 @@ from redis import Redis
 from support.processes import is_gone
 from support.up import COMMAND, Up, call, toolfleet, up
 from support.waiting import wait_until_sync
+from toolfleet_workers.examples import SLOW_EXAMPLES
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +38,8 @@ def test_the_run_file_says_what_runs_where(fleet: Up) -> None:
     modules = run_file.settings["module_services"]
 
     assert run_file.pid == fleet.process.pid
-    assert set(modules) == {"code_executor", "file_manager", "report_builder", "research"}
-    assert "report_builder" in run_file.settings["slow_modules"]
+    assert set(modules) == {"claude_code", "code_executor", "deployer", "file_manager", "report_builder", "research"}
+    assert set(run_file.settings["slow_modules"]) >= {"claude_code", "deployer", "report_builder"}
     for name, url in modules.items():
         assert httpx.get(f"{url}/health", timeout=10).json()["module"] == name
     assert run_file.flower_url is not None
@@ -64,7 +65,7 @@ def test_it_says_what_runs_and_how_to_try_it(fleet: Up) -> None:
     assert settings["redis_url"] in said
     assert f"Flower  {fleet.run_file().flower_url}" in said
     for name, url in settings["module_services"].items():
-        lane = "slow" if name == "report_builder" else "fast"
+        lane = "slow" if name in SLOW_EXAMPLES else "fast"
         assert any(line.split()[:2] == [name, lane] and line.split()[3] == url for line in said.splitlines() if line)
     assert toolfleet(*command[1:], cwd=fleet.folder).returncode == 0
 
@@ -102,7 +103,8 @@ def test_users_files_lie_in_its_folder(fleet: Up, below: Path) -> None:
     """What a module stores goes with the fleet's data, not into the clone."""
     assert call("file_manager.create_document", "name=a.txt", "content=b", "--user", "bea", cwd=below)["success"]
 
-    assert (fleet.folder / ".toolfleet" / "files" / "bea" / "a.txt").read_text() == "b"
+    (content,) = (fleet.folder / ".toolfleet" / "files" / "content" / "bea").iterdir()
+    assert content.read_text() == "b"
 
 
 @pytest.mark.parametrize("words", [["worker", "--lane", "fast"], ["worker", "--lane", "slow"], ["beat"]])

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from support.waiting import wait_until_sync
+from toolfleet_workers.examples import data_environment
 from toolfleet_workers.processes import spawn, stop
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -25,7 +26,7 @@ class Module:
 
     name: str
     url: str
-    app: FastAPI | None = None
+    app: Starlette | None = None
     process: subprocess.Popen[bytes] | None = None
 
     def client(self, timeout: float = 30) -> httpx.AsyncClient:
@@ -43,11 +44,11 @@ class Module:
 
     async def __call__(self, tool: str, *, user_id: str | None = None, **arguments: Any) -> dict[str, Any]:
         reply: dict[str, Any] = (await self.post(tool, user_id=user_id, **arguments)).raise_for_status().json()
-        assert set(reply) == {"tool_name", "success", "result", "error"}
+        assert set(reply) - {"effect_state"} == {"tool_name", "success", "result", "error"}
         return reply
 
 
-def in_process(name: str, app: FastAPI) -> Module:
+def in_process(name: str, app: Starlette) -> Module:
     return Module(name, "http://module.test", app)
 
 
@@ -58,7 +59,7 @@ def running(name: str, folder: Path, **env: object) -> Generator[Module]:
     with log.open("wb") as output:
         process = spawn(
             [sys.executable, "-m", "uvicorn", f"modules.{name}.main:app", "--host", "127.0.0.1", "--port", "0"],
-            env={"FILE_MANAGER_ROOT": str(folder / "files"), **{key: str(value) for key, value in env.items()}},
+            env={**data_environment(folder), **{key: str(value) for key, value in env.items()}},
             cwd=EXAMPLES,
             output=output,
         )

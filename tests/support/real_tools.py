@@ -6,11 +6,17 @@ from typing import Any
 
 from mcp import Client, StdioServerParameters
 
+from modules.claude_code.manifest import module_for as claude_code
+from modules.claude_code.settings import ClaudeCodeSettings
 from modules.code_executor.limits import Limits
-from modules.code_executor.manifest import manifest_for as code_executor
-from modules.file_manager.manifest import MANIFEST as FILE_MANAGER
-from modules.report_builder.manifest import MANIFEST as REPORT_BUILDER
-from modules.research.manifest import manifest_for as research
+from modules.code_executor.manifest import module_for as code_executor
+from modules.deployer.manifest import module_for as deployer
+from modules.deployer.settings import DeployerSettings
+from modules.file_manager.manifest import module_for as file_manager
+from modules.files import open_pipeline
+from modules.report_builder.manifest import module_for as report_builder
+from modules.report_builder.tools import ReportSettings
+from modules.research.manifest import module_for as research
 from modules.research.settings import ResearchSettings
 from toolfleet_registry.contracts import ToolDefinition
 
@@ -20,8 +26,16 @@ DEADLINE_SECONDS = 60
 
 def example_tools() -> list[ToolDefinition]:
     """What the modules in `examples/` offer."""
-    manifests = (code_executor(Limits()), FILE_MANAGER, REPORT_BUILDER, research(ResearchSettings()))
-    return [tool for manifest in manifests for tool in manifest.tools]
+    files = open_pipeline()
+    modules = (
+        claude_code(ClaudeCodeSettings()),
+        code_executor(Limits(), files),
+        deployer(DeployerSettings()),
+        file_manager(files),
+        report_builder(ReportSettings(), files),
+        research(ResearchSettings()),
+    )
+    return [tool for module in modules for tool in module.manifest.tools]
 
 
 async def server_tools(server: str) -> list[ToolDefinition]:

@@ -58,12 +58,12 @@ class Up:
 
 
 @contextmanager
-def starting(folder: Path, env: Mapping[str, str] | None = None) -> Generator[Up]:
+def starting(folder: Path, env: Mapping[str, str] | None = None, *options: str) -> Generator[Up]:
     """Run `toolfleet up` in `folder`; whatever happens, nothing is left of it."""
     output = folder / "up.txt"
     with output.open("wb") as file:
         process = subprocess.Popen(
-            [*COMMAND, "up"],
+            [*COMMAND, "up", *options],
             cwd=folder,
             env={**os.environ, **(env or {})},
             stdin=subprocess.DEVNULL,
@@ -78,9 +78,9 @@ def starting(folder: Path, env: Mapping[str, str] | None = None) -> Generator[Up
 
 
 @contextmanager
-def up(folder: Path, env: Mapping[str, str] | None = None) -> Generator[Up]:
+def up(folder: Path, env: Mapping[str, str] | None = None, *options: str) -> Generator[Up]:
     """The same, from when it says that it is up."""
-    with starting(folder, env) as fleet:
+    with starting(folder, env, *options) as fleet:
         wait_until_sync(
             lambda: "The fleet is up." in fleet.said() or fleet.process.poll() is not None,
             "it is up",

@@ -6,6 +6,9 @@ its standard input closes, whoever wanted the answer is gone, and it ends the pr
 These are limits against accidents, not a sandbox: the program runs as the module's own user, reaches what that user
 reaches, the network and other users' files included, and can find ways around what is said here. For code that may be
 hostile, run the module in a container of its own without network, with a limit on its processes, and not as root.
+
+What lies in the program's output folder at its end is part of the answer. It is looked at when nothing of the program
+lives any more; links are not followed, and what is no plain file with one name is left out.
 """
 
 import base64
@@ -16,6 +19,7 @@ import os
 import resource
 import selectors
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -28,6 +32,8 @@ from typing import Any
 TICK_SECONDS = 0.005  # between two looks at the program: in this time a fork bomb makes some dozens of processes
 USER_PROCESSES = 4096  # of our user in all: the kernel's net, if a bomb is faster than we are; root has none
 END_SECONDS = 5  # for ending all that the program started
+OUTPUT = "output"
+SEEN_FILES = 1000  # of the output folder; a program can make millions
 MB = 2**20
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _PR_SET_CHILD_SUBREAPER = 36
@@ -57,6 +63,68 @@ class Output:
         note = f"\n[… {self._dropped} bytes left out …]\n" if self._dropped else ""
         joined = (bytes(self._head) + note.encode() + bytes(self._tail)).decode("utf-8", "replace")
         return joined.replace(f"{folder}/", "")
+
+
+class Saved:
+    """What the program saved in its output folder, within limits, and what of it is left out, and why."""
+
+    def __init__(self, limits: dict[str, Any], most_bytes: int) -> None:
+        self._room = limits["saved_mb"] * MB
+        self._most_files: int = limits["saved_files"]
+        self._most_bytes = most_bytes
+        self.files: dict[str, str] = {}  # in base64
+        self.left_out: list[tuple[str, str]] = []
+
+    def collect(self, work: int) -> None:
+        """Take the files from the folder below `work`, the first by their names if there are too many."""
+        try:
+            folder = os.open(OUTPUT, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=work)
+        except OSError as exc:
+            if not isinstance(exc, FileNotFoundError):
+                self.left_out.append((OUTPUT, "it is no folder any more, or cannot be read"))
+            return
+        try:
+            with os.scandir(folder) as entries:
+                names = sorted(entry.name for entry in islice(entries, SEEN_FILES + 1))
+            for name in names[: self._most_files]:
+                self._take(name, folder)
+        finally:
+            os.close(folder)
+        if surplus := len(names) - self._most_files:
+            many = f"{surplus} more" if len(names) <= SEEN_FILES else f"more than {SEEN_FILES - self._most_files} more"
+            if surplus > 0:
+                self.left_out.append((many, f"{self._most_files} files are saved at most"))
+
+    def _take(self, name: str, folder: int) -> None:
+        shown = os.fsencode(name).decode("utf-8", "backslashreplace")
+        try:
+            data = self._content(name, folder)
+        except ValueError as exc:
+            self.left_out.append((shown, str(exc)))
+        except OSError:
+            self.left_out.append((shown, "it cannot be read"))
+        else:
+            self._room -= len(data)
+            self.files[name] = base64.b64encode(data).decode()
+
+    def _content(self, name: str, folder: int) -> bytes:
+        """Raises `ValueError` with the reason for which a file is left out, or `OSError`."""
+        # Looked at before it is opened: what a pipe or a device does then, nobody knows.
+        first = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if not name.isprintable():  # half characters, too: what Python makes of a name that is not UTF-8
+            raise ValueError("its name has what cannot be printed")
+        if not stat.S_ISREG(first.st_mode):
+            raise ValueError("it is no file: links, folders and the like are not saved")
+        with os.fdopen(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder), "rb") as file:
+            status = os.fstat(file.fileno())
+            if status.st_nlink != 1 or not os.path.samestat(first, status):
+                raise ValueError("it has another name elsewhere, which is a hard link")
+            most = min(self._most_bytes, self._room)
+            data = file.read(most + 1) if status.st_size <= most else b""
+        if max(len(data), status.st_size) > most:
+            whose = "a file may have" if most == self._most_bytes else "are left of what one program may save"
+            raise ValueError(f"it has {status.st_size} bytes; {most} {whose}")
+        return data
 
 
 class Program:
@@ -100,8 +168,8 @@ class Program:
                         selector.unregister(key.fd)
         return "cpu_time" if self._spent_its_time() else None
 
-    def end(self) -> None:
-        """Kill the program and all that it started, and read what they still had to say."""
+    def end(self) -> bool:
+        """Kill the program and all that it started, and read what they still had to say. Whether all are dead."""
         with contextlib.suppress(OSError):
             os.killpg(self._process.pid, signal.SIGKILL)  # all at once, before one can start another
         give_up_at = time.monotonic() + END_SECONDS
@@ -112,6 +180,7 @@ class Program:
                     os.kill(pid, signal.SIGKILL)
         for stream, output in ((self._process.stdout, self.stdout), (self._process.stderr, self.stderr)):
             _drain(_fd(stream), output)
+        return not self._bury()
 
     def _bury(self) -> bool:
         """Take leave of what is dead, also of what the program started and left alone. Whether anything lives."""
@@ -156,18 +225,24 @@ def main() -> None:
     with TemporaryDirectory(prefix="run_python-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         _fill(folder, job)
+        work = os.open(folder / "work", os.O_RDONLY | os.O_DIRECTORY)  # before somebody can put a link in its place
         started_at = time.monotonic()
         program = Program(folder, job["limits"])
+        saved = Saved(job["limits"], job["most_bytes"])
         try:
             broken_limit = program.watch()
         finally:
-            program.end()
+            are_dead = program.end()
+        if are_dead and broken_limit is None:
+            saved.collect(work)
         answer = {
             "exit_code": program.exit_code,
             "broken_limit": broken_limit,
             "stdout": program.stdout.text(name),
             "stderr": program.stderr.text(name),
             "seconds": round(time.monotonic() - started_at, 3),
+            "files": saved.files,
+            "left_out": saved.left_out,
         }
     if broken_limit != "cancelled":
         sys.stdout.write(json.dumps(answer))
@@ -176,7 +251,7 @@ def main() -> None:
 def _fill(folder: Path, job: dict[str, Any]) -> None:
     """The program stands outside its working folder, so that no file can have its name."""
     (folder / "program.py").write_text(job["code"], "utf-8")
-    (folder / "work").mkdir()
+    (folder / "work" / OUTPUT).mkdir(parents=True)
     for name, data in job["files"].items():
         (folder / "work" / name).write_bytes(base64.b64decode(data))
 

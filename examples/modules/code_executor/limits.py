@@ -21,6 +21,10 @@ class Limits(BaseSettings):
     """Of each file that the program writes."""
     output_bytes: int = Field(default=20_000, gt=0)
     """Kept of what it prints, for each of its two streams: the beginning and the end."""
+    saved_files: int = Field(default=16, ge=0)
+    """Kept at most of those in its output folder."""
+    saved_mb: int = Field(default=16, gt=0)
+    """Of all these files together; one file may have `FILE_MANAGER_MAX_BYTES`."""
     concurrency: int = Field(default=2, gt=0)
     """Programs at once: they compute, so more than there are cores would only slow each other."""
     queue_seconds: float = Field(default=5, ge=0, allow_inf_nan=False)

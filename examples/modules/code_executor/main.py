@@ -1,11 +1,7 @@
 """`uvicorn modules.code_executor.main:app` starts the module."""
 
 from modules.code_executor.limits import Limits
-from modules.code_executor.manifest import manifest_for
-from modules.code_executor.tools import CodeExecutor
-from modules.replies import Replies
-from modules.service import create_app
-from modules.user_files import FileSettings
+from modules.code_executor.manifest import module_for
+from modules.files import open_pipeline
 
-_limits = Limits()
-app = create_app(manifest_for(_limits), CodeExecutor(_limits, FileSettings()), replies=Replies())
+app = module_for(Limits(), open_pipeline()).app

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import Base64Bytes, BaseModel, ConfigDict, ValidationError
 
 from modules.code_executor.limits import Limits
 
@@ -32,14 +32,22 @@ class Ending(BaseModel):
     stdout: str
     stderr: str
     seconds: float
+    files: dict[str, Base64Bytes]
+    """What it saved in its output folder, by name; empty for a program that had to be ended."""
+    left_out: list[tuple[str, str]]
+    """What of it is not in `files`, and why."""
 
 
-async def run_program(code: str, files: dict[str, bytes], limits: Limits) -> Ending:
-    """Run `code` beside `files`. If this is cancelled, the program is ended. Raises `RuntimeError` without a launcher."""
+async def run_program(code: str, files: dict[str, bytes], limits: Limits, *, most_bytes: int) -> Ending:
+    """Run `code` beside `files`. If this is cancelled, the program is ended.
+
+    A file that it saves may have `most_bytes`. Raises `RuntimeError` without a launcher.
+    """
     job = {
         "code": code,
         "files": {name: base64.b64encode(data).decode() for name, data in files.items()},
         "limits": limits.model_dump(),
+        "most_bytes": most_bytes,
     }
     launcher = await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", "-S", _LAUNCHER),

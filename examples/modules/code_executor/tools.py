@@ -1,6 +1,7 @@
 """The tool of `code_executor`: which programs run, and how their end is told."""
 
 import asyncio
+import contextlib
 import math
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -10,43 +11,76 @@ from pydantic import Field
 
 from modules.code_executor.limits import Limits
 from modules.code_executor.programs import BrokenLimit, Ending, run_program
-from modules.service import ModuleBusy, ToolError
-from modules.user_files import FileSettings, UserFiles
+from modules.files import FilePipeline, FileRefused, FilesUnavailable
+from toolfleet.sdk import ModuleBusy, ToolError
 
+FILES_SECONDS = 12  # for all files that a program reads, and again for all that it has saved
+_OUTPUT = "output"
 _SHOWN_CHARS = 800  # of each stream in an error, which the fleet cuts at 2 kB
 
 
 class CodeExecutor:
     """Runs Python programs, a few at a time. These are limits, not a sandbox: see `launcher.py`."""
 
-    def __init__(self, limits: Limits, file_settings: FileSettings) -> None:
+    def __init__(self, limits: Limits, files: FilePipeline) -> None:
         self._limits = limits
-        self._file_settings = file_settings
+        self._files = files
         self._room = asyncio.Semaphore(limits.concurrency)
 
     async def run_python(
         self,
-        *,
         code: Annotated[str, Field(max_length=100_000)],
-        files: Annotated[list[str], Field(max_length=16)] | None = None,
         user_id: str | None,
+        files: Annotated[list[str], Field(max_length=16)] | None = None,
     ) -> dict[str, Any]:
-        """Run a program with copies of some of the user's files.
+        """Run a Python program and return its exit_code, stdout and stderr; it starts in an empty folder.
 
-        A program that ends by itself is a result, whatever its exit code; one that had to be ended is an error.
+        Files that it saves directly in the folder 'output' become files of the user, if it ends by itself.
+
+        Args:
+            code: A Python program. Print what you want to see.
+            files: Names of the user's files that the program reads, such as ['sales.csv']: it finds copies of them in its
+                working folder.
         """
-        copies = await asyncio.to_thread(self._copies, files or [], user_id)
+        copies = await self._copies(files or [], user_id)
         async with self._turn():
-            ending = await run_program(code, copies, self._limits)
+            ending = await run_program(code, copies, self._limits, most_bytes=self._files.max_bytes)
         if ending.broken_limit:
             raise ToolError(f"The program was ended: {self._reason(ending.broken_limit)}.{_last_words(ending)}")
-        return ending.model_dump(include={"exit_code", "stdout", "stderr", "seconds"})
+        result = ending.model_dump(include={"exit_code", "stdout", "stderr", "seconds"})
+        return {**result, **await self._keep(ending, user_id)}
 
-    def _copies(self, names: list[str], user_id: str | None) -> dict[str, bytes]:
-        if not names:
-            return {}
-        files = UserFiles.of(user_id, self._file_settings)
-        return {name: files.read(name) for name in names}
+    async def _copies(self, names: list[str], user_id: str | None) -> dict[str, bytes]:
+        if _OUTPUT in names:
+            raise FileRefused(f"No file can be called {_OUTPUT!r} here: it is the name of the program's output folder.")
+        try:
+            async with asyncio.timeout(FILES_SECONDS):
+                return {name: await self._files.read(user_id, name) for name in names}
+        except (TimeoutError, FilesUnavailable):
+            raise ToolError(
+                "The program was not started: its files cannot be read now; try again later.", effect_state="none"
+            ) from None
+
+    async def _keep(self, ending: Ending, user_id: str | None) -> dict[str, Any]:
+        """Save the program's files. What it printed is told in any case."""
+        saved: list[dict[str, Any]] = []
+        lost = dict(ending.left_out)
+        waiting = dict(ending.files)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FILES_SECONDS):
+                while waiting:
+                    name = next(iter(waiting))
+                    try:
+                        record = await self._files.save(user_id, name, waiting[name], "code_executor")
+                        saved.append({"name": record.name, "bytes": record.size})
+                    except FileRefused as exc:
+                        lost[name] = str(exc)
+                    except FilesUnavailable:
+                        break
+                    del waiting[name]
+        lost |= dict.fromkeys(waiting, "the file store did not answer in time; perhaps it is saved all the same")
+        told = {"saved_files": saved, "not_saved": [{"name": name, "reason": lost[name]} for name in lost]}
+        return {key: value for key, value in told.items() if value}
 
     @asynccontextmanager
     async def _turn(self) -> AsyncGenerator[None]:

@@ -1,8 +1,6 @@
 """`uvicorn modules.file_manager.main:app` starts the module."""
 
-from modules.file_manager.manifest import MANIFEST
-from modules.file_manager.tools import FileManager
-from modules.service import create_app
-from modules.user_files import FileSettings
+from modules.file_manager.manifest import module_for
+from modules.files import open_pipeline
 
-app = create_app(MANIFEST, FileManager(FileSettings()))
+app = module_for(open_pipeline()).app

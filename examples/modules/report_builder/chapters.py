@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Sequence
 
 from modules.documents import Document, sections
-from modules.user_files import FileEntry
+from modules.files import FileRecord
 
 _LONGEST = 5
 
 
-def overview(documents: Sequence[Document], files: Sequence[FileEntry]) -> str:
+def overview(documents: Sequence[Document], files: Sequence[FileRecord]) -> str:
     """What the report counts."""
     words = sum(_words(document) for document in documents)
     return _table(
@@ -35,9 +35,9 @@ def longest_sections(documents: Sequence[Document]) -> str:
     return _table(("section", "document", "words"), rows[:_LONGEST])
 
 
-def files_by_name(files: Sequence[FileEntry]) -> str:
+def files_by_name(files: Sequence[FileRecord]) -> str:
     """The user's files."""
-    return _table(("file", "bytes"), [(entry.name, entry.bytes) for entry in files])
+    return _table(("file", "bytes"), [(entry.name, entry.size) for entry in files])
 
 
 def _words(document: Document) -> int:

@@ -1,8 +1,7 @@
 """`uvicorn modules.report_builder.main:app` starts the module."""
 
-from modules.report_builder.manifest import MANIFEST
-from modules.report_builder.tools import ReportBuilder, ReportSettings
-from modules.service import create_app
-from modules.user_files import FileSettings
+from modules.files import open_pipeline
+from modules.report_builder.manifest import module_for
+from modules.report_builder.tools import ReportSettings
 
-app = create_app(MANIFEST, ReportBuilder(ReportSettings(), FileSettings()))
+app = module_for(ReportSettings(), open_pipeline()).app

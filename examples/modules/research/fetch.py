@@ -15,7 +15,7 @@ from ipaddress import ip_address
 import httpx
 
 from modules.research.addresses import Address
-from modules.service import ToolError
+from toolfleet.sdk import ToolError
 
 _MAX_HOPS = 5
 _HEADERS = {

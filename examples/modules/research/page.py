@@ -6,7 +6,7 @@ from email.message import Message
 from html.parser import HTMLParser
 
 from modules.research.fetch import Page
-from modules.service import ToolError
+from toolfleet.sdk import ToolError
 
 # Pages can be written so that the standard library's parser takes hours; what it has found by then must do.
 _PARSE_SECONDS = 2.0

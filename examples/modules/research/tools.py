@@ -32,9 +32,14 @@ class Research:
         return cls(fetcher, DocsIndex(read_documents(settings.docs_root)))
 
     async def fetch_webpage(
-        self, *, url: str, max_chars: Annotated[int, Field(ge=1, le=100_000)] = 8000
+        self, url: str, max_chars: Annotated[int, Field(ge=1, le=100_000)] = 8000
     ) -> dict[str, Any]:
-        """Fetch a page; what is not text is refused."""
+        """Fetch a public web page and return its title and readable text.
+
+        Args:
+            url: An http or https address.
+            max_chars: How much text to return, in characters.
+        """
         page = await self.fetcher.fetch(url)
         title, text = await asyncio.to_thread(readable, page)
         return {
@@ -44,12 +49,16 @@ class Research:
             "truncated": page.truncated or len(text) > max_chars,
         }
 
-    async def search_docs(
+    def search_docs(
         self,
-        *,
         query: Annotated[str, Field(max_length=1000)],
         max_results: Annotated[int, Field(ge=1, le=20)] = 5,
     ) -> dict[str, Any]:
-        """The passages that match best."""
-        passages = await asyncio.to_thread(self.index.search, query, max_results)
+        """Search this project's documentation for words. Returns the best passages, each with its file, heading and line.
+
+        Args:
+            query: The words to look for, such as 'retry after timeout'.
+            max_results: How many passages to return.
+        """
+        passages = self.index.search(query, max_results)
         return {"query": query, "results": [asdict(passage) for passage in passages]}

@@ -67,7 +67,7 @@ def table(tools: Sequence[ToolDefinition]) -> str:
 
 
 async def test_real_tools_go_through_every_format_and_back() -> None:
-    """Of four example modules and three MCP servers; the table in the documentation says what became of them."""
+    """Of the example modules and three MCP servers; the table in the documentation says what became of them."""
     made = table(await real_tools())
     assert made == TABLE.read_text()
     assert made.count("\n| `") >= 20

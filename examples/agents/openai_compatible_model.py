@@ -1,0 +1,66 @@
+"""A model behind the Chat Completions API, which most servers speak."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+
+from agents.model import Answer, ModelAway
+from toolfleet import ToolDefinition
+from toolfleet.formats import convert, to_call
+
+_MAX_REPLY_BYTES = 8 * 2**20
+_TOLD_CHARS = 500  # of what a server says about an error
+
+
+class OpenAICompatibleModel:
+    """Asks `{url}/chat/completions`, once: whoever wants the turn repeats it. `instructions` come before the history."""
+
+    def __init__(self, url: str, name: str, key: str | None, *, instructions: str, seconds: float) -> None:
+        self._url = f"{url.rstrip('/')}/chat/completions"
+        self._name = name
+        self._instructions = {"role": "system", "content": instructions}
+        self._seconds = seconds
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._client = httpx.AsyncClient(headers=headers, timeout=seconds)
+
+    async def answer(self, messages: Sequence[dict[str, Any]], tools: Sequence[ToolDefinition]) -> Answer:
+        """One request."""
+        offered = convert(tools, "openai_chat")
+        body: dict[str, Any] = {"model": self._name, "messages": [self._instructions, *messages]}
+        reply = await self._ask({**body, "tools": list(offered)} if offered else body)
+        try:
+            message = reply["choices"][0]["message"]
+            asked = message.get("tool_calls") or []
+            calls = tuple(to_call(call, "openai_chat", tools) for call in asked)
+            kept = {"role": "assistant", "content": message.get("content")}
+            return Answer({**kept, "tool_calls": [_kept(call) for call in asked]} if asked else kept, calls)
+        except (KeyError, IndexError, TypeError, AttributeError) as exc:
+            raise ModelAway("The model's server answered in no form that is known.") from exc
+
+    async def close(self) -> None:
+        """Let go of its connections."""
+        await self._client.aclose()
+
+    async def _ask(self, body: dict[str, Any]) -> Any:
+        try:
+            # httpx's own limit is for each read: a server that trickles would never reach it.
+            async with asyncio.timeout(self._seconds):
+                response = await self._client.post(self._url, json=body)
+            if response.is_error:
+                raise ModelAway(f"The model's server says {response.status_code}: {response.text[:_TOLD_CHARS]}")
+            if len(response.content) > _MAX_REPLY_BYTES:
+                raise ModelAway(f"The model's answer has {len(response.content)} bytes.")
+            return response.json()
+        except (httpx.HTTPError, TimeoutError) as exc:
+            raise ModelAway(f"The model's server does not answer ({type(exc).__name__}).") from exc
+        except ValueError as exc:
+            raise ModelAway("The model's server answered what is no JSON.") from exc
+
+
+def _kept(call: Any) -> dict[str, Any]:
+    """A tool call as the API takes it back; servers add fields of their own, which others refuse."""
+    function = call["function"]
+    arguments = {"name": str(function["name"]), "arguments": str(function.get("arguments") or "{}")}
+    return {"id": str(call["id"]), "type": "function", "function": arguments}

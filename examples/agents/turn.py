@@ -1,0 +1,97 @@
+"""One turn of the agent: the model speaks, its tool calls run side by side, until it has only words left.
+
+Every step is written down before the next one begins, so that a turn that was cut off goes on where it was: what the
+model wants is decided once, and its calls carry keys that were written with them, so that the fleet runs each once.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agents.calls import Calls
+from agents.conversations import Conversations, Finish, Talk
+from agents.history import History, Said
+from agents.model import Model
+from agents.settings import AgentSettings
+from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
+from toolfleet.formats import from_result
+
+Naming = Callable[[str], str]
+"""Makes an idempotency key of a call's place in its conversation."""
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Runs turns. `keys_live_seconds`: how long the fleet remembers an idempotency key."""
+
+    fleet: ToolFleet
+    calls: Calls
+    model: Model
+    conversations: Conversations
+    settings: AgentSettings
+    keys_live_seconds: float
+
+    async def run(self, talk: Talk, incoming: Said, *, naming: Naming, finish: Finish | None = None) -> str:
+        """Take in a message that has a `source_id` and answer it, once, however often it comes. Returns the words.
+
+        `finish` is written together with the last message. Raises `ModelAway`, `FleetAway` and `ConversationMoved`; the
+        same message may come again then, and the turn goes on.
+        """
+        caller = self.settings.caller(talk.user_id)
+        history = await self._settled(talk, caller)
+        if incoming.source_id is None or not history.has(incoming.source_id):
+            history = await self.conversations.append(talk.id, history, [incoming])
+        elif (answered := history.answer_to(incoming.source_id)) is not None:
+            await self.conversations.append(talk.id, history, [], finish)
+            return answered
+        for _ in range(self.settings.max_steps):
+            tools = await self.fleet.tools(caller)
+            answer = await self.model.answer(history.shown(self.settings.history_messages), tools)
+            said = Said("model", answer.body, _keyed(answer.calls, naming, len(history.said)))
+            history = await self.conversations.append(talk.id, history, [said], None if said.calls else finish)
+            if not said.calls:
+                return answer.text
+            history = await self._answered(talk, history, caller)
+        stop = Said("model", {"role": "assistant", "content": f"I stopped after {self.settings.max_steps} steps."})
+        await self.conversations.append(talk.id, history, [stop], finish)
+        return str(stop.body["content"])
+
+    async def tell(self, talk: Talk, notice: Said, finish: Finish) -> None:
+        """Put a message for the user into the conversation, without the model."""
+        history = await self._settled(talk, self.settings.caller(talk.user_id))
+        said = [] if notice.source_id is not None and history.has(notice.source_id) else [notice]
+        await self.conversations.append(talk.id, history, said, finish)
+
+    async def _settled(self, talk: Talk, caller: Caller) -> History:
+        """The history, with the results of what a turn before had begun."""
+        return await self._answered(talk, await self.conversations.history(talk.id), caller)
+
+    async def _answered(self, talk: Talk, history: History, caller: Caller) -> History:
+        asked = history.unanswered()
+        if not asked:
+            return history
+        # After that time a key is forgotten, and the call might run a second time.
+        oldest = time.time() - self.keys_live_seconds
+        if any(asked_at < oldest for _, _, asked_at in asked):
+            results = [_too_late(call) for _, call, _ in asked]
+        else:
+            results = await self.calls.run([call for _, call, _ in asked], caller, talk.place)
+        said = [self._told(result, call_id) for (call_id, _, _), result in zip(asked, results, strict=True)]
+        return await self.conversations.append(talk.id, history, said)
+
+    def _told(self, result: ToolResult, call_id: str) -> Said:
+        body: dict[str, Any] = from_result(result, "openai_chat", call_id)
+        text, limit = str(body["content"]), self.settings.result_chars
+        return Said("tools", body if len(text) <= limit else {**body, "content": f"{text[:limit]}… (cut)"})
+
+
+def _keyed(calls: Sequence[ToolCall], naming: Naming, position: int) -> tuple[ToolCall, ...]:
+    return tuple(
+        call.model_copy(update={"idempotency_key": naming(f"{position}.{number}")}) for number, call in enumerate(calls)
+    )
+
+
+def _too_late(call: ToolCall) -> ToolResult:
+    error = "The core was away for so long that nobody can know whether this call was carried out."
+    return ToolResult.failed(call.tool_name, "outcome_unknown", error, effect_state="unknown")

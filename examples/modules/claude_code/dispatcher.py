@@ -1,0 +1,139 @@
+"""Starts the tasks that wait, a few at a time, and looks after what came of the others."""
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import subprocess
+import threading
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from modules.claude_code.settings import ClaudeCodeSettings
+from modules.claude_code.task import SHUTDOWN, Task
+from modules.claude_code.task_store import PROMPT, TaskStore
+from modules.kept_commands import Job
+
+_LOOK_SECONDS = 0.25
+_SWEEP_SECONDS = 60.0
+
+logger = logging.getLogger(__name__)
+
+
+class Dispatcher:
+    """One of the modules on a root starts its tasks; should it die, another one does, or the same one started again."""
+
+    def __init__(self, store: TaskStore, settings: ClaudeCodeSettings) -> None:
+        self._store = store
+        self._settings = settings
+        self._keepers: list[subprocess.Popen[bytes]] = []
+        self._lock: int | None = None
+        self._turn = threading.Lock()
+        self._is_closed = False
+        self._next_sweep = 0.0
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Dispatch until the end of the block. Tasks run on then, unless the settings say that they may not."""
+        await asyncio.to_thread(self._store.prepare)
+        looking = asyncio.create_task(self._look_for_ever())
+        try:
+            yield
+        finally:
+            looking.cancel()
+            await asyncio.wait({looking})
+            await asyncio.to_thread(self._close)
+
+    def look(self) -> None:
+        """Look after all tasks once. Blocks."""
+        with self._turn:
+            if not self._is_closed:
+                self._look()
+
+    def _look(self) -> None:
+        self._keepers = [keeper for keeper in self._keepers if keeper.poll() is None]  # which buries the others
+        if not self._is_in_charge():
+            return
+        states = [(task, self._store.command(task).state()) for task in self._store.tasks(only_open=True)]
+        room = self._settings.concurrency - sum(state == "running" for _, state in states)
+        for task in [task for task, state in states if state == "waiting"][: max(0, room)]:
+            self._start(task)
+        if time.monotonic() > self._next_sweep:
+            self._next_sweep = time.monotonic() + _SWEEP_SECONDS
+            if removed := self._store.sweep():
+                logger.info("removed %d tasks that ended long ago", removed)
+
+    def _start(self, task: Task) -> None:
+        command, workspace = self._store.command(task), self._store.workspace(task)
+        workspace.mkdir(mode=0o700, exist_ok=True)
+        paths = {"{prompt_file}": str(command.folder / PROMPT), "{workspace}": str(workspace)}
+        job = Job(
+            argv=[_filled(word, paths) for word in self._settings.command],
+            cwd=str(workspace),
+            env=_environment(command.folder / "home", self._settings.pass_env),
+            stdin=paths["{prompt_file}"],
+            timeout_seconds=task.timeout_seconds,
+            log_bytes=self._settings.log_bytes,
+            processes=self._settings.processes,
+            file_bytes=self._settings.file_mb * 2**20,
+            grace_seconds=self._settings.grace_seconds,
+        )
+        if keeper := command.start(job):
+            self._keepers.append(keeper)
+
+    def _is_in_charge(self) -> bool:
+        if self._lock is None:
+            lock = os.open(self._store.root / ".dispatcher", os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(lock)
+            else:
+                self._lock = lock
+        return self._lock is not None
+
+    def _close(self) -> None:
+        with self._turn:
+            self._is_closed = True
+            if not self._settings.outlive and self._is_in_charge():
+                self._end_all()
+            if self._lock is not None:
+                os.close(self._lock)
+                self._lock = None
+
+    def _end_all(self) -> None:
+        commands = [self._store.command(task) for task in self._store.tasks(only_open=True)]
+        running = [command for command in commands if command.state() == "running"]
+        for command in running:
+            command.cancel(SHUTDOWN)
+        give_up_at = time.monotonic() + self._settings.grace_seconds + 2
+        while time.monotonic() < give_up_at and any(command.state() == "running" for command in running):
+            time.sleep(0.05)
+        for keeper in self._keepers:
+            keeper.poll()
+
+    async def _look_for_ever(self) -> None:
+        while True:
+            try:
+                await asyncio.to_thread(self.look)
+            except Exception:  # one task's record must not stop the others'
+                logger.exception("looking after the tasks failed; it is tried again")
+            await asyncio.sleep(_LOOK_SECONDS)
+
+
+def _filled(word: str, paths: dict[str, str]) -> str:
+    for placeholder, path in paths.items():
+        word = word.replace(placeholder, path)
+    return word
+
+
+def _environment(home: Path, passed: frozenset[str]) -> dict[str, str]:
+    """All that the agent knows of its surroundings: nothing of the module's environment but what is named."""
+    with contextlib.suppress(FileExistsError):
+        (home / "tmp").mkdir(mode=0o700, parents=True)
+    known = {name: os.environ[name] for name in passed if name in os.environ}
+    path = os.environ.get("PATH", os.defpath)
+    return {"PATH": path, "HOME": str(home), "TMPDIR": str(home / "tmp"), "LANG": "C.UTF-8", **known}

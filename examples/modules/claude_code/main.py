@@ -1,0 +1,6 @@
+"""`uvicorn modules.claude_code.main:app` starts the module."""
+
+from modules.claude_code.manifest import module_for
+from modules.claude_code.settings import ClaudeCodeSettings
+
+app = module_for(ClaudeCodeSettings()).app

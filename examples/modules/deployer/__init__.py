@@ -1,0 +1,1 @@
+"""The module `deployer`: puts projects from workspaces on loopback ports."""

@@ -1,0 +1,25 @@
+"""What answers behind a front."""
+
+from typing import Protocol
+
+
+class Backend(Protocol):
+    """Answers on the loopback `port` from `start` to `stop`."""
+
+    port: int
+
+    async def start(self) -> None:
+        """Begin to listen. Raises `OSError`."""
+        ...
+
+    def why_ended(self) -> str | None:
+        """`None` while it runs; else a sentence."""
+        ...
+
+    async def is_healthy(self) -> bool:
+        """Whether it answers as it should; takes a few seconds at most."""
+        ...
+
+    async def stop(self) -> None:
+        """End it, with all that it has started."""
+        ...

@@ -1,0 +1,110 @@
+"""The port of a deployment: it stays the same while the releases behind it change."""
+
+import asyncio
+import contextlib
+from asyncio import StreamReader, StreamWriter
+
+LOOPBACK = "127.0.0.1"
+_CONNECT_SECONDS = 5.0
+_CHUNK_BYTES = 65_536
+_NOBODY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
+
+
+class Front:
+    """Passes connections on to `backend`, a loopback port, byte by byte, so that it carries whatever HTTP does.
+
+    A connection stays with the backend that it began with. Where there is none, or no room, the answer is 503.
+    """
+
+    def __init__(self, *, connections: int) -> None:
+        self.backend: int | None = None
+        self._most = connections
+        self._open: dict[asyncio.Task[None], int | None] = {}
+        self._server: asyncio.Server | None = None
+
+    @property
+    def port(self) -> int | None:
+        """Where it listens, `None` if it does not."""
+        return self._server.sockets[0].getsockname()[1] if self._server and self._server.sockets else None
+
+    async def open(self, preferred: int | None) -> int:
+        """Listen, on the preferred port if nobody else does. Returns the port."""
+        if self._server is None:
+            try:
+                self._server = await asyncio.start_server(self._serve, LOOPBACK, preferred or 0)
+            except OSError:
+                self._server = await asyncio.start_server(self._serve, LOOPBACK, 0)
+        port = self.port
+        assert port is not None  # noqa: S101 - it has just been opened
+        return port
+
+    async def close(self, *, drain_seconds: float = 0) -> None:
+        """Listen no more, and let the connections end."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        await self._end(set(self._open), drain_seconds)
+
+    async def drain(self, backend: int, seconds: float) -> None:
+        """Give the connections to a backend that is replaced time to end, then end them."""
+        await self._end({task for task, port in self._open.items() if port == backend}, seconds)
+
+    async def _end(self, tasks: set[asyncio.Task[None]], seconds: float) -> None:
+        if tasks:
+            _, left = await asyncio.wait(tasks, timeout=seconds)
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+
+    async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - asyncio runs it in one
+        backend = self.backend if len(self._open) < self._most else None
+        self._open[task] = backend
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                stack.callback(writer.close)
+                pair = await _connect(backend)
+                if pair is None:
+                    writer.write(_NOBODY)
+                    return
+                stack.callback(pair[1].close)
+                await _pass_both_ways(reader, writer, *pair)
+        except (OSError, asyncio.CancelledError):  # one side is gone, or we end it: nobody is left to be told
+            writer.transport.abort()
+        finally:
+            del self._open[task]
+
+
+async def _connect(backend: int | None) -> tuple[StreamReader, StreamWriter] | None:
+    if backend is None:
+        return None
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            return await asyncio.open_connection(LOOPBACK, backend)
+    return None
+
+
+async def _pass_both_ways(
+    reader: StreamReader, writer: StreamWriter, inner_reader: StreamReader, inner_writer: StreamWriter
+) -> None:
+    """Until the backend has said all, or the client is gone. Raises `OSError`."""
+    back = asyncio.create_task(_pass(inner_reader, writer))
+    forth = asyncio.create_task(_pass(reader, inner_writer))
+    try:
+        await asyncio.wait({back, forth}, return_when=asyncio.FIRST_COMPLETED)
+        if forth.done():
+            forth.result()  # a client that has only said all still waits for the answer
+        await back
+    finally:
+        back.cancel()
+        forth.cancel()
+        await asyncio.gather(back, forth, return_exceptions=True)
+
+
+async def _pass(reader: StreamReader, writer: StreamWriter) -> None:
+    while data := await reader.read(_CHUNK_BYTES):
+        writer.write(data)
+        await writer.drain()
+    if writer.can_write_eof():
+        writer.write_eof()

@@ -1,0 +1,101 @@
+"""A process behind a front, started for one deployment."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from modules.deployer.front import LOOPBACK
+from modules.deployer.health import is_healthy
+from modules.deployer.plan import Declaration
+from modules.deployer.settings import DeployerSettings
+from modules.kept_commands import Job, KeptCommand
+
+_KEEPER_SECONDS = 8.0  # longer than a keeper takes to end what does not want to end
+
+
+class ProcessBackend:
+    """Runs a declared command in the folder of its release, under a keeper that ends it when this process is gone.
+
+    Limits against accidents, not a sandbox: see `keeper.py`. The command gets an environment of its own, and a folder to
+    write to that its deployment keeps; the release is for reading.
+    """
+
+    def __init__(
+        self, declaration: Declaration, release: Path, run: Path, data: Path, settings: DeployerSettings
+    ) -> None:
+        self.port = 0
+        self._declaration = declaration
+        self._release = release
+        self._command = KeptCommand(run)
+        self._data = data
+        self._settings = settings
+        self._keeper: subprocess.Popen[bytes] | None = None
+
+    async def start(self) -> None:
+        """Start the command; whether it listens, its health says. Raises `OSError`."""
+        self.port = _free_port()
+        self._keeper = await asyncio.to_thread(self._start)
+
+    def why_ended(self) -> str | None:
+        """`None` while it runs; else a sentence."""
+        if self._keeper is None or self._keeper.poll() is None:
+            return None
+        ending = self._command.ending()
+        if ending is None or ending.why in {"lost", "failed", "cancelled"}:
+            return "What looked after it was killed."
+        if ending.why == "ended":
+            return f"It ended with exit code {ending.exit_code}."
+        return "It could not be started." if ending.why == "not_started" else "It had too many processes and was ended."
+
+    async def is_healthy(self) -> bool:
+        """Whether it answers as it should, within `health_seconds`."""
+        return await is_healthy(self.port, self._declaration.health, seconds=self._settings.health_seconds)
+
+    async def stop(self) -> None:
+        """End it, with all that it has started."""
+        if self._keeper is not None:
+            await asyncio.to_thread(self._stop, self._keeper)
+
+    def _start(self) -> "subprocess.Popen[bytes] | None":
+        self._command.folder.mkdir(mode=0o700, parents=True)
+        (self._data / "tmp").mkdir(mode=0o700, parents=True, exist_ok=True)
+        settings = self._settings
+        job = Job(
+            argv=[word.replace("{port}", str(self.port)) for word in self._declaration.command],
+            cwd=str(self._release),
+            env=self._environment(),
+            timeout_seconds=None,
+            log_bytes=settings.log_bytes,
+            processes=settings.processes,
+            file_bytes=settings.file_mb * 2**20,
+            memory_bytes=None if settings.memory_mb is None else settings.memory_mb * 2**20,
+            grace_seconds=settings.grace_seconds,
+            end_with_parent=True,
+        )
+        return self._command.start(job)
+
+    def _environment(self) -> dict[str, str]:
+        """All that it knows of its surroundings; nothing of the module's environment."""
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.defpath])
+        own = {"PORT": str(self.port), "HOST": LOOPBACK, "HOME": str(self._data), "TMPDIR": str(self._data / "tmp")}
+        return {**own, "PATH": path, "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def _stop(self, keeper: "subprocess.Popen[bytes]") -> None:
+        if keeper.stdin is not None:
+            keeper.stdin.close()  # upon which it ends the command and itself
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            keeper.wait(self._settings.grace_seconds + _KEEPER_SECONDS)
+        if keeper.poll() is None:
+            keeper.kill()
+            keeper.wait()
+        self._command.state()  # which ends what a killed keeper has left behind
+
+
+def _free_port() -> int:
+    """A port that is free at this moment. Should another take it first, the process ends, and the next one is tried."""
+    with socket.create_server((LOOPBACK, 0)) as probe:
+        return int(probe.getsockname()[1])

@@ -1,0 +1,44 @@
+"""Where projects come from, where releases lie, and how much each may use."""
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+_CLONE = Path(__file__).resolve().parents[3]
+
+
+class DeployerSettings(BaseSettings):
+    """`DEPLOYER_…` in the environment."""
+
+    model_config = SettingsConfigDict(env_prefix="DEPLOYER_", frozen=True, env_ignore_empty=True)
+
+    root: Path = _CLONE / ".toolfleet" / "deployments"
+    """Releases, records and logs."""
+    workspaces: tuple[Path, ...] = (_CLONE / ".toolfleet" / "workspaces",)
+    """The roots under which projects may lie, as a JSON list; `CLAUDE_CODE_ROOT` should be among them."""
+    start_seconds: float = Field(default=20, gt=0, le=300)
+    """For a process to be healthy, twice in a row; then it takes over, or is given up."""
+    health_seconds: float = Field(default=2, gt=0, le=60)
+    """Between two looks at a process, and for its answer."""
+    drain_seconds: float = Field(default=2, ge=0, le=60)
+    """For the connections of the release that was replaced."""
+    grace_seconds: float = Field(default=3, ge=0, le=60)
+    """For a process to end when it is asked to; then it is killed."""
+    deployments: int = Field(default=10, gt=0)
+    """Of one user, the stopped ones included."""
+    all_deployments: int = Field(default=50, gt=0)
+    keep_releases: int = Field(default=5, gt=1)
+    """Of one deployment; `rollback` goes back as far."""
+    project_files: int = Field(default=2000, gt=0)
+    project_mb: int = Field(default=50, gt=0)
+    connections: int = Field(default=200, gt=0)
+    """To one deployment at once."""
+    log_bytes: int = Field(default=1_000_000, ge=8_000)
+    """Kept of what a process prints: the beginning and the latest of it."""
+    processes: int = Field(default=64, gt=0)
+    """Of one deployment, alive at once; watched where there is a /proc."""
+    memory_mb: int | None = Field(default=None, gt=0)
+    """Address space of each of its processes. None by default: some runtimes reserve far more than they use."""
+    file_mb: int = Field(default=256, gt=0)
+    """Of each file that a process writes."""

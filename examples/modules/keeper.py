@@ -1,0 +1,244 @@
+"""Runs one command in the background, under limits, and writes down how it ended. A program of its own: nobody imports it.
+
+`keeper.py JOB` reads the job, a JSON file, and works in its folder: `started.json` is there before the command starts, so
+that nobody starts it twice; `end.json` when all that it started has ended; `log/` holds what it printed, in pieces named
+by the position of their first byte; a file `cancel` asks for the end. A lock that the keeper inherits says that it lives.
+
+These are limits against accidents, not a sandbox: the command runs as the module's own user and reaches what that user
+reaches. For commands that may be hostile, run the module in a container of its own.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+TICK_SECONDS = 0.02  # between two looks at the command: a fork bomb must not get far
+CANCEL_SECONDS = 0.1  # between two looks for the file
+KILL_SECONDS = 5.0  # for what does not end even when killed
+USER_PROCESSES = 4096  # of our user in all: the kernel's net, if a bomb is faster than we are; root has none
+FLOOD_BYTES = 4 * 2**20  # read a second: who prints more is slowed down, and does not wear the disk out
+PIECES = 8  # of a log; the first stays, of the others the oldest goes
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+_PR_SET_CHILD_SUBREAPER = 36
+_STDIN = 0
+
+
+class Log:
+    """What the command prints: the beginning and the latest of it, in at most `limit` bytes."""
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        self._folder = folder
+        self._piece_bytes = max(1, limit // PIECES)
+        self._position = 0
+        self._room = 0
+        self._names: list[Path] = []
+        folder.mkdir(exist_ok=True)
+
+    def add(self, data: bytes) -> None:
+        """Write what was printed next."""
+        while data:
+            if self._room == 0:
+                self._begin_piece()
+            part, data = data[: self._room], data[self._room :]
+            # A full disk must not end the command; the log has a hole then.
+            with contextlib.suppress(OSError), self._names[-1].open("ab") as piece:
+                piece.write(part)
+            self._position += len(part)
+            self._room -= len(part)
+
+    def _begin_piece(self) -> None:
+        self._names.append(self._folder / f"{self._position:015d}")
+        self._room = self._piece_bytes
+        if len(self._names) > PIECES:
+            self._names.pop(1).unlink(missing_ok=True)
+
+
+class Command:
+    """The running command and all that it started."""
+
+    def __init__(self, job: dict[str, Any], folder: Path) -> None:
+        self._job = job
+        self._cancel = folder / "cancel"
+        self._log = Log(folder / "log", job["log_bytes"])
+        self._read_bytes = 0.0
+        self._read_at = self._next_look = time.monotonic()
+        with Path(job["stdin"] or os.devnull).open("rb") as stdin:
+            self._process = subprocess.Popen(
+                job["argv"],
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                cwd=job["cwd"],
+                env=job["env"],
+                start_new_session=True,
+                preexec_fn=self._limit,  # noqa: PLW1509 - this process has one thread
+            )
+        self.pid = self._process.pid
+        self.exit_code: int | None = None
+        self._output = self._process.stdout.fileno() if self._process.stdout else -1
+        os.set_blocking(self._output, False)
+
+    def watch(self, *, until: float | None) -> str | None:
+        """Wait for its end; returns why it must end, or `None` when it did so by itself. `until` is a monotonic time."""
+        with selectors.DefaultSelector() as selector:
+            if self._job["end_with_parent"]:
+                selector.register(_STDIN, selectors.EVENT_READ)
+            while self._bury() and self.exit_code is None:
+                now = time.monotonic()
+                if until is not None and now > until:
+                    return "timed_out"
+                if self._is_crowded():
+                    return "processes"
+                if now > self._next_look and self._looks_cancelled(now):
+                    return "cancelled"
+                self._read()
+                if any(key.fd == _STDIN and not os.read(_STDIN, 1024) for key, _ in selector.select(TICK_SECONDS)):
+                    return "cancelled"
+        return None
+
+    def end(self, *, grace_seconds: float) -> None:
+        """End all that is left: by asking, and after `grace_seconds` by force. Reads what they still had to say."""
+        give_up_at = time.monotonic() + grace_seconds
+        self._signal(signal.SIGTERM)
+        while self._bury() and time.monotonic() < give_up_at:
+            self._read()
+            time.sleep(TICK_SECONDS)
+        give_up_at = time.monotonic() + KILL_SECONDS
+        # No pause: who multiplies would use it.
+        while self._bury() and time.monotonic() < give_up_at:
+            self._signal(signal.SIGKILL)
+        self._read_bytes = 0
+        self._read()
+
+    def _looks_cancelled(self, now: float) -> bool:
+        self._next_look = now + CANCEL_SECONDS
+        return self._cancel.exists()
+
+    def _read(self) -> None:
+        now = time.monotonic()
+        self._read_bytes = max(0, self._read_bytes - FLOOD_BYTES * (now - self._read_at))
+        self._read_at = now
+        with contextlib.suppress(BlockingIOError):
+            while self._read_bytes < FLOOD_BYTES and (data := os.read(self._output, 65536)):
+                self._read_bytes += len(data)
+                self._log.add(data)
+
+    def _signal(self, signum: signal.Signals) -> None:
+        with contextlib.suppress(OSError):
+            os.killpg(self.pid, signum)  # all at once, before one can start another
+        for pid in _below(os.getpid()):  # and those that left the group
+            with contextlib.suppress(OSError):
+                os.kill(pid, signum)
+
+    def _bury(self) -> bool:
+        """Take leave of what is dead, also of what the command started and left alone. Whether anything lives."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if pid == self.pid:
+                self.exit_code = self._process.returncode = os.waitstatus_to_exitcode(status)
+
+    def _is_crowded(self) -> bool:
+        limit: int = self._job["processes"]
+        return len(list(islice(_below(os.getpid()), limit + 1))) > limit
+
+    def _limit(self) -> None:
+        """Runs in the child, before the command."""
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.nice(self._job["nice"])
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, _lowered(resource.RLIMIT_FSIZE, self._job["file_bytes"]))
+        if self._job["memory_bytes"] is not None:
+            resource.setrlimit(resource.RLIMIT_AS, _lowered(resource.RLIMIT_AS, self._job["memory_bytes"]))
+        resource.setrlimit(resource.RLIMIT_NPROC, _lowered(resource.RLIMIT_NPROC, USER_PROCESSES))
+
+
+def main() -> None:
+    """Run the job, and write its end."""
+    path = Path(sys.argv[1])
+    folder, job = path.parent, json.loads(path.read_text("utf-8"))
+    os.chdir("/")  # nobody's folder is in use because of us
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        # Asked to end, we end the command in good order first.
+        signal.signal(signum, lambda *_: (folder / "cancel").touch())
+    if (folder / "cancel").exists():
+        _write(folder / "end.json", {"why": "cancelled", "exit_code": None, "ended_at": time.time()})
+        return
+    _write(folder / "started.json", {"keeper": os.getpid(), "started_at": time.time()})
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what the command starts and leaves behind becomes our child
+    _write(folder / "end.json", {**_run(job, folder), "ended_at": time.time()})
+
+
+def _run(job: dict[str, Any], folder: Path) -> dict[str, Any]:
+    limit = job["timeout_seconds"]
+    until = None if limit is None else time.monotonic() + limit
+    try:
+        command = Command(job, folder)
+    except (OSError, subprocess.SubprocessError) as exc:
+        return {"why": "not_started", "exit_code": None, "error": str(exc)}
+    why: str | None = "failed"
+    try:
+        _write(folder / "running.json", {"pid": command.pid, "start": _start_of(command.pid)})
+        why = command.watch(until=until)
+    finally:
+        # What the command has left behind when it ended by itself gets no time: nobody waits for it.
+        command.end(grace_seconds=job["grace_seconds"] if why else 0)
+    return {"why": why or "ended", "exit_code": command.exit_code}
+
+
+def _write(path: Path, document: dict[str, Any]) -> None:
+    """Whole or not at all, also after a crash of the machine."""
+    draft = path.with_suffix(".draft")
+    with draft.open("w", encoding="utf-8") as file:
+        json.dump(document, file)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def _start_of(pid: int) -> str | None:
+    """When the process started, in the kernel's ticks: with it, a pid is not taken for another's. `None` without /proc."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    return None
+
+
+def _below(pid: int) -> Iterator[int]:
+    """Every process that descends from `pid`, each before its children; none where there is no /proc."""
+    waiting = [pid]
+    while waiting:
+        with contextlib.suppress(OSError):  # it has just ended
+            for task in Path(f"/proc/{waiting.pop()}/task").iterdir():
+                for child in map(int, (task / "children").read_text().split()):
+                    yield child
+                    waiting.append(child)
+
+
+def _lowered(kind: int, limit: int) -> tuple[int, int]:
+    hard = resource.getrlimit(kind)[1]
+    lowered = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+    return lowered, lowered
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,216 @@
+"""`claude_code` when something dies: the module, what looks after an agent, or a start in the middle."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from modules.claude_code.dispatcher import Dispatcher
+from modules.claude_code.settings import ClaudeCodeSettings
+from modules.claude_code.task_store import TaskStore
+from modules.kept_commands import Job, KeptCommand
+from support.example_modules import Module
+from support.processes import is_gone
+from support.waiting import wait_until, wait_until_sync
+from support.workshop import agent, claude_code, end, finished, processes_of, result, until
+
+# Says that it has begun, and goes on when it is told to.
+PATIENT = (
+    "import os, pathlib, sys, time\n"
+    "open('begun', 'a').write(f'{os.getpid()}\\n')\n"
+    "while not pathlib.Path('go').exists(): time.sleep(0.02)\n"
+    "print('went')"
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A test's own; when the test ends, nothing runs in it any more."""
+    yield tmp_path
+    try:
+        wait_until_sync(lambda: not processes_of(tmp_path), "nothing is left running", seconds=10)
+    finally:
+        end(processes_of(tmp_path))
+
+
+def kill(module: Module) -> None:
+    assert module.process is not None
+    os.killpg(module.process.pid, signal.SIGKILL)
+    module.process.wait()
+
+
+def begun(workspace: str) -> list[int]:
+    path = Path(workspace, "begun")
+    return [int(pid) for pid in path.read_text().split()] if path.exists() else []
+
+
+async def test_a_task_outlives_its_module(folder: Path) -> None:
+    """Killed and started again, the module finds the running task, which has run once; a repeat of the call finds it, too."""
+    wanted = {"prompt": "x", "call_id": "call-1"}
+    with claude_code(folder, command=agent(PATIENT)) as module:
+        task = await result(module, "run_task", **wanted)
+        await wait_until(lambda: begun(task["workspace"]), "the agent runs")
+        kill(module)
+    assert not is_gone(begun(task["workspace"])[0])
+
+    with claude_code(folder, command=agent(PATIENT)) as module:
+        again = await result(module, "run_task", **wanted)
+        assert again == {**task, "status": "running"}
+        Path(task["workspace"], "go").touch()
+        done = await finished(module, task["task_id"])
+
+    assert (done["status"], done["exit_code"], done["summary"]) == ("completed", 0, "went")
+    assert len(begun(task["workspace"])) == 1
+
+
+async def test_a_task_ends_while_its_module_is_dead(folder: Path) -> None:
+    """Its end was written down by then; tasks that waited are started by the next module."""
+    with claude_code(folder, command=agent(PATIENT), concurrency=1) as module:
+        first = await result(module, "run_task", prompt="first")
+        second = await result(module, "run_task", prompt="second")
+        await wait_until(lambda: begun(first["workspace"]), "the agent runs")
+        kill(module)
+    Path(first["workspace"], "go").touch()
+    await wait_until(lambda: is_gone(begun(first["workspace"])[0]), "the agent has ended")
+    Path(second["workspace"], "go").touch()
+
+    with claude_code(folder, command=agent(PATIENT), concurrency=1) as module:
+        assert (await finished(module, first["task_id"]))["status"] == "completed"
+        assert (await finished(module, second["task_id"]))["status"] == "completed"
+
+
+async def test_a_task_whose_keeper_was_killed_has_failed(folder: Path) -> None:
+    """Nobody knows what the agent had done, so that the task is not run again; what the agent left behind is ended."""
+    leaving = "import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
+    with claude_code(folder, command=agent(leaving + PATIENT)) as module:
+        task = await result(module, "run_task", prompt="x")
+        await wait_until(lambda: begun(task["workspace"]), "the agent runs")
+        record = folder / "workspaces" / ".tasks" / task["task_id"]
+        os.kill(json.loads((record / "started.json").read_text())["keeper"], signal.SIGKILL)
+        done = await finished(module, task["task_id"])
+
+        assert (done["status"], done["exit_code"]) == ("failed", None)
+        assert "nobody knows how far" in done["error"]
+        await wait_until(
+            lambda: not [it for it in processes_of(folder).values() if "time.sleep" in it], "all are ended"
+        )
+        assert len(begun(task["workspace"])) == 1
+
+
+async def test_a_module_that_is_stopped_may_take_its_tasks_along(folder: Path) -> None:
+    """As `toolfleet up` has it: the task has failed, and says why."""
+    with claude_code(folder, command=agent(PATIENT), outlive=False) as module:
+        task = await result(module, "run_task", prompt="x")
+        await wait_until(lambda: begun(task["workspace"]), "the agent runs")
+    assert is_gone(begun(task["workspace"])[0])
+
+    with claude_code(folder, command=agent(PATIENT)) as module:
+        done = await until(module, "task_status", {"failed"}, task_id=task["task_id"])
+        assert done["error"] == "The module was stopped while the agent ran. Start the task anew."
+
+
+async def test_two_modules_on_one_root_start_each_task_once(folder: Path) -> None:
+    """One of them starts tasks, whichever took them on; when it dies, the other one does."""
+    with claude_code(folder, command=agent(PATIENT)) as one:
+        (folder / "other").mkdir()
+        with claude_code(folder, command=agent(PATIENT)) as other:
+            tasks = [await result(module, "run_task", prompt="x") for module in (one, other, other)]
+            await wait_until(lambda: all(begun(task["workspace"]) for task in tasks[:2]), "two of them run")
+            kill(one)
+            for task in tasks:
+                Path(task["workspace"], "go").touch()
+                assert (await finished(other, task["task_id"]))["status"] == "completed"
+
+    assert [len(begun(task["workspace"])) for task in tasks] == [1, 1, 1]
+
+
+def test_a_start_that_was_cut_short_leaves_no_task(folder: Path) -> None:
+    """Before the record is whole there is none; after that a repeat of the call completes what is missing."""
+    store = TaskStore(ClaudeCodeSettings(root=folder))
+    draft = folder / ".tasks" / ".draft-1"
+    draft.mkdir(parents=True)
+    (draft / "prompt.txt").write_text("half a pro")
+    assert store.tasks() == []
+
+    task = store.create("ada", "x", timeout_seconds=1, call_id="call-1")
+    store.workspace(task).rmdir()
+    assert TaskStore(ClaudeCodeSettings(root=folder)).create("ada", "x", timeout_seconds=1, call_id="call-1") == task
+    assert store.workspace(task).is_dir()
+
+
+def test_a_record_that_cannot_be_read_stops_nobody(folder: Path) -> None:
+    """Other tasks run."""
+    settings = ClaudeCodeSettings(root=folder, command=["/bin/true"])
+    store = TaskStore(settings)
+    for name, text in {"broken": "{", "empty": "", "foreign": "[]"}.items():
+        (folder / ".tasks" / name).mkdir(parents=True)
+        (folder / ".tasks" / name / "task.json").write_text(text)
+    task = store.create("ada", "x", timeout_seconds=5, call_id=None)
+    dispatcher = Dispatcher(store, settings)
+
+    def ends() -> bool:
+        dispatcher.look()
+        return store.status(task).status == "completed" and not dispatcher._keepers
+
+    wait_until_sync(ends, "the task completes")
+
+
+@pytest.fixture
+def job(folder: Path) -> Job:
+    return Job(
+        argv=["/bin/true"],
+        cwd=str(folder),
+        env={},
+        timeout_seconds=5,
+        log_bytes=8000,
+        processes=10,
+        file_bytes=2**20,
+    )
+
+
+def test_a_command_is_never_started_twice(folder: Path, job: Job) -> None:
+    """Not while it runs, and not when its keeper was killed at any point after it had begun."""
+    command = KeptCommand(folder / "one")
+    command.folder.mkdir()
+    keeper = command.start(job)
+    assert keeper is not None
+    assert command.start(job) is None
+    keeper.wait(10)
+    assert (command.state(), command.start(job)) == ("ended", None)
+
+    lost = KeptCommand(folder / "two")
+    lost.folder.mkdir()
+    (lost.folder / "started.json").write_text('{"keeper": 1, "started_at": 1}')
+    assert lost.start(job) is None
+    assert lost.state() == "ended"
+    ending = lost.ending()
+    assert ending is not None
+    assert ending.why == "lost"
+
+
+def test_a_process_id_that_was_given_to_another_is_left_alone(folder: Path) -> None:
+    """After a keeper's death the agent's id may be anybody's: here it is ours."""
+    lost = KeptCommand(folder / "one")
+    lost.folder.mkdir()
+    (lost.folder / "started.json").write_text('{"keeper": 1, "started_at": 1}')
+    (lost.folder / "running.json").write_text(json.dumps({"pid": os.getpid(), "start": "1"}))
+
+    assert lost.state() == "ended"  # and we live
+
+
+async def test_who_looks_does_not_disturb(folder: Path, job: Job) -> None:
+    """Many who ask for the state at once are not taken for a keeper, and keep none from starting for long."""
+    command = KeptCommand(folder / "one")
+    command.folder.mkdir()
+    states = await asyncio.gather(*(asyncio.to_thread(command.state) for _ in range(50)))
+    assert set(states) == {"waiting"}
+
+    command.cancel("no more")
+    ending = command.ending()
+    assert ending is not None
+    assert (ending.why, ending.note) == ("cancelled", "no more")
+    assert command.start(job) is None

@@ -1,0 +1,307 @@
+"""`deployer` among attackers and accidents: paths, links, ports, restarts."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from modules.deployer.front import Front
+from modules.deployer.manifest import module_for
+from modules.deployer.plan import plan_for
+from modules.deployer.releases import take_release
+from modules.deployer.settings import DeployerSettings
+from modules.workspaces import find_project
+from support.example_modules import Module
+from support.processes import is_gone
+from support.waiting import wait_until, wait_until_sync
+from support.workshop import deployer, end, make_workspace, processes_of, refusal, restarted, result, until
+
+SERVER = """
+import http.server, os
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(str(os.getpid()).encode())
+http.server.HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
+"""
+FILES = {"server.py": SERVER, "deploy.json": '{"command": ["python", "server.py"]}'}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A test's own; when the test ends, nothing runs in it any more."""
+    yield tmp_path
+    try:
+        wait_until_sync(lambda: not processes_of(tmp_path), "nothing is left running", seconds=15)
+    finally:
+        end(processes_of(tmp_path))
+
+
+@pytest.fixture
+def outside(folder: Path) -> Path:
+    """What lies beside the workspaces, and is nobody's to deploy."""
+    outside = folder / "outside"
+    outside.mkdir()
+    (outside / "index.html").write_text("secret")
+    return outside
+
+
+def kill(module: Module) -> None:
+    assert module.process is not None
+    os.killpg(module.process.pid, signal.SIGKILL)
+    module.process.wait()
+
+
+async def text(url: str) -> str:
+    async with httpx.AsyncClient(trust_env=False, timeout=10) as client:
+        return (await client.get(url)).raise_for_status().text
+
+
+async def test_only_ones_own_workspaces_are_projects(folder: Path, outside: Path) -> None:
+    """Nothing beside them, nothing of others', nothing that a path or a link leads out to; all get the same answer."""
+    own = make_workspace(folder, "t1", {"index.html": "mine"})
+    others = make_workspace(folder, "t2", {"index.html": "theirs"}, owner="bob")
+    (own / "out").symlink_to(outside)
+    (own / "up").symlink_to(others)
+    (folder / "workspaces" / "t3").symlink_to(outside)
+    (folder / "workspaces" / "stray").mkdir()
+    (folder / "workspaces" / "t1-link").symlink_to(own)
+    records = folder / "workspaces" / ".tasks" / "t1"
+    (records / "index.html").write_text("record")
+    wrong = [
+        *(outside, others, f"{own}/out", f"{own}/up", folder / "workspaces" / "t3", folder / "workspaces" / "stray"),
+        *(
+            folder / "workspaces",
+            records,
+            f"{own}/../t2",
+            f"{own}/index.html",
+            f"{own}/none",
+            "/",
+            "",
+            "t1",
+            "~",
+            "\0",
+            "x" * 5000,
+        ),
+    ]
+    with deployer(folder) as module:
+        for path in wrong:
+            said = await refusal(module, "deploy", project_path=str(path))
+            assert "not a folder in a workspace of yours" in said or "project_path" in said, path
+        assert await result(module, "list_deployments") == []
+        via_link = await result(module, "deploy", project_path=str(folder / "workspaces" / "t1-link"))
+        assert await text(via_link["url"]) == "mine"  # a link is judged by where it ends
+
+
+async def test_links_in_a_project_are_left_out(folder: Path, outside: Path) -> None:
+    """A page, a folder, a built site or a declaration that is a link is not followed; pipes are not waited for."""
+    own = make_workspace(folder, "t1", {"dist/index.html": "mine"})
+    (own / "dist/secret.html").symlink_to(outside / "index.html")
+    (own / "dist/folder").symlink_to(outside)
+    os.mkfifo(own / "dist/pipe")
+    linked = make_workspace(folder, "t2", {"public/x": ""})
+    (linked / "dist").symlink_to(outside)
+    (linked / "public/index.html").symlink_to(outside / "index.html")
+    declared = make_workspace(folder, "t3", {})
+    (declared / "deploy.json").symlink_to(outside / "index.html")
+    with deployer(folder) as module:
+        deployed = await result(module, "deploy", project_path=str(own))
+        assert "no index.html" in await refusal(module, "deploy", project_path=str(linked))
+        assert "deploy.json is not a file" in await refusal(module, "deploy", project_path=str(declared))
+        release = folder / "deployments" / deployed["deployment_id"] / "releases" / deployed["release"]
+
+        assert [path.name for path in release.iterdir()] == ["index.html"]
+
+
+def test_a_link_that_appears_after_the_check_is_not_followed(folder: Path, outside: Path) -> None:
+    """Between finding a project and copying it, its folder may be exchanged."""
+    own = make_workspace(folder, "t1", {"site/index.html": "mine"})
+    found = find_project(f"{own}/site", user_id="ada", roots=(folder / "workspaces",))
+    assert found is not None
+    shutil.rmtree(own / "site")
+    (own / "site").symlink_to(outside)
+
+    with pytest.raises(OSError, match="Not a directory"), found.opened():
+        pytest.fail("it was followed")
+
+
+def test_the_same_files_are_the_same_release(folder: Path) -> None:
+    """Whatever their times; another byte, name or right to run makes another one."""
+    own = make_workspace(folder, "t1", {"index.html": "mine", "b": "x"})
+
+    def taken() -> str:
+        found = find_project(str(own), user_id="ada", roots=(folder / "workspaces",))
+        assert found is not None
+        with found.opened() as project:
+            return take_release(project, plan_for(project, None), folder / "releases", max_files=9, max_mb=1).release_id
+
+    first = taken()
+    os.utime(own / "index.html", (1, 1))
+    assert taken() == first
+    (own / "b").chmod(0o755)
+    second = taken()
+    (own / "b").rename(own / "c")
+    third = taken()
+    (own / "c").write_text("y")
+    assert len({first, second, third, taken()}) == 4
+    assert not list((folder / "releases").glob(".draft*"))
+
+
+async def test_deployments_are_their_owners_alone(folder: Path) -> None:
+    """Others can neither see nor end them, and the same name is another deployment."""
+    mine = make_workspace(folder, "t1", {"index.html": "mine"})
+    theirs = make_workspace(folder, "t2", {"index.html": "theirs"}, owner="bob")
+    with deployer(folder, deployments=1) as module:
+        deployed = await result(module, "deploy", project_path=str(mine), name="owls")
+        other = await result(module, "deploy", project_path=str(theirs), name="owls", user="bob")
+        for tool in ("deployment_status", "deployment_logs", "rollback", "stop_deployment"):
+            said = await refusal(module, tool, deployment_id=deployed["deployment_id"], user="bob")
+            assert "You have no deployment" in said
+
+        assert await result(module, "list_deployments") == [deployed]
+        assert (await text(deployed["url"]), await text(other["url"])) == ("mine", "theirs")
+        assert "the most there is room for" in await refusal(module, "deploy", project_path=str(mine), name="second")
+        assert "small letters" in await refusal(module, "deploy", project_path=str(mine), name="../../x")
+
+
+async def test_a_killed_module_brings_its_deployments_back(folder: Path) -> None:
+    """At the same addresses: sites at once, processes started anew; the old processes are gone, what was stopped stays so."""
+    with deployer(folder) as module:
+        site = await result(module, "deploy", project_path=str(make_workspace(folder, "t1", {"index.html": "site"})))
+        process = await result(module, "deploy", project_path=str(make_workspace(folder, "t2", FILES)))
+        idle = await result(module, "deploy", project_path=str(make_workspace(folder, "t3", {"index.html": "idle"})))
+        idle = await result(module, "stop_deployment", deployment_id=idle["deployment_id"])
+        pid = int(await text(process["url"]))
+        kill(module)
+    await wait_until(lambda: is_gone(pid), "the process has ended with its module")
+    (folder / "deployments" / site["deployment_id"] / "releases" / ".draft-1").mkdir()
+
+    with deployer(folder) as module:
+        assert await text(site["url"]) == "site"
+        named = {"deployment_id": process["deployment_id"]}
+        assert (await until(module, "deployment_status", {"running"}, **named))["url"] == process["url"]
+        assert int(await text(process["url"])) != pid
+        assert await result(module, "deployment_status", deployment_id=site["deployment_id"]) == site
+        assert await result(module, "deployment_status", deployment_id=idle["deployment_id"]) == idle
+        releases = folder / "deployments" / site["deployment_id"] / "releases"
+        assert [path.name for path in releases.iterdir()] == [site["release"]]
+
+
+async def test_a_process_whose_keeper_was_killed_is_started_again(folder: Path) -> None:
+    """What it left behind is ended first."""
+    with deployer(folder) as module:
+        process = await result(module, "deploy", project_path=str(make_workspace(folder, "t1", FILES)))
+        pid = int(await text(process["url"]))
+        (run,) = (folder / "deployments" / process["deployment_id"] / "runs").iterdir()
+        os.kill(json.loads((run / "started.json").read_text())["keeper"], signal.SIGKILL)
+        await wait_until(lambda: is_gone(pid), "the process has ended")
+        status = await restarted(module, 1, process["deployment_id"])
+
+        assert status["error"] == "What looked after it was killed."
+        assert int(await text(status["url"])) != pid
+
+
+async def test_a_port_that_is_taken_is_replaced(folder: Path) -> None:
+    """A deployment whose port somebody else has by then comes back at another one, and says so."""
+    with deployer(folder) as module:
+        site = await result(module, "deploy", project_path=str(make_workspace(folder, "t1", {"index.html": "site"})))
+    port = int(site["url"].split(":")[2].strip("/"))
+    with socket.create_server(("127.0.0.1", port)), deployer(folder) as module:
+        moved = await result(module, "deployment_status", deployment_id=site["deployment_id"])
+
+        assert moved["url"] != site["url"]
+        assert await text(moved["url"]) == "site"
+
+
+async def test_a_deployment_that_cannot_come_back_hinders_no_other(folder: Path) -> None:
+    """Its release is gone: it has failed; a record that is no record is left out."""
+    with deployer(folder) as module:
+        broken = await result(module, "deploy", project_path=str(make_workspace(folder, "t1", {"index.html": "1"})))
+        site = await result(module, "deploy", project_path=str(make_workspace(folder, "t2", {"index.html": "2"})))
+    shutil.rmtree(folder / "deployments" / broken["deployment_id"] / "releases")
+    (folder / "deployments" / "foreign").mkdir()
+    (folder / "deployments" / "foreign" / "deployment.json").write_text("{}")
+
+    with deployer(folder) as module:
+        failed = await result(module, "deployment_status", deployment_id=broken["deployment_id"])
+        assert (failed["status"], failed["error"]) == ("failed", "The files of its release are gone.")
+        assert await text(site["url"]) == "2"
+        again = await result(module, "deploy", project_path=str(folder / "workspaces" / "t1"))
+        assert await text(again["url"]) == "1"
+
+
+async def test_two_modules_do_not_share_deployments(folder: Path) -> None:
+    """The second one does not start: both would run every process."""
+    settings = DeployerSettings(root=folder / "deployments", workspaces=(folder,))
+    async with module_for(settings).client():
+        with pytest.raises(RuntimeError, match="Another deployer works in"):
+            await module_for(settings).client().__aenter__()
+
+
+async def test_who_hangs_up_while_it_starts_leaves_nothing(folder: Path) -> None:
+    """A call that nobody waits for any more ends, with the process that was being started; the old release serves."""
+    files = {"deploy.json": '{"command": ["python", "-c", "import time; time.sleep(600)"]}'}
+    settings = DeployerSettings(root=folder / "deployments", workspaces=(folder / "workspaces",), grace_seconds=0.2)
+    path = str(make_workspace(folder, "t1", {"index.html": "old"}))
+    async with module_for(settings).client(user_id="ada") as client:
+        old = (await client.call("deploy", project_path=path, name="owls")).result
+        starting = asyncio.create_task(
+            client.call("deploy", project_path=str(make_workspace(folder, "t2", files)), name="owls")
+        )
+
+        def sleeping() -> list[str]:
+            return [command for command in processes_of(folder).values() if "sleep(600)" in command]
+
+        await wait_until(sleeping, "it is being started")
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await wait_until(lambda: not sleeping(), "it is ended")
+        status = await client.call("deployment_status", deployment_id=old["deployment_id"])
+
+        assert status.result == old
+        assert await text(old["url"]) == "old"
+
+
+async def test_a_front_carries_both_ways_and_ends_what_is_left() -> None:
+    """Large bodies pass whole; with nobody behind it it answers 503; too many connections are turned away."""
+    size = 3 * 2**20
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received = 0
+        while received < size and (data := await reader.read(65536)):
+            received += len(data)
+        writer.write(b"y" * received)
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    front = Front(connections=2)
+    port = await front.open(None)
+    nobody = await asyncio.open_connection("127.0.0.1", port)
+    assert (await nobody[0].readline()).startswith(b"HTTP/1.1 503 ")
+    nobody[1].close()
+    backend = front.backend = int(server.sockets[0].getsockname()[1])
+
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"x" * size)
+    assert len(await reader.read(-1)) == size
+    writer.close()
+    idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+    await wait_until(lambda: len(front._open) == 2, "both are connected")
+    late = await asyncio.open_connection("127.0.0.1", port)
+    assert (await late[0].readline()).startswith(b"HTTP/1.1 503 ")
+    late[1].close()
+
+    await front.drain(backend, 0.1)
+    assert [await each[0].read() for each in idle] == [b"", b""]
+    for each in idle:
+        each[1].close()
+    await front.close()
+    server.close()

@@ -1,0 +1,248 @@
+"""What a program saves in its output folder: it becomes the user's, within limits, whatever else lies there."""
+
+import asyncio
+import base64
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.code_executor.limits import Limits
+from modules.code_executor.manifest import module_for
+from modules.files import FilePipeline, FileSettings, open_pipeline
+from support.example_modules import Module, in_process
+from support.processes import is_gone
+
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes devices")
+
+
+@pytest.fixture(autouse=True)
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where working folders are made: none outlives its program."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    monkeypatch.setattr(tempfile, "tempdir", None)  # it remembers the first answer
+    yield scratch
+    assert list(scratch.iterdir()) == []
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> FilePipeline:
+    return open_pipeline(FileSettings(root=tmp_path / "files", max_bytes=1000, max_files=20))
+
+
+@pytest.fixture
+def module(files: FilePipeline) -> Module:
+    return _module(files)
+
+
+async def test_what_a_program_saves_is_listed_for_its_user(code_executor: Module, file_manager: Module) -> None:
+    """For nobody else; with its size, its type, and who has saved it."""
+    code = """
+with open("output/table.csv", "w") as file:
+    file.write("day,owls\\n1,7\\n")
+with open("output/raw.bin", "wb") as file:
+    file.write(bytes(range(256)))
+"""
+    reply = await code_executor("run_python", user_id="maker", code=code)
+    assert reply["result"]["saved_files"] == [{"name": "raw.bin", "bytes": 256}, {"name": "table.csv", "bytes": 13}]
+    assert "not_saved" not in reply["result"]
+
+    listed = (await file_manager("list_files", user_id="maker"))["result"]["files"]
+    assert [(file["name"], file["bytes"], file["source"]) for file in listed] == [
+        ("raw.bin", 256, "code_executor"),
+        ("table.csv", 13, "code_executor"),
+    ]
+    assert (await file_manager("list_files", user_id="other"))["result"]["files"] == []
+    read = await file_manager("read_document", user_id="maker", name="table.csv")
+    assert read["result"]["content"] == "day,owls\n1,7\n"
+    raw = await file_manager("get_file", user_id="maker", name="raw.bin", start=254, max_bytes=9)
+    assert base64.b64decode(raw["result"]["content_base64"]) == b"\xfe\xff"
+    assert (raw["result"]["media_type"], raw["result"]["version"]) == ("application/octet-stream", 1)
+
+
+async def test_a_program_improves_on_a_file(module: Module, files: FilePipeline) -> None:
+    """What it read under a name, it may save under the same; in its folder outside the output nothing is kept."""
+    await files.save("ada", "n.txt", b"1", "upload")
+    code = """
+n = int(open("n.txt").read()) + 1
+open("output/n.txt", "w").write(str(n))
+open("n.txt", "w").write("lost")
+open("else.txt", "w").write("lost")
+"""
+    for _ in range(2):
+        assert (await module("run_python", user_id="ada", code=code, files=["n.txt"]))["success"]
+    assert await files.read("ada", "n.txt") == b"3"
+    assert [(record.name, record.version, record.source) for record in await files.list("ada")] == [
+        ("n.txt", 3, "code_executor")
+    ]
+
+
+async def test_a_program_that_fails_keeps_what_it_had_saved(module: Module, files: FilePipeline) -> None:
+    """Its exit code is part of the result; one that had to be ended keeps nothing: its files may be half written."""
+    code = "open('output/a', 'w').write('x')\n1 / 0"
+    assert (await module("run_python", user_id="ada", code=code))["result"]["saved_files"]
+    hurried = _module(files, wall_seconds=0.5)
+    code = "open('output/b', 'w').write('x')\nimport time\ntime.sleep(60)"
+    assert not (await hurried("run_python", user_id="ada", code=code))["success"]
+    assert [record.name for record in await files.list("ada")] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "reason"),
+    [
+        ("os.symlink('/etc/passwd', 'output/x')", "x", "links, folders"),
+        ("os.symlink('nowhere', 'output/x')", "x", "links, folders"),
+        ("os.mkfifo('output/x')", "x", "links, folders"),  # to open it would take for ever
+        ("import socket; socket.socket(socket.AF_UNIX).bind('output/x')", "x", "links, folders"),
+        ("os.makedirs('output/x/y'); open('output/x/y/z', 'w')", "x", "links, folders"),
+        pytest.param("os.mknod('output/x', 0o600 | 0o020000, os.makedev(1, 5))", "x", "links", marks=ROOT_ONLY),
+        ("open('a', 'w'); os.link('a', 'output/x')", "x", "a hard link"),
+        ("open('output/.x', 'w')", ".x", "must not start with a dot"),
+        ("open('output/x\\\\y', 'w')", "x\\y", "there are no folders"),
+        ("open('output/x\\u200b', 'w')", "x\u200b", "cannot be printed"),
+        ("open(b'output/x\\xff', 'w')", "x\\xff", "cannot be printed"),
+        ("open('output/x\\n', 'w')", "x\n", "cannot be printed"),
+        ("open('output/' + 'x' * 201, 'w')", "x" * 201, "1 to 200 bytes"),
+        ("open('output/x', 'w').truncate(1001)", "x", "1001 bytes; 1000 a file may have"),
+        ("open('output/x', 'w').truncate(15 * 2**20)", "x", "1000 a file may have"),  # all of it a hole
+        ("os.rmdir('output'); open('output', 'w')", "output", "no folder any more"),
+        ("os.rmdir('output'); os.symlink('/etc', 'output')", "output", "no folder any more"),
+        ("os.rmdir('output'); os.symlink('.', 'output')", "output", "no folder any more"),
+    ],
+)
+async def test_what_is_no_plain_file_is_left_out(
+    module: Module, files: FilePipeline, code: str, name: str, reason: str
+) -> None:
+    """With the reason; what lies beside it is saved."""
+    beside = "if os.path.isdir('output') and not os.path.islink('output'): open('output/beside', 'w').write('x')"
+    reply = await module("run_python", user_id="ada", code=f"import os\n{code}\n{beside}")
+    (left_out,) = reply["result"]["not_saved"]
+    assert left_out["name"] == name
+    assert reason in left_out["reason"]
+    kept = [] if name == "output" else ["beside"]
+    assert [record.name for record in await files.list("ada")] == kept
+
+
+async def test_a_link_in_place_of_the_working_folder_leads_nowhere(
+    module: Module, files: FilePipeline, tmp_path: Path
+) -> None:
+    """What is saved comes from the folder that the program was given, wherever it has put it."""
+    secret = tmp_path / "secret" / "output"
+    secret.mkdir(parents=True)
+    (secret / "diary").write_text("secret")
+    code = f"""
+import os
+work = os.getcwd()
+os.rename(work, work + "-moved")
+os.symlink({str(secret.parent)!r}, work)
+open(work + "-moved/output/mine", "w").write("x")
+"""
+    reply = await module("run_python", user_id="ada", code=code)
+    assert reply["result"]["saved_files"] == [{"name": "mine", "bytes": 1}]
+    assert [record.name for record in await files.list("ada")] == ["mine"]
+
+
+async def test_an_output_folder_may_be_made_anew(module: Module) -> None:
+    """Or be missing at the end: then nothing was saved."""
+    code = "import os\nos.rmdir('output')\nos.mkdir('output')\nopen('output/a', 'w')"
+    assert (await module("run_python", user_id="ada", code=code))["result"]["saved_files"][0]["name"] == "a"
+    reply = await module("run_python", user_id="ada", code="import os\nos.rmdir('output')")
+    assert reply["result"].keys() == {"exit_code", "stdout", "stderr", "seconds"}
+
+
+async def test_what_is_written_after_the_end_is_not_saved(module: Module, files: FilePipeline) -> None:
+    """The folder is looked at when nothing of the program lives any more, also what it has left behind."""
+    code = """
+import subprocess, sys, time
+swap = '''
+import os, time
+n = 0
+while True:
+    open("output/a.new", "w").write("x" * 900)
+    os.replace("output/a.new", "output/a")
+    os.symlink("/etc/passwd", "output/b.new")
+    os.replace("output/b.new", "output/b")
+    open("started", "w")
+'''
+print(subprocess.Popen([sys.executable, "-c", swap], start_new_session=True).pid)
+import os
+while not os.path.exists("started"): time.sleep(0.01)
+"""
+    reply = await module("run_python", user_id="ada", code=code)
+    assert is_gone(int(reply["result"]["stdout"]))
+    assert await files.read("ada", "a") == b"x" * 900
+    assert "b" not in [record.name for record in await files.list("ada")]
+
+
+@pytest.mark.parametrize(("count", "more"), [(20, "4 more"), (2000, "more than 984 more")])
+async def test_too_many_files_are_left_out(module: Module, count: int, more: str) -> None:
+    """The first by their names are saved; of very many not even all names are read."""
+    code = f"for n in range({count}): open(f'output/{{n:04}}', 'w')"
+    result = (await module("run_python", user_id="ada", code=code))["result"]
+    assert len(result["saved_files"]) == 16
+    assert result["not_saved"] == [{"name": more, "reason": "16 files are saved at most"}]
+
+
+async def test_files_that_are_too_much_together_are_left_out(tmp_path: Path) -> None:
+    """What one program may save is bounded: the answer holds all of it in memory."""
+    module = _module(open_pipeline(FileSettings(root=tmp_path / "files", max_bytes=2**20)), saved_mb=1)
+    code = "for name in 'abc': open(f'output/{name}', 'wb').write(bytes(600_000 if name != 'c' else 5))"
+    result = (await module("run_python", user_id="ada", code=code))["result"]
+    assert [file["name"] for file in result["saved_files"]] == ["a", "c"]
+    reason = "it has 600000 bytes; 448576 are left of what one program may save"
+    assert result["not_saved"] == [{"name": "b", "reason": reason}]
+
+
+async def test_a_user_with_too_many_files_is_told(tmp_path: Path) -> None:
+    """File by file."""
+    module = _module(open_pipeline(FileSettings(root=tmp_path / "files", max_files=1)))
+    result = (await module("run_python", user_id="ada", code="for n in 'ab': open(f'output/{n}', 'w')"))["result"]
+    assert result["saved_files"] == [{"name": "a", "bytes": 0}]
+    reason = "There are 1 files, the most allowed; delete one first."
+    assert result["not_saved"] == [{"name": "b", "reason": reason}]
+
+
+async def test_files_belong_to_somebody(module: Module) -> None:
+    """A call without a user runs, and what it saves is lost, and said to be."""
+    result = (await module("run_python", code="open('output/a', 'w'); print(7)"))["result"]
+    assert result["stdout"] == "7\n"
+    (left_out,) = result["not_saved"]
+    assert left_out == {"name": "a", "reason": "Files belong to a user, and this call has no user_id."}
+
+
+async def test_a_program_that_has_run_is_told_of_without_a_store(tmp_path: Path) -> None:
+    """What it printed is there; what it saved is said to be lost. One that needs files is not started."""
+    (tmp_path / "files").touch()
+    module = _module(open_pipeline(FileSettings(root=tmp_path / "files" / "root")))
+    result = (await module("run_python", user_id="ada", code="open('output/a', 'w'); print(7)"))["result"]
+    assert (result["exit_code"], result["stdout"]) == (0, "7\n")
+    reason = "the file store did not answer in time; perhaps it is saved all the same"
+    assert result["not_saved"] == [{"name": "a", "reason": reason}]
+
+    reply = await module("run_python", user_id="ada", code="print(7)", files=["a"])
+    assert reply["error"] == "The program was not started: its files cannot be read now; try again later."
+    assert reply["effect_state"] == "none"
+
+
+async def test_no_input_can_stand_in_for_the_output(module: Module, files: FilePipeline) -> None:
+    """A file that is called like the output folder is not given to a program."""
+    await files.save("ada", "output", b"x", "upload")
+    reply = await module("run_python", user_id="ada", code="print(7)", files=["output"])
+    assert "No file can be called 'output' here" in reply["error"]
+
+
+async def test_programs_side_by_side_save_for_their_own_users(module: Module, files: FilePipeline) -> None:
+    """The same name, each for its own."""
+    users = [f"user{n}" for n in range(4)]
+    calls = [module("run_python", user_id=user, code=f"open('output/a', 'w').write('{user}')") for user in users]
+    await asyncio.gather(*calls)
+    assert [await files.read(user, "a") for user in users] == [user.encode() for user in users]
+
+
+def _module(files: FilePipeline, **limits: Any) -> Module:
+    return in_process("code_executor", module_for(Limits(**limits), files).app)

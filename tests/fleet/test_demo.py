@@ -1,0 +1,30 @@
+"""`toolfleet demo` as a person runs it: both acts, and nothing left of them."""
+
+import os
+import subprocess
+from pathlib import Path
+
+from support.up import COMMAND, leave_nothing
+
+
+def test_the_demo_plays_both_acts_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Its calls go as they should, its site is built, deployed once and served, though its core and workers are killed."""
+    (tmp_path / "tmp").mkdir()
+    process = subprocess.Popen(
+        [*COMMAND, "demo"],
+        env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=110)
+    finally:
+        leave_nothing(process)
+
+    said = output.decode()
+    assert process.returncode == 0, said
+    assert "opens it: 200, 'Build me a site about owls and deploy it'" in said
+    assert "Wake-ups: 1. Deployments: 1." in said
+    assert list((tmp_path / "tmp").iterdir()) == []

@@ -1,0 +1,61 @@
+"""A real S3 server in a process of its own, with its objects in memory: for as long as the block lasts."""
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from support.waiting import wait_until_sync
+from toolfleet_workers.ports import free_port
+from toolfleet_workers.processes import spawn, stop
+
+# The server takes any; a client has to have some.
+KEYS = {"AWS_ACCESS_KEY_ID": "owl", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """`url` is its endpoint."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+
+    def make_bucket(self) -> str:
+        """A new bucket's name."""
+        name = f"owls-{uuid.uuid4().hex}"
+        httpx.put(f"{self.url}/{name}", trust_env=False).raise_for_status()
+        return name
+
+    @contextmanager
+    def frozen(self) -> Generator[None]:
+        """It takes connections and says nothing."""
+        os.kill(self.process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.process.pid, signal.SIGCONT)
+
+
+@contextmanager
+def s3_server(folder: Path) -> Generator[S3Server]:
+    """It listens on this machine only, and logs to `folder`."""
+    port = free_port()
+    log = folder / "s3.log"
+    with log.open("wb") as output:
+        words = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+        process = spawn(words, env=KEYS, cwd=folder, output=output)
+        try:
+            wait_until_sync(
+                lambda: b"Running on" in log.read_bytes() or process.poll() is not None, "the S3 server runs"
+            )
+            assert process.poll() is None, log.read_text()
+            yield S3Server(f"http://127.0.0.1:{port}", process)
+        finally:
+            stop(process, patience_seconds=5)

@@ -1,0 +1,124 @@
+"""`claude_code` and `deployer` on folders of a test's own, and the processes that they leave."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from support.example_modules import Module, running
+
+ENDED = {"completed", "failed", "cancelled", "timed_out"}
+
+
+@contextmanager
+def claude_code(folder: Path, **env: object) -> Generator[Module]:
+    """The module as a server; `CLAUDE_CODE_` goes before the names in `env`."""
+    chosen = {
+        f"CLAUDE_CODE_{name.upper()}": value for name, value in {"grace_seconds": 1, "outlive": True, **env}.items()
+    }
+    with running("claude_code", folder, **chosen) as module:
+        yield module
+
+
+@contextmanager
+def deployer(folder: Path, **env: object) -> Generator[Module]:
+    """The module as a server; `DEPLOYER_` goes before the names in `env`."""
+    defaults = {"start_seconds": 4, "health_seconds": 0.5, "drain_seconds": 0.2, "grace_seconds": 1}
+    chosen = {f"DEPLOYER_{name.upper()}": value for name, value in {**defaults, **env}.items()}
+    with running("deployer", folder, **chosen) as module:
+        yield module
+
+
+def agent(code: str, *args: str) -> str:
+    """A command of a test's own, as the setting takes it."""
+    return json.dumps([sys.executable, "-u", "-c", code, *args])
+
+
+async def call(
+    module: Module, tool: str, *, user: str | None = "ada", call_id: str | None = None, **arguments: Any
+) -> dict[str, Any]:
+    """A call as the fleet sends it, and the whole reply."""
+    body = {"tool_name": f"{module.name}.{tool}", "arguments": arguments, "user_id": user}
+    async with module.client() as client:
+        response = await client.post("/execute", json=body, headers={"Idempotency-Key": call_id or uuid4().hex})
+        reply: dict[str, Any] = response.raise_for_status().json()
+        return reply
+
+
+async def result(module: Module, tool: str, **arguments: Any) -> Any:
+    """What a call that succeeds returns."""
+    reply = await call(module, tool, **arguments)
+    assert reply["success"], reply
+    return reply["result"]
+
+
+async def refusal(module: Module, tool: str, **arguments: Any) -> str:
+    """What a call that fails says."""
+    reply = await call(module, tool, **arguments)
+    assert not reply["success"], reply
+    return str(reply["error"])
+
+
+async def until(module: Module, tool: str, wanted: set[str], *, seconds: float = 20, **arguments: Any) -> Any:
+    """Ask until the status is one of those that are wanted."""
+    give_up_at = time.monotonic() + seconds
+    while (found := await result(module, tool, **arguments))["status"] not in wanted:
+        assert time.monotonic() < give_up_at, f"waited {seconds} s in vain for {wanted}: {found}"
+        await asyncio.sleep(0.05)
+    return found
+
+
+async def finished(module: Module, task_id: str, *, seconds: float = 20) -> Any:
+    """A task's status after its end."""
+    return await until(module, "task_status", ENDED, seconds=seconds, task_id=task_id)
+
+
+async def restarted(module: Module, times: int, deployment_id: str) -> dict[str, Any]:
+    """A deployment's status when it runs again after that many restarts."""
+    async with asyncio.timeout(20):
+        while True:
+            status = await until(module, "deployment_status", {"running"}, deployment_id=deployment_id)
+            if status["restarts"] == times:
+                return dict(status)
+            await asyncio.sleep(0.05)
+
+
+def make_workspace(folder: Path, name: str, files: dict[str, str], *, owner: str = "ada") -> Path:
+    """A workspace as `claude_code` makes it, with files in it."""
+    record = folder / "workspaces" / ".tasks" / name
+    record.mkdir(parents=True, exist_ok=True)
+    (record / "task.json").write_text(json.dumps({"task_id": name, "user_id": owner}))
+    workspace = folder / "workspaces" / name
+    workspace.mkdir(exist_ok=True)
+    for path, text in files.items():
+        (workspace / path).parent.mkdir(parents=True, exist_ok=True)
+        (workspace / path).write_text(text)
+    return workspace
+
+
+def processes_of(folder: Path) -> dict[int, str]:
+    """Every living process that has the folder in its command, its environment, or as its own."""
+    needle = str(folder).encode()
+    found: dict[int, str] = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            command = (process / "cmdline").read_bytes()
+            texts = [command, (process / "environ").read_bytes(), os.fsencode((process / "cwd").readlink())]
+            if command and int(process.name) != os.getpid() and any(needle in text for text in texts):
+                found[int(process.name)] = command.replace(b"\0", b" ").decode(errors="replace")[:2000]
+    return found
+
+
+def end(processes: dict[int, str]) -> None:
+    """Kill what a test has left, by its ids."""
+    for pid in processes:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
