@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install redis-server demo test lint format lock up list-modules refresh-tools bench-install bench bench-short bench-catalog proofs chaos leak-check clean
+.PHONY: help install redis-server demo test lint format lock up list-modules refresh-tools bench-install bench bench-short bench-catalog bench-jobs proofs chaos leak-check clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -81,6 +81,9 @@ bench-short: $(READY) ## The same in three minutes: one round, fewer peers
 
 bench-catalog: $(READY) ## What 10,000 tools cost an agent; fails if a listing takes 2 ms or the first load a second
 	@$(BIN)/python -m benchmarks.catalog
+
+bench-jobs: $(READY) ## What 100,000 waiting jobs cost, and how late 1,000 are that fall due at once (about four minutes)
+	@$(BIN)/python -m benchmarks.jobs
 
 clean: ## Remove what make made
 	rm -rf .venv .toolfleet dist

@@ -19,7 +19,7 @@ from toolfleet_workers.examples import SLOW_EXAMPLES, find_examples
 
 ROOT = Path(__file__).parents[2]
 OURS = ("worker-fast", "worker-slow", "beat", "flower")
-MODULES = ("file-manager", "code-executor", "research", "report-builder")
+MODULES = ("file-manager", "code-executor", "research", "report-builder", "claude-code", "deployer")
 
 
 def read_compose() -> dict[str, Any]:
@@ -97,6 +97,8 @@ def test_code_that_a_model_wrote_reaches_neither_redis_nor_the_world() -> None:
 
     assert neighbours == {"code-executor", "worker-fast", "worker-slow"}
     assert SERVICES["code-executor"]["networks"] == ["code"]
+    assert SERVICES["claude-code"]["networks"] == SERVICES["deployer"]["networks"] == ["workshop"]
+    assert COMPOSE["networks"]["workshop"] == {"internal": True}
     assert COMPOSE["networks"]["code"] == {"internal": True}
     assert COMPOSE["networks"]["queues"] == {"internal": True}
 
@@ -114,7 +116,8 @@ def test_a_stopping_module_has_time_for_its_calls() -> None:
     """A slow module may take as long as its calls may."""
     settings = settings_of("worker-slow")
 
-    assert seconds(SERVICES["report-builder"]["stop_grace_period"]) > settings.tool_execution_timeout
+    for slow in ("report-builder", "deployer"):
+        assert seconds(SERVICES[slow]["stop_grace_period"]) > settings.tool_execution_timeout
     assert seconds(SERVICES["file-manager"]["stop_grace_period"]) >= settings.default_timeout
 
 

@@ -7,7 +7,9 @@ import pytest
 
 import toolfleet
 import toolfleet.formats
+import toolfleet.sdk
 import toolfleet.tags
+import toolfleet.webhooks
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("registry", "tasks", "workers")
@@ -47,7 +49,7 @@ def test_there_are_no_rooms_for_strangers() -> None:
     assert {path.stem for path in SOURCES}.isdisjoint({"utils", "util", "helpers", "common", "misc", "base"})
 
 
-@pytest.mark.parametrize("face", [toolfleet, toolfleet.formats, toolfleet.tags])
+@pytest.mark.parametrize("face", [toolfleet, toolfleet.formats, toolfleet.sdk, toolfleet.tags, toolfleet.webhooks])
 def test_the_face_re_exports_a_sorted_list_and_holds_nothing_else(face: object) -> None:
     """What an agent imports is in `__all__`, sorted, and defined elsewhere."""
     names: list[str] = face.__all__  # type: ignore[attr-defined] # both have it
