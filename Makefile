@@ -64,8 +64,8 @@ refresh-tools: $(READY) ## Ask every module now
 proofs: $(READY) ## The tests that take long: a Redis that is frozen, or half gone, for a while
 	@$(BIN)/pytest -q -m slow
 
-chaos: $(READY) ## 20,000 calls under 200 faults, and what became of them (16 min; CHAOS="--seed 2 --minutes 5")
-	@PYTHONPATH=tests $(BIN)/python -m chaos --calls 20000 --faults 200 --seed 1 --minutes 20 $(CHAOS)
+chaos: $(READY) ## 20,000 calls and 2,000 jobs under 200 faults, and what became of them (20 min; CHAOS="--seed 2 --minutes 5")
+	@PYTHONPATH=tests $(BIN)/python -m chaos --calls 20000 --jobs 2000 --faults 200 --seed 1 --minutes 20 $(CHAOS)
 
 leak-check: $(READY) ## 100,000 calls of every kind leave nothing behind (about two minutes)
 	@LEAK_CHECK_CALLS=100000 $(BIN)/pytest -q tests/fleet/test_leaks.py

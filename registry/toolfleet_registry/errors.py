@@ -14,6 +14,7 @@ Programming and set-up errors raise; what happens to a call never does, it is a 
     ├── OperationRefused     what an operator wants cannot be done with these tools
     ├── NotPublished         a call is surely not in its queue
     ├── PublishUnconfirmed   a call may or may not be in its queue
+    │   └── BegunBefore      a call that is published again was begun, or has ended
     ├── MessageRefused       a message in a queue is not what a holder of the signing key sent
     ├── NoSuchDeadLetter     no dead letter has this call id
     ├── CallRefused          a call cannot be made a signature: its `result` says why
@@ -89,6 +90,10 @@ class NotPublished(FleetError):
 
 class PublishUnconfirmed(FleetError):
     """The broker was sent the call and did not answer: it may be in its queue."""
+
+
+class BegunBefore(PublishUnconfirmed):
+    """The ledger has a record of the call: it was begun, or has ended, and is not published again."""
 
 
 class MessageRefused(FleetError):

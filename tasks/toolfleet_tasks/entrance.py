@@ -16,7 +16,7 @@ from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.decisions import note
-from toolfleet_registry.errors import NotPublished, PublishUnconfirmed
+from toolfleet_registry.errors import BegunBefore, NotPublished
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import endings, entrance_scripts
 from toolfleet_tasks.limits import limits_of, refused_by
@@ -82,7 +82,7 @@ class Entrance:
         return (7, *names, *rest) if call.terms is None else self._limited(call, names, rest)
 
     def answered(self, call: PublishedCall, reply: Any) -> Refusal | None:
-        """What the script says of the call, unless it was let in. Raises `NotPublished`, or `PublishUnconfirmed` if it has ended."""
+        """What the script says of the call, unless it was let in. Raises `NotPublished`, or `BegunBefore`."""
         if not isinstance(reply, list):
             if reply:
                 self._bounds[call.lane] = (reply, time.time())
@@ -90,7 +90,7 @@ class Entrance:
         if reply[0] == b"failed":
             raise NotPublished(reply[1].decode(errors="replace"))
         if reply[0] == b"ended":
-            raise PublishUnconfirmed("it has ended already")
+            raise BegunBefore("it has ended already")
         if reply[0] == b"limited":
             note("limits", "denied")
             limits = limits_of(call.tool_name, call.user_id, call.terms, self._settings)

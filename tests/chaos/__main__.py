@@ -1,4 +1,4 @@
-"""`python -m chaos [--calls N] [--faults N] [--seed N] [--minutes N]`: exits with 1 if anything does not hold."""
+"""`python -m chaos [--calls N] [--jobs N] [--faults N] [--seed N] [--minutes N]`: exits with 1 if anything does not hold."""
 
 import argparse
 import asyncio
@@ -15,12 +15,14 @@ from chaos.run import run
 
 def main() -> int:
     options = argparse.ArgumentParser(
-        prog="python -m chaos", description="Calls under faults, and what became of them."
+        prog="python -m chaos", description="Calls and jobs under faults, and what became of them."
     )
     options.add_argument("--calls", type=int, default=20_000)
+    options.add_argument("--jobs", type=int, default=2_000)
     options.add_argument("--faults", type=int, default=200)
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--minutes", type=float, default=24, help="bounds the whole run")
+    options.add_argument("--no-core", action="store_true", help="news of jobs are read from Redis, not sent by HTTP")
     options.add_argument(
         "--folder", type=Path, help="for logs and journals; without it they are kept if something is wrong"
     )
@@ -31,7 +33,7 @@ def main() -> int:
     folder = chosen.folder or Path(tempfile.mkdtemp(prefix="toolfleet-chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
     os.chdir(folder)
-    plan = Plan(chosen.calls, chosen.faults, chosen.seed, chosen.minutes * 60)
+    plan = Plan(chosen.calls, chosen.faults, chosen.seed, chosen.minutes * 60, chosen.jobs, not chosen.no_core)
     ran = asyncio.run(run(plan, folder.resolve()))
     print(ran.table)  # noqa: T201 - what a run is for
     if ran.violations:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from chaos.journal import Journal
 from chaos.outcomes import Ending
-from chaos.plan import LEFT_ALONE_SECONDS, MARGIN_SECONDS
+from chaos.plan import LEFT_ALONE_SECONDS, LOOK, MARGIN_SECONDS
 from toolfleet_registry.contracts import ToolResult
 
-AT_MOST = {"once": 1, "idempotent": 2, "read": 2, "undeclared": 2}
+AT_MOST = {"once": 1, "idempotent": 2, "read": 2, "undeclared": 2, LOOK: 2}
 """Executions of one call, by what its tool declares."""
 
 OTHER = "-other"

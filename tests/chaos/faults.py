@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import httpx
 from redis.exceptions import RedisError
 
-from chaos.moments import MOMENTS, wait_for
-from chaos.plan import LEASE_SECONDS
+from chaos.core_faults import BEAT_KINDS, CORE_KINDS
+from chaos.moments import JOB_MOMENTS, MOMENTS, wait_for
+from chaos.plan import LEASE_SECONDS, Plan
 from chaos.programs import Program
 from chaos.stage import Stage
 from toolfleet_tasks import scripts
@@ -35,22 +36,25 @@ class Fault:
     ended_at: float = 0
 
 
-def planned(count: int, dice: random.Random) -> list[Fault]:
-    """Every kind at every moment as evenly as the count allows, in a random order."""
-    pairs = [Fault(kind, moment) for kind in KINDS for moment in MOMENTS]
+def planned(plan: Plan, dice: random.Random) -> list[Fault]:
+    """Every kind at every moment as evenly as the count allows, in a random order. Without jobs, none that only they meet."""
+    moments = (*MOMENTS, *(JOB_MOMENTS if plan.jobs else ()))
+    kinds = [kind for kind in KINDS if kind not in CORE_KINDS or plan.jobs]
+    pairs = [Fault(kind, moment) for kind in kinds for moment in moments]
     faults: list[Fault] = []
-    while len(faults) < count:
-        by_kind = {kind: [pair for pair in dice.sample(pairs, len(pairs)) if pair.kind == kind] for kind in KINDS}
-        for row in range(len(MOMENTS)):
-            round_ = [by_kind[kind][row] for kind in KINDS]
+    while len(faults) < plan.faults:
+        by_kind = {kind: [pair for pair in dice.sample(pairs, len(pairs)) if pair.kind == kind] for kind in kinds}
+        for row in range(len(moments)):
+            round_ = [by_kind[kind][row] for kind in kinds]
             faults += [Fault(pair.kind, pair.moment) for pair in dice.sample(round_, len(round_))]
-    return faults[:count]
+    return faults[: plan.faults]
 
 
 async def inflict(fault: Fault, stage: Stage, dice: random.Random) -> None:
     """Wait for its moment, do it, and make it good again. What cannot be done just now counts as not done."""
-    fault.was_seen, worker = await wait_for(fault.moment, stage)
-    victim = worker or dice.choice(stage.workers)
+    fault.was_seen, seen = await wait_for(fault.moment, stage)
+    likely = stage.cores if fault.kind in CORE_KINDS else stage.workers
+    victim = seen if seen in likely else dice.choice(likely)
     fault.began_at, fault.victim = time.time(), victim.name
     with contextlib.suppress(RedisError, httpx.HTTPError):
         await KINDS[fault.kind](stage, victim, dice)
@@ -108,8 +112,8 @@ async def _cut_connections(stage: Stage, worker: Program, dice: random.Random) -
 
 
 async def _go_deaf(stage: Stage, worker: Program, dice: random.Random) -> None:
-    """Half-open connections of a worker, now and then of an agent; found by whoever asks for a sign of life."""
-    name = worker.name if dice.random() < 0.7 else dice.choice(stage.agents).name
+    """Half-open connections of a worker, now and then of an agent or beat; found by whoever asks for a sign of life."""
+    name = worker.name if dice.random() < 0.7 else dice.choice((*stage.agents, *stage.beats)).name
     stage.proxies[name].go_deaf()
 
 
@@ -186,5 +190,7 @@ KINDS: dict[str, Callable[[Stage, Program, random.Random], Awaitable[None]]] = {
     "message doubled": _double_messages,
     "leases taken": _take_leases,
     "beat doubled": _double_beat,
+    **BEAT_KINDS,
+    **CORE_KINDS,
 }
 """The faults, by what the report calls them."""

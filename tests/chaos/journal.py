@@ -8,13 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from chaos.plan import LOOK
+
 Mark = Literal["start", "effect", "reply", "denied"]
 """A request has come; the effect has happened; an answer is about to leave; the module has said that it never will run this call."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line. `port` is the worker's end of the connection; `reply` what the module would answer, for an effect."""
+    """One line. `port` is the worker's end of the connection; `reply` what the module would answer, for an effect.
+
+    `execution` is the same for all lines about one.
+    """
 
     mark: Mark
     call_id: str
@@ -24,6 +29,12 @@ class Entry:
     pid: int
     port: int = 0
     reply: dict[str, Any] = field(default_factory=dict)
+    execution: str = ""
+
+    @property
+    def is_look(self) -> bool:
+        """Whether it is about a job's poll: one intention has many, each a call of its own."""
+        return self.tool.endswith(f".{LOOK}")
 
 
 class JournalWriter:
@@ -75,7 +86,8 @@ class Journal:
             self.by_call[entry.call_id].append(entry)
             if entry.mark == "effect":
                 self.effects[entry.call_id].append(entry)
-                self.effects_of_ref[entry.ref].append(entry)
+                if not entry.is_look:
+                    self.effects_of_ref[entry.ref].append(entry)
 
 
 def read_journal(path: Path) -> Journal:

@@ -4,10 +4,11 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from redis import Redis
 
+from chaos.acts import LIST as ACTS
 from chaos.checks import Violation
 from chaos.moments import until
 from chaos.plan import EFFECTS, MODULES
@@ -20,15 +21,27 @@ from toolfleet_registry.keys import Keys
 _QUIET_SECONDS = 45  # redelivery after the last fault, and every retry and deadline that is still to come
 _PROBES = 600
 _CHUNK = 500
+_NEWS = Keys().completions("").rpartition(":")[0] + ":*"
+_OF_USERS = Keys().jobs_of(None).rpartition(":")[0] + ":"
 
 
 async def becomes_quiet(stage: Stage) -> bool:
-    """Whether all queues are empty and no worker holds a message, within a while."""
-    look = stage.redis.look
+    """Whether all queues are empty, no worker holds a message, and no job nor news of one wait, within a while."""
+    look, keys = stage.redis.look, Keys()
     queues = [f"tools.{name}" for name in MODULES]
-    return await until(
-        lambda: not look.hlen("unacked") and not any(look.llen(queue) for queue in queues), seconds=_QUIET_SECONDS
-    )
+    waiting = (keys.jobs_due, keys.wakes_due, keys.calls_due)
+
+    def is_quiet() -> bool:
+        for due in waiting[1:]:  # what was refused in vain often waits for minutes; nothing is in its way any more
+            for wake_id in look.zrange(due, 0, -1):
+                if not look.hexists(keys.wake(str(wake_id)), "token"):
+                    look.zadd(due, {str(wake_id): 0}, xx=True)
+        news = [str(key) for key in look.scan_iter(match=_NEWS, count=_CHUNK)]
+        is_idle = not look.hlen("unacked") and not any(look.llen(queue) for queue in queues)
+        is_read = not any(look.xlen(key) for key in news)
+        return is_idle and is_read and not any(look.zcard(due) for due in waiting)
+
+    return await until(is_quiet, seconds=_QUIET_SECONDS)
 
 
 def check_redis(stage: Stage) -> dict[str, list[Violation]]:
@@ -41,6 +54,7 @@ def check_redis(stage: Stage) -> dict[str, list[Violation]]:
             ("Every key is known, and expires unless it may last", list(_lasting(look))),
             ("No call's record is open, and no place is taken", list(_open(look))),
             ("No worker and no beat ended by itself", stage.ended_alone),
+            ("No job and no news wait, and no news are dead", list(_waiting(look))),
         )
     }
 
@@ -96,10 +110,25 @@ def _held(look: Redis) -> Iterator[str]:
 def _lasting(look: Redis) -> Iterator[str]:
     for key in look.scan_iter(count=_CHUNK):
         rule = Keys().rule_of(str(key))
-        if rule is None:
+        if rule is None and key != ACTS:
             yield f"{key!r} is not in keys.py"
-        elif not rule.lasting and look.ttl(key) == -1:
+        elif rule is not None and not rule.lasting and look.ttl(key) == -1:
             yield f"{key!r} never expires"
+
+
+def _waiting(look: Redis) -> Iterator[str]:
+    keys = Keys()
+    for due in (keys.jobs_due, keys.wakes_due, keys.calls_due):
+        yield from (f"{due} has {one}" for one in cast("list[str]", look.zrange(due, 0, -1)))
+    for key in look.scan_iter(match=_NEWS, count=_CHUNK):
+        if left := look.xlen(str(key)):
+            yield f"{key} has {left} news"
+    dead = cast("dict[str, str]", look.hgetall(keys.dead_wakes))
+    yield from (f"dead: {name}: {text}"[:500] for name, text in dead.items())
+    for pattern in (keys.wake("*"), f"{_OF_USERS}*"):
+        yield from (
+            f"{key} is there" for key in look.scan_iter(match=pattern, count=_CHUNK) if ":ended" not in str(key)
+        )
 
 
 def _is_ended_by_celery(look: Redis, call_id: str) -> bool:

@@ -6,7 +6,9 @@ call that it does not know, and has said "nothing", does it turn that call away 
 
 import asyncio
 import os
+import random
 import sys
+import time
 import uuid
 from collections import Counter
 from pathlib import Path
@@ -15,16 +17,21 @@ from typing import Any
 from aiohttp import web
 
 from chaos.journal import Entry, JournalTail, JournalWriter
-from chaos.plan import EFFECTLESS, EFFECTS, RECONCILING
+from chaos.plan import BEHAVIOURS, EFFECTLESS, EFFECTS, LOOK, RECONCILING
 
 READY = "module ready"
 CRASHED = 70
 _FOR_EVER = 3600
 _ARGUMENTS = {"ref": "string", "first": "string", "then": "string", "before_ms": "number", "after_ms": "number"}
+_LOOKED_AT = {"ref": "string", "ends": "string", "looks": "number", "over_at": "number", "task": "string"}
+_LONGEST_LOOK = 0.5  # seconds, before its effect and after it
 
 
 class Module:
-    """The tools: one for each effect. `ref` names the caller's intention, across calls with other ids."""
+    """The tools: one for each effect, and `look`, which says how a job's work is doing.
+
+    `ref` names the caller's intention, across calls with other ids.
+    """
 
     def __init__(self, name: str, journal: Path) -> None:
         self.name = name
@@ -33,6 +40,7 @@ class Module:
         self._running: Counter[str] = Counter()
         self._denied: set[str] = set()
         self._done: dict[str, Entry] = {}
+        self._looks: Counter[str] = Counter()
         self._crashes_next = False
         before = JournalTail(journal, from_start=True)
         for entry in before.new():
@@ -53,13 +61,15 @@ class Module:
             self._denied.add(entry.call_id)
         elif entry.mark == "effect":
             self._done[entry.call_id] = entry
+            self._looks[entry.ref] += entry.is_look
 
     async def _manifest(self, _: web.Request) -> web.Response:
-        parameters = [{"name": name, "type": kind, "description": ""} for name, kind in _ARGUMENTS.items()]
         tools: list[dict[str, Any]] = []
-        for effect in EFFECTS:
-            declared = {} if effect == "undeclared" else {"effect": effect}
-            tools.append({"name": f"{self.name}.{effect}", "description": effect, "parameters": parameters, **declared})
+        for name in (*EFFECTS, LOOK):
+            declared = {} if name == "undeclared" else {"effect": "read" if name == LOOK else name}
+            known = _LOOKED_AT if name == LOOK else _ARGUMENTS
+            parameters = [{"name": one, "type": kind, "description": ""} for one, kind in known.items()]
+            tools.append({"name": f"{self.name}.{name}", "description": name, "parameters": parameters, **declared})
         return web.json_response({"module_name": self.name, "description": "", "tools": tools})
 
     async def _execute(self, request: web.Request) -> web.StreamResponse:
@@ -74,22 +84,41 @@ class Module:
         if call_id in self._denied:
             return web.Response(status=409, text="it was said that this call never ran")
         port = request.transport.get_extra_info("peername")[1] if request.transport else 0
-        self._journal.write("start", call_id, wish["ref"], tool, port=port)
+        about = {"port": port, "execution": uuid.uuid4().hex}
+        self._journal.write("start", call_id, wish["ref"], tool, **about)
         self._requests[call_id] += 1
-        behaviour = wish["first"] if self._requests[call_id] == 1 else wish["then"]
-        await asyncio.sleep(wish["before_ms"] / 1000)
-        works = behaviour not in EFFECTLESS and behaviour != "fails"
+        way = self._way_to_look(call_id) if tool.endswith(f".{LOOK}") else wish
+        behaviour = way["first"] if self._requests[call_id] == 1 else way["then"]
+        await asyncio.sleep(way["before_ms"] / 1000)
+        works = behaviour not in EFFECTLESS and behaviour != "fails" and wish.get("ends") != "broken"
         reply: dict[str, Any] = {"tool_name": tool, "success": works, "result": None, "error": None}
         if behaviour not in EFFECTLESS:
-            reply["result"] = {"execution": uuid.uuid4().hex}
+            reply["result"] = {"execution": about["execution"], **self._seen(wish)}
             reply["error"] = None if works else "It did not work out."
-            self._journal.write("effect", call_id, wish["ref"], tool, port=port, reply=reply)
-            self._done[call_id] = Entry("effect", call_id, wish["ref"], tool, 0, os.getpid(), port, reply)
+            self._journal.write("effect", call_id, wish["ref"], tool, reply=reply, **about)
+            self._remember(Entry("effect", call_id, wish["ref"], tool, 0, os.getpid(), port, reply))
             if self._crashes_next or behaviour == "crashes":
                 os._exit(CRASHED)
-        await asyncio.sleep(wish["after_ms"] / 1000)
-        self._journal.write("reply", call_id, wish["ref"], tool, port=port)
+        await asyncio.sleep(way["after_ms"] / 1000)
+        self._journal.write("reply", call_id, wish["ref"], tool, **about)
         return await _answer(request, behaviour, reply)
+
+    @staticmethod
+    def _way_to_look(call_id: str) -> dict[str, Any]:
+        """Polls of one job have the same arguments, and not the same luck."""
+        dice = random.Random(call_id)
+        (first,) = dice.choices(list(BEHAVIOURS), list(BEHAVIOURS.values()))
+        waits = {name: dice.choice((0, dice.uniform(0, _LONGEST_LOOK))) * 1000 for name in ("before_ms", "after_ms")}
+        return {"first": first, "then": "ok", **waits}
+
+    def _seen(self, wish: dict[str, Any]) -> dict[str, Any]:
+        """How the work is doing: over after so many looks, or from that moment on."""
+        if "ends" not in wish:
+            return {}
+        is_over = wish["ends"] != "never" and (
+            self._looks[wish["ref"]] >= wish["looks"] or time.time() >= wish["over_at"]
+        )
+        return {"status": wish["ends"] if is_over else "running", "task": wish["task"]}
 
     async def _crash(self, _: web.Request) -> web.Response:
         """End at the next effect, before anybody is told of it."""

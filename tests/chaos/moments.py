@@ -1,11 +1,14 @@
-"""When a fault strikes: at any time, or just after a step of some call's way, seen in Redis or in the journal."""
+"""When a fault strikes: at any time, or just after a step of some call's way or some job's, seen in Redis or in a journal."""
 
 import asyncio
 import contextlib
+import json
+import os
 import re
 import time
 from collections.abc import Callable
 
+from chaos import acts
 from chaos.journal import JournalTail, Mark
 from chaos.programs import Program
 from chaos.stage import Stage
@@ -13,29 +16,43 @@ from chaos.stage import Stage
 MOMENTS = ("any time", "taken", "claimed", "at the module", "effect done", "reply sent", "stored", "acked")
 """From a message in a worker's hands to its ack: after each of these steps."""
 
+JOB_MOMENTS = ("step noted", "step published", "step ended", "job ended", "wake claimed", "wake received", "acted")
+"""From a job that has noted its next call, which is not published yet, to a core that has acted and has not answered."""
+
 _PATIENCE_SECONDS = 4.0  # then the fault strikes without having seen the step
 _LOOK_SECONDS = 0.001
 _MARKS: dict[str, Mark] = {"at the module": "start", "effect done": "effect", "reply sent": "reply"}
+_CORE_MARKS: dict[str, acts.Mark] = {"wake received": "received", "acted": "acted"}
 # What scripts write in Redis when a step is done; MONITOR shows it at that moment.
 _WRITTEN = {
     "taken": re.compile(rb'lua\] "HSET" "unacked"'),
     "claimed": re.compile(rb'lua\] "HSET" "toolfleet:call:[^"]*" "token"'),
     "stored": re.compile(rb'lua\] "SET" "celery-task-meta-[^"]*" "{\\"status\\": \\"SUCCESS'),
     "acked": re.compile(rb'lua\] "HDEL" "unacked"'),
+    "step noted": re.compile(rb'lua\] "HSET" "toolfleet:job:[^"]*" "at" "{\\"state\\":\\"(starting|polling)'),
+    "step published": re.compile(rb'lua\] "LPUSH" "tools\.[^"]*" .*\\"[0-9a-f]{32}\.\d+\\"'),
+    "step ended": re.compile(rb'lua\] "SET" "celery-task-meta-[0-9a-f]{32}\.\d+" "{\\"status\\": \\"SUCCESS'),
+    "job ended": re.compile(rb'lua\] "HDEL" "toolfleet:job:[^"]*" "told"'),
+    "wake claimed": re.compile(rb'lua\] "HSET" "toolfleet:wake:[^"]*" "token"'),
 }
 _SENDER = re.compile(rb"^\+?[0-9.]+ \[\d+ [0-9.]+:(\d+)\]")
 
 
 async def wait_for(moment: str, stage: Stage) -> tuple[bool, Program | None]:
-    """Return as soon as the step is seen, with the worker that has done it. Whether it was, within four seconds."""
+    """Return as soon as the step is seen, with the worker or core that has done it. Whether it was, within four seconds."""
     found: int | None = None
+    core: Program | None = None
     with contextlib.suppress(TimeoutError, OSError):
         async with asyncio.timeout(_PATIENCE_SECONDS):
             if moment in _MARKS:
                 found = await _in_journal(stage, _MARKS[moment])
             elif moment in _WRITTEN:
                 found = await _in_redis(stage, _WRITTEN[moment])
-    return moment not in MOMENTS[1:] or found is not None, stage.worker_behind(found) if found else None
+            elif moment in _CORE_MARKS:
+                found = await _in_marks(stage, _CORE_MARKS[moment])
+                core = stage.core_of(found)
+    is_seen = moment == MOMENTS[0] or found is not None
+    return is_seen, core or (stage.worker_behind(found) if found and moment not in _CORE_MARKS else None)
 
 
 async def _in_journal(stage: Stage, mark: Mark) -> int:
@@ -48,6 +65,19 @@ async def _in_journal(stage: Stage, mark: Mark) -> int:
             await asyncio.sleep(_LOOK_SECONDS)
     finally:
         tail.close()
+
+
+async def _in_marks(stage: Stage, mark: acts.Mark) -> int:
+    """The id of the core's process that has written it."""
+    path = acts.marks_of(stage.folder)
+    path.touch()
+    with path.open("rb") as marks:
+        marks.seek(0, os.SEEK_END)
+        while True:  # whole lines: each is one write
+            for line in marks.readlines():
+                if (known := json.loads(line))["mark"] == mark:
+                    return int(known["pid"])
+            await asyncio.sleep(_LOOK_SECONDS)
 
 
 async def _in_redis(stage: Stage, written: re.Pattern[bytes]) -> int:

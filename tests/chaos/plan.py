@@ -1,5 +1,6 @@
 """What a run is: how much of everything, with which settings, and what its tools may be asked to do."""
 
+import base64
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,14 +19,26 @@ LONGEST_TIMEOUT_SECONDS = 20
 LEFT_ALONE_SECONDS = 20
 """A module may be refused so long without a success: restarts take one or two, a breaker one, a dead worker's lease three."""
 
+LONGEST_JOB_SECONDS = 15
+JOB_MARGIN_SECONDS = 20
+"""A job may end so long after its deadline: five are the fleet's own, for clocks that differ; then it is looked for again by
+whoever comes, and a dead worker's lease, a restart and a silent Redis may lie between."""
+
 WORKERS = 3
 AGENTS = 2
+CORES = 2
+"""Of one core, behind one port: what one has begun that is frozen, the other takes over."""
 _REST_SHARE, _SHORTEST_REST_SECONDS = 0.1, 50
 
 EFFECTS = ("once", "idempotent", "read", "undeclared")
 MODULES = ("bank", "post")
 RECONCILING = "bank"
 """The module that can be asked what has become of a call."""
+
+LOOK = "look"
+"""The tool that jobs poll; declared `read`."""
+
+CORE_SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
 
 Behaviour = Literal["ok", "fails", "fails_clean", "error", "busy", "gateway", "garbles", "hangs_up", "hangs", "crashes"]
 EFFECTLESS: frozenset[Behaviour] = frozenset({"fails_clean", "busy"})
@@ -46,12 +59,14 @@ BEHAVIOURS: dict[Behaviour, int] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """`seconds` bounds the whole run; the same `seed` makes the same calls and faults, though never the same moments."""
+    """`seconds` bounds the whole run; the same `seed` makes the same calls, jobs and faults, though never the same moments."""
 
     calls: int
     faults: int
     seed: int
     seconds: float
+    jobs: int = 0
+    has_core: bool = True
 
     @property
     def load_seconds(self) -> float:
@@ -59,7 +74,7 @@ class Plan:
         return max(self.seconds - max(self.seconds * _REST_SHARE, _SHORTEST_REST_SECONDS), 1)
 
 
-def settings_for(redis_url: str, services: dict[str, str]) -> Settings:
+def settings_for(redis_url: str, services: dict[str, str], core_url: str | None) -> Settings:
     """A fleet whose waits are short, and whose limits are low enough to be reached."""
     own: dict[str, Any] = {
         "redis_url": redis_url,
@@ -73,5 +88,10 @@ def settings_for(redis_url: str, services: dict[str, str]) -> Settings:
         "calls_per_caller": 30,
         "backlog_limit": 60,
         "breaker_seconds": 1,
+        "core_url": core_url,
+        "core_secret": CORE_SECRET,
+        "core_timeout_seconds": LEASE_SECONDS,
+        "jobs_interval_seconds": 0.5,
+        "shortest_poll_seconds": 0.2,
     }
     return Settings(**own)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from chaos.checks import AT_MOST, Evidence, Violation
 from chaos.faults import KINDS, Fault
-from chaos.moments import MOMENTS
-from chaos.plan import Plan
+from chaos.moments import JOB_MOMENTS, MOMENTS
+from chaos.plan import EFFECTS, Plan
 
 _SHOWN = 20
 _LINES = 14
@@ -15,20 +15,27 @@ _AFTERMATH_SECONDS = 5
 
 
 def report(
-    plan: Plan, evidence: Evidence, faults: list[Fault], checks: dict[str, list[Violation]], more: dict[str, object]
+    plan: Plan,
+    evidence: Evidence,
+    faults: list[Fault],
+    checks: dict[str, list[Violation]],
+    more: dict[str, object],
+    jobs: str,
 ) -> str:
-    """Everything, as Markdown."""
+    """Everything, as Markdown; `jobs` is what there is to say of them."""
+    done = sum(fault.is_done for fault in faults)
     parts = [
-        f"# Chaos: {len(evidence.endings):,} calls, {sum(fault.is_done for fault in faults)} faults, seed {plan.seed}",
-        _table(("what", "value"), more.items()),
+        f"# Chaos: {len(evidence.endings):,} calls, {plan.jobs:,} jobs, {done} faults, seed {plan.seed}",
+        table(("what", "value"), more.items()),
         "## Faults, by the step after which they struck",
         _faults(faults),
         "## Calls, by how they ended",
         _calls(evidence),
         "## Executions in the modules' journal",
         _executions(evidence),
+        *filter(None, [jobs]),
         "## Checks",
-        _table(("check", "violations"), ((name, len(found) or "none") for name, found in checks.items())),
+        table(("check", "violations"), ((name, len(found) or "none") for name, found in checks.items())),
     ]
     return "\n\n".join(parts)
 
@@ -76,6 +83,12 @@ def shown(violations: Sequence[Violation]) -> list[Violation]:
     return first
 
 
+def table(head: Sequence[object], rows: Iterable[Iterable[object]]) -> str:
+    """Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(f'{cell}' for cell in line)} |" for line in lines)
+
+
 def late_results(logs: Iterable[Path]) -> int:
     """Results that workers brought when the call had ended without them."""
     return sum(log.read_text(errors="replace").count("result_late") for log in logs)
@@ -84,8 +97,9 @@ def late_results(logs: Iterable[Path]) -> int:
 def _faults(faults: list[Fault]) -> str:
     done = [fault for fault in faults if fault.is_done]
     struck = Counter((fault.kind, fault.moment if fault.was_seen else MOMENTS[0]) for fault in done)
-    rows = [(kind, *(struck[kind, moment] for moment in MOMENTS), sum(f.kind == kind for f in done)) for kind in KINDS]
-    return _table(("fault", *MOMENTS, "all"), rows)
+    moments = (*MOMENTS, *JOB_MOMENTS)
+    rows = [(kind, *(struck[kind, moment] for moment in moments), sum(f.kind == kind for f in done)) for kind in KINDS]
+    return table(("fault", *moments, "all"), rows)
 
 
 def _calls(evidence: Evidence) -> str:
@@ -97,12 +111,12 @@ def _calls(evidence: Evidence) -> str:
             code = "success" if ending.result.success else str(ending.result.error_code)
             ends[code, ending.result.effect_state, ending.effect] += 1
     rows = [
-        (code, state, *(ends[code, state, effect] for effect in AT_MOST), sum(ends[code, state, e] for e in AT_MOST))
+        (code, state, *(ends[code, state, effect] for effect in EFFECTS), sum(ends[code, state, e] for e in EFFECTS))
         for code, state in sorted(
             {(code, state) for code, state, _ in ends}, key=lambda end: (end[0] != "success", end)
         )
     ]
-    return _table(("result", "effect state", *AT_MOST, "all"), rows)
+    return table(("result", "effect state", *EFFECTS, "all"), rows)
 
 
 def _executions(evidence: Evidence) -> str:
@@ -112,9 +126,4 @@ def _executions(evidence: Evidence) -> str:
         rows.append(
             (effect, len(counts), sum(counts), sum(count > 1 for count in counts), max(counts, default=0), at_most)
         )
-    return _table(("effect", "calls executed", "executions", "executed again", "most of one call", "allowed"), rows)
-
-
-def _table(head: Sequence[object], rows: Iterable[Iterable[object]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(f'{cell}' for cell in line)} |" for line in lines)
+    return table(("effect", "calls executed", "executions", "executed again", "most of one call", "allowed"), rows)

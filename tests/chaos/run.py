@@ -7,13 +7,19 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from chaos.acts import read_acts
 from chaos.agent import MADE, endings_of
 from chaos.checks import Evidence, Violation, check_calls
 from chaos.faults import Fault, inflict, planned
+from chaos.job_agent import MADE as JOBS_MADE
+from chaos.job_checks import JobEvidence, check_jobs, step_ids, then_ids
+from chaos.job_notes import notes_of, read_notes, read_records
+from chaos.job_report import deliveries, job_report, proof_of
 from chaos.journal import read_journal
 from chaos.leftovers import becomes_quiet, check_redis, check_workers, stored_results
 from chaos.outcomes import read_endings
 from chaos.plan import AGENTS, LONGEST_TIMEOUT_SECONDS, Plan
+from chaos.programs import Program
 from chaos.report import evidence_of, late_results, report, shown
 from chaos.stage import Stage, stage, start_agents
 
@@ -35,7 +41,7 @@ async def run(plan: Plan, folder: Path) -> Ran:
     """Do it, in `plan.seconds` at the latest. Logs, the journal and the endings are left in `folder`."""
     began_at = time.monotonic()
     trouble: list[Violation] = []
-    faults = planned(plan.faults, random.Random(plan.seed))
+    faults = planned(plan, random.Random(plan.seed))
     async with stage(plan, folder) as here:
         watching = asyncio.create_task(here.watch())
         try:
@@ -48,18 +54,28 @@ async def run(plan: Plan, folder: Path) -> Ran:
         left = check_redis(here)
         working = await check_workers(here)
         evidence = _evidence(here)
+        jobs = _job_evidence(here, evidence)
         more = _figures(here, evidence, time.monotonic() - began_at)
-    checks = {**check_calls(evidence), **left, "Every worker works on after it all": working}
+    checks = {
+        **check_calls(evidence),
+        **(check_jobs(jobs) if plan.jobs else {}),
+        **left,
+        "Every worker works on after it all": working,
+    }
     checks["The run went as planned"] = trouble + _not_done(plan, faults)
     violations = [violation for found in checks.values() for violation in found]
     (folder / "faults.jsonl").write_text("".join(json.dumps(asdict(fault)) + "\n" for fault in faults))
     logs = sorted(folder.glob("worker-*.log"))
-    proofs = "\n".join(evidence_of(violation, evidence, faults, logs) for violation in shown(violations))
-    return Ran(report(plan, evidence, faults, checks, more), proofs, violations)
+    proofs = "\n".join(
+        evidence_of(violation, evidence, faults, logs) + proof_of(violation, jobs, faults, folder)
+        for violation in shown(violations)
+    )
+    table = report(plan, evidence, faults, checks, more, job_report(jobs) if plan.jobs else "")
+    return Ran(table, proofs, violations)
 
 
 async def _load(here: Stage, faults: list[Fault]) -> list[Violation]:
-    """Calls and faults side by side, until the last of both, and then quiet."""
+    """Calls, jobs and faults side by side, until the last of each, and then quiet."""
     await start_agents(here)
     trouble = await _inflict_all(here, faults)
     for agent in here.agents:
@@ -68,7 +84,7 @@ async def _load(here: Stage, faults: list[Fault]) -> list[Violation]:
             trouble.append(
                 Violation("The run went as planned", f"{agent.name} ended with {code}: {agent.said()[-3000:]}")
             )
-    for program in (*here.workers, *here.modules, *here.beats):
+    for program in here.servers:
         async with here.alone(program):
             pass
     await becomes_quiet(here)
@@ -101,8 +117,29 @@ def _evidence(here: Stage) -> Evidence:
     endings = [ending for number in range(AGENTS) for ending in read_endings(endings_of(here.folder, number))]
     journal = read_journal(here.journal)
     call_ids = {ending.call_id for ending in endings if ending.call_id} | set(journal.by_call)
-    made = sum(int(agent.said().rpartition(MADE)[2] or -1) for agent in here.agents)
+    jobs = read_records(here.redis.look)
+    call_ids |= then_ids(jobs) | step_ids(jobs)
+    made = sum(_made(agent, MADE) for agent in here.agents[:AGENTS])
     return Evidence(endings, journal, made, stored_results(here.redis.look, sorted(call_ids)))
+
+
+def _job_evidence(here: Stage, calls: Evidence) -> JobEvidence:
+    made = _made(here.agents[-1], JOBS_MADE) if here.plan.jobs else 0
+    return JobEvidence(
+        notes=read_notes(notes_of(here.folder)),
+        records=read_records(here.redis.look),
+        acts=read_acts(here.folder, here.redis.look),
+        journal=calls.journal,
+        stored=calls.stored,
+        expected=made,
+        has_core=here.plan.has_core,
+    )
+
+
+def _made(agent: Program, words: str) -> int:
+    """How many it says that it has made; one that was stopped before has not said so."""
+    _, found, number = agent.said().rpartition(words)
+    return int(number) if found else -1
 
 
 def _figures(here: Stage, evidence: Evidence, seconds: float) -> dict[str, object]:
@@ -112,6 +149,7 @@ def _figures(here: Stage, evidence: Evidence, seconds: float) -> dict[str, objec
         "calls a second": round(len(evidence.endings) / here.plan.load_seconds, 1),
         "latest end, seconds after the deadline": round(max(late, default=0), 2),
         "late results, refused by the ledger": late_results(here.folder.glob("worker-*.log")),
+        **deliveries(here.folder),
         "dead letters": here.redis.look.hlen("toolfleet:dead"),
         "longest deadline, seconds": LONGEST_TIMEOUT_SECONDS,
     }

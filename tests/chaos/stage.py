@@ -1,4 +1,4 @@
-"""Everything of a run that is alive: Redis, modules, workers, beat, agents; and the watch over those that must not end."""
+"""Everything of a run that is alive: Redis, modules, workers, beat, the core, agents; and the watch over those that must not end."""
 
 import asyncio
 import contextlib
@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from chaos import agent, module
-from chaos.plan import AGENTS, MODULES, WORKERS, Plan, settings_for
+from chaos import agent, core, job_agent, module, news_reader
+from chaos.acts import make_table
+from chaos.plan import AGENTS, CORES, MODULES, WORKERS, Plan, settings_for
 from chaos.programs import Program
 from chaos.proxy import Proxy
 from support.redis_faults import FaultyRedis, faulty_redis
@@ -25,6 +26,7 @@ from toolfleet_workers.ports import free_port
 
 _WATCH_SECONDS = 0.1
 _BEAT_READY = "beat: Starting"
+_JOBS_SHARE = 0.85  # of the load's time: the last ones have as long to end in as the last calls
 
 
 @dataclass
@@ -40,12 +42,18 @@ class Stage:
     workers: list[Program] = field(default_factory=list)
     agents: list[Program] = field(default_factory=list)
     beats: list[Program] = field(default_factory=list)
+    cores: list[Program] = field(default_factory=list)
     ended_alone: list[str] = field(default_factory=list)
     redis_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def journal(self) -> Path:
         return self.folder / "journal.jsonl"
+
+    @property
+    def servers(self) -> tuple[Program, ...]:
+        """All that runs until the end."""
+        return (*self.beats, *self.workers, *self.cores, *self.modules)
 
     @property
     def redis_port(self) -> int:
@@ -62,8 +70,12 @@ class Stage:
                 return worker
         return next((worker for worker in self.workers if worker.has_connection_from(port)), None)
 
+    def core_of(self, pid: int) -> Program | None:
+        """The process of the core that has this id."""
+        return next((core for core in self.cores if core.process is not None and core.pid == pid), None)
+
     def beat(self, name: str) -> Program:
-        env = environment_of(self.settings)
+        env = environment_of(self.settings_of(name) if name in self.proxies else self.settings)
         return Program(name, beat_command(), _BEAT_READY, self.folder, env)
 
     async def crash_next(self, name: str) -> None:
@@ -72,18 +84,18 @@ class Stage:
             await client.post(f"{self.settings.module_services[name]}/crash")
 
     async def watch(self) -> None:
-        """Start again what has ended: modules, which may crash, and the others, which may not."""
+        """Start again what has ended: modules and the core, which may crash, and the others, which may not."""
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
-            for program in (*self.modules, *self.workers, *self.beats):
+            for program in self.servers:
                 if not program.lock.locked():
                     self.revive(program)
 
     def revive(self, program: Program) -> None:
-        """Start it again if it has ended by itself; only a module may."""
+        """Start it again if it has ended by itself; only a module and a core may."""
         if program.process is None or program.process.poll() is None:
             return
-        if program not in self.modules:
+        if program not in self.modules and program not in self.cores:
             code = program.process.returncode
             self.ended_alone.append(f"{program.name} ended with {code}:\n{program.said()[-2000:]}")
         program.start()
@@ -101,13 +113,14 @@ class Stage:
 async def stage(plan: Plan, folder: Path) -> AsyncGenerator[Stage]:
     """Build everything up, agents last; the load begins with them."""
     services = {name: f"http://127.0.0.1:{free_port()}" for name in MODULES}
+    core_url = f"http://127.0.0.1:{free_port()}" if plan.jobs and plan.has_core else None
     with faulty_redis(folder / "redis") as redis:
-        here = Stage(plan, folder, redis, settings_for(redis.url, services))
+        here = Stage(plan, folder, redis, settings_for(redis.url, services, core_url))
         try:
             await _build(here)
             yield here
         finally:
-            for program in (*here.agents, *here.beats, *here.workers, *here.modules):
+            for program in (*here.agents, *here.servers):
                 await asyncio.to_thread(program.stop)
             for proxy in here.proxies.values():
                 await proxy.aclose()
@@ -120,11 +133,14 @@ async def _build(here: Stage) -> None:
     for number in range(WORKERS):
         env = environment_of(await _proxied(here, f"worker-{number}"))
         here.workers.append(Program(f"worker-{number}", _worker(f"worker-{number}"), WORKER_READY, here.folder, env))
+    await _proxied(here, "beat")
     here.beats.append(here.beat("beat"))
-    programs = (*here.modules, *here.workers, *here.beats)
-    for program in programs:
+    make_table(here.folder)
+    for number in range(CORES if here.plan.jobs else 0):
+        here.cores.append(await _core(here, f"core-{number}"))
+    for program in here.servers:
         program.start()
-    for program in programs:
+    for program in here.servers:
         await program.is_up()
 
 
@@ -137,7 +153,14 @@ async def start_agents(here: Stage) -> None:
         words = [number, share, here.plan.load_seconds, here.plan.seed, here.folder]
         command = [sys.executable, "-m", agent.__name__, *map(str, words)]
         here.agents.append(Program(name, command, agent.READY, here.folder, env))
-        here.agents[-1].start()
+    if here.plan.jobs:
+        name = "job-agent"
+        env = {**environment_of(await _proxied(here, name)), "PYTHONPATH": _python_path()}
+        words = [here.plan.jobs, here.plan.load_seconds * _JOBS_SHARE, here.plan.seed, here.folder]
+        command = [sys.executable, "-m", job_agent.__name__, *map(str, words)]
+        here.agents.append(Program(name, command, job_agent.READY, here.folder, env))
+    for program in here.agents:
+        program.start()
     for program in here.agents:
         await program.is_up()
 
@@ -146,6 +169,15 @@ async def _proxied(here: Stage, name: str) -> Settings:
     here.proxies[name] = Proxy(here.redis_port)
     await here.proxies[name].start()
     return here.settings_of(name)
+
+
+async def _core(here: Stage, name: str) -> Program:
+    """Or, without HTTP, what reads the news in its place."""
+    url = here.settings.core_url
+    program, first = (news_reader, name) if url is None else (core, str(urlsplit(url).port))
+    env = {**environment_of(await _proxied(here, name)), "PYTHONPATH": _python_path()}
+    command = [sys.executable, "-m", program.__name__, first, str(here.folder)]
+    return Program(name, command, program.READY, here.folder, env)
 
 
 def _worker(name: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The short form of the proof: a fleet under load and under every kind of fault. `make chaos` is the long one."""
+"""The short form of the proof: a fleet under load of calls and jobs, and under every kind of fault. `make chaos` is the long one."""
 
 import os
 import signal
@@ -12,12 +12,13 @@ from support.worker_process import TESTS
 
 # The run bounds itself to less; this is for a run that does not.
 _SECONDS = 150
+_OPTIONS = "--calls 400 --jobs 40 --faults 16 --seed 4 --minutes 1.2"
 
 
 @pytest.mark.timeout(_SECONDS + 20)
-def test_every_call_has_one_result_and_nothing_is_done_twice(fast_mode: None, tmp_path: Path) -> None:
-    """Workers, Redis, connections and modules are killed, frozen and cut under load: all that `chaos/README.md` lists holds."""
-    options = ["--calls", "400", "--faults", "12", "--seed", "4", "--minutes", "1.2", "--folder", str(tmp_path)]
+def test_every_call_has_one_result_every_job_one_end_and_nothing_is_done_twice(fast_mode: None, tmp_path: Path) -> None:
+    """Workers, Redis, connections, modules and the core are killed, frozen and cut under load: all that `chaos/README.md` lists holds."""
+    options = [*_OPTIONS.split(), "--folder", str(tmp_path)]
     with subprocess.Popen(
         [sys.executable, "-m", "chaos", *options],
         env={**os.environ, "PYTHONPATH": str(TESTS)},
