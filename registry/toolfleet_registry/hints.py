@@ -25,6 +25,8 @@ def _for_repeatable(result: ToolResult) -> str:
     if result.error_code == "result_too_large":  # the same call would have the same result
         return "Ask for less, such as a part of it; repeating the call does no harm."
     after = f" after {math.ceil(result.retry_after_seconds)} s" if result.retry_after_seconds else ""
+    if result.error_code == "module_error" and result.effect_state == "none":  # the tool itself says why
+        return f"Nothing was executed: correct the call by what the error says; it may be repeated{after}."
     return {
         "none": f"Nothing was executed: the call may be repeated as it is{after}.",
         "done": f"Its effect has happened, and a repeat adds nothing to it: the call may be repeated{after} for its answer.",

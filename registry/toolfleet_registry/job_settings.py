@@ -65,7 +65,10 @@ class JobSettings(BaseSettings):
         except ValueError:
             key = b""
         if kind != "whsec" or not _SECRET_BYTES <= len(key) <= _LONGEST_SECRET_BYTES:
-            raise ValueError('must be random: `echo "whsec_$(openssl rand -base64 32)"` makes one')
+            raise ValueError(
+                f"must be whsec_ and base64 of {_SECRET_BYTES} to {_LONGEST_SECRET_BYTES} random bytes: "
+                '`echo "whsec_$(openssl rand -base64 32)"` makes one'
+            )
         return secret
 
     @model_validator(mode="after")

@@ -61,6 +61,8 @@ class CanvasMethods:
         """
         if call.idempotency_key:
             raise ValueError("A signature has no idempotency key: its own id is fixed, and it runs once.")
+        if timeout is not None and not timeout > 0:
+            raise ValueError(f"timeout must be a positive number of seconds, not {timeout!r}.")
         session = await self._sessions.opened()
         seconds = _NO_DEADLINE_SECONDS if timeout is None else timeout
         drafted = await session.draft(call, caller, conversation, seconds)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.up import Up, toolfleet, up
+from support.wakes import SECRET
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 
@@ -73,7 +74,7 @@ def test_the_agent_calls_its_tool(fleet: Up) -> None:
 
 def test_the_command_calls_a_tool(fleet: Up) -> None:
     """The README's `toolfleet call` is one that succeeds."""
-    (command,) = [line for block in blocks("console") for line in block.splitlines() if "toolfleet call" in line]
+    command = next(line for block in blocks("console") for line in block.splitlines() if "toolfleet call" in line)
     words = shlex.split(command.removeprefix("$ "))
 
     assert toolfleet(*words[1:], cwd=fleet.folder).returncode == 0
@@ -101,3 +102,46 @@ text = "I will look.\\nRESEARCH: slow lanes"
     ended = run(program, local_fleet, LOCAL_TOOLS)
 
     assert ended.stdout.startswith("Looking for slow lanes. |"), ended.stderr
+
+
+def test_a_job_is_polled_and_its_end_is_heard_of(fleet: Up) -> None:
+    """The program about jobs, as it stands, beside a fleet that is up."""
+    ended = run(blocks("python")[4], fleet)
+
+    assert ended.stdout.startswith("job.completed "), ended.stderr
+
+
+def test_a_core_acts_once_on_what_comes_twice(fleet: Up) -> None:
+    """The lines of a core: signed news are acted on once, and what is not signed is refused."""
+    given = """
+import asyncio, os
+from datetime import UTC, datetime
+import httpx
+from fastapi import FastAPI, Request, Response
+from sqlalchemy import Column, MetaData, String, Table, create_engine, insert, select
+from standardwebhooks import Webhook
+from toolfleet import Caller, ToolCall, ToolFleet, WakeUp
+engine = create_engine("sqlite:///core.db")
+metadata = MetaData()
+messages = Table("messages", metadata, Column("text", String))
+metadata.create_all(engine)
+caller, app = Caller(user_id="ada", permission="admin", allowed_modules="*"), FastAPI()
+news = WakeUp(
+    kind="continue", type="job.completed", wake_id="w", job_id="w", timestamp=1, message="", result={"workspace": "/nowhere"}
+)
+"""
+    sending = """
+async def main():
+    global fleet
+    async with ToolFleet() as fleet, httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://core") as http:
+        body, at = news.model_dump_json(), datetime.now(UTC)
+        signed = {"webhook-timestamp": str(int(at.timestamp())), "webhook-signature": Webhook(os.environ["TOOLFLEET_CORE_SECRET"]).sign("w", at, body)}
+        for headers in (signed, signed, {}):
+            print((await http.post("/continue", content=body, headers={"webhook-id": "w", **headers})).status_code)
+    with engine.connect() as connection:
+        print(len(connection.execute(select(messages.c.text)).all()))
+asyncio.run(main())
+"""
+    ended = run(f"{given}\n{blocks('python')[5]}\n{sending}", fleet, {"TOOLFLEET_CORE_SECRET": SECRET})
+
+    assert ended.stdout == "204\n204\n401\n1\n", ended.stderr

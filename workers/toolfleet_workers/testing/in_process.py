@@ -46,6 +46,10 @@ class InProcess:
 @contextmanager
 def in_process(module: Module, *, user_id: str | None = None, permission: str = "user") -> Generator[InProcess]:
     """Start the module on an event loop in a thread, and stop it at the end. Its startup's error is raised here."""
+    if not isinstance(module, Module):
+        raise TypeError(
+            f"toolfleet_module takes a toolfleet.sdk.Module, not {module!r}: with `module`, not `module.app`."
+        )
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name=f"toolfleet-{module.name}", daemon=True)
     thread.start()
