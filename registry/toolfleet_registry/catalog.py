@@ -147,16 +147,12 @@ class Catalog:
         `told` is what the module is told by the core, and is among the arguments. They are judged with all of it; where
         the tool's schema has no room for that, with what it names at its top.
         """
-        try:
-            name = ToolName.parse(call.tool_name)
-        except InvalidToolName:
-            return _refused(call, "invalid_tool_name", str(InvalidToolName(_shown(call.tool_name))))
-        tool = self._usable_tool(name, call, caller)
+        tool = self.usable(call, caller)
         if isinstance(tool, ToolResult):
             return tool
         if fault := fault_in(call.arguments):
             return _refused(call, "invalid_arguments", fault)
-        coerces = name.module in self._settings.coerce_numbers_modules
+        coerces = ToolName.parse(tool.name).module in self._settings.coerce_numbers_modules
         if told:
             result = _checked_with(told, tool, call.arguments, coerces_numbers=coerces)
         else:
@@ -164,6 +160,14 @@ class Catalog:
         if result.arguments is None:
             return _refused(call, "invalid_arguments", str(result.fault))
         return Judged(tool, result.arguments)
+
+    def usable(self, call: ToolCall, caller: Caller) -> ToolDefinition | ToolResult:
+        """The call's tool, if the caller may use it, whatever the arguments are; or the refusal."""
+        try:
+            name = ToolName.parse(call.tool_name)
+        except InvalidToolName:
+            return _refused(call, "invalid_tool_name", str(InvalidToolName(_shown(call.tool_name))))
+        return self._usable_tool(name, call, caller)
 
     async def search(
         self, text: str, caller: Caller, *, tags: Sequence[str] = (), limit: int = 20

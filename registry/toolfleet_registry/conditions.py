@@ -3,7 +3,8 @@
 A condition is a mapping, path -> value or list of values (all must hold; a list: one of these), or an expression that must
 be true as JMESPath has it. Allowed are fields, indexes, slices, projections and filters, comparisons, `&&`, `||`, `!`, `|`, and a
 few functions; no multi-selects, no expression references, and lists as literals only where `contains` looks into them. So a
-result that it is asked of is only ever walked down, and that for a bounded number of steps.
+result that it is asked of is only ever walked down, and that for a bounded number of steps: all paths of a condition
+have them together, and what a function, a comparison or `[]` looks through counts by its size.
 """
 
 import json
@@ -28,7 +29,10 @@ _MOST_PATHS = 20  # in one condition
 _MOST_VALUES = 100  # in a list of one
 _MOST_FILLED = 50  # values taken over in one call's arguments
 _MOST_CHARACTERS = 100_000  # of all these together, as JSON
-_MOST_STEPS = 50_000  # of one evaluation: some 50 ms
+_MOST_STEPS = 50_000  # of one condition: up to 100 ms, in which a worker's loop does nothing else
+_ITEMS_A_STEP = 4  # of a list or an object that is looked through in C
+_CHARACTERS_A_STEP = 200  # of a text
+_AT_ONCE = frozenset({"length", "not_null", "starts_with", "ends_with", "type"})  # functions that look through nothing
 
 _NODES = frozenset({
     "and_expression", "comparator", "current", "field", "filter_projection", "flatten", "function_expression", "identity",
@@ -51,9 +55,9 @@ def check_condition(condition: Condition) -> None:
     for path, wanted in condition.items():
         _parsed(path)
         values = wanted if isinstance(wanted, list) else [wanted]
-        if len(values) > _MOST_VALUES or not all(_is_scalar(value) for value in values):
+        if not 0 < len(values) <= _MOST_VALUES or not all(_is_scalar(value) for value in values):
             raise ValueError(
-                f"The condition on {_shown(path)} must have a text, a number, a truth value, null, or a list of at most "
+                f"The condition on {_shown(path)} must have a text, a number, a truth value, null, or a list of 1 to "
                 f"{_MOST_VALUES} of these."
             )
 
@@ -61,10 +65,11 @@ def check_condition(condition: Condition) -> None:
 def fulfils(condition: Condition, value: Any) -> bool:
     """Whether `value` is as the condition wants it. Raises nothing: what cannot be asked of it is not fulfilled."""
     try:
+        walk = _Walk()
         if isinstance(condition, str):
-            found = _found(condition, value)
+            found = walk.found(condition, value)
             return found not in ("", [], {}, None) and found is not False
-        return bool(condition) and all(_is_among(_found(path, value), wanted) for path, wanted in condition.items())
+        return bool(condition) and all(_is_among(walk.found(path, value), wanted) for path, wanted in condition.items())
     except (JMESPathError, ValueError, TypeError, RecursionError, ArithmeticError, _TooMuch):
         return False
 
@@ -100,20 +105,20 @@ class Filling:
 
 def values_for(arguments: Mapping[str, Any], start_result: Any) -> Filling:
     """What the arguments take from a start's result. Raises nothing."""
-    values, size = dict[str, Any](), 0
+    values, size, walk = dict[str, Any](), 0, _Walk()
     try:
         for path in _paths(dict(arguments), 0):
-            found = _found(path, start_result)
+            found = walk.found(path, start_result)
             if found is None:
                 return Filling({}, f"The start's result has nothing at {_shown(path)}.")
+            walk.spend(walk.weight(found))
             values[path] = found
             size += len(json.dumps(found))
+            if size > _MOST_CHARACTERS:
+                text = f"What the poll takes from the start's result has more than {_MOST_CHARACTERS:,} characters."
+                return Filling({}, text)
     except (JMESPathError, ValueError, TypeError, RecursionError, ArithmeticError, _TooMuch):
         return Filling({}, "The poll's arguments cannot be taken from the start's result.")
-    if size > _MOST_CHARACTERS:
-        return Filling(
-            {}, f"What the poll takes from the start's result has more than {_MOST_CHARACTERS:,} characters."
-        )
     return Filling(values)
 
 
@@ -128,22 +133,69 @@ class _TooMuch(Exception):
 
 
 class _Walk(TreeInterpreter):
-    """One evaluation, of a bounded number of steps."""
+    """Evaluations of a bounded number of steps, together."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._left = _MOST_STEPS
+        self._left: float = _MOST_STEPS
+
+    def found(self, path: str, value: Any) -> Any:
+        """What stands there. Raises `ValueError`, `_TooMuch`, and what JMESPath and its functions do."""
+        return self.visit(_parsed(path), value)
 
     def visit(self, node: Any, *args: Any, **kwargs: Any) -> Any:
         """As its parent's, counted."""
-        self._left -= 1
-        if self._left < 0:
-            raise _TooMuch
+        if node["type"] != "literal":
+            self.spend(1)
         return super().visit(node, *args, **kwargs)
 
+    def visit_flatten(self, node: Any, value: Any) -> Any:
+        """As above, for what it copies."""
+        return self._paid(super().visit_flatten(node, value))
 
-def _found(path: str, value: Any) -> Any:
-    return _Walk().visit(_parsed(path), value)
+    def visit_slice(self, node: Any, value: Any) -> Any:
+        """As above."""
+        return self._paid(super().visit_slice(node, value))
+
+    def visit_comparator(self, node: Any, value: Any) -> Any:
+        """As above, for what is compared: equal ones are looked through to their depths."""
+        sides = [self.visit(child, value) for child in node["children"]]
+        self.spend(min(map(self.weight, sides)))
+        return super().visit_comparator(node | {"children": [_literal(side) for side in sides]}, value)
+
+    def visit_function_expression(self, node: Any, value: Any) -> Any:
+        """As above, for what the function looks through."""
+        sides = [self.visit(child, value) for child in node["children"]]
+        if node["value"] not in _AT_ONCE:
+            self.spend(sum(map(self.weight, sides)))
+        return super().visit_function_expression(node | {"children": [_literal(side) for side in sides]}, value)
+
+    def _paid(self, copied: Any) -> Any:
+        self.spend(len(copied or ()) / _ITEMS_A_STEP)
+        return copied
+
+    def spend(self, steps: float) -> None:
+        """Raises `_TooMuch`."""
+        self._left -= steps
+        if self._left < 0:
+            raise _TooMuch
+
+    def weight(self, value: Any) -> float:
+        """Steps taken by whoever looks through all of it; of what is too much, some number above that."""
+        steps, rest = 0.0, [value]
+        while rest and steps <= self._left:
+            one = rest.pop()
+            if isinstance(one, str):
+                steps += len(one) / _CHARACTERS_A_STEP
+            elif isinstance(one, list | dict):
+                steps += len(one) / _ITEMS_A_STEP
+                if steps <= self._left:
+                    rest.extend(one.values() if isinstance(one, dict) else one)
+        return steps
+
+
+def _literal(value: Any) -> dict[str, Any]:
+    return {"type": "literal", "value": value, "children": []}
 
 
 @lru_cache(1024)

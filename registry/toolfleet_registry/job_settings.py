@@ -25,9 +25,11 @@ class JobSettings(BaseSettings):
     core_timeout_seconds: float = Field(default=30, gt=0)
     """For the core's answer; it should accept, and act afterwards or within that time."""
     wake_give_up_seconds: Seconds = 3 * 86_400
-    """How long a core that does not accept is tried, before the news becomes a dead letter: a long weekend."""
+    """How long a core that does not accept is tried, before the news becomes a dead letter: a long weekend.
+
+    And, with an hour more, how long the keys of calls hold that follow from it (`Delivery.key`): one value for all."""
     dead_wakes_kept: Count = 10_000
-    """News that nobody accepted, kept for an operator; the oldest go first."""
+    """News that nobody accepted, kept for an operator, of 100 MB together at most; the oldest go first."""
     completions_kept_seconds: Seconds = 7 * 86_400
     """How long news wait for an agent without HTTP."""
     jobs_interval_seconds: float = Field(default=1, ge=0.1, le=60)
@@ -59,16 +61,8 @@ class JobSettings(BaseSettings):
     def _check_core_secret(cls, secret: str | None) -> str | None:
         if secret is None:
             return None
-        kind, _, text = secret.partition("_")
-        try:
-            key = b64decode(text, validate=True)
-        except ValueError:
-            key = b""
-        if kind != "whsec" or not _SECRET_BYTES <= len(key) <= _LONGEST_SECRET_BYTES:
-            raise ValueError(
-                f"must be whsec_ and base64 of {_SECRET_BYTES} to {_LONGEST_SECRET_BYTES} random bytes: "
-                '`echo "whsec_$(openssl rand -base64 32)"` makes one'
-            )
+        if (fault := secret_fault(secret)) is not None:
+            raise ValueError(fault)
         return secret
 
     @model_validator(mode="after")
@@ -84,3 +78,18 @@ class JobSettings(BaseSettings):
         if self.core_url is not None and self.core_secret is None:
             raise ValueError("TOOLFLEET_CORE_URL needs TOOLFLEET_CORE_SECRET, or its core could not know who wakes it")
         return self
+
+
+def secret_fault(secret: str) -> str | None:
+    """What is wrong with a secret of Standard Webhooks; `None`: nothing."""
+    kind, _, text = secret.partition("_")
+    try:
+        key = b64decode(text, validate=True)
+    except ValueError:
+        key = b""
+    if kind == "whsec" and _SECRET_BYTES <= len(key) <= _LONGEST_SECRET_BYTES:
+        return None
+    return (
+        f"must be whsec_ and base64 of {_SECRET_BYTES} to {_LONGEST_SECRET_BYTES} random bytes: "
+        '`echo "whsec_$(openssl rand -base64 32)"` makes one'
+    )

@@ -3,9 +3,10 @@
 Times are seconds since the epoch, durations are in seconds.
 """
 
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from toolfleet_registry.contracts import Caller, Conversation, ErrorCode, Message, ToolCall, ToolResult
 from toolfleet_registry.errors import FleetError
@@ -20,6 +21,9 @@ Wish = Literal["resume_conversation", "notify"]
 
 Completion = Wish | ToolCall
 """One thing that a job's end does; the call is made in the creator's name."""
+
+WakeKind = Literal["continue", "notify"]
+"""What news of a job's end are for: see `Wish`."""
 
 Condition = dict[str, Any] | str
 """What a poll's result must be: see `conditions`."""
@@ -55,11 +59,23 @@ class Poll(Message):
 
 
 class Schedule(Message):
-    """When a job begins, and whether it does so again: `at`, or by `cron` (five fields) in `timezone` (IANA name)."""
+    """When a job begins, and whether it does so again: `at`, or by `cron` (five fields) in `timezone` (IANA name).
+
+    `at` may be given as a `datetime` that knows its zone.
+    """
 
     at: float | None = None
     cron: str | None = Field(default=None, max_length=200)
     timezone: str = "UTC"
+
+    @field_validator("at", mode="before")
+    @classmethod
+    def _take_a_datetime(cls, value: Any) -> Any:
+        if isinstance(value, datetime):
+            if value.tzinfo is None:
+                raise ValueError("a datetime must know its time zone")
+            return value.timestamp()
+        return value
 
 
 class JobSpec(Message):
@@ -67,8 +83,12 @@ class JobSpec(Message):
 
     `start` is its first call, if it has one; then `poll`; without either it is a reminder. `on_complete` happens at its end,
     whatever that is; a `ToolCall` among it is made in the creator's name, and only if the job completed.
-    `message` is what the agent is told; without one the fleet words it. `gated`: those of its tools that require a gate and
-    were put before the agent's when it was made; others of that kind are not called.
+    `message` is what the agent is told; without one the fleet words it.
+
+    The rest is found out when it is made, and holds as long as the job: `caller` is who its maker was then, whatever
+    becomes of that user's rights; `gated` are digests of the calls that were put before the agent's gate (others of tools that
+    require one are not made); `hides_results`: what its calls bring is kept nowhere, nor their modules' words; `secret_tools`
+    are those of `on_complete` with sensitive arguments.
     """
 
     job_id: str
@@ -84,12 +104,15 @@ class JobSpec(Message):
     created_at: float
     deadline_at: float
     gated: tuple[str, ...] = ()
+    hides_results: bool = False
+    secret_tools: tuple[str, ...] = ()
 
 
 class Job(Message):
     """A job as its creator sees it. `polls`: how many were made; `due_at`: when the next one is, of a job that waits.
 
-    `result` is that of the last poll, for a job that has ended; `wakes` says how the news of its end are doing.
+    `result`, of a job that has ended, is that of the call that it ended by (the last poll, or the start): none if that failed,
+    its time was over, its result is larger than 64 kB, or sensitive.
     """
 
     job_id: str
@@ -112,11 +135,13 @@ class Job(Message):
 class WakeUp(Message):
     """What a conversation is told: the body of `POST {core_url}/continue` (or `/notify`), and of `fleet.completions`.
 
-    `wake_id` is the same however often it is delivered; over HTTP it is also the `webhook-id`. `result` is the last poll's;
-    a larger one than 64 kB is left out, `result_preview` is its beginning, and `is_truncated` says so.
+    `wake_id` is the same however often it is delivered; over HTTP it is also the `webhook-id`. `kind` is what its receiver is to
+    do: `continue` the conversation, or only `notify` its user. `result` is the last poll's; a larger one than 64 kB is left
+    out, `result_preview` is its beginning, and `is_truncated` says so. A sensitive one is left out, too, and the message says so.
     """
 
     type: Literal["job.completed", "job.failed", "job.timed_out"]
+    kind: WakeKind = "continue"
     wake_id: str
     job_id: str
     timestamp: float

@@ -166,6 +166,11 @@ class Keys:
         """Their ids, by when they were given up."""
         return f"{self.prefix}{_OURS}dead-wakes-order"
 
+    @property
+    def dead_wakes_bytes(self) -> str:
+        """How many bytes they have, together."""
+        return f"{self.prefix}{_OURS}dead-wakes-bytes"
+
     def completions(self, conversation_id: str) -> str:
         """A stream: the news for a conversation whose agent has no HTTP. Expires `completions_kept_seconds` after the last."""
         return f"{self.prefix}{_OURS}completions:{_digest(conversation_id)[:32]}"
@@ -256,7 +261,9 @@ RULES = (
         re.compile(rf"{_OURS}(wake:.+|wakes-due(:calls)?)"),
         lasting="not accepted yet; after `wake_give_up_seconds` they are dead",
     ),
-    KeyRule(re.compile(rf"{_OURS}dead-wakes(-order)?"), lasting="kept for an operator; at most `dead_wakes_kept`"),
+    KeyRule(
+        re.compile(rf"{_OURS}dead-wakes(-order|-bytes)?"), lasting="kept for an operator; at most `dead_wakes_kept`"
+    ),
     KeyRule(re.compile(rf"{_OURS}(completions|seen|progress):.+")),
     KeyRule(re.compile(rf"{_OURS}module-reply:.+")),
     KeyRule(re.compile(rf"{_OURS}module-replies"), lasting="two values"),

@@ -25,10 +25,14 @@ def create_module(name: str, directory: Path) -> Path:
 
     Raises `SettingsError` for a name that will not do, and for a folder that is there already.
     """
-    _check(name)
+    if not _NAME.fullmatch(name):
+        raise SettingsError(
+            f"{name[:60]!r} is no name for a module: small letters, digits and _ (at most 50), a letter first."
+        )
     folder = directory / name
-    if os.path.lexists(folder):
+    if os.path.lexists(folder):  # before the rest: Python may find it, and take it for a package that is installed
         raise SettingsError(f"{folder} is there already: choose another name, or another --directory.")
+    _check(name)
     if not directory.is_dir():
         raise SettingsError(f"There is no folder {directory}.")
     values = {"name": name, "version": version("toolfleet")}
@@ -47,10 +51,6 @@ def create_module(name: str, directory: Path) -> Path:
 
 
 def _check(name: str) -> None:
-    if not _NAME.fullmatch(name):
-        raise SettingsError(
-            f"{name[:60]!r} is no name for a module: small letters, digits and _ (at most 50), a letter first."
-        )
     if keyword.iskeyword(name) or keyword.issoftkeyword(name) or name in sys.stdlib_module_names:
         raise SettingsError(f"{name!r} means something in Python already: choose another name.")
     if name in _OURS:

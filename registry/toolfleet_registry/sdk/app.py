@@ -22,7 +22,7 @@ from toolfleet_registry.sdk.claim import Store, StoreAway
 from toolfleet_registry.sdk.desk import Desk
 from toolfleet_registry.sdk.execute import Execute, Limits
 from toolfleet_registry.sdk.module import Module
-from toolfleet_registry.sdk.request import ReconcileRequest, TooLarge, read_body
+from toolfleet_registry.sdk.request import ReconcileRequest, TooLarge, TooSlow, read_body
 from toolfleet_registry.sdk.tool import in_words
 
 _QUESTION_BYTES = 64 * 2**10
@@ -59,14 +59,17 @@ class _Routes:
 
     async def reconcile(self, request: Request) -> Response:
         try:
+            caller = self._callers.verify(request.headers)
             question = ReconcileRequest.model_validate_json(await read_body(request, _QUESTION_BYTES))
-            self._callers.check(request.headers, jti=question.call_id)
+            self._callers.permission(caller, jti=question.call_id)
             young = self._module.longest_call_seconds
             return JSONResponse(await self._desk.answer(question.call_id, young_seconds=young))
         except ValidationError as exc:
             return JSONResponse({"detail": in_words(exc)}, 422)
         except TooLarge:
             return JSONResponse({"detail": f"The request is larger than {_QUESTION_BYTES} bytes."}, 413)
+        except TooSlow as exc:
+            return JSONResponse({"detail": str(exc)}, 408, {"Connection": "close"})
         except CallerRefused as exc:
             return JSONResponse({"detail": str(exc)}, 403)
         except ClientDisconnect:

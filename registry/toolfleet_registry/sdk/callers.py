@@ -27,13 +27,13 @@ class CallerCheck:
         if self.key:
             _jwt()
 
-    def check(self, headers: Mapping[str, str], **claims: str) -> str | None:
-        """The caller's permission, `None` without a key.
+    def verify(self, headers: Mapping[str, str]) -> Mapping[str, Any]:
+        """What the fleet says of a call for this module, before its body is read; nothing without a key.
 
-        Raises `CallerRefused` unless the fleet says `claims`: `tool`, `sub` (the user), `jti` (the call's id).
+        Raises `CallerRefused` unless it is the fleet that says it.
         """
         if not self.key:
-            return None
+            return {}
         jwt = _jwt()
         try:
             caller: dict[str, Any] = jwt.decode(
@@ -47,6 +47,15 @@ class CallerCheck:
             )
         except jwt.PyJWTError as exc:
             raise CallerRefused(f"The call's Toolfleet-Caller is not valid: {exc}.") from exc
+        return caller
+
+    def permission(self, caller: Mapping[str, Any], **claims: str) -> str | None:
+        """What a verified caller may, `None` without a key.
+
+        Raises `CallerRefused` unless the fleet says `claims`: `tool`, `sub` (the user), `jti` (the call's id).
+        """
+        if not self.key:
+            return None
         if any(caller.get(name) != value for name, value in claims.items()):
             raise CallerRefused("The call's Toolfleet-Caller is that of another call.")
         permission = caller.get("permission")

@@ -46,10 +46,16 @@ class Store:
 class Claim:
     """A call that was begun here. Its record says so for `LEASE_SECONDS` after the last renewal."""
 
-    def __init__(self, store: Store, call_id: str, fingerprint: str) -> None:
+    def __init__(self, store: Store, call_id: str, fingerprint: str, *, is_repeatable: bool) -> None:
         self._store = store
         self._call_id = call_id
-        self._record = Record("running", uuid4().hex, fingerprint, time.time() + LEASE_SECONDS)
+        until = time.time() + LEASE_SECONDS
+        self._record = Record("running", uuid4().hex, fingerprint, until, is_repeatable=is_repeatable)
+
+    @property
+    def token(self) -> str:
+        """What its record has, if it came to be written."""
+        return self._record.token
 
     async def take(self, seen: str | None) -> bool:
         """Begin, in the place of the record with the token `seen`. Raises `StoreAway`: it may have begun all the same."""

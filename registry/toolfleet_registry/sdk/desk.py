@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ _log = logging.getLogger("toolfleet.sdk")
 
 _LOOK_SECONDS = (0.05, 1.0)  # between two looks at a call that runs in another process: at first, and at most
 _AWAY_SECONDS = 2  # until the store may be back
+_MOST_UNANSWERED = 10_000  # calls that the store's being away may have left a writing of
 
 
 class CallRefused(Exception):
@@ -51,6 +53,7 @@ class Desk:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._unanswered = OrderedDict[str, str]()  # call ids, and the token that perhaps was written and never used
 
     async def settle(self, work: Work, tool: Runnable) -> Reply:
         """Run the call once, or find what it came to.
@@ -61,7 +64,7 @@ class Desk:
         call_id = work.context.call_id
         if call_id is None:
             return await _ended(work, tool)
-        claim = Claim(self._store, call_id, work.fingerprint)
+        claim = Claim(self._store, call_id, work.fingerprint, is_repeatable=tool.is_repeatable)
         try:
             known = await self._begin(claim, work, tool)
         except StoreAway as exc:
@@ -69,6 +72,7 @@ class Desk:
                 "%s %s: the store of replies is away: %s", tool.name, "runs" if tool.is_repeatable else "waits", exc
             )
             if not tool.is_repeatable:
+                self._remember(call_id, claim.token)
                 raise ModuleBusy(_AWAY_SECONDS) from exc
             return await _ended(work, tool)
         return known or await self._run(claim, work, tool)
@@ -98,6 +102,8 @@ class Desk:
             record = await self._store.get(call_id)
             if record is None:
                 continue
+            if self._is_unused(call_id, record, work) and await claim.take(record.token):
+                return None
             verdict = _judged(record, work, tool)
             if isinstance(verdict, Reply):
                 return verdict
@@ -108,6 +114,16 @@ class Desk:
                 await work.pause(pause)
                 pause = min(2 * pause, longest)
         return _unknown(tool, why)
+
+    def _remember(self, call_id: str, token: str) -> None:
+        """The store did not say whether it has written this token: if it has, nothing was begun under it all the same."""
+        self._unanswered.pop(call_id, None)
+        self._unanswered[call_id] = token
+        if len(self._unanswered) > _MOST_UNANSWERED:
+            self._unanswered.popitem(last=False)
+
+    def _is_unused(self, call_id: str, record: Record, work: Work) -> bool:
+        return record.token == self._unanswered.get(call_id) and record.fingerprint == work.fingerprint
 
     async def _run(self, claim: Claim, work: Work, tool: Runnable) -> Reply:
         async with claim.kept():

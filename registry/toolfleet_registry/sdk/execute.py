@@ -17,7 +17,7 @@ from toolfleet_registry.sdk.desk import CallRefused, Desk, KeyReused
 from toolfleet_registry.sdk.failures import ModuleBusy
 from toolfleet_registry.sdk.lines import Lines
 from toolfleet_registry.sdk.reply import Reply
-from toolfleet_registry.sdk.request import Call, HeaderRefused, TooLarge
+from toolfleet_registry.sdk.request import Call, HeaderRefused, TooLarge, TooSlow
 from toolfleet_registry.sdk.threads import Threads
 from toolfleet_registry.sdk.tool import Tool, in_words
 from toolfleet_registry.sdk.work import Work
@@ -82,9 +82,10 @@ class Execute:
         """Answer one request."""
         request = Request(scope, receive)
         try:
+            caller = self._callers.verify(request.headers)  # first: nobody else has us read what they send
             call = await Call.of(request, most_bytes=self._limits.request_bytes)
-            permission = self._callers.check(
-                request.headers, tool=call.tool_name, sub=call.user_id or "", jti=call.call_id or ""
+            permission = self._callers.permission(
+                caller, tool=call.tool_name, sub=call.user_id or "", jti=call.call_id or ""
             )
             response = await self._answer(call, permission, request, send)
         except (ValidationError, HeaderRefused) as exc:
@@ -93,6 +94,8 @@ class Execute:
             response = _refusal(403, str(exc))
         except TooLarge:
             response = _refusal(413, f"The request is larger than {self._limits.request_bytes} bytes.")
+        except TooSlow as exc:
+            response = _refusal(408, str(exc), {"Connection": "close"})
         except KeyReused as exc:
             response = _refusal(422, str(exc))
         except CallRefused as exc:

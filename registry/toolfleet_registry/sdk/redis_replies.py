@@ -44,7 +44,15 @@ class RedisReplies:
         redis, room = self._redis()
         async with room:
             run: Any = redis.eval(
-                _SWAP, 1, self._keys.module_reply(call_id), seen or "", value, str(math.ceil(self._seconds * 1000))
+                _SWAP,
+                2,
+                self._keys.module_reply(call_id),
+                self._keys.module_replies,
+                seen or "",
+                value,
+                str(math.ceil(self._seconds * 1000)),
+                f"{_KEPT_FOR}{self._seconds!r}",
+                str(time.time()),
             )
             return bool(await run)
 
@@ -57,7 +65,13 @@ class RedisReplies:
                 return math.inf
             now = time.time()
             run: Any = redis.eval(_SINCE, 1, self._keys.module_replies, str(server["run_id"]), str(now))
-            return max(float(_text(await run)), now - self._seconds)
+            known = [_text(each) for each in await run]
+        kept = dict(zip(known[::2], map(float, known[1::2]), strict=True))
+        since = kept.pop("since")
+        # What was written when the seconds were fewer is forgotten after those, whatever they are now.
+        seconds = {float(name.removeprefix(_KEPT_FOR)): until for name, until in kept.items()}
+        shorter = [min(until, now - each) for each, until in seconds.items() if each < self._seconds]
+        return max(since, now - self._seconds, *shorter)
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -79,6 +93,7 @@ def _text(value: bytes | str) -> str:
 
 _PATIENCE_SECONDS = 2.0
 _CONNECTIONS = 32
+_KEPT_FOR = "kept_for:"  # and a number of seconds: when something was last written to be kept for that long
 
 _SWAP = """
 local found = redis.call('GET', KEYS[1])
@@ -87,7 +102,12 @@ if ARGV[1] == '' then
 elseif not found or string.sub(found, 1, #ARGV[1] + 1) ~= ARGV[1] .. '\\n' then
   return 0
 end
-if ARGV[2] == '' then redis.call('DEL', KEYS[1]) else redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) end
+if ARGV[2] == '' then
+  redis.call('DEL', KEYS[1])
+else
+  redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+  redis.call('HSET', KEYS[2], ARGV[4], ARGV[5])
+end
 return 1
 """
 
@@ -95,5 +115,13 @@ _SINCE = """
 if redis.call('HGET', KEYS[1], 'run_id') ~= ARGV[1] then
   redis.call('HSET', KEYS[1], 'run_id', ARGV[1], 'since', ARGV[2])
 end
-return redis.call('HGET', KEYS[1], 'since')
+local known = redis.call('HGETALL', KEYS[1])
+local told = {}
+for at = 1, #known, 2 do
+  if known[at] ~= 'run_id' then
+    told[#told + 1] = known[at]
+    told[#told + 1] = known[at + 1]
+  end
+end
+return told
 """

@@ -1,6 +1,6 @@
 """What a module remembers of its calls, so that a repeat of one does not do it twice."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 State = Literal["running", "done", "failed", "stopped", "refused"]
@@ -12,7 +12,8 @@ class Record:
     """What is kept of one call. `token` names this writing of it, and no other.
 
     `fingerprint` is that of the request, `until` (epoch) when a running one counts as dead unless it was renewed, and
-    `reply` the JSON that was answered.
+    `reply` the JSON that was answered. Of `is_repeatable` ones a second run does nothing more: a store that is short of
+    room forgets those first. It need not keep that.
     """
 
     state: State
@@ -20,6 +21,7 @@ class Record:
     fingerprint: str = ""
     until: float = 0
     reply: str = ""
+    is_repeatable: bool = field(default=False, compare=False)
 
 
 class Replies(Protocol):

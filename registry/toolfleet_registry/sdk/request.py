@@ -1,5 +1,6 @@
 """A request to a module, read with bounds: nothing that comes in is believed before it was looked at."""
 
+import asyncio
 import hashlib
 import json
 import math
@@ -15,16 +16,26 @@ from toolfleet_registry.contracts import Conversation, ModuleMessage
 _CONVERSATION = frozenset(Conversation.model_fields)
 _LONGEST_ID = 256
 _LONGEST_SECONDS = 7 * 86_400.0
+_LONGEST_NAME = 256  # characters; a tool's has at most 129
+_BODY_SECONDS = 30.0  # for a request to arrive, and no longer than its caller waits
+_SHORTEST_BODY_SECONDS = 1.0  # what has no time left is answered with that
 
 
 class TooLarge(Exception):
     """The request's body passed the limit."""
 
 
+class TooSlow(Exception):
+    """The request's body did not arrive in time."""
+
+    def __init__(self) -> None:
+        super().__init__("The request did not arrive in time.")
+
+
 class ExecuteRequest(ModuleMessage):
     """What `POST /execute` takes."""
 
-    tool_name: str
+    tool_name: str = Field(max_length=_LONGEST_NAME)
     arguments: dict[str, Any] = Field(default_factory=dict)
     user_id: str | None = None
 
@@ -53,8 +64,9 @@ class Call:
 
     @classmethod
     async def of(cls, request: Request, *, most_bytes: int) -> Self:
-        """Read it. Raises `ValidationError`, `HeaderRefused`, `TooLarge` and `ClientDisconnect`."""
-        body = await read_body(request, most_bytes)
+        """Read it. Raises `ValidationError`, `HeaderRefused`, `TooLarge`, `TooSlow` and `ClientDisconnect`."""
+        seconds = _seconds(request.headers.get("toolfleet-time-left-ms"))
+        body = await read_body(request, most_bytes, seconds)
         wish = ExecuteRequest.model_validate_json(body)
         call_id = request.headers.get("idempotency-key") or None
         if call_id is not None and len(call_id) > _LONGEST_ID:
@@ -64,7 +76,7 @@ class Call:
             wish.arguments,
             wish.user_id,
             call_id,
-            _seconds(request.headers.get("toolfleet-time-left-ms")),
+            seconds,
             "application/x-ndjson" in request.headers.get("accept", "").lower(),
             _fingerprint(wish),
         )
@@ -80,13 +92,18 @@ class Call:
         return arguments, Conversation(**texts)
 
 
-async def read_body(request: Request, most_bytes: int) -> bytes:
-    """The body. Raises `TooLarge` as soon as it is."""
+async def read_body(request: Request, most_bytes: int, seconds: float | None = None) -> bytes:
+    """The body. Raises `TooLarge` as soon as it is, and `TooSlow` after `seconds`, at the latest after 30 s."""
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > most_bytes:
-            raise TooLarge
+    wait = _BODY_SECONDS if seconds is None else min(max(seconds, _SHORTEST_BODY_SECONDS), _BODY_SECONDS)
+    try:
+        async with asyncio.timeout(wait):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > most_bytes:
+                    raise TooLarge
+    except TimeoutError:
+        raise TooSlow from None
     return bytes(body)
 
 
@@ -111,6 +128,7 @@ __all__ = [
     "HeaderRefused",
     "ReconcileRequest",
     "TooLarge",
+    "TooSlow",
     "ValidationError",
     "read_body",
 ]

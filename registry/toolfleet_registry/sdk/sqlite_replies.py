@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
 from typing import TypeVar
@@ -26,6 +27,7 @@ class SQLiteReplies:
         self._seconds, self._most = seconds, most
         self._lock = Lock()
         self._made: sqlite3.Connection | None = None
+        self._thread: ThreadPoolExecutor | None = None
         self._writes = 0
 
     async def get(self, call_id: str) -> Record | None:
@@ -38,14 +40,21 @@ class SQLiteReplies:
 
     async def complete_since(self) -> float:
         """As the protocol says: since the file is there, and since what was forgotten to keep it small."""
-        return await self._do(lambda rows: max(_since(rows), time.time() - self._seconds))
+        return await self._do(lambda rows: _since(rows, self._seconds))
 
     async def aclose(self) -> None:
         """Close the file."""
-        await asyncio.to_thread(self._close)
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            try:
+                await asyncio.get_running_loop().run_in_executor(thread, self._close)
+            finally:
+                thread.shutdown(wait=False)
 
     async def _do(self, change: Callable[[sqlite3.Connection], T]) -> T:
-        return await asyncio.to_thread(self._in_turn, change)
+        # A thread of its own: asyncio's are the tools' as well, which may keep all of them for as long as they like.
+        self._thread = self._thread or ThreadPoolExecutor(1, "toolfleet-replies")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._in_turn, change)
 
     def _in_turn(self, change: Callable[[sqlite3.Connection], T]) -> T:
         with self._lock:
@@ -64,9 +73,11 @@ class SQLiteReplies:
         if (found.token if found else None) != seen:
             return False
         rows.execute("DELETE FROM replies WHERE call_id = ?", (call_id,))
+        now = time.time()
+        rows.execute("INSERT OR REPLACE INTO kept_for VALUES (?, ?)", (self._seconds, now))
         if record is not None:
             values = (call_id, record.state, record.token, record.fingerprint, record.until, record.reply)
-            rows.execute("INSERT INTO replies VALUES (?, ?, ?, ?, ?, ?, ?)", (*values, time.time() + self._seconds))
+            rows.execute("INSERT INTO replies VALUES (?, ?, ?, ?, ?, ?, ?)", (*values, now + self._seconds))
         if self._writes % _WRITES_BETWEEN == 0:
             self._forget(rows)
         self._writes += 1
@@ -81,7 +92,10 @@ class SQLiteReplies:
         ).fetchone()
         if surplus is not None:
             rows.execute("DELETE FROM replies WHERE state != 'running' AND forget_at <= ?", surplus)
-            rows.execute("UPDATE complete SET since = max(since, ?)", (surplus[0] - self._seconds,))
+            rows.execute(
+                "UPDATE complete SET since = max(since, min(?, ? - (SELECT min(seconds) FROM kept_for)))",
+                (time.time(), surplus[0]),
+            )
 
     def _close(self) -> None:
         with self._lock:
@@ -113,8 +127,12 @@ def _get(rows: sqlite3.Connection, call_id: str) -> Record | None:
     return None if row is None else Record(*row)
 
 
-def _since(rows: sqlite3.Connection) -> float:
-    return float(rows.execute("SELECT since FROM complete").fetchone()[0])
+def _since(rows: sqlite3.Connection, seconds: float) -> float:
+    """What was written when `seconds` were fewer is forgotten after those, whatever they are now."""
+    now = time.time()
+    since = float(rows.execute("SELECT since FROM complete").fetchone()[0])
+    shorter = rows.execute("SELECT seconds, until FROM kept_for WHERE seconds < ?", (seconds,)).fetchall()
+    return max(since, now - seconds, *(min(float(until), now - float(each)) for each, until in shorter))
 
 
 _PATIENCE_SECONDS = 2.0  # for another process to finish its writing
@@ -126,5 +144,6 @@ _TABLES = (
         until REAL NOT NULL, reply TEXT NOT NULL, forget_at REAL NOT NULL
     ) WITHOUT ROWID""",
     "CREATE INDEX IF NOT EXISTS replies_by_age ON replies (forget_at)",
+    "CREATE TABLE IF NOT EXISTS kept_for (seconds REAL PRIMARY KEY, until REAL NOT NULL)",  # the latest such writing
     "CREATE TABLE IF NOT EXISTS complete (id INTEGER PRIMARY KEY CHECK (id = 1), since REAL NOT NULL)",
 )

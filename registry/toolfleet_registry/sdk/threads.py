@@ -3,9 +3,14 @@
 import asyncio
 import contextlib
 import contextvars
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from toolfleet_registry.sdk.failures import ModuleBusy
+
+_log = logging.getLogger("toolfleet.sdk")
 
 
 class NotBegun(Exception):
@@ -24,7 +29,7 @@ class Threads:
     async def run(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
         """What the function returns. A thread cannot be stopped: cancelled, this waits on until it ends.
 
-        Raises `NotBegun` if it is cancelled before there is room.
+        Raises `NotBegun` if it is cancelled before there is room, and `ModuleBusy` if the machine has no thread for it.
         """
         try:
             await self._room.acquire()
@@ -32,7 +37,6 @@ class Threads:
             raise NotBegun from None
         loop = asyncio.get_running_loop()
         ended = loop.create_future()
-        ended.add_done_callback(lambda _: self._room.release())
         context = contextvars.copy_context()
 
         def work() -> None:
@@ -43,7 +47,13 @@ class Threads:
             with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
                 loop.call_soon_threadsafe(_settle, ended, result, error)
 
-        threading.Thread(target=work, name=f"tool {getattr(function, '__name__', '')}", daemon=True).start()
+        try:
+            threading.Thread(target=work, name=f"tool {getattr(function, '__name__', '')}", daemon=True).start()
+        except Exception as exc:  # RuntimeError, MemoryError: whatever it is, nothing has happened
+            self._room.release()
+            _log.warning("No thread for a tool: %s", exc)
+            raise ModuleBusy from exc
+        ended.add_done_callback(lambda _: self._room.release())
         while not ended.done():
             try:
                 await asyncio.wait({ended})

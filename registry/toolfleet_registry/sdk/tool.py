@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.sdk.context import Context
@@ -61,6 +62,10 @@ class Tool:
             own = self.signature.read(arguments)
         except ValidationError as exc:
             return Reply.failure(name, f"Invalid arguments for {name}: {in_words(exc)}", effect_state="none")
+        except Exception as exc:  # noqa: BLE001 - a validator is an author's: it may raise anything
+            _log.error("%s cannot read its arguments", name, exc_info=exc)
+            error = f"{name} failed over its arguments inside the module ({type(exc).__name__}); its log says why."
+            return Reply.failure(name, error, effect_state="none")
         if self.signature.needs_user and user_id is None:
             return Reply.failure(name, f"{name} needs to know for which user; the call has none.", effect_state="none")
         return {**own, USER: user_id} if self.signature.user else own
@@ -113,7 +118,13 @@ def in_words(exc: ValidationError) -> str:
     """One sentence a mistake, without the value: it may be long, or secret."""
     errors = exc.errors(include_url=False, include_input=False)
     words = [
-        f"{'.'.join(map(str, error['loc']))[:_SHOWN] or 'request'}: {_PLAIN_WORDS.get(error['type'], error['msg'])}."
-        for error in errors[:_MISTAKES]
+        f"{'.'.join(map(str, error['loc']))[:_SHOWN] or 'request'}: {_said_of(error)}." for error in errors[:_MISTAKES]
     ]
     return " ".join([*words, "And more."] if len(errors) > _MISTAKES else words)
+
+
+def _said_of(error: ErrorDetails) -> str:
+    if error["type"] == "union_tag_invalid":  # pydantic's words quote the value
+        known = error.get("ctx", {})
+        return f"{known.get('discriminator')} should be one of {known.get('expected_tags')}"
+    return _PLAIN_WORDS.get(error["type"], error["msg"])

@@ -79,8 +79,21 @@ def show(job_id: JobId, *, as_json: JsonOption = False) -> None:
 
 
 @app.command()
-def cancel(job_id: JobId) -> None:
-    """End a job; nobody is told. One that has ended stays as it is."""
+def cancel(
+    job_id: Annotated[str | None, typer.Argument(metavar="JOB_ID", help="As `toolfleet jobs list` shows it.")] = None,
+    *,
+    user: Annotated[str | None, typer.Option("--user", metavar="ID", help="All of this user's.")] = None,
+) -> None:
+    """End a job, or all of a user's; nobody is told. One that has ended stays as it is.
+
+    A job's calls are made with the rights that its user had when it was made: of one who has fewer now, end them.
+    """
+    if (job_id is None) == (user is None):
+        raise typer.BadParameter("name a job, or a user with --user.")
+    if user is not None:
+        note(f"Cancelled: {asyncio.run(_cancel_all_of(user))}.")
+        return
+    job_id = str(job_id)
     job = _there(job_id, asyncio.run(_cancel(job_id)))
     note(f"The job is {job.state}.")
 
@@ -100,6 +113,11 @@ async def _show(job_id: str) -> Job | None:
 async def _cancel(job_id: str) -> Job | None:
     async with _desk() as desk:
         return await desk.cancel_any(job_id)
+
+
+async def _cancel_all_of(user_id: str) -> int:
+    async with _desk() as desk:
+        return await desk.cancel_all_of(user_id)
 
 
 @asynccontextmanager

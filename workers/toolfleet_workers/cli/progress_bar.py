@@ -1,7 +1,6 @@
 """How far a call is, as a bar on stderr, for whoever sits before a terminal. Elsewhere nothing is shown."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -22,8 +21,7 @@ async def progress_bar(handle: CallHandle) -> AsyncGenerator[None]:
         yield
     finally:
         shown.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await shown
+        await asyncio.gather(shown, return_exceptions=True)  # a fault of the bar's is none of the call's
 
 
 async def _show(handle: CallHandle) -> None:

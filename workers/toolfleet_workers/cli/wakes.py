@@ -71,9 +71,9 @@ def show(wake_id: WakeId, *, as_json: JsonOption = False) -> None:
 def replay(
     wake_ids: Annotated[list[str] | None, typer.Argument(metavar="WAKE_ID")] = None,
     *,
-    everything: Annotated[bool, typer.Option("--all", help="Replay the 1,000 latest.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Replay the 1,000 latest dead ones.")] = False,
 ) -> None:
-    """Have dead news tried anew, under the same ids. Exit code 1 if one of them is not there; the others are tried all the same."""
+    """Have dead news tried anew, under the same ids, and waiting ones now. Exit code 1 if one of them is not there; the others are tried all the same."""
     if bool(wake_ids) == everything:
         raise typer.BadParameter("name the news to replay, or say --all.")
     _tell("Due again", *asyncio.run(_replay(wake_ids or [])))

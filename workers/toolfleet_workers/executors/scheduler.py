@@ -13,6 +13,7 @@ from toolfleet_registry.outcomes import Attempt, Outcome
 from toolfleet_workers.attempts import unsuccessful
 from toolfleet_workers.executors.job_wishes import job_wanted, told_of
 
+_ADD = f"{SCHEDULER}.add_job"
 _LISTED = 20
 
 
@@ -55,24 +56,30 @@ class SchedulerExecutor:
     async def execute(self, call: PublishedCall, *, seconds: float) -> Attempt:
         """One attempt within `seconds`. Raises `TimeoutError` if they are over.
 
-        When Redis does not answer, nothing is done; where its answer was lost, the next attempt finds the same job.
+        When Redis does not answer, a job that was to be made may exist; whoever is next finds it.
         """
         method = self._methods.get(call.tool_name.removeprefix(f"{SCHEDULER}."))
         if method is None:
             return unsuccessful(call, Outcome.PERMANENT, "unknown_tool", f"Unknown tool: {call.tool_name}")
+        if call.user_id is None:  # all who are nobody would share their jobs
+            text = "Jobs belong to a user, and this call has none."
+            return unsuccessful(call, Outcome.PERMANENT, "permission_denied", text)
+        away = Outcome.NOT_SENT
         try:
             async with asyncio.timeout(seconds), self._desk() as desk:
+                if call.tool_name == _ADD:
+                    away = Outcome.UNKNOWN
                 return Attempt(Outcome.SUCCESS, ToolResult.ok(call.tool_name, await method(desk, call)))
         except JobRefused as exc:
             return _refused(call, exc.result)
         except FleetUnavailable as exc:
-            return unsuccessful(call, Outcome.NOT_SENT, "module_unreachable", f"Tool execution error: {exc}")
+            return unsuccessful(call, away, "module_unreachable", f"Tool execution error: {exc}")
         except _Wrong as exc:
             return unsuccessful(call, Outcome.PERMANENT, "invalid_arguments", str(exc))
 
     async def reconcile(self, call: PublishedCall, *, seconds: float) -> Attempt | None:
         """The job that a lost call has made, if it has."""
-        if call.tool_name != f"{SCHEDULER}.add_job":
+        if call.tool_name != _ADD:
             return None
         try:
             async with asyncio.timeout(seconds), self._desk() as desk:

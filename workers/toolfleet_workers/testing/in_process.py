@@ -46,7 +46,7 @@ class InProcess:
 @contextmanager
 def in_process(module: Module, *, user_id: str | None = None, permission: str = "user") -> Generator[InProcess]:
     """Start the module on an event loop in a thread, and stop it at the end. Its startup's error is raised here."""
-    if not isinstance(module, Module):
+    if not isinstance(module, Module):  # pyright: ignore[reportUnnecessaryIsInstance] - tests are often untyped
         raise TypeError(
             f"toolfleet_module takes a toolfleet.sdk.Module, not {module!r}: with `module`, not `module.app`."
         )
@@ -55,6 +55,7 @@ def in_process(module: Module, *, user_id: str | None = None, permission: str = 
     thread.start()
     life = _Life(module.client(user_id=user_id, permission=permission))
     running = asyncio.run_coroutine_threadsafe(life.live(), loop)
+    running.add_done_callback(lambda _: life.ready.set())  # and no earlier: then it has its error
     try:
         life.ready.wait(_START_SECONDS)
         if running.done():
@@ -78,9 +79,6 @@ class _Life:
         self.over = asyncio.Event()
 
     async def live(self) -> None:
-        try:
-            async with self.client:
-                self.ready.set()
-                await self.over.wait()
-        finally:
+        async with self.client:
             self.ready.set()
+            await self.over.wait()
