@@ -1,4 +1,7 @@
-"""The public face: `from toolfleet import ToolFleet, ToolCall, ToolResult, Caller, Conversation`."""
+"""The public face: `from toolfleet import ToolFleet, ToolCall, ToolResult, Caller, Conversation`.
+
+PYTEST_DONT_REWRITE: what a pytest plugin's package has imported, pytest would else warn of.
+"""
 
 from toolfleet_registry.contracts import Caller, Conversation, ModuleStatus, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.errors import FleetError, FleetUnavailable, NoSuchDeadLetter, SettingsError

@@ -30,22 +30,23 @@ class JobMethods:
         name: str = "",
         message: str | None = None,
         schedule: Schedule | None = None,
+        idempotency_key: str | None = None,
     ) -> Job:
         """Have long work done and polled, and `on_complete` happen once at its end, whatever stops meanwhile.
 
-        `start` is its first call, made at once (or at `schedule.at`) by a worker, so the job lives on without this
-        process; then `poll` until it says that the work is over; without both it is a reminder. All must be over in
-        `deadline` seconds. An idempotency key of `start` names the job, too: asked for again by its user, it is the same.
+        `start` is its first call, made at once (or at `schedule.at`) by a worker; then `poll` until it says that the work
+        is over; without both it is a reminder. All ends in `deadline` seconds, and each call is made as `caller` is now.
+        `idempotency_key`, or that of `start`, names the job: asked for again by its user it is the same.
 
-        Raises `JobRefused` if it could not run or nobody would hear of its end; `FleetUnavailable` without Redis.
+        Raises `JobRefused` if it could not run or nobody would hear of its end; `FleetUnavailable` when Redis does not
+        answer: it may exist then, and asked for again under its key it is one.
         """
         session, now = await self._sessions.opened(), time.time()
-        user_id = caller.user_id if caller.user_id is not None or start is None else start.user_id
         seconds = _default_seconds(poll, schedule, session.settings.max_job_seconds) if deadline is None else deadline
         spec = JobSpec(
-            job_id=job_id_for(user_id, None if start is None else start.idempotency_key),
+            job_id=job_id_for(caller.user_id, idempotency_key or (start.idempotency_key if start else None)),
             caller=caller,
-            user_id=user_id,
+            user_id=caller.user_id,
             conversation=conversation or Conversation(),
             on_complete=(on_complete,) if isinstance(on_complete, str | ToolCall) else tuple(on_complete),
             created_at=now,

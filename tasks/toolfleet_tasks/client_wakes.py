@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.jobs import WakeUp
 from toolfleet_tasks.dead_wakes import KeptWake
 from toolfleet_tasks.loops import Sessions
@@ -20,8 +21,14 @@ class WakeMethods:
         the same `wake_id` when it comes again: it is done with when the next one is asked for. What a loop was left at, or
         died at, is given to another reader, after 35 s at the latest in which nothing is heard of the first. `consumer` names a
         reader that, started anew under its name, gets that at once; no two may have one name at the same time.
+        Raises `SettingsError` where a `core_url` is set.
         """
-        reader = (await self._sessions.opened()).wakes.reader(conversation_id, consumer)
+        session = await self._sessions.opened()
+        if session.settings.core_url is not None:
+            raise SettingsError(
+                "This fleet wakes an agent's core (TOOLFLEET_CORE_URL): completions would bring nothing."
+            )
+        reader = session.wakes.reader(conversation_id, consumer)
         async with aclosing(reader.read()) as news:
             async for wake in news:
                 yield wake
@@ -42,7 +49,7 @@ class WakeMethods:
         return await (await self._sessions.opened()).wakes.kept.show(wake_id)
 
     async def replay_wake(self, wake_id: str) -> bool:
-        """Have dead news tried anew, under the same id. Returns whether they were there."""
+        """Have dead news tried anew, under the same id, and waiting ones now. Returns whether they were there."""
         return await (await self._sessions.opened()).wakes.kept.replay(wake_id)
 
     async def drop_dead_wakes(self, *wake_ids: str) -> tuple[str, ...]:

@@ -48,6 +48,11 @@ return redis.pcall('XDEL', KEYS[1], ARGV[2])
 """
 """It was read. KEYS: the stream. ARGV: group, entry id."""
 
+SKIP = """
+return redis.pcall('XACK', KEYS[1], ARGV[1], ARGV[2])
+"""
+"""It is nothing to read, and nobody is given it again. KEYS: the stream. ARGV: group, entry id."""
+
 LEAVE = """
 local found = redis.pcall('XPENDING', KEYS[1], ARGV[1], '-', '+', 10, ARGV[2])
 if found.err then return 0 end

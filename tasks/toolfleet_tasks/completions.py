@@ -10,12 +10,14 @@ from uuid import uuid4
 import structlog
 from redis.exceptions import ResponseError
 
+from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.jobs import WakeUp
 from toolfleet_tasks import wire
 from toolfleet_tasks.cancelling import end, is_wanted
-from toolfleet_tasks.completion_scripts import DONE, KEEP, LEAVE, TAKE
+from toolfleet_tasks.completion_scripts import DONE, KEEP, LEAVE, SKIP, TAKE
 from toolfleet_tasks.line import Line, LineLost, Part
 from toolfleet_tasks.script import Script
+from toolfleet_tasks.signing import Seal
 from toolfleet_tasks.written import run_written
 
 log = structlog.get_logger(__name__)
@@ -27,7 +29,7 @@ _DEAD_AFTER_MS = 35_000  # a reader from whom nothing was heard for three times 
 _LEAVE_SECONDS = 2.0
 _PAUSE_SECONDS = 1.0  # after an error of Redis
 
-_TAKE, _KEEP, _DONE, _LEAVE = (Script(text) for text in (TAKE, KEEP, DONE, LEAVE))
+_TAKE, _KEEP, _DONE, _SKIP, _LEAVE = (Script(text) for text in (TAKE, KEEP, DONE, SKIP, LEAVE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +39,21 @@ class _Entry:
 
 
 class Reader:
-    """One reader of one stream. `line` is shared with others; `connect` makes a line of his own, which he blocks."""
+    """One reader of a conversation's stream. `line` is shared with others; `connect` makes a line of his own, which he blocks."""
 
-    def __init__(self, stream: str, *, line: Line, connect: Callable[[], Line], consumer: str | None = None) -> None:
+    def __init__(
+        self,
+        stream: str,
+        conversation_id: str,
+        *,
+        seal: Seal,
+        line: Line,
+        connect: Callable[[], Line],
+        consumer: str | None = None,
+    ) -> None:
         self._stream = stream
+        self._conversation_id = conversation_id
+        self._seal = seal
         self._line = line
         self._connect = connect
         self._consumer = consumer or uuid4().hex
@@ -69,10 +82,21 @@ class Reader:
             entry_id, fields = found[1], found[2]
             body = dict(zip(fields[::2], fields[1::2], strict=False)).get(b"body", b"")
             try:
-                return _Entry(entry_id, wire.load(WakeUp, body.decode()))
+                return _Entry(entry_id, self._read(body))
+            except (
+                MessageRefused
+            ) as exc:  # somebody else's, or our key is not the fleet's: it stays in the stream, for a look
+                log.error("completion_refused", entry_id=entry_id.decode(), reason=str(exc))  # noqa: TRY400
+                await self._run(_SKIP, entry_id)
             except ValueError as exc:  # of another version: it will not get better
                 log.error("completion_unreadable", entry_id=entry_id.decode(), error=type(exc).__name__)  # noqa: TRY400
                 await self._run(_DONE, entry_id)
+
+    def _read(self, body: bytes) -> WakeUp:
+        wake = wire.load(WakeUp, self._seal.read(body.decode()))
+        if wake.conversation_id != self._conversation_id:
+            raise MessageRefused("The news are those of another conversation.")
+        return wake
 
     async def _take(self) -> Any:
         while True:

@@ -20,6 +20,7 @@ from toolfleet_registry.errors import MessageRefused, NoSuchDeadLetter
 from toolfleet_registry.keys import Keys
 from toolfleet_registry.letters import DeadAttempt, DeadLetter
 from toolfleet_registry.sensitive import REDACTED, redacted, scrubbed
+from toolfleet_registry.sensitive_results import OUR_WORDS
 from toolfleet_tasks import wire
 from toolfleet_tasks.dead_scripts import SETTLE, TAKE
 from toolfleet_tasks.signing import Seal
@@ -30,8 +31,6 @@ NOT_KEPT = "[not kept]"
 MOST_LISTED = 1_000
 """Letters that one look may bring."""
 
-# Ends that no module has worded.
-_OUR_WORDS = frozenset({"timed_out", "expired", "cancelled", "outcome_unknown", "internal"})
 _MOST_BYTES = 64_000  # of a letter's arguments as JSON: all letters together must leave Redis room for the fleet
 _LONGEST_TEXT = 2_000  # characters of a reason or a key
 _PATIENCE_SECONDS = 5  # a command takes a millisecond, or Redis is away
@@ -49,7 +48,7 @@ def dead_letter(
     """
     shown = redacted(call.arguments, call.sensitive)
     kept = _within_bounds(shown)
-    is_told = not call.hides_results or result.error_code in _OUR_WORDS
+    is_told = not call.hides_results or result.error_code in OUR_WORDS
     reason = scrubbed(result.error or "", call.arguments, shown) if is_told else REDACTED
     letter = DeadLetter(
         call_id=call.call_id,

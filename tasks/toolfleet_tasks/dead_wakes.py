@@ -8,10 +8,13 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.errors import FleetUnavailable, MessageRefused
 from toolfleet_registry.keys import Keys
 from toolfleet_tasks.line import Line, LineLost, Part
-from toolfleet_tasks.wake_scripts import REPLAY
+from toolfleet_tasks.signing import Seal
+from toolfleet_tasks.wake_news import opened_wake
+from toolfleet_tasks.wake_scripts import DROP, REPLAY
+from toolfleet_tasks.wake_sending import PATHS
 
 MOST_LISTED = 1_000
 """News that one look may bring."""
@@ -25,7 +28,7 @@ class KeptWake:
 
     `kind`: continue, notify, or call. `due_at`: when the next try is, of news that wait; `died_at`: when the others were given
     up. `tries`: how many were begun; `error`: why the last one failed. `body` is what is sent, or of a call what is to be
-    called; `None` if it cannot be read.
+    called, a dead one's without sensitive arguments; `None` if it cannot be read, or is not the fleet's.
     """
 
     wake_id: str
@@ -46,9 +49,11 @@ class KeptWake:
 class KeptWakes:
     """The news in Redis. Everything raises `FleetUnavailable` when Redis does not answer within 5 s."""
 
-    def __init__(self, line: Line, keys: Keys) -> None:
+    def __init__(self, line: Line, keys: Keys, seal: Seal) -> None:
         self._line = line
         self._keys = keys
+        self._seal = seal
+        self._dead = (keys.dead_wakes, keys.dead_wakes_order, keys.dead_wakes_bytes)
 
     async def waiting(self, limit: int = 50, offset: int = 0) -> list[KeptWake]:
         """At most `limit` of those that wait for a try, those due next first."""
@@ -68,35 +73,36 @@ class KeptWakes:
         ids: Sequence[bytes] = await self._ask("ZREVRANGE", self._keys.dead_wakes_order, first, last)
         values = await self._ask("HMGET", self._keys.dead_wakes, *ids) if ids else ()
         pairs = zip(ids, values, strict=True)
-        return [_dead_one(wake_id.decode(errors="replace"), value) for wake_id, value in pairs if value is not None]
+        return [
+            self._dead_one(wake_id.decode(errors="replace"), value) for wake_id, value in pairs if value is not None
+        ]
 
     async def show(self, wake_id: str) -> KeptWake | None:
         """One that waits or is dead; `None`: there is none, so it was accepted, dropped, or never was."""
         value = await self._ask("HGET", self._keys.dead_wakes, wake_id)
-        return await self._waiting_one(wake_id) if value is None else _dead_one(wake_id, value)
+        return await self._waiting_one(wake_id) if value is None else self._dead_one(wake_id, value)
 
     async def replay(self, wake_id: str) -> bool:
-        """Have dead news tried anew, under the same id, as long as new ones. Returns whether they were there."""
-        keys = self._keys
-        names = (keys.dead_wakes, keys.dead_wakes_order, keys.wake(wake_id), keys.wakes_due)
+        """Have dead news tried anew, under the same id, as long as new ones; and waiting ones now. Returns whether they were there."""
+        names = (*self._dead, self._keys.wake(wake_id), self._keys.wakes_due)
         became: int = await self._ask("EVAL", REPLAY, len(names), *names, wake_id)
         if became < 0:
-            raise FleetUnavailable(f"The news {wake_id!r} cannot be read: they can be dropped only.")
+            why = "cannot be read" if became == -1 else "are a call with sensitive arguments, which are not kept"
+            raise FleetUnavailable(f"The news {wake_id!r} {why}: they can be dropped only.")
         return became == 1
 
     async def drop(self, wake_ids: Sequence[str]) -> tuple[str, ...]:
         """Forget these dead ones. Returns the ids of those that were there."""
         dropped = list[str]()
         for wake_id in dict.fromkeys(wake_ids):
-            if await self._ask("HDEL", self._keys.dead_wakes, wake_id):
+            if await self._ask("EVAL", DROP, len(self._dead), *self._dead, wake_id):
                 dropped.append(wake_id)
-            await self._ask("ZREM", self._keys.dead_wakes_order, wake_id)
         return tuple(dropped)
 
     async def drop_all(self) -> int:
         """Forget all dead ones. Returns how many there were."""
         count: int = await self._ask("HLEN", self._keys.dead_wakes)
-        await self._ask("UNLINK", self._keys.dead_wakes, self._keys.dead_wakes_order)
+        await self._ask("UNLINK", *self._dead)
         return count
 
     async def _waiting_one(self, wake_id: str) -> KeptWake | None:
@@ -113,8 +119,31 @@ class KeptWakes:
             due_at=None if due is None else float(due) / 1000,
             died_at=None,
             error=(error or b"").decode(errors="replace"),
-            body=_object(body or b""),
+            body=self._body(wake_id, kind.decode(errors="replace"), (body or b"").decode(errors="replace")),
         )
+
+    def _dead_one(self, wake_id: str, value: bytes) -> KeptWake:
+        """Whatever is kept under this id."""
+        kept = _object(value) or {}
+        kind = str(kept.get("kind", "?"))
+        return KeptWake(
+            wake_id=wake_id,
+            kind=kind,
+            tries=int(_number(kept.get("tries"))),
+            first_at=_number(kept.get("first_at")) / 1000,
+            due_at=None,
+            died_at=_number(kept.get("died_at")) / 1000,
+            error=str(kept.get("error", "It cannot be read.")),
+            body=self._body(wake_id, kind, str(kept.get("body", ""))),
+        )
+
+    def _body(self, wake_id: str, kind: str, text: str) -> dict[str, Any] | None:
+        if kind not in PATHS:
+            return _object(text)
+        try:
+            return _object(opened_wake(text, self._seal, wake_id=wake_id, kind=kind))
+        except MessageRefused:
+            return None
 
     async def _ask(self, *command: Part) -> Any:
         try:
@@ -131,22 +160,7 @@ def _range(limit: int, offset: int) -> tuple[int, int]:
     return offset, offset + limit - 1
 
 
-def _dead_one(wake_id: str, value: bytes) -> KeptWake:
-    """Whatever is kept under this id."""
-    kept = _object(value) or {}
-    return KeptWake(
-        wake_id=wake_id,
-        kind=str(kept.get("kind", "?")),
-        tries=int(_number(kept.get("tries"))),
-        first_at=_number(kept.get("first_at")) / 1000,
-        due_at=None,
-        died_at=_number(kept.get("died_at")) / 1000,
-        error=str(kept.get("error", "It cannot be read.")),
-        body=_object(str(kept.get("body", "")).encode(errors="replace")),
-    )
-
-
-def _object(text: bytes) -> dict[str, Any] | None:
+def _object(text: str | bytes) -> dict[str, Any] | None:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

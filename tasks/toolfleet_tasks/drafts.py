@@ -30,6 +30,10 @@ class Drafts:
         told = told_by(conversation, call.tool_name, modules)
         return self._catalog.judge(models_part(call, modules), caller, told)
 
+    def tool_of(self, call: ToolCall, caller: Caller) -> ToolDefinition | ToolResult:
+        """The call's tool, whatever its arguments are; or the refusal of a caller who may not use it."""
+        return self._catalog.usable(call, caller)
+
     def seconds_for(
         self, call: ToolCall, caller: Caller, conversation: Conversation | None, seconds: float | None
     ) -> float:

@@ -19,6 +19,7 @@ from toolfleet_registry.decisions import note
 from toolfleet_registry.errors import BegunBefore, NotPublished
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import endings, entrance_scripts
+from toolfleet_tasks.job_ids import kept_seconds
 from toolfleet_tasks.limits import limits_of, refused_by
 from toolfleet_tasks.line import Line, LineLost, Part
 from toolfleet_tasks.overload_scripts import SHARE_KEPT_SECONDS
@@ -77,7 +78,9 @@ class Entrance:
         if not call.idempotency_key:
             return (6, *names, *rest) if call.terms is None else self._limited(call, (*names, names[5]), (*rest, 0, ""))
         names = (*names, self._keys.intent(call.user_id, call.idempotency_key))
-        kept = max(self._settings.result_ttl_seconds, math.ceil(call.deadline_at - now) + _MARGIN_SECONDS)
+        kept = max(
+            kept_seconds(call.idempotency_key, self._settings), math.ceil(call.deadline_at - now) + _MARGIN_SECONDS
+        )
         rest = (*rest, kept, digest_of(call))
         return (7, *names, *rest) if call.terms is None else self._limited(call, names, rest)
 

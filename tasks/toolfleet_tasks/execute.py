@@ -39,6 +39,7 @@ log = structlog.get_logger(__name__)
 
 _REQUEST = "toolfleet_tasks.request:FleetRequest"  # Celery's own shows arguments and results to whoever asks
 _RECONCILE_SECONDS = 5.0  # for a module to say what happened
+_EVALUATE_SECONDS = 20.0  # for its job to hear of a call's end
 
 
 def register(app: Celery) -> None:
@@ -75,13 +76,12 @@ async def _run(task: Task, message: str, ledger: Ledger) -> str:
 
 
 async def _evaluated_soon(task: Task, job_id: str) -> None:
-    """Have the call's job looked at. Where that gets lost, the sweep finds it."""
-    here = lines.current()
-    kicking = kick(task.app, task.app.settings, here, EVALUATE, job_id)
-    if here is None:
-        await kicking
+    """Have the call's job looked at: in this worker, where it has a loop, else by any. Where that gets lost, the sweep finds it."""
+    here, keeper = lines.current(), task.app.jobs
+    if here is None or keeper is None:
+        await kick(task.app, task.app.settings, here, EVALUATE, job_id)
     else:  # the call's message is not held for that
-        here.later(kicking)
+        here.later(keeper.evaluate(job_id, seconds=_EVALUATE_SECONDS))
 
 
 def _stored(task: Task, stored: str) -> str:

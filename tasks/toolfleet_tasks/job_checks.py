@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Iterator
 
-from toolfleet_registry.conditions import check_condition, check_filling, takes_from_start
+from toolfleet_registry.conditions import FROM, check_condition, check_filling, takes_from_start
 from toolfleet_registry.contracts import ToolCall
 from toolfleet_registry.jobs import JobSpec, Poll
 from toolfleet_registry.settings import Settings
@@ -35,19 +35,30 @@ def steps_of(spec: JobSpec) -> Iterator[ToolCall]:
 
 
 def may_be_filled(call: ToolCall) -> bool:
-    """Whether the call's arguments are not known before the job has begun."""
+    """Whether the call's arguments are not known before the job has begun: a poll's may be so."""
     return isinstance(call.arguments, dict) and takes_from_start(call.arguments)
 
 
 def _check(spec: JobSpec, settings: Settings) -> None:
     if not spec.job_id or len(spec.job_id) > _LONGEST_ID:
         raise ValueError(f"Its id has 1 to {_LONGEST_ID} characters.")
+    _check_calls(spec)
     _check_times(spec, settings)
     if spec.poll is not None:
         _check_poll(spec.poll, settings, has_start=spec.start is not None)
     _check_ends(spec, settings)
     if len(wire.dump(spec)) > _MOST_CHARACTERS:
         raise ValueError(f"It has more than {_MOST_CHARACTERS:,} characters as JSON.")
+
+
+def _check_calls(spec: JobSpec) -> None:
+    if spec.user_id is None and any(call.user_id is not None for call in steps_of(spec)):
+        raise ValueError("A call of it has a `user_id` and its caller has none: nobody could look at it, or cancel it.")
+    ends = [wish for wish in spec.on_complete if isinstance(wish, ToolCall)]
+    if any(map(may_be_filled, ends if spec.start is None else [spec.start, *ends])):
+        raise ValueError(
+            f"{FROM!r} stands for a value of the start's result, which only its poll's arguments can have."
+        )
 
 
 def _check_times(spec: JobSpec, settings: Settings) -> None:

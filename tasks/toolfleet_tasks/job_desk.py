@@ -9,10 +9,12 @@ from typing import Any, TypeVar
 import structlog
 from redis.exceptions import RedisError
 
-from toolfleet_registry.contracts import ErrorCode, ToolCall, ToolResult
+from toolfleet_registry.contracts import ErrorCode, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.jobs import ENDED, Job, JobRefused, JobSpec
 from toolfleet_registry.names import SCHEDULER
+from toolfleet_registry.sensitive import sensitive_paths
+from toolfleet_registry.sensitive_results import has_sensitive_results
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import job_rules
 from toolfleet_tasks.drafts import Drafts
@@ -21,7 +23,7 @@ from toolfleet_tasks.job_checks import fault_in, may_be_filled, steps_of
 from toolfleet_tasks.job_ends import end_note, shown
 from toolfleet_tasks.job_ids import RESUME
 from toolfleet_tasks.job_records import Change, Found, JobRecords
-from toolfleet_tasks.job_steps import no_gate, no_jobs_by_jobs
+from toolfleet_tasks.job_steps import gate_mark, no_gate, no_jobs_by_jobs, unknown_to_gate
 from toolfleet_tasks.line import LineLost
 
 T = TypeVar("T")
@@ -61,14 +63,13 @@ class JobDesk:
         """Make a job and have it begun; with the id of one that exists, that one. Raises `JobRefused`."""
         if fault := fault_in(spec, self._settings):
             raise _refused(spec, "invalid_arguments", fault)
-        gated = [await self._judged(spec, call, is_start=number == 0) for number, call in enumerate(steps_of(spec))]
+        spec = await self._judged(spec)
         now = await _answered(self._records.now())
         shift = now - spec.created_at  # by Redis's clock: agents' may differ
         spec = spec.model_copy(
             update={
                 "created_at": round(now, 3),
                 "deadline_at": round(spec.deadline_at + shift, 3),
-                "gated": tuple(sorted({name for name in gated if name is not None})),
             }
         )
         place = job_rules.first_place(spec, now=now, jitter=random.uniform(-1, 1))  # noqa: S311 - spreads load
@@ -110,6 +111,16 @@ class JobDesk:
         """As `cancel`, whoever's it is: for operators."""
         return await _answered(self._cancel(job_id, lambda _: True))
 
+    async def cancel_all_of(self, user_id: str) -> int:
+        """As `cancel`, all of a user's jobs: for operators, when that user may do less from now on. Returns how many there were."""
+        cancelled = 0
+        while jobs := await self.list(user_id, ended=False, limit=_MOST_LISTED):
+            found = [await self.cancel(job.job_id, user_id) for job in jobs]
+            if not any(found):  # gone meanwhile
+                break
+            cancelled += len(found)
+        return cancelled
+
     async def _cancel(self, job_id: str, is_theirs: Callable[[Found], bool]) -> Job | None:
         for _ in range(_TRIES):
             job = await self._records.get(job_id)
@@ -118,31 +129,48 @@ class JobDesk:
             if job.place.state in ENDED:
                 return shown(job.spec, job.place, job.end)
             move, now = job_rules.cancelled(job.place), await self._records.now()
-            end = end_note(move, now)
+            end = end_note(job.spec, move, now)
             if await self._records.move(job, Change(move.place, end=end)) is not None:
                 log.info("job_cancelled", job_id=job_id)
                 return shown(job.spec, move.place, end)
         raise FleetUnavailable(f"The job {job_id!r} moves all the time: try again.")
 
-    async def _judged(self, spec: JobSpec, call: ToolCall, *, is_start: bool) -> str | None:
-        """The tool's name, if it requires a gate that lets the call pass. Raises `JobRefused`."""
-        if call.tool_name.partition(".")[0] == SCHEDULER:
-            raise JobRefused(no_jobs_by_jobs(call.tool_name))
+    async def _judged(self, spec: JobSpec) -> JobSpec:
+        """The job with what its tools and the agent's gate say of it. Raises `JobRefused`."""
+        gated, secret, hides = set[str](), set[str](), False
+        before_end = sum(step is not None for step in (spec.start, spec.poll))
+        for number, call in enumerate(steps_of(spec)):
+            if call.tool_name.partition(".")[0] == SCHEDULER:
+                raise JobRefused(no_jobs_by_jobs(call.tool_name))
+            tool = self._drafts.tool_of(call, spec.caller)
+            if isinstance(tool, ToolResult):
+                raise JobRefused(tool)
+            if (mark := await self._let_pass(spec, call, tool)) is not None:
+                gated.add(mark)
+            if number < before_end:
+                hides = hides or has_sensitive_results(tool)
+            elif sensitive_paths(tool):
+                secret.add(call.tool_name)
+        found = {"gated": tuple(sorted(gated)), "secret_tools": tuple(sorted(secret)), "hides_results": hides}
+        return spec.model_copy(update=found)
+
+    async def _let_pass(self, spec: JobSpec, call: ToolCall, tool: ToolDefinition) -> str | None:
+        """The call's mark, if its tool requires a gate, which lets it pass. Raises `JobRefused`."""
+        if may_be_filled(call) and tool.requires_gate:
+            raise JobRefused(unknown_to_gate(tool.name))
         judged = self._drafts.judge(call, spec.caller, spec.conversation)
         if isinstance(judged, ToolResult):
-            if judged.error_code == "invalid_arguments" and not is_start and may_be_filled(call):
+            if judged.error_code == "invalid_arguments" and may_be_filled(call):
                 return None  # nobody knows them yet
             raise JobRefused(judged)
-        if not judged.tool.requires_gate:
+        if not tool.requires_gate:
             return None
         if self._gate is None:
-            raise JobRefused(no_gate(judged.tool.name))
-        refusal = await self._gate.refusal(
-            judged.tool, judged.arguments, spec.user_id, NOTHING_MORE, seconds=_GATE_SECONDS
-        )
+            raise JobRefused(no_gate(tool.name))
+        refusal = await self._gate.refusal(tool, judged.arguments, spec.user_id, NOTHING_MORE, seconds=_GATE_SECONDS)
         if refusal is not None:
             raise JobRefused(refusal)
-        return judged.tool.name
+        return gate_mark(tool.name, judged.arguments)
 
     async def _kicked(self) -> None:
         try:

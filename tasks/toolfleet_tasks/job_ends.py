@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from toolfleet_registry.contracts import ErrorCode, Message, ToolCall
-from toolfleet_registry.jobs import Job, JobSpec
+from toolfleet_registry.jobs import Job, JobSpec, WakeKind
+from toolfleet_registry.sensitive_results import OUR_WORDS
 from toolfleet_tasks import wire
 from toolfleet_tasks.job_ids import then_call_id, wake_root
 from toolfleet_tasks.job_rules import Ended, Move, Place
@@ -14,6 +15,7 @@ from toolfleet_tasks.wake_news import MAX_RESULT_BYTES, bounded_wake, wake_body
 
 _THEN_SECONDS = 30 * 86_400  # after a job's deadline, which is not that of a call that its end makes
 _LONGEST_ERROR = 2_000  # characters: a module's words may be among them
+_NOT_KEPT = "The job has failed: what its tool has said is not kept, for its results are sensitive."
 
 
 class EndNote(Message):
@@ -35,7 +37,10 @@ class ThenCall(Message):
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What an end causes, once. `completion` is for an agent without HTTP, the others are as in `wake_scripts`."""
+    """What an end causes, once. `completion` is for an agent without HTTP, the others are as in `wake_scripts`.
+
+    `body` is sealed; that of a call is JSON, in which the call is.
+    """
 
     kind: Literal["continue", "notify", "call", "completion"]
     wake_id: str
@@ -43,20 +48,23 @@ class News:
     conversation_id: str = ""
 
 
-def end_note(move: Move, now: float) -> EndNote | None:
+def end_note(spec: JobSpec, move: Move, now: float) -> EndNote | None:
     """What is kept, if the job is over."""
     if not move.is_over:
         return None
-    ended = move.ended or Ended("completed")
+    ended = _without_secrets(spec, move.ended or Ended("completed"))
     error = None if ended.error is None else ended.error[:_LONGEST_ERROR]
     return EndNote(ended_at=round(now, 3), result=_kept(ended.result), error=error, error_code=ended.error_code)
 
 
 def news_of(spec: JobSpec, move: Move, now: float, *, has_core: bool, seal: Callable[[str], str]) -> Sequence[News]:
-    """What is told of a round's end or the job's, each once; `seal` is for calls."""
-    ended = move.ended
-    if ended is None:
+    """What is told of a round's end or the job's, each once; `seal` is for what nobody else may say or have called.
+
+    Without a core and a conversation's id, the news wait for a worker that knows of a core.
+    """
+    if move.ended is None:
         return ()
+    ended = _without_secrets(spec, move.ended)
     news, root = dict[str, News](), wake_root(spec.job_id, move.round_step)
     calls = 0
     for wish in spec.on_complete:
@@ -64,23 +72,25 @@ def news_of(spec: JobSpec, move: Move, now: float, *, has_core: bool, seal: Call
             call_id = then_call_id(spec.job_id, calls, round_step=move.round_step)
             calls += 1
             if ended.state == "completed":
-                news[call_id] = News("call", call_id, _then(spec, call_id, wish, seal))
+                news[call_id] = News("call", call_id, _then(spec, call_id, _of_round(wish, move.round_step), seal))
             continue
         wake_id = root if wish == "resume_conversation" else f"{root}.notify"
+        kind: WakeKind = "continue" if wish == "resume_conversation" else "notify"
         told = bounded_wake(
             spec,
             ended.state,
+            kind=kind,
             wake_id=wake_id,
             at=round(now, 3),
             result=ended.result,
             error=ended.error,
             error_code=ended.error_code,
         )
-        kind: Literal["continue", "notify"] = "continue" if wish == "resume_conversation" else "notify"
-        if has_core:
-            news[wake_id] = News(kind, wake_id, wake_body(told))
-        elif spec.conversation.conversation_id is not None:
-            news[wake_id] = News("completion", wake_id, wake_body(told), spec.conversation.conversation_id)
+        body, conversation_id = seal(wake_body(told)), spec.conversation.conversation_id
+        if has_core or conversation_id is None:
+            news[wake_id] = News(kind, wake_id, body)
+        else:
+            news[wake_id] = News("completion", wake_id, body, conversation_id)
     return tuple(news.values())
 
 
@@ -118,7 +128,25 @@ def _then(spec: JobSpec, call_id: str, call: ToolCall, seal: Callable[[str], str
         }
     )
     text = seal(wire.dump(ThenCall(call_id=call_id, spec=alone, call=call)))
-    return json.dumps({"job_id": spec.job_id, "step": call_id, "call": text}, separators=(",", ":"))
+    body: dict[str, str | bool] = {"job_id": spec.job_id, "step": call_id, "tool_name": call.tool_name, "call": text}
+    if call.tool_name in spec.secret_tools:
+        body["is_secret"] = True
+    return json.dumps(body, separators=(",", ":"))
+
+
+def _of_round(call: ToolCall, round_step: int | None) -> ToolCall:
+    """The call as a round makes it: a key is for one round, or the next one would be taken for a repeat."""
+    if round_step is None or not call.idempotency_key:
+        return call
+    return call.model_copy(update={"idempotency_key": f"{call.idempotency_key}:{round_step}"})
+
+
+def _without_secrets(spec: JobSpec, ended: Ended) -> Ended:
+    """Of tools whose results are sensitive nothing is kept that they have said."""
+    if not spec.hides_results:
+        return ended
+    is_ours = ended.error is None or ended.error_code in OUR_WORDS
+    return Ended(ended.state, None, ended.error if is_ours else _NOT_KEPT, ended.error_code)
 
 
 def _kept(result: Any) -> Any:

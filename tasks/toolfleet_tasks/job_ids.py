@@ -4,11 +4,17 @@ import hashlib
 import json
 import uuid
 
+from toolfleet_registry.settings import Settings
+
 RESUME = "toolfleet.resume"
 """The task that does what is due."""
 
 EVALUATE = "toolfleet.evaluate_job"
 """The task that looks at a job whose call has ended."""
+
+
+_WAKE_KEY = "wake:"
+_WAKE_KEY_MARGIN_SECONDS = 3600
 
 
 def job_id_for(user_id: str | None, idempotency_key: str | None) -> str:
@@ -27,6 +33,24 @@ def step_call_id(job_id: str, step: int) -> str:
 def then_call_id(job_id: str, number: int, *, round_step: int | None = None) -> str:
     """The call that a job's end makes: the `number`-th of `on_complete`; of a recurring job that of one round's end."""
     return f"{wake_root(job_id, round_step)}.then.{number}"
+
+
+def wake_key(wake_id: str, name: str) -> str:
+    """The idempotency key of a call that follows from news, as `name` says: see `kept_seconds`."""
+    return f"{_WAKE_KEY}{wake_id}:{name}"
+
+
+def kept_seconds(idempotency_key: str | None, settings: Settings) -> int:
+    """How long the end of a call under this key is kept: one that follows from news, as long as these may come again."""
+    usual = settings.result_ttl_seconds
+    if idempotency_key is None or not idempotency_key.startswith(_WAKE_KEY):
+        return usual
+    return max(usual, settings.wake_give_up_seconds + _WAKE_KEY_MARGIN_SECONDS)
+
+
+def round_of(call_id: str, job_id: str) -> str:
+    """The number of the round whose end makes this call; "" for a job that has one end."""
+    return call_id.removeprefix(job_id).rpartition(".then.")[0].lstrip(".")
 
 
 def wake_root(job_id: str, round_step: int | None = None) -> str:

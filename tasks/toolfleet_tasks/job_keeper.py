@@ -8,28 +8,32 @@ from weakref import WeakKeyDictionary
 
 import structlog
 
-from toolfleet_registry.contracts import ToolResult
+from toolfleet_registry.contracts import ToolCall, ToolResult
 from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.redis_servers import connection_factory
 from toolfleet_tasks import lines, wire
 from toolfleet_tasks.app import FleetApp
 from toolfleet_tasks.job_ends import ThenCall
-from toolfleet_tasks.job_ids import RESUME
+from toolfleet_tasks.job_ids import RESUME, round_of
 from toolfleet_tasks.job_moves import JobMover
 from toolfleet_tasks.job_records import Found, JobRecords
-from toolfleet_tasks.job_rules import passes
+from toolfleet_tasks.job_rules import is_unknown, passes
 from toolfleet_tasks.job_steps import JobSteps
 from toolfleet_tasks.kicks import kick
 from toolfleet_tasks.line import Line
-from toolfleet_tasks.wakes import DueWake, Wakes
+from toolfleet_tasks.wakes import DueWake, NotYet, Wakes
 from toolfleet_tasks.worker_sessions import worker_session
 
 log = structlog.get_logger(__name__)
 
 _BATCH = 100  # jobs at once
 _MOST_LEASE_SECONDS = 30.0  # a tick ends before; its jobs are others' then
-_KICK_DELAY_SECONDS = 0.02  # ends of jobs come in crowds
+_NEWS_DELAY_SECONDS = 0.02  # ends of jobs come in crowds
 _SHARE = 0.75  # of its time, for what a tick waits for
+_CALL_SECONDS = 1.0  # between two calls for help
+_CROWDED_SECONDS = 0.25  # for modules to work off what waits for them, before jobs add to it
+_BROKER_SECONDS = 30.0  # for a call in another Redis than the ledger's to begin, before it is published again
+_LAST_NEWS_SECONDS = 10.0  # for tries under way, where nobody stays to end them
 
 
 class WorkerJobs:
@@ -47,7 +51,7 @@ class WorkerJobs:
         seconds = min(seconds, self._lease_seconds) * _SHARE
         try:
             async with self._bench() as bench:
-                await asyncio.gather(self._tick(bench, seconds), self._deliver(bench, seconds))
+                await asyncio.gather(self._tick_alone(bench, seconds), self._deliver(bench, seconds))
         except Exception:  # the next tick will do; a defect must not end up in Celery's store for results
             log.exception("jobs_not_resumed")
 
@@ -61,16 +65,46 @@ class WorkerJobs:
         except Exception as exc:  # noqa: BLE001 - the sweep will find it
             log.warning("job_not_evaluated", job_id=job_id, error=str(exc) or repr(exc))
 
+    async def _tick_alone(self, bench: "_Bench", seconds: float) -> None:
+        """One at a time; ticks that come meanwhile are one more, behind it."""
+        bench.wanted.set()
+        if bench.is_ticking:
+            return
+        bench.is_ticking = True
+        give_up_at = asyncio.get_running_loop().time() + seconds
+        try:
+            while bench.wanted.is_set() and (left := give_up_at - asyncio.get_running_loop().time()) > seconds / 2:
+                bench.wanted.clear()
+                await self._tick(bench, left)
+        finally:
+            bench.is_ticking = False
+        if bench.wanted.is_set():
+            await self._kick()
+
     async def _tick(self, bench: "_Bench", seconds: float) -> None:
-        loop, is_full, is_shared = asyncio.get_running_loop(), True, False
-        last_claim_at = loop.time() + seconds / 2  # a batch must not be left half done
+        """Do what is due, and what falls due before the next tick, when it does; of a long interval, its first half's part."""
+        clock = asyncio.get_running_loop().time
+        last_claim_at = clock() + seconds / 2  # a batch must not be left half done
+        next_tick_at = min(clock() + self._settings.jobs_interval_seconds, last_claim_at)
         async with asyncio.timeout(seconds):
-            while is_full and loop.time() < last_claim_at:
-                jobs, is_full = await bench.records.claim(count=_BATCH, lease_seconds=self._lease_seconds)
-                if is_full and not is_shared:  # another worker may help
-                    is_shared = True
-                    await self._kick()
-                await asyncio.gather(*(self._go_on(bench, job) for job in jobs))
+            await self._work_off(bench, last_claim_at)
+            while (rest := await bench.records.rest()) is not None and clock() + rest < next_tick_at:
+                if bench.mover.is_crowded:
+                    await asyncio.sleep(max(rest, _CROWDED_SECONDS))
+                elif await _is_set(bench.wanted, within=rest):  # something is due that was not there before
+                    return
+                await self._work_off(bench, last_claim_at)
+
+    async def _work_off(self, bench: "_Bench", last_claim_at: float) -> None:
+        """Whatever is due, or until a module has enough to do."""
+        clock, is_full = asyncio.get_running_loop().time, True
+        bench.mover.is_crowded = False
+        while is_full and not bench.mover.is_crowded and clock() < last_claim_at:
+            jobs, is_full = await bench.records.claim(count=_BATCH, lease_seconds=self._lease_seconds)
+            if is_full and clock() >= bench.called_at + _CALL_SECONDS:  # another worker may help
+                bench.called_at = clock()
+                await self._kick()
+            await asyncio.gather(*(self._go_on(bench, job) for job in jobs))
 
     async def _go_on(self, bench: "_Bench", job: Found) -> None:
         try:
@@ -84,10 +118,13 @@ class WorkerJobs:
     async def _kick(self) -> None:
         await kick(self._app, self._settings, lines.current(), RESUME)
 
-    async def _kick_later(self, bench: "_Bench") -> None:
-        await asyncio.sleep(_KICK_DELAY_SECONDS)
+    async def _deliver_soon(self, bench: "_Bench") -> None:
+        await asyncio.sleep(_NEWS_DELAY_SECONDS)
         bench.is_kicked = False
-        await self._kick()
+        try:
+            await self._deliver(bench, self._lease_seconds * _SHARE)
+        except Exception:  # as above
+            log.exception("wakes_not_delivered")
 
     @asynccontextmanager
     async def _bench(self) -> AsyncGenerator["_Bench"]:
@@ -109,7 +146,7 @@ class WorkerJobs:
                 try:
                     yield bench
                 finally:
-                    await bench.wakes.aclose(seconds=settings.core_timeout_seconds)
+                    await bench.wakes.aclose(seconds=min(settings.core_timeout_seconds, _LAST_NEWS_SECONDS))
                     if bench.is_kicked:
                         await self._kick()
         finally:
@@ -123,7 +160,10 @@ class _Bench:
         self, line: Line, owner: WorkerJobs, here: lines.Lines | None, stack: AsyncExitStack | None = None
     ) -> None:
         settings = owner._settings  # noqa: SLF001 - a part of it
-        self.is_kicked = False
+        self.is_kicked = self.is_ticking = False
+        self.wanted = asyncio.Event()
+        self.called_at = float("-inf")
+        self._opening = asyncio.Lock()
         self.records = JobRecords(line, settings)
         self.wakes = Wakes(line, settings)
         self._owner, self._here, self._settings, self._stack = owner, here, settings, stack
@@ -144,23 +184,30 @@ class _Bench:
         if then.call_id != wake.wake_id:
             return "The call is that of another job's end."
         steps = await self._steps()
-        ready = steps.ready(then.spec, then.call, then.call_id)
+        ready = steps.ready(then.spec, _in_its_round(then), then.call_id)
         if isinstance(ready, ToolResult):
-            return ready.error
-        refusal = await steps.publish(ready)
-        if refusal is None:
-            return None
-        if passes(refusal):
-            raise _PutOff(refusal.error)
-        return steps.unpublished(ready, refusal).error
+            return self._put_off(ready) or ready.error
+        answer = await steps.publish(ready)
+        if isinstance(answer, ToolResult):
+            return self._put_off(answer) or steps.unpublished(ready, answer).error
+        if answer is None and self._settings.broker != self._settings.redis_url:
+            text = "It was published, and the broker may lose it: it is looked for until it has begun."
+            raise NotYet(text, seconds=_BROKER_SECONDS)
+        return None
+
+    @staticmethod
+    def _put_off(refusal: ToolResult) -> None:
+        if passes(refusal) or is_unknown(refusal):
+            raise NotYet(refusal.error)
 
     async def _steps(self) -> JobSteps:
         opening = worker_session(self._settings)
         if self._stack is None:
             async with opening as session:  # the loop's, which stays open
                 return session.steps
-        if self._own is None:
-            self._own = (await self._stack.enter_async_context(opening)).steps
+        async with self._opening:
+            if self._own is None:
+                self._own = (await self._stack.enter_async_context(opening)).steps
         return self._own
 
     _own: JobSteps | None = None
@@ -171,8 +218,20 @@ class _Bench:
             return
         self.is_kicked = True
         if self._here is not None:  # else it is done before the bench is left
-            self._here.later(self._owner._kick_later(self))  # noqa: SLF001 - as above
+            self._here.later(self._owner._deliver_soon(self))  # noqa: SLF001 - as above
 
 
-class _PutOff(Exception):
-    """A call is refused for now."""
+async def _is_set(event: asyncio.Event, *, within: float) -> bool:
+    try:
+        async with asyncio.timeout(within):
+            return await event.wait()
+    except TimeoutError:
+        return False
+
+
+def _in_its_round(then: ThenCall) -> ToolCall:
+    """The call; an idempotency key of its own for each round, for each is meant to be made."""
+    call, number = then.call, round_of(then.call_id, then.spec.job_id)
+    if not call.idempotency_key or not number:
+        return call
+    return call.model_copy(update={"idempotency_key": f"{call.idempotency_key}.{number}"})

@@ -4,6 +4,7 @@ Nothing here waits for a call. Whoever dies on the way leaves a job that is look
 when it is published again.
 """
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -12,6 +13,7 @@ import structlog
 
 from toolfleet_registry.conditions import filled, takes_from_start, values_for
 from toolfleet_registry.contracts import ToolCall, ToolResult
+from toolfleet_registry.errors import PublishUnconfirmed
 from toolfleet_registry.jobs import ENDED
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import endings, job_rules
@@ -19,18 +21,22 @@ from toolfleet_tasks.job_ends import end_note, news_of
 from toolfleet_tasks.job_ids import step_call_id
 from toolfleet_tasks.job_records import Change, Found, JobRecords
 from toolfleet_tasks.job_rules import MARGIN_SECONDS, Move, Place
-from toolfleet_tasks.job_steps import JobSteps, Ready
+from toolfleet_tasks.job_steps import JobSteps, Ready, Standing
 
 log = structlog.get_logger(__name__)
 
 _EARLY_SECONDS = 0.005  # that a job may be claimed before it is due: its score has whole milliseconds
 _REST_SECONDS = 1.0  # before a call that could not be published again is tried once more
+_LOOK_SECONDS = 30.0  # between two looks at a call that is under way: the word that it has ended may get lost
+_JOINED_LOOK_SECONDS = 2.0  # the same for a call of somebody else's, of whose end nobody brings word
+_AGAIN_SECONDS = 60.0  # a call without a record is not published again sooner: it waits in its queue, or was lost there
 
 
 class JobMover:
     """`steps` publishes calls, opened with its first use; `on_end` hears when there are news.
 
-    What is claimed or begun is looked at again after `lease_seconds`, if nothing is heard of it.
+    What is claimed or begun is looked at again after `lease_seconds`, if nothing is heard of it. `is_crowded` is set when a
+    call was put off because many wait for its module already, by whom it concerns.
     """
 
     def __init__(
@@ -47,6 +53,8 @@ class JobMover:
         self._has_core = settings.core_url is not None
         self._lease_seconds = lease_seconds
         self._on_end = on_end
+        self._reading = asyncio.Lock()  # results are large, at times
+        self.is_crowded = False
 
     async def go_on(self, job: Found) -> None:
         """Do what is due about a job that was claimed. Raises what Redis and the steps do: it is due again after its lease."""
@@ -73,13 +81,14 @@ class JobMover:
         spec, steps = job.spec, await self._steps()
         call = _next_call(job)
         number = job_rules.next_number(spec, job.place)
-        ready = steps.ready(spec, call, step_call_id(spec.job_id, number))
+        ready = steps.ready(spec, call, step_call_id(spec.job_id, number), ahead=job.ahead)
         if isinstance(ready, ToolResult):
             place = job_rules.begun(spec, job.place, now=job.now, call_until=job.now)
-            await self._apply(job, self._after(job, place, ready))
+            off = job_rules.put_off(spec, job.place, ready, now=job.now, jitter=_jitter())
+            await self._apply(job, self._after(job, place, ready) if off is None else off)
             return
         before = job.place
-        place = job_rules.begun(spec, before, now=job.now, call_until=ready.call.deadline_at)
+        place = job_rules.begun(spec, before, now=job.now, call_until=ready.call.deadline_at - job.ahead)
         # First noted, then published: a call that nobody knows of would be made again under another id.
         moved = await self._records.move(job, Change(place, due_at=job.now + self._lease_seconds))
         if moved is not None:
@@ -88,14 +97,19 @@ class JobMover:
     async def _look_after(self, job: Found) -> None:
         """A call of the job is under way, or was."""
         call_until = job.place.call_until or 0
-        if (result := job.result) is None and job.call_state != "done" and job.now < call_until + MARGIN_SECONDS:
-            if job.call_state == "begun" or job.now >= call_until:
+        if job.result is None and job.call_state == "done":
+            async with self._reading:
+                looked = await self._records.look(job.spec.job_id)
+            if looked is None or looked.at != job.at:
+                return
+            job = looked
+        elif job.result is None and job.now < call_until + MARGIN_SECONDS:
+            if job.call_state == "begun" or job.now >= call_until or _may_wait(job):
                 await self._confirm(job)
             else:
                 await self._publish_again(job)
             return
-        if result is None:
-            result = _unheard(job)
+        result = job.result or _unheard(job)
         await self._apply(job, self._after(job, job.place, result), result)
 
     async def _publish_again(self, job: Found) -> None:
@@ -103,32 +117,48 @@ class JobMover:
         steps, spec, place = await self._steps(), job.spec, job.place
         before = place.model_copy(update={"step": place.step - 1})
         call = _next_call(replace(job, place=before))
-        ready = steps.ready(spec, call, step_call_id(spec.job_id, place.step), deadline_at=place.call_until)
-        if isinstance(ready, ToolResult):
+        call_id = step_call_id(spec.job_id, place.step)
+        ready = steps.ready(spec, call, call_id, deadline_at=place.call_until, ahead=job.ahead)
+        if isinstance(ready, ToolResult) and job_rules.is_unknown(ready):
+            await self._confirm(job)
+        elif isinstance(ready, ToolResult):
             await self._apply(job, self._after(job, place, ready))
         else:
             await self._publish(steps, job, ready, None)
 
     async def _publish(self, steps: JobSteps, job: Found, ready: Ready, before: Place | None) -> None:
         """`before`: where the job was, if the call is published for the first time."""
-        refusal = await steps.publish(ready)
-        if refusal is None:
-            await self._confirm(job)
+        try:
+            answer = await steps.publish(ready)
+        except PublishUnconfirmed as exc:  # looked at again after the lease: what has no record then is published again
+            log.warning("job_step_not_confirmed", call_id=ready.call.call_id, reason=str(exc))
             return
-        jitter = _jitter()
-        off = job_rules.put_off(job.spec, before or job.place, refusal, now=job.now, jitter=jitter)
+        if not isinstance(answer, ToolResult):
+            await self._published(job, answer)
+            return
+        self.is_crowded |= answer.error_code == "busy"
+        off = job_rules.put_off(job.spec, before or job.place, answer, now=job.now, jitter=_jitter())
         if off is None:
-            refusal = steps.unpublished(ready, refusal)
-            await self._apply(job, self._after(job, job.place, refusal))
+            answer = steps.unpublished(ready, answer)
+            await self._apply(job, self._after(job, job.place, answer))
         elif before is None:  # the first message may still be somewhere
             await self._records.move(job, Change(job.place, due_at=job.now + _REST_SECONDS))
         else:
             await self._apply(job, off)
 
-    async def _confirm(self, job: Found) -> None:
-        """The call is on its way: nothing is to be done before its end, or until its deadline has passed."""
-        due_at = (job.place.call_until or job.now) + MARGIN_SECONDS
-        await self._records.move(job, Change(job.place, due_at=due_at))
+    async def _published(self, job: Found, standing: Standing | None) -> None:
+        place = job.place
+        if standing is None or standing.call_id == step_call_id(job.spec.job_id, place.step):
+            await self._confirm(job, is_sent=True)
+        else:  # its key stands for another call of its user's, whose end is the job's matter, too
+            place = place.model_copy(update={"call_id": standing.call_id})
+            await self._records.move(job, Change(place, due_at=job.now + _JOINED_LOOK_SECONDS))
+
+    async def _confirm(self, job: Found, *, is_sent: bool = False) -> None:
+        """The call is on its way. Its end is heard of, most often; it is looked for now and then, until its deadline has passed."""
+        rest = _LOOK_SECONDS if job.place.call_id is None else _JOINED_LOOK_SECONDS
+        due_at = min((job.place.call_until or job.now) + MARGIN_SECONDS, job.now + rest)
+        await self._records.move(job, Change(job.place, due_at=due_at, is_sent=is_sent))
 
     def _after(self, job: Found, place: Place, result: ToolResult) -> Move:
         spec, now = job.spec, job.now
@@ -145,7 +175,7 @@ class JobMover:
         is_started = job.place.state == "starting" and result is not None and result.success and not move.is_over
         if is_started and result is not None and spec.poll is not None and takes_from_start(spec.poll.arguments):
             told = dict(values_for(spec.poll.arguments, result.result).values)
-        end = end_note(move, now)
+        end = end_note(spec, move, now)
         news = news_of(spec, move, now, has_core=self._has_core, seal=self._records.sealed)
         change = Change(
             move.place, due_at=None if end is not None else move.place.due_at, told=told, end=end, news=news
@@ -166,12 +196,21 @@ def _next_call(job: Found) -> ToolCall:
     return ToolCall(tool_name=spec.poll.tool_name, arguments=filled(spec.poll.arguments, job.told))
 
 
+def _may_wait(job: Found) -> bool:
+    """Whether a call without a record is rather in its queue than lost: for a minute, and half of the time that it has."""
+    if job.place.call_id is not None:
+        return True
+    if job.sent_at is None or job.place.call_until is None:
+        return False
+    return job.now < job.sent_at + max(_AGAIN_SECONDS, (job.place.call_until - job.sent_at) / 2)
+
+
 def _unheard(job: Found) -> ToolResult:
     """What a call came to whose end is not to be had."""
     spec = job.spec
     call = spec.start if job.place.state == "starting" else spec.poll
     tool_name = "" if call is None else call.tool_name
-    if job.call_state == "":
+    if job.call_state == "" and job.place.call_id is None:
         return endings.expired(tool_name)
     reason = "its result has expired." if job.call_state == "done" else "nobody has heard of its end."
     return endings.outcome_unknown(tool_name, reason)

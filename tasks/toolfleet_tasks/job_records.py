@@ -1,10 +1,14 @@
-"""The jobs' records in Redis: made, claimed, moved and ended, each in one step. What they are to do is sealed.
+"""The jobs' records in Redis: made, claimed, moved and ended, each in one step. What they are to do, and where they are, is sealed.
 
-A record that nobody of the fleet has written, or that cannot be read, is never acted on: it is taken out of the way, and
-kept for a look. Raises `LineLost` or `ResponseError` where Redis does not do what it is asked.
+A record that nobody of the fleet has written, or that cannot be read, is never acted on. It is left to workers with another key
+or of another version, and looked at again; after days it is taken out of the way. Raises `LineLost` or `ResponseError` where
+Redis does not do what it is asked.
 """
 
+import asyncio
 import json
+import random
+import time
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +32,7 @@ from toolfleet_tasks.signing import Seal
 log = structlog.get_logger(__name__)
 
 _BY = 8  # hex digits: among the changes from one place
+_UNREAD_REST = 60.0  # seconds, until a record that could not be read is looked at again: by a worker that can, perhaps
 
 CallState = Literal["", "begun", "done"]
 """What the ledger knows of a job's call: nothing, that it was begun, or its end."""
@@ -37,7 +42,8 @@ CallState = Literal["", "begun", "done"]
 class Found:
     """A job as it was read, at `now` by Redis's clock; `at` is its place as it was written.
 
-    `call_state` and `result` are those of the call that is under way; a `result` that has expired is `None`.
+    `call_state` and `result` are those of the call that is under way; a `result` that has expired, or was not asked for, is
+    `None`. `sent_at`: when that call was confirmed to be in its queue. `ahead`: seconds that this process's clock is, of Redis's.
     """
 
     spec: JobSpec
@@ -48,13 +54,15 @@ class Found:
     call_state: CallState = ""
     result: ToolResult | None = None
     end: EndNote | None = None
+    sent_at: float | None = None
+    ahead: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """What becomes of a job: its place, when to look again (`None`: as before), its end if it is over, and the news.
 
-    `told` is what its polls take from its start's result; `None`: as before.
+    `told` is what its polls take from its start's result; `None`: as before. `is_sent`: its call is known to be in its queue.
     """
 
     place: Place
@@ -62,6 +70,7 @@ class Change:
     told: dict[str, Any] | None = None
     end: EndNote | None = None
     news: Sequence[News] = field(default=())
+    is_sent: bool = False
 
 
 class JobRecords:
@@ -72,6 +81,7 @@ class JobRecords:
         self._settings = settings
         self._keys = settings.keys
         self._seal = Seal(settings.signing_key, purpose="job")
+        self._is_signed = settings.signing_key is not None
         self._names = (self._keys.job(""), self._keys.call(""), self._keys.result(""))
 
     async def now(self) -> float:
@@ -81,7 +91,7 @@ class JobRecords:
 
     async def create(self, spec: JobSpec, place: Place, *, limit: int) -> Found | int:
         """Make a job; or the one that has its id already, or how many its user has, who may have no more."""
-        keys, at = self._keys, wire.dump(place)
+        keys, at = self._keys, self._bound("at", spec.job_id, wire.dump(place))
         names = (keys.job(spec.job_id), keys.jobs_due, keys.jobs_of(spec.user_id))
         due_ms = _ms(place.due_at or 0)
         sealed = self._seal.sign(wire.dump(spec))
@@ -94,16 +104,28 @@ class JobRecords:
         return found if found is not None else limit
 
     async def look(self, job_id: str) -> Found | None:
-        """A job that has not been taken out of the way, with what its call came to."""
+        """A job that can be read, with what its call came to."""
         now_ms, *rest = await self._run(job_scripts.LOOK, (), *self._names, job_id)
-        return await self._viewed(rest[0], now_ms / 1000) if rest and rest[0] else None
+        return self._viewed(rest[0], now_ms / 1000) if rest and rest[0] else None
 
     async def claim(self, *, count: int, lease_seconds: float) -> tuple[list[Found], bool]:
-        """At most `count` of the jobs that are due, which nobody else gets for so long; and whether there were so many."""
+        """At most `count` of the jobs that are due, which nobody else gets for so long; and whether there were so many.
+
+        Results of calls that have ended are not among it: `look` has one.
+        """
         args = (*self._names, count, round(lease_seconds * 1000))
         now_ms, *views = await self._run(job_scripts.CLAIM, (self._keys.jobs_due,), *args)
-        found = [await self._viewed(view, now_ms / 1000) for view in views]
-        return [job for job in found if job is not None], len(views) >= count
+        found = [(view, self._viewed(view, now_ms / 1000)) for view in views]
+        for view, job in found:
+            if job is None:
+                await self._put_off(view[0].decode(errors="replace"), view[2])
+        return [job for _, job in found if job is not None], len(views) >= count
+
+    async def rest(self) -> float | None:
+        """Seconds until the next job is due, at least a millisecond; `None` if none waits."""
+        first = self._line.execute("ZRANGE", self._keys.jobs_due, 0, 0, "WITHSCORES")
+        now, found = await asyncio.gather(self.now(), first)
+        return max(*_scored(found).values(), 1000 * now + 1) / 1000 - now if found else None
 
     async def move(self, job: Found, change: Change) -> Found | None:
         """Change a job that is where it was found, and return it. `None`, with nothing changed, if others have moved it."""
@@ -118,18 +140,19 @@ class JobRecords:
             keys.jobs_ended,
             keys.wakes_due,
         )
-        at = job.at if place is job.place else wire.dump(place)
+        at = job.at if place is job.place else self._bound("at", spec.job_id, wire.dump(place))
         args: list[Part] = [
             spec.job_id,
             job.at,
             at,
             "" if change.due_at is None else _ms(change.due_at),
-            "" if change.told is None else _json(change.told),
+            "" if change.told is None else self._bound("told", spec.job_id, _json(change.told)),
             "" if end is None else wire.dump(end),
             "" if end is None else self._seal.sign(wire.dump(without_arguments(spec))),
             self._settings.job_kept_seconds,
             job_scripts.MOST_ENDED,
             self._settings.completions_kept_seconds,
+            "1" if change.is_sent else "",
         ]
         for one in change.news:
             args += (one.kind, one.wake_id, one.body, self._place_of(one))
@@ -177,22 +200,36 @@ class JobRecords:
         found = [self._read(one, await answer, 0.0) for one, answer in zip(wanted, asked, strict=True)]
         return [job for job in found if job is not None]
 
-    async def _viewed(self, view: list[Any], now: float) -> Found | None:
-        job_id, spec, at, told, call_state, stored = view
+    def _viewed(self, view: list[Any], now: float) -> Found | None:
+        job_id, spec, at, told, call_state, stored, sent = view
         found = self._read(job_id.decode(errors="replace"), [spec, at, told, None], now)
         if found is None:
-            await self._run(
-                job_scripts.TAKE_OUT,
-                (self._keys.job(job_id.decode(errors="replace")), self._keys.jobs_due),
-                *(job_id, self._settings.job_kept_seconds),
-            )
             return None
         result = None
         if stored:
             tool_name = (found.spec.start or found.spec.poll or ToolCall(tool_name="")).tool_name
             result = results.read_stored(stored.decode(), tool_name)
         state: CallState = "done" if call_state == b"done" else "begun" if call_state == b"begun" else ""
-        return Found(found.spec, found.place, found.at, found.told, now, state, result)
+        sent_at = int(sent) / 1000 if sent.isdigit() else None
+        return replace(found, call_state=state, result=result, sent_at=sent_at, ahead=time.time() - now)
+
+    async def _put_off(self, job_id: str, at: bytes) -> None:
+        rest = _UNREAD_REST * random.uniform(0.5, 1)  # noqa: S311 - spreads load, guards nothing
+        names = (self._keys.job(job_id), self._keys.jobs_due)
+        seconds = self._settings.job_kept_seconds
+        if await self._run(job_scripts.PUT_OFF, names, job_id, at, round(rest * 1000), seconds):
+            log.error("job_taken_out", job_id=job_id, unread_days=round(seconds / 86_400, 1))
+
+    def _bound(self, kind: str, job_id: str, text: str) -> str:
+        """One field of a job's, which where the fleet signs is worth nothing in another field or job."""
+        return self._seal.sign(f"{kind} {job_id} {text}") if self._is_signed else text
+
+    def _unbound(self, kind: str, job_id: str, text: bytes) -> str:
+        """What `_bound` has made. Raises `MessageRefused`, or `ValueError` for what is no text."""
+        read = self._seal.read(text.decode())
+        if self._is_signed and not read.startswith(f"{kind} {job_id} "):
+            raise MessageRefused("The record is that of another job.")
+        return read[len(f"{kind} {job_id} ") :] if self._is_signed else read
 
     def _read(self, job_id: str, fields: Sequence[bytes | None], now: float) -> Found | None:
         """`None`, and a loud word, for what is not as the fleet has written it."""
@@ -202,8 +239,8 @@ class JobRecords:
         try:
             read = wire.load(JobSpec, self._seal.read(spec.decode()))
             _check_is(read, job_id)
-            place = wire.load(Place, at.decode())
-            values = json.loads(told) if told else {}
+            place = wire.load(Place, self._unbound("at", job_id, at))
+            values = json.loads(self._unbound("told", job_id, told)) if told else {}
             note = wire.load(EndNote, end.decode()) if end else None
             return Found(read, place, at.decode(), values if isinstance(values, dict) else {}, now, end=note)
         except (MessageRefused, ValueError, RecursionError) as exc:
@@ -225,10 +262,11 @@ def without_arguments(spec: JobSpec) -> JobSpec:
     def bare(call: ToolCall) -> ToolCall:
         return ToolCall(tool_name=call.tool_name)
 
-    poll = None if spec.poll is None else spec.poll.model_copy(update={"arguments": {}})
+    nothing: dict[str, Any] = {"arguments": {}, "until": None, "failed_when": None}
+    poll = None if spec.poll is None else spec.poll.model_copy(update=nothing)
     wishes = tuple(bare(one) if isinstance(one, ToolCall) else one for one in spec.on_complete)
     start = None if spec.start is None else bare(spec.start)
-    return spec.model_copy(update={"start": start, "poll": poll, "on_complete": wishes})
+    return spec.model_copy(update={"start": start, "poll": poll, "on_complete": wishes, "message": None})
 
 
 def _check_is(spec: JobSpec, job_id: str) -> None:

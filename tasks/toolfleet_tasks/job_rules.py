@@ -18,12 +18,18 @@ _JITTER = 0.1
 _MOST_FAULTS = 5  # polls in a row that fail for no reason that passes by itself
 _SHORTEST_REST = 1.0  # seconds, before something is tried again that was refused for now
 _LONGEST_REST = 3600.0  # of what somebody says that it takes
+_UNKNOWN_REST = (
+    15.0  # seconds, before a tool is looked for again that nobody knows just now: its module may be starting
+)
+_MOST_UNKNOWN = 40  # such tries of a job's first call: ten minutes
 
 # A poll that is refused so is refused for good.
 _FOR_GOOD = frozenset({"permission_denied", "invalid_arguments", "blocked_by_gate", "invalid_tool_name"})
 # What passes by itself, as long as nothing was executed.
 _PASSING = frozenset({"busy", "rate_limited", "expired", "module_unreachable"})
-# As above, where the fleet says that the call may be made again: nobody could publish or begin it.
+# What a module that is being replaced, or that is not up yet, may look like.
+_UNKNOWN = frozenset({"unknown_tool", "unknown_module"})
+# As `_PASSING`, where the fleet says that the call may be made again: nobody could publish or begin it.
 _PASSING_IF_RETRYABLE = frozenset({"timed_out", "internal"})
 
 Outcome = Literal["completed", "failed", "timed_out"]
@@ -34,7 +40,8 @@ class Place(Message):
 
     `step`: the call that is under way, or was the last (-1: none yet); `first`: the step before this round's first poll;
     `faults`: polls in a row that have failed; `due_at`: when something is to be done about a job that waits; `call_until`:
-    the deadline of the call that is under way; `poll_until`: when this round has polled enough; `by`: whose change it was.
+    the deadline of the call that is under way; `call_id`: that call's, if it is one of somebody else's; `poll_until`: when
+    this round has polled enough; `by`: whose change it was. Times are by Redis's clock.
     """
 
     state: JobState
@@ -43,6 +50,7 @@ class Place(Message):
     faults: int = Field(default=0, ge=0)
     due_at: float | None = None
     call_until: float | None = None
+    call_id: str | None = None
     poll_until: float | None = None
     by: str = ""
 
@@ -125,9 +133,7 @@ def reminded(spec: JobSpec, place: Place, *, now: float) -> Move:
 def begun(spec: JobSpec, place: Place, *, now: float, call_until: float) -> Place:
     """Its next call is about to be published, to end by `call_until`."""
     is_start = next_step(spec, place) == "start"
-    poll_until = place.poll_until
-    if not is_start and poll_until is None and spec.poll is not None:
-        poll_until = _at(now + spec.poll.max_seconds)
+    poll_until = place.poll_until if is_start else _poll_until(spec, place, now=now)
     return Place(
         state="starting" if is_start else "polling",
         step=next_number(spec, place),
@@ -143,10 +149,15 @@ def put_off(spec: JobSpec, place: Place, refusal: ToolResult, *, now: float, jit
 
     It has no number then: the next try is the same step.
     """
-    if not passes(refusal):
+    is_start, rest = next_step(spec, place) == "start", _rest(refusal, _SHORTEST_REST)
+    is_missed = is_start and is_unknown(refusal) and place.faults < _MOST_UNKNOWN
+    if not is_missed and not passes(refusal):
         return None
-    rest = _jittered(_rest(refusal, _SHORTEST_REST), jitter)
-    return Move(place.model_copy(update={"due_at": _at(min(now + rest, spec.deadline_at))}))
+    until = place.poll_until if is_start else _poll_until(spec, place, now=now)
+    seconds = _jittered(_UNKNOWN_REST if is_missed else rest, jitter)
+    due_at = min(now + seconds, spec.deadline_at, spec.deadline_at if until is None else until)
+    more = {"due_at": _at(due_at), "poll_until": until, "faults": place.faults + is_missed}
+    return Move(place.model_copy(update=more))
 
 
 def after_start(spec: JobSpec, place: Place, result: ToolResult, *, now: float, jitter: float) -> Move:
@@ -175,9 +186,12 @@ def after_poll(spec: JobSpec, place: Place, result: ToolResult, *, now: float, j
     if passes(result):
         rest = _rest(result, poll.interval_seconds)
         return Move(_waiting(spec, place, poll, now=now, jitter=jitter, rest=rest, faults=place.faults))
-    if place.faults + 1 >= _MOST_FAULTS:
-        return _end_of_round(spec, place, _failed_as(result, f"{_MOST_FAULTS} polls in a row have failed"), now=now)
-    return Move(_waiting(spec, place, poll, now=now, jitter=jitter, faults=place.faults + 1))
+    is_act = poll.until is None and result.effect_state != "none"  # it was to be done, not asked; perhaps it is
+    if is_act or place.faults + 1 >= _MOST_FAULTS:
+        how = "its call has failed" if is_act else f"{_MOST_FAULTS} polls in a row have failed"
+        return _end_of_round(spec, place, _failed_as(result, how), now=now)
+    patience = max(poll.interval_seconds, 4 * _UNKNOWN_REST) if is_unknown(result) else None
+    return Move(_waiting(spec, place, poll, now=now, jitter=jitter, rest=patience, faults=place.faults + 1))
 
 
 def passes(result: ToolResult) -> bool:
@@ -185,6 +199,11 @@ def passes(result: ToolResult) -> bool:
     code = result.error_code
     is_passing = code in _PASSING or (code in _PASSING_IF_RETRYABLE and result.retryable)
     return not result.success and result.effect_state == "none" and is_passing
+
+
+def is_unknown(result: ToolResult) -> bool:
+    """Whether a call was refused because its tool, or its module, is not known now: it may be there soon."""
+    return not result.success and result.effect_state == "none" and result.error_code in _UNKNOWN
 
 
 def cancelled(place: Place) -> Move:
@@ -212,6 +231,13 @@ def _waiting(  # noqa: PLR0913 - a wait has these sides
     return Place(
         state="waiting", step=place.step, first=place.first, faults=faults, due_at=_at(due_at), poll_until=until
     )
+
+
+def _poll_until(spec: JobSpec, place: Place, *, now: float) -> float | None:
+    """When this round has polled enough, which begins with its first try."""
+    if place.poll_until is not None or spec.poll is None:
+        return place.poll_until
+    return _at(now + spec.poll.max_seconds)
 
 
 def _end_of_round(spec: JobSpec, place: Place, ended: Ended, *, now: float) -> Move:

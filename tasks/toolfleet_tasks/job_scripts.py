@@ -1,7 +1,8 @@
 """What happens at once inside Redis with jobs.
 
-A job is a hash: `spec` (sealed JSON), `at` (its `Place`, JSON: a change names the one that it follows, so of two who move a job
-one succeeds), `told` (JSON: what its polls take from its start's result) and `end` (JSON, once it is over). Its id is in
+A job is a hash: `spec` (sealed JSON), `at` (its `Place`, sealed JSON: a change names the one that it follows, so of two who move a
+job one succeeds), `told` (sealed JSON: what its polls take from its start's result) and `end` (JSON, once it is over); `sent`, of one
+whose call is under way: when that was last confirmed to be in its queue; `unread`: since when nobody could read it. Its id is in
 `jobs_due` until then, by when (ms) somebody should look at it, and in its user's set by when (ms) it was made; after that in the
 user's set of ended ones, and in that of all. Times are the server's.
 """
@@ -10,7 +11,7 @@ from toolfleet_tasks.script import Script
 from toolfleet_tasks.wake_scripts import WAKES
 
 MOST_ENDED = 1_000
-"""Jobs that have ended, of a user or of all, that can be listed."""
+"""Jobs that have ended, of a user or of all, that can be listed. Of a user, no others are kept."""
 
 _NOW = """
 local clock = redis.call('TIME')
@@ -43,23 +44,23 @@ Returns `made`; `exists` with the fields of the one that has this id; or `full` 
 """
 
 _VIEW = """
-local function view(id)
-  local found = redis.call('HMGET', ARGV[1] .. id, 'spec', 'at', 'told')
+local function view(id, with_result)
+  local found = redis.call('HMGET', ARGV[1] .. id, 'spec', 'at', 'told', 'sent')
   if not found[1] or not found[2] then return false end
   local state, stored = '', ''
   local step = string.match(found[2], '"state":"[sp][to][al][rl]t?ing".*"step":(%d+)')
   if step then
-    local call_id = id .. '.' .. step
-    local call = redis.pcall('HMGET', ARGV[2] .. call_id, 'state', 'result', 'begun')
+    local call_id = string.match(found[2], '"call_id":"([^"]+)"') or id .. '.' .. step
+    local call = redis.pcall('HMGET', ARGV[2] .. call_id, 'state', 'begun')
     if not call.err then
-      state = call[1] or (call[3] and 'begun') or ''
-      if state == 'done' then
-        stored = call[2] or redis.pcall('GET', ARGV[3] .. call_id) or ''
+      state = call[1] or (call[2] and 'begun') or ''
+      if state == 'done' and with_result then
+        stored = redis.call('HGET', ARGV[2] .. call_id, 'result') or redis.pcall('GET', ARGV[3] .. call_id) or ''
         if type(stored) ~= 'string' then stored = '' end
       end
     end
   end
-  return {id, found[1], found[2], found[3] or '', state, stored}
+  return {id, found[1], found[2], found[3] or '', state, stored, found[4] or ''}
 end
 """
 
@@ -67,12 +68,13 @@ LOOK = Script(
     _NOW
     + _VIEW
     + """
-return {now, view(ARGV[4])}
+return {now, view(ARGV[4], true)}
 """
 )
 """A job, and what its call came to. ARGV: what the names of jobs, of calls and of results begin with, id.
 
-Returns the time (ms), then id, spec, at, told, `done`, `begun` or '' for the call, and what is stored of it; or nothing.
+Returns the time (ms), then id, spec, at, told, `done`, `begun` or '' for the call, what is stored of it, and when it was confirmed
+to be in its queue (ms, or ''); or nothing.
 """
 
 CLAIM = Script(
@@ -94,7 +96,8 @@ return answer
 )
 """Take jobs that are due; nobody else gets them before the lease is over. KEYS: the due ones. ARGV: as above three, how many, lease (ms).
 
-Returns the time (ms) and, the longest due first, each as `LOOK` has it. An id without a job is forgotten.
+Returns the time (ms) and, the longest due first, each as `LOOK` has it, but without what is stored of calls: a hundred results
+could be more than Redis sends in a second. An id without a job is forgotten.
 """
 
 MOVE = Script(
@@ -105,7 +108,7 @@ local at = redis.call('HGET', KEYS[1], 'at')
 if at ~= ARGV[2] then return at == ARGV[3] and 1 or 0 end -- sent again, when its answer was lost
 if not redis.call('ZSCORE', KEYS[2], ARGV[1]) then return 0 end -- taken out of the way
 if ARGV[4] ~= '' then redis.call('ZADD', KEYS[2], ARGV[4], ARGV[1]) end
-for i = 11, #ARGV, 4 do
+for i = 12, #ARGV, 4 do
   local kind, id, body = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   if kind == 'completion' then
     completion_put(ARGV[i + 3], id, body, tonumber(ARGV[10]))
@@ -113,7 +116,11 @@ for i = 11, #ARGV, 4 do
     wake_put(ARGV[i + 3], KEYS[6], id, now, kind, body)
   end
 end
-if ARGV[3] ~= ARGV[2] then redis.call('HSET', KEYS[1], 'at', ARGV[3]) end
+if ARGV[3] ~= ARGV[2] then
+  redis.call('HSET', KEYS[1], 'at', ARGV[3])
+  redis.call('HDEL', KEYS[1], 'sent', 'unread')
+end
+if ARGV[11] == '1' then redis.call('HSET', KEYS[1], 'sent', now) end
 if ARGV[5] ~= '' then redis.call('HSET', KEYS[1], 'told', ARGV[5]) end
 if ARGV[6] == '' then return 1 end
 redis.call('HSET', KEYS[1], 'spec', ARGV[7], 'end', ARGV[6])
@@ -124,9 +131,16 @@ redis.call('ZREM', KEYS[2], ARGV[1])
 redis.call('ZREM', KEYS[3], ARGV[1])
 for i, score in ipairs({made, now}) do
   redis.call('ZADD', KEYS[3 + i], score, ARGV[1])
-  redis.call('ZREMRANGEBYRANK', KEYS[3 + i], 0, -ARGV[9] - 1)
   redis.call('EXPIRE', KEYS[3 + i], ARGV[8])
 end
+local names = string.sub(KEYS[1], 1, -#ARGV[1] - 1)
+local over = math.min(redis.call('ZCARD', KEYS[4]) - ARGV[9], 500)
+for _, id in ipairs(over > 0 and redis.call('ZRANGE', KEYS[4], 0, over - 1) or {}) do
+  redis.call('UNLINK', names .. id)
+  redis.call('ZREM', KEYS[4], id)
+  redis.call('ZREM', KEYS[5], id)
+end
+redis.call('ZREMRANGEBYRANK', KEYS[5], 0, -ARGV[9] - 1)
 return 1
 """
 )
@@ -134,14 +148,28 @@ return 1
 
 KEYS: job, the due ones, its user's, the user's ended ones, all ended ones, the wakes that are due. ARGV: id, the old place, the
 new one, when to look again (ms; '': as it is), told ('': as it is); the end ('': it is not over), the spec that is kept then, for
-how many seconds, how many ended ones are listed; for how many seconds completions are kept; then for each piece of
-news its kind (`completion` for one without HTTP), id, body, and the name of its hash or stream.
+how many seconds, how many ended ones are listed, and of its user's kept; for how many seconds completions are kept; '1' if its call is
+now known to be in its queue; then for each piece of news its kind (`completion` for one without HTTP), id, body, and the name
+of its hash or stream.
 
 Returns 1, or 0 with nothing changed: others have moved it.
 """
 
-TAKE_OUT = Script("""
-redis.call('EXPIRE', KEYS[1], ARGV[2])
+PUT_OFF = Script(
+    _NOW
+    + """
+if redis.call('HGET', KEYS[1], 'at') ~= ARGV[2] or not redis.call('ZSCORE', KEYS[2], ARGV[1]) then return 0 end
+redis.call('HSETNX', KEYS[1], 'unread', now)
+if now - (tonumber(redis.call('HGET', KEYS[1], 'unread')) or now) < ARGV[4] * 1000 then
+  redis.call('ZADD', KEYS[2], now + ARGV[3], ARGV[1])
+  return 0
+end
+redis.call('EXPIRE', KEYS[1], ARGV[4])
 return redis.call('ZREM', KEYS[2], ARGV[1])
-""")
-"""Have nobody look at a job any more. KEYS: job, the due ones. ARGV: id, for how many seconds it is kept."""
+"""
+)
+"""A job cannot be read here: another worker may, with another key or of a newer version. KEYS: job, the due ones. ARGV: id, its place
+as it was read, when to look again (ms from now), for how many seconds nobody may have read it before nobody looks any more.
+
+Returns 1 if nobody does; it is kept for as long once more.
+"""

@@ -1,23 +1,26 @@
 """Publishing a job's calls: each is an ordinary one, judged anew for the job's creator, and nobody waits for its end here."""
 
+import hashlib
+import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-
-import structlog
+from typing import Any
 
 from toolfleet_registry.contracts import PublishedCall, ToolCall, ToolResult
 from toolfleet_registry.decisions import collecting, note
-from toolfleet_registry.errors import PublishUnconfirmed
+from toolfleet_registry.errors import BegunBefore
 from toolfleet_registry.jobs import JobSpec
 from toolfleet_registry.names import SCHEDULER
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.audit_trail import AuditTrail
 from toolfleet_tasks.drafts import Drafts
+from toolfleet_tasks.entrance import Refusal
 from toolfleet_tasks.evaluation import NOTHING_MORE
 from toolfleet_tasks.posting import Posting
 from toolfleet_tasks.queues import Route, route_for
 
-log = structlog.get_logger(__name__)
+_MOST_WAITING = 250  # calls in a module's queue, where jobs add to it: an agent's own call comes after them
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,13 @@ class Ready:
 
     call: PublishedCall
     route: Route
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a step came to that needs not be published: the call `call_id` is known already, and is it, or stands for it."""
+
+    call_id: str
 
 
 class JobSteps:
@@ -38,11 +48,12 @@ class JobSteps:
         self._settings = settings
 
     def ready(
-        self, spec: JobSpec, call: ToolCall, call_id: str, *, deadline_at: float | None = None
+        self, spec: JobSpec, call: ToolCall, call_id: str, *, deadline_at: float | None = None, ahead: float = 0.0
     ) -> Ready | ToolResult:
         """The step as it may be published, or its refusal; its deadline is that of any call, or the job's if that is earlier.
 
-        Costs no round trip. A refusal has its audit line.
+        `ahead`: by how many seconds this clock is ahead of the one of `deadline_at` and of the job. Costs no round trip. A
+        refusal has its audit line.
         """
         noted = collecting()
         if call.tool_name.partition(".")[0] == SCHEDULER:
@@ -52,7 +63,7 @@ class JobSteps:
             return self._refused(spec, call, judged, noted)
         tool = judged.tool
         if tool.requires_gate:
-            is_gated = tool.name in spec.gated
+            is_gated = gate_mark(tool.name, judged.arguments) in spec.gated
             note("gate", "asked_for_job" if is_gated else "missing")
             if not is_gated:
                 return self._refused(spec, call, no_gate(tool.name), noted)
@@ -62,7 +73,7 @@ class JobSteps:
             arguments=judged.arguments,
             user_id=spec.user_id,
             caller=spec.caller,
-            deadline_at=deadline_at or min(self._drafts.deadline(route, None), spec.deadline_at),
+            deadline_at=min(self._drafts.deadline(route, None), (deadline_at or spec.deadline_at) + ahead),
             idempotency_key=call.idempotency_key or None,
             decisions=noted,
             job_id=spec.job_id,
@@ -70,18 +81,19 @@ class JobSteps:
         )
         return Ready(published, route)
 
-    async def publish(self, ready: Ready) -> ToolResult | None:
-        """Get a step into its queue. Its result if it is surely not there; `None` if it is, or may be, or was begun before.
+    async def publish(self, ready: Ready) -> ToolResult | Standing | None:
+        """Get a step into its queue. Its result if it is surely not there; `None` if it is, or is too late.
 
-        Twice does no harm: it has one id, under which the ledger has it run once.
+        Where many calls wait for its module it is `busy`. Raises `PublishUnconfirmed` where nobody knows. Twice does no
+        harm: it has one id, under which the ledger has it run once.
         """
         if ready.call.deadline_at <= time.time():
             return None
         try:
-            return await self._posting.detach(ready.call, ready.route)
-        except PublishUnconfirmed as exc:
-            log.info("job_step_not_confirmed", call_id=ready.call.call_id, reason=str(exc))
-            return None
+            answer = await self._posting.detach(ready.call, ready.route, most_waiting=_MOST_WAITING)
+        except BegunBefore:
+            return Standing(ready.call.call_id)
+        return Standing(answer.call_id) if isinstance(answer, Refusal) else answer
 
     def unpublished(self, ready: Ready, result: ToolResult) -> ToolResult:
         """The result of a step that is in no queue and will not be published again, once its audit line is on its way."""
@@ -89,6 +101,12 @@ class JobSteps:
 
     def _refused(self, spec: JobSpec, call: ToolCall, result: ToolResult, noted: dict[str, str]) -> ToolResult:
         return self._trail.refused(call, spec.caller, result, noted)
+
+
+def gate_mark(tool_name: str, arguments: Mapping[str, Any]) -> str:
+    """What a job keeps of a call that its creator's gate let pass: another call of that tool is not let pass by it."""
+    written = json.dumps([tool_name, arguments], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(written.encode()).hexdigest()[:32]
 
 
 def no_jobs_by_jobs(tool_name: str) -> ToolResult:
@@ -100,4 +118,10 @@ def no_jobs_by_jobs(tool_name: str) -> ToolResult:
 def no_gate(tool_name: str) -> ToolResult:
     """Where no agent is there whose gate could be asked."""
     text = f"Tool call blocked: {tool_name!r} requires the agent's gate, which cannot be asked here."
+    return ToolResult.refused(tool_name, "blocked_by_gate", text)
+
+
+def unknown_to_gate(tool_name: str) -> ToolResult:
+    """Where the agent's gate would have to let pass what nobody knows yet."""
+    text = f"Tool call blocked: {tool_name!r} requires the agent's gate, which is not asked about arguments from a job's start."
     return ToolResult.refused(tool_name, "blocked_by_gate", text)

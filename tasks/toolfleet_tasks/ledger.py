@@ -25,6 +25,7 @@ from toolfleet_tasks.audit import Auditor, PartsOfLine
 from toolfleet_tasks.claims import Claim, Claims, Granted
 from toolfleet_tasks.dead import dead_letter
 from toolfleet_tasks.endings import Ending
+from toolfleet_tasks.job_ids import kept_seconds
 from toolfleet_tasks.limits import limits_of, refused_by
 from toolfleet_tasks.line import Line, LineClosed, LineLost
 from toolfleet_tasks.results import announcement, celery_value
@@ -84,7 +85,7 @@ class Ledger:
 
     async def claim(self, call: PublishedCall) -> Claim | NotClaimed:
         """Ask for a call, however long Redis is away. A claim must be kept with `claims.holding`, and ended or closed."""
-        ttl = self._ttl_of(call)
+        ttl = self._ttls_of(call)[1]
         claim = Claim(call, self._keys_of(call), f"{self._name}-{next(self._turns)}", ttl_seconds=ttl)
         bound = self._settings.module_concurrency.get(_module(call), 0)
         args = (call.effect or "", ttl, bound, MAX_ATTEMPTS)
@@ -113,7 +114,7 @@ class Ledger:
         if not limits and call.terms is None:  # else its agent counts it, until somebody has begun it
             return None
         keys = (self._keys.held(call.call_id), claim.keys[0], *(limit.key for limit in limits))
-        args = (self._ttl_of(call) * 1000, *(part for limit in limits for part in limit.args))
+        args = (self._ttls_of(call)[1] * 1000, *(part for limit in limits for part in limit.args))
         answer = await self._run(_TAKE, keys, claim.token, call.call_id, *args)
         if answer == _LOST:
             self.claims.drop(claim)
@@ -124,7 +125,12 @@ class Ledger:
 
     async def close(self, claim: Claim, attempt: Attempt, *, seconds: float, so_far: EffectState) -> bool:
         """An attempt has ended, and another follows. False if others have the call by now."""
-        args = (*self._noted(claim.call, attempt, seconds), so_far, wire.dump(attempt.result), self._ttl_of(claim.call))
+        args = (
+            *self._noted(claim.call, attempt, seconds),
+            so_far,
+            wire.dump(attempt.result),
+            self._ttls_of(claim.call)[1],
+        )
         is_ours = await self._run(_CLOSE, claim.keys, claim.token, claim.call.call_id, claim.attempts, *args)
         self.claims.drop(claim)
         return bool(is_ours)
@@ -146,7 +152,7 @@ class Ledger:
         noted = self._noted(call, attempt, seconds) if attempt else ("", "", 0, 0)
         value = celery_value(call.call_id, text) if self._writes_results else ""
         announced = announcement(call.call_id, value) if value else text
-        args = (result.effect_state, self._settings.result_ttl_seconds, self._ttl_of(call), value, announced)
+        args = (result.effect_state, *self._ttls_of(call), value, announced)
         is_unseen = attempt is None or attempt.outcome is Outcome.UNKNOWN
         letter = self._letter(call, result, is_unseen=is_unseen, is_exhausted=claim.attempts >= MAX_ATTEMPTS)
         line, *line_kept = self._auditor.line_of(call, result, decisions)
@@ -177,7 +183,7 @@ class Ledger:
         record = self._keys.call(call_id)
         keys = (record, self._keys.result(call_id), *[record] * 7, self._keys.audit)
         ttl, parts = self._settings.result_ttl_seconds, self._auditor.parts_of_refusal(call_id, result)
-        args = self._end_args(call_id, ("refused", 0), ttl, Ending(result, result, result), parts)
+        args = self._end_args(call_id, ("refused", 0, ttl, ttl), Ending(result, result, result), parts)
         answer = await self._run(_END, keys, *args)
         self._auditor.tell_end(answer, parts)
         return None if answer[0] == b"begun" else str(answer[1].decode())
@@ -185,7 +191,7 @@ class Ledger:
     async def _end_once(self, call: PublishedCall, mode: tuple[str, int], ending: Ending) -> Any:
         keys, letter = self._keys_of(call), self._letter(call, ending.unknown)
         parts = self._auditor.parts_of_end(call, ending)
-        args = self._end_args(call.call_id, mode, self._ttl_of(call), ending, parts, letter)
+        args = self._end_args(call.call_id, (*mode, *self._ttls_of(call)), ending, parts, letter)
         try:
             answer = await self._send_end(keys, args)
         except LineLost:
@@ -205,12 +211,11 @@ class Ledger:
         return await self._line.send("EVAL", _END.text, len(keys), *keys, *args)
 
     def _end_args(
-        self, call_id: str, mode: tuple[str, int], ttl: int, ending: Ending, parts: PartsOfLine, letter: str = ""
+        self, call_id: str, how: tuple[str | int, ...], ending: Ending, parts: PartsOfLine, letter: str = ""
     ) -> tuple[Any, ...]:
         token = self._unanswered.pop(call_id, None) or f"{self._name}-{next(self._turns)}"
         values = (celery_value(call_id, wire.dump(one)) for one in (ending.unbegun, ending.undone, ending.unknown))
-        ttls = (self._settings.result_ttl_seconds, ttl)
-        return (token, call_id, *mode, *ttls, *values, letter, self._settings.dead_letters_kept, *parts)
+        return (token, call_id, *how, *values, letter, self._settings.dead_letters_kept, *parts)
 
     async def connected(self) -> None:
         """Wait until Redis can be asked again. Raises `LineClosed`."""
@@ -249,9 +254,10 @@ class Ledger:
             keys.audit,
         )
 
-    def _ttl_of(self, call: PublishedCall) -> int:
-        """Seconds: as long as its result, and until nobody can begin the call any more."""
-        return max(self._settings.result_ttl_seconds, round(call.deadline_at - time.time()) + _MARGIN_SECONDS)
+    def _ttls_of(self, call: PublishedCall) -> tuple[int, int]:
+        """Seconds: its result's; and its record's, as long, and until nobody can begin the call any more."""
+        kept = kept_seconds(call.idempotency_key, self._settings)
+        return kept, max(kept, round(call.deadline_at - time.time()) + _MARGIN_SECONDS)
 
     def _noted(self, call: PublishedCall, attempt: Attempt, seconds: float) -> tuple[str, int | str, int, int]:
         failures, open_ms = self._settings.breaker_failures, round(self._settings.breaker_seconds * 1000)

@@ -73,15 +73,16 @@ class Posting:
             return self._joins.join(call, started.call_id)
         return _result(call, started)
 
-    async def detach(self, call: PublishedCall, route: Route) -> ToolResult | None:
-        """Publish a call for whose end nobody waits here; its result if it is surely in no queue.
+    async def detach(self, call: PublishedCall, route: Route, *, most_waiting: int) -> ToolResult | Refusal | None:
+        """Publish a call for whose end nobody waits here, unless so many wait for its module; its result if it is in no queue.
 
-        Raises `PublishUnconfirmed`: it may be in its queue, or was begun before.
+        Or the refusal that names the call that its idempotency key stands for. Raises `PublishUnconfirmed`: it may be in
+        its queue, or was begun before (`BegunBefore`).
         """
-        refusal = await self._publish(call, route)
-        if isinstance(refusal, Refusal) and refusal.kind == "joined":  # nobody here could bring the other's result
-            refusal = Refusal("conflict", call_id=refusal.call_id)
-        return None if refusal is None else _result(call, refusal)
+        refusal = await self._publish(call, route, most_waiting=most_waiting)
+        if refusal is None or (isinstance(refusal, Refusal) and refusal.kind == "joined"):
+            return refusal
+        return _result(call, refusal)
 
     def close(self) -> None:
         """Who waits for a turn is told that the fleet was left."""
@@ -117,10 +118,13 @@ class Posting:
         follow.ending.add_done_callback(functools.partial(self._ended, (call.lane, call.user_id)))
         return follow
 
-    async def _publish(self, call: PublishedCall, route: Route) -> Refusal | ToolResult | None:
+    async def _publish(
+        self, call: PublishedCall, route: Route, *, most_waiting: int | None = None
+    ) -> Refusal | ToolResult | None:
         """Get the call into its queue; `None`, or why it is not in it. Raises `PublishUnconfirmed`."""
         seconds = min(_PUBLISH_SECONDS, call.deadline_at - time.time())
         limit = self._entrance.backlog_limit(call)
+        limit = limit if most_waiting is None else min(limit, most_waiting)
         try:
             return await self._publisher.publish(call, route, seconds=seconds, limit=limit)
         except NotPublished as exc:

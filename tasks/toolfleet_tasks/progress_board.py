@@ -66,9 +66,10 @@ class Reports:
         self._is_over = True
         self._latest = None
 
-    @property
-    def has_news(self) -> bool:
-        """Whether there is something to fetch."""
+    def stays_listed(self) -> bool:
+        """Whether there is something to fetch; if not, what is reported next is listed anew."""
+        if self._latest is None:
+            self._is_listed = False  # first, as in `fetch`: a thread may report between these lines
         return self._latest is not None
 
     def fetch(self) -> Progress | None:
@@ -105,7 +106,7 @@ class ProgressBoard:
     async def _write_all(self) -> None:
         """Write until there is nothing more to write, and a moment longer: the next one has to wait its turn."""
         while self._listed:
-            listed = [reports for reports in self._listed if reports.has_news]
+            listed = [reports for reports in self._listed if reports.stays_listed()]
             batch, self._listed = listed[:_BATCH], listed[_BATCH:]
             try:
                 async with asyncio.timeout(_PATIENCE_SECONDS):

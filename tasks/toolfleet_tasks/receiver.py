@@ -7,13 +7,19 @@ from typing import TYPE_CHECKING, Any, overload
 from uuid import uuid4
 
 import structlog
-from standardwebhooks import Webhook, WebhookVerificationError
 
 from toolfleet_registry.errors import FleetUnavailable, WakeBusy, WakeLost, WakeRefused
-from toolfleet_registry.jobs import WakeUp
+from toolfleet_registry.job_settings import secret_fault
+from toolfleet_registry.jobs import WakeKind, WakeUp
 from toolfleet_tasks import wire
 from toolfleet_tasks.cancelling import end, is_wanted
+from toolfleet_tasks.job_ids import wake_key
 from toolfleet_tasks.seen import Seen
+
+try:
+    from standardwebhooks import Webhook, WebhookVerificationError
+except ImportError as exc:
+    raise ImportError("Wake-ups need 'standardwebhooks': pip install 'toolfleet[webhooks]'.") from exc
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -49,8 +55,12 @@ class Delivery:
         return self.wake is None
 
     def key(self, name: str) -> str:
-        """An idempotency key for a call that follows from this wake-up: the fleet makes it once, however often the turn is repeated."""
-        return f"{self.wake_id}:{name}"
+        """An idempotency key for a call that follows from this wake-up: the fleet makes it once, however often the turn is repeated.
+
+        It holds an hour longer than the fleet tries the wake-up (`wake_give_up_seconds`, one value for all of the fleet); one that
+        an operator replays after that may have its calls made again.
+        """
+        return wake_key(self.wake_id, name)
 
     @overload
     def done_in(self, transaction: "Connection | Session") -> None: ...
@@ -98,24 +108,30 @@ class WakeReceiver:
     """Takes what the fleet sends to `{core_url}/continue` and `/notify`.
 
     `secret` is the fleet's `core_secret`, or several while it is changed: any will do. `seen` remembers what was acted on.
+    Raises `ValueError` for a secret that no fleet has.
     """
 
     def __init__(self, secret: str | Sequence[str], seen: Seen) -> None:
         secrets = [secret] if isinstance(secret, str) else list(secret)
         if not secrets:
             raise ValueError("a receiver needs a secret, or anybody could wake its conversations")
+        for one in secrets:
+            if (fault := secret_fault(one)) is not None:
+                raise ValueError(f"a receiver's secret {fault}")
         self._webhooks = [Webhook(one) for one in secrets]
         self._seen = seen
 
     @asynccontextmanager
-    async def receive(self, headers: Mapping[str, str], body: bytes) -> AsyncGenerator[Delivery]:
+    async def receive(
+        self, headers: Mapping[str, str], body: bytes, *, kind: WakeKind = "continue"
+    ) -> AsyncGenerator[Delivery]:
         """Act on a wake-up inside the block: `async with receiver.receive(headers, body) as delivery:`.
 
-        Raises, before the block, `WakeRefused` (answer 401: it is not the fleet's, or too old), `WakeBusy` (answer 409 with
+        `kind` is what the request's path says: what was signed for `/notify` wakes no agent. Raises, before the block, `WakeRefused` (answer 401: it is not the fleet's, or too old), `WakeBusy` (answer 409 with
         `Retry-After`: another delivery of it is being acted on) and `FleetUnavailable` (answer 503). A block that ends has acted; one
         that raises, or dies, is repeated with the next delivery. `WakeLost` at its end: answer 503.
         """
-        wake = self.read(headers, body)
+        wake = self.read(headers, body, kind=kind)
         token = uuid4().hex
         standing = await self._seen.claim(wake.wake_id, token, seconds=LEASE_SECONDS)
         if standing.state == "busy":
@@ -134,7 +150,7 @@ class WakeReceiver:
         finally:
             await end([keeping])
 
-    def read(self, headers: Mapping[str, str], body: bytes) -> WakeUp:
+    def read(self, headers: Mapping[str, str], body: bytes, *, kind: WakeKind = "continue") -> WakeUp:
         """What the fleet says, if it is the fleet. Raises `WakeRefused`. By itself no protection from repeats."""
         if len(body) > _MOST_BYTES:
             raise WakeRefused("The wake-up is too large.")
@@ -146,6 +162,8 @@ class WakeReceiver:
             raise WakeRefused("The wake-up cannot be read.") from None
         if wake.wake_id != known.get("webhook-id") or len(wake.wake_id) > _LONGEST_ID:
             raise WakeRefused("The wake-up has another id than its message.")
+        if wake.kind != kind:
+            raise WakeRefused(f"The wake-up is of the kind {wake.kind!r}, and was sent to another path.")
         return wake
 
     def _verify(self, headers: dict[str, str], body: bytes) -> None:

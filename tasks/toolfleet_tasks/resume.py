@@ -16,6 +16,9 @@ from toolfleet_tasks.queues import CONTROL
 
 _SECONDS = 20.0  # of one task's work; what is left is the next one's
 _MARGIN_SECONDS = 10
+# A worker's clock may be so far ahead of beat's, and the control queue so far behind: a tick that is dropped is one that all
+# workers may drop, for ever. Those that pile up meanwhile cost next to nothing: of several in one worker one works.
+_SHORTEST_EXPIRY_SECONDS, _TICKS = 30.0, 10
 
 
 def register(app: Celery) -> None:
@@ -26,9 +29,10 @@ def register(app: Celery) -> None:
 
 
 def schedule(settings: Settings) -> dict[str, Any]:
-    """The beat entry. A tick that was not served before the next one is dropped: they do the same work."""
+    """The beat entry. A tick that was not served for long is dropped: they do the same work."""
     interval = settings.jobs_interval_seconds
-    return {"resume-jobs": {"task": RESUME, "schedule": interval, "options": {"queue": CONTROL, "expires": interval}}}
+    expires = max(_SHORTEST_EXPIRY_SECONDS, _TICKS * interval)
+    return {"resume-jobs": {"task": RESUME, "schedule": interval, "options": {"queue": CONTROL, "expires": expires}}}
 
 
 @bridged

@@ -6,13 +6,15 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.completions import Reader
 from toolfleet_tasks.dead_wakes import KeptWakes
 from toolfleet_tasks.line import Line
+from toolfleet_tasks.signing import Seal
 
 
 class WakeDesk:
     """`kept`: those that wait or are dead. `connect` makes a line of that name, which is not started yet."""
 
     def __init__(self, line: Line, connect: Callable[[str, str], Line], settings: Settings) -> None:
-        self.kept = KeptWakes(line, settings.keys)
+        self._seal = Seal(settings.signing_key, purpose="job")
+        self.kept = KeptWakes(line, settings.keys, self._seal)
         self._line = line
         self._connect = connect
         self._settings = settings
@@ -21,7 +23,9 @@ class WakeDesk:
     def reader(self, conversation_id: str, consumer: str | None) -> Reader:
         """A reader of the conversation's news; many may read beside each other."""
         stream = self._settings.keys.completions(conversation_id)
-        return Reader(stream, line=self._line, connect=self._own_line, consumer=consumer)
+        return Reader(
+            stream, conversation_id, seal=self._seal, line=self._line, connect=self._own_line, consumer=consumer
+        )
 
     async def aclose(self) -> None:
         """End all readers."""

@@ -4,7 +4,9 @@ import json
 from typing import Any, Final, Literal
 
 from toolfleet_registry.contracts import ErrorCode
-from toolfleet_registry.jobs import JobSpec, WakeUp
+from toolfleet_registry.errors import MessageRefused
+from toolfleet_registry.jobs import JobSpec, WakeKind, WakeUp
+from toolfleet_tasks.signing import Seal
 
 End = Literal["completed", "failed", "timed_out"]
 
@@ -25,6 +27,7 @@ def bounded_wake(  # noqa: PLR0913 - what there is to say of an end
     spec: JobSpec,
     end: End,
     *,
+    kind: WakeKind = "continue",
     wake_id: str,
     at: float,
     result: Any = None,
@@ -41,6 +44,7 @@ def bounded_wake(  # noqa: PLR0913 - what there is to say of an end
     kept, preview = _within_bounds(result)
     return WakeUp(
         type=_TYPES[end],
+        kind=kind,
         wake_id=wake_id,
         job_id=spec.job_id,
         timestamp=at,
@@ -65,14 +69,28 @@ def wake_body(wake: WakeUp) -> str:
     return json.dumps(dict(wake), allow_nan=False, separators=(",", ":"))
 
 
+def opened_wake(body: str, seal: Seal, *, wake_id: str, kind: str) -> str:
+    """The news as they are sent. Raises `MessageRefused` if they are not the fleet's, or other news than these."""
+    text = seal.read(body)
+    try:
+        told = json.loads(text)
+    except (ValueError, RecursionError):
+        told = None
+    if not isinstance(told, dict) or (told.get("wake_id"), told.get("kind", "continue")) != (wake_id, kind):
+        raise MessageRefused("The news cannot be read, or are other news.")
+    return text
+
+
 def _message(spec: JobSpec, end: End, error: str | None) -> str:
     what = f"The job {spec.name!r}" if spec.name else "The job"
     happened = {"completed": "has completed", "failed": "has failed", "timed_out": "has not ended in time"}[end]
     outcome = f"{what} {happened}{': ' + error if error and end != 'completed' else '.'}"
-    if not spec.message:
-        return outcome
-    # Whoever wrote the message thought of success.
-    return spec.message if end == "completed" else f"{spec.message}\n\n{outcome}"
+    parts = [spec.message] if spec.message else []
+    if end != "completed" or not parts:  # whoever wrote the message thought of success
+        parts.append(outcome)
+    if spec.hides_results:
+        parts.append("Its result is not told here: its tool's results are sensitive, and not kept.")
+    return "\n\n".join(parts)
 
 
 def _within_bounds(result: Any) -> tuple[Any, str | None]:

@@ -3,8 +3,8 @@
 News are a hash each (`kind`: continue, notify or call; `body`: JSON; `tries`: how many were begun; `first_at`: since when it is
 due, ms; `error`: of the last try), and an id in a sorted set, by when the next try is due (ms). Those of kind `call` have a
 set of their own, its name with `:calls` behind, so that a core that is slow holds up no call. Who tries has a token in the
-hash, and a lease: the id's score, until which nobody else does. Dead news are a hash, id -> JSON with all that as text, and a
-sorted set, id -> when they were given up (ms).
+hash, and a lease: the id's score, until which nobody else does. Dead news are a hash, id -> JSON with all that as text, a
+sorted set, id -> when they were given up (ms), and how many bytes all of them have.
 
 Times are the server's, but for `first_at`, which is handed in by whoever ends a job.
 """
@@ -34,6 +34,26 @@ end
 
 `completion_put(stream_key, id, body, seconds)`: for an agent without HTTP; kept for so long after the last, about 1,000 of them at
 most.
+"""
+
+MOST_DEAD_BYTES = 100_000_000
+"""Of all dead news together: they must leave Redis room for the fleet."""
+
+_DEAD = """
+local function dead_drop(dead, order, bytes, id)
+  local size = redis.call('HSTRLEN', dead, id)
+  redis.call('ZREM', order, id)
+  if redis.call('HDEL', dead, id) == 0 then return 0 end
+  if redis.call('EXISTS', dead) == 0 then redis.call('DEL', bytes) else redis.call('DECRBY', bytes, size) end
+  return 1
+end
+
+local function dead_put(dead, order, bytes, id, value)
+  dead_drop(dead, order, bytes, id)
+  redis.call('HSET', dead, id, value)
+  redis.call('ZADD', order, now, id)
+  redis.call('INCRBY', bytes, #value)
+end
 """
 
 CLAIM = (
@@ -83,6 +103,7 @@ return redis.call('ZADD', KEYS[2], now, ARGV[1])
 
 FAILED = (
     _NOW
+    + _DEAD
     + """
 local found = redis.call('HMGET', KEYS[1], 'token', 'first_at', 'kind', 'body', 'tries')
 if found[1] ~= ARGV[2] then return 'lost' end
@@ -93,22 +114,24 @@ if ARGV[3] ~= '' and rest > 0 then
   redis.call('ZADD', KEYS[2], now + math.min(tonumber(ARGV[3]), rest), ARGV[1])
   return 'later'
 end
-redis.call('HSET', KEYS[3], ARGV[1], cjson.encode({kind = found[3], body = found[4], tries = found[5],
+local body = ARGV[8] ~= '' and ARGV[8] or found[4]
+dead_put(KEYS[3], KEYS[4], KEYS[5], ARGV[1], cjson.encode({kind = found[3], body = body, tries = found[5],
   first_at = found[2], died_at = string.format('%.0f', now), error = ARGV[4]}))
-redis.call('ZADD', KEYS[4], now, ARGV[1])
 redis.call('ZREM', KEYS[2], ARGV[1])
 redis.call('DEL', KEYS[1])
-local over = math.min(redis.call('ZCARD', KEYS[4]) - ARGV[6], 500) -- after a lower limit the rest goes by and by
-if over < 1 then return 'dead' end
-for _, oldest in ipairs(redis.call('ZRANGE', KEYS[4], 0, over - 1)) do
-  redis.call('HDEL', KEYS[3], oldest)
-  redis.call('ZREM', KEYS[4], oldest)
+for _ = 1, 500 do -- after a lower limit the rest goes by and by
+  local bytes = tonumber(redis.call('GET', KEYS[5])) or 0
+  if redis.call('ZCARD', KEYS[4]) <= tonumber(ARGV[6]) and bytes <= tonumber(ARGV[7]) then break end
+  local oldest = redis.call('ZRANGE', KEYS[4], 0, 0)[1]
+  if not oldest or oldest == ARGV[1] then break end
+  dead_drop(KEYS[3], KEYS[4], KEYS[5], oldest)
 end
 return 'dead'
 """
 )
-"""A try has failed. KEYS: its hash, the ids that are due, the dead news, their order. ARGV: id, token, ms until the next try ('': there
-is none), why, ms after `first_at` at which it is given up, how many dead ones are kept.
+"""A try has failed. KEYS: its hash, the ids that are due, the dead news, their order, their bytes. ARGV: id, token, ms until the next
+try ('': there is none), why, ms after `first_at` at which it is given up, how many dead ones are kept, of how many bytes, the body
+that is kept of it when it is dead ('': as it is).
 
 The last try is made just when it would be given up. Returns `later`; `dead`; or `lost`: others have it, or have delivered it.
 """
@@ -116,18 +139,27 @@ The last try is made just when it would be given up. Returns `later`; `dead`; or
 REPLAY = (
     _NOW
     + WAKES
+    + _DEAD
     + """
 local kept = redis.call('HGET', KEYS[1], ARGV[1])
-if not kept then return 0 end
+if not kept then return redis.call('ZADD', KEYS[5], 'XX', 'CH', now, ARGV[1]) end -- it waits: it is tried now
 local is_read, dead = pcall(cjson.decode, kept)
 if not is_read or type(dead) ~= 'table' or type(dead.kind) ~= 'string' or type(dead.body) ~= 'string' then return -1 end
-wake_put(KEYS[3], KEYS[4], ARGV[1], now, dead.kind, dead.body)
-redis.call('HDEL', KEYS[1], ARGV[1])
-redis.call('ZREM', KEYS[2], ARGV[1])
-return 1
+if dead.kind == 'call' and string.find(dead.body, '"is_secret":true', 1, true) then return -2 end
+wake_put(KEYS[4], KEYS[5], ARGV[1], now, dead.kind, dead.body)
+return dead_drop(KEYS[1], KEYS[2], KEYS[3], ARGV[1])
 """
 )
-"""Have dead news delivered after all, under the same id. KEYS: the dead news, their order, its hash-to-be, the ids that are due. ARGV: id.
+"""Have dead news delivered after all, under the same id. KEYS: the dead news, their order, their bytes, its hash-to-be, the ids that are
+due. ARGV: id.
 
-Returns 1; 0 if there are none of this id; -1 if they cannot be read.
+News that wait for their next try have it now. Returns 1; 0 if there are none of this id; -1 if they cannot be read; -2 for a call whose arguments were not kept.
 """
+
+DROP = (
+    _DEAD
+    + """
+return dead_drop(KEYS[1], KEYS[2], KEYS[3], ARGV[1])
+"""
+)
+"""Forget dead news. KEYS: the dead news, their order, their bytes. ARGV: id. Returns 1 if they were there."""

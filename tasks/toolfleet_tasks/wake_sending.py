@@ -5,6 +5,7 @@ Nothing of one try stays for the next: no cookies, redirects or proxies. The sta
 
 import asyncio
 import contextlib
+import math
 import random
 import ssl
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ AT_ONCE: Final = 50
 _WAITS = (1.0, 5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0)
 _JITTER = 0.2  # of a wait, either way: a core that comes back must not meet all of them at once
 _REFUSED_AFTER = 2  # a core that is just being deployed may say 404; but that it says the same a second later is likely
+_LONGEST_AWAY = 120.0  # a try that finds nobody costs a millisecond
 _LONGEST_WISH = 3600.0  # seconds: the longest Retry-After that is honoured
 _PASSING = frozenset({408, 409, 425, 429})  # answers of 4xx after which the same request may do
 
@@ -44,13 +46,14 @@ _SHOWN = 300  # characters of a reason
 class Answer:
     """What came of a try. `reason`: in a line, without the core's address.
 
-    `refused`: it will hardly be otherwise soon; `is_final`: it never will.
+    `refused`: it will hardly be otherwise soon; `is_final`: it never will; `is_away`: nobody was there, who may be back any moment.
     """
 
     accepted: bool
     reason: str = ""
     refused: bool = False
     is_final: bool = False
+    is_away: bool = False
     retry_after_seconds: float | None = None
 
 
@@ -76,6 +79,8 @@ class CoreSender:
                 await self._post(wake_id, PATHS[kind], body, heard)
         except TimeoutError:
             failure = Answer(accepted=False, reason=f"no answer within {self._timeout_seconds:g} s")
+        except (httpx.ConnectError, httpx.ConnectTimeout) as exc:
+            failure = Answer(accepted=False, is_away=True, reason=one_line(f"{type(exc).__name__}: {exc}"))
         except (httpx.HTTPError, OSError) as exc:
             failure = Answer(accepted=False, reason=one_line(f"{type(exc).__name__}: {exc}"))
         except Exception as exc:  # what httpx makes of an answer that is none, and what cannot be a header
@@ -112,7 +117,8 @@ def seconds_until_next(tries: int, answer: Answer) -> float:
         wish = min(max(answer.retry_after_seconds, _WAITS[0]), _LONGEST_WISH)
         return wish * random.uniform(1, 1 + _JITTER)  # noqa: S311 - spreads load
     number = max(tries, 1) - 1 + (_REFUSED_AFTER if answer.refused else 0)
-    return _WAITS[min(number, len(_WAITS) - 1)] * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311 - as above
+    seconds = min(_WAITS[min(number, len(_WAITS) - 1)], _LONGEST_AWAY if answer.is_away else math.inf)
+    return seconds * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311 - as above
 
 
 def one_line(text: str) -> str:

@@ -13,11 +13,14 @@ from uuid import uuid4
 import structlog
 from redis.exceptions import ResponseError
 
+from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.cancelling import end
 from toolfleet_tasks.line import Line, LineLost
 from toolfleet_tasks.script import Script
-from toolfleet_tasks.wake_scripts import ACCEPTED, CLAIM, FAILED, RELEASED
+from toolfleet_tasks.signing import Seal
+from toolfleet_tasks.wake_news import opened_wake
+from toolfleet_tasks.wake_scripts import ACCEPTED, CLAIM, FAILED, MOST_DEAD_BYTES, RELEASED
 from toolfleet_tasks.wake_sending import AT_ONCE, PATHS, Answer, CoreSender, one_line, seconds_until_next
 from toolfleet_tasks.written import run_written
 
@@ -33,17 +36,29 @@ _CLAIM, _ACCEPTED, _RELEASED, _FAILED = (Script(text) for text in (CLAIM, ACCEPT
 
 @dataclass(frozen=True, slots=True)
 class DueWake:
-    """News that this process has claimed, under `token`. `tries` counts this one; what `body` (JSON) says depends on `kind`."""
+    """News that this process has claimed, under `token`. `tries` counts this one; what `body` (JSON) says depends on `kind`.
+
+    `fault`: why they must not be told.
+    """
 
     wake_id: str
     kind: str
     body: str
     tries: int
     token: str
+    fault: str = ""
 
 
 Publish = Callable[[DueWake], Awaitable[str | None]]
 """Publishes the call of news of kind `call`. Returns `None`, or in a sentence why that can never be; whatever it raises is tried again."""
+
+
+class NotYet(Exception):
+    """What `Publish` raises where nothing is wrong: the call is tried again, after `seconds` or as usual; the message says why."""
+
+    def __init__(self, reason: str | None, *, seconds: float | None = None) -> None:
+        self.seconds = seconds
+        super().__init__(reason)
 
 
 class Wakes:
@@ -53,6 +68,7 @@ class Wakes:
         self._line = line
         self._settings = settings
         self._keys = settings.keys
+        self._seal = Seal(settings.signing_key, purpose="job")
         url, secret = settings.core_url, settings.core_secret
         timeout = settings.core_timeout_seconds
         self._sender = CoreSender(url, secret, timeout_seconds=timeout) if url and secret else None
@@ -114,9 +130,18 @@ class Wakes:
         finally:
             lane.claiming -= count
         return [
-            DueWake(wake_id.decode(), kind.decode(), body.decode(errors="replace"), int(tries), token)
-            for wake_id, kind, body, tries in found
+            self._opened(*(part.decode(errors="replace") for part in one[:3]), tries=int(one[3]), token=token)
+            for one in found
         ]
+
+    def _opened(self, wake_id: str, kind: str, body: str, *, tries: int, token: str) -> DueWake:
+        """A call is opened by whoever publishes it."""
+        if kind not in PATHS:
+            return DueWake(wake_id, kind, body, tries, token)
+        try:
+            return DueWake(wake_id, kind, opened_wake(body, self._seal, wake_id=wake_id, kind=kind), tries, token)
+        except MessageRefused as exc:
+            return DueWake(wake_id, kind, "", tries, token, str(exc))
 
     async def _deliver(self, wakes: list[DueWake], lane: "_Lane", attempt: "Try", until: float) -> int:
         """One conversation's, one after the other, as long as that is no danger to their leases."""
@@ -135,6 +160,8 @@ class Wakes:
             return Answer(accepted=False, refused=True, reason="TOOLFLEET_CORE_URL is not set.")
         if wake.kind not in PATHS:
             return Answer(accepted=False, refused=True, reason="These are no news of a kind that is known.")
+        if wake.fault:  # for good only if nobody else of the fleet can verify it, either
+            return Answer(accepted=False, refused=True, reason=wake.fault)
         return await self._sender.send(wake.wake_id, wake.kind, wake.body)
 
     @staticmethod
@@ -142,6 +169,8 @@ class Wakes:
         try:
             async with asyncio.timeout(_PUBLISH_SECONDS):
                 reason = await publish(wake)
+        except NotYet as exc:
+            return Answer(accepted=False, reason=str(exc), retry_after_seconds=exc.seconds)
         except Exception as exc:  # whatever judging and publishing raise: the next try may do
             log.exception("wake_call_not_published", wake_id=wake.wake_id)
             return Answer(accepted=False, reason=f"{type(exc).__name__}: {exc}")
@@ -168,9 +197,9 @@ class Wakes:
         became = await run_written(
             self._line,
             _FAILED,
-            (record, due, keys.dead_wakes, keys.dead_wakes_order),
+            (record, due, keys.dead_wakes, keys.dead_wakes_order, keys.dead_wakes_bytes),
             *(wake.wake_id, wake.token, delay_ms, reason),
-            *(settings.wake_give_up_seconds * 1000, settings.dead_wakes_kept),
+            *(settings.wake_give_up_seconds * 1000, settings.dead_wakes_kept, MOST_DEAD_BYTES, _kept_when_dead(wake)),
         )
         facts = {"wake_id": wake.wake_id, "kind": wake.kind, "tries": wake.tries, "reason": reason}
         if became == b"dead":
@@ -191,6 +220,19 @@ class _Lane:
     seconds: float
     claiming: int = 0
     running: set[asyncio.Task[int]] = field(default_factory=set)
+
+
+def _kept_when_dead(wake: DueWake) -> str:
+    """What stands in a secret call's place; "" for whatever is kept as it is."""
+    if wake.kind != "call":
+        return ""
+    try:
+        body = json.loads(wake.body)
+        if not body.get("is_secret"):
+            return ""
+    except (ValueError, AttributeError, RecursionError):
+        return ""
+    return json.dumps({name: value for name, value in body.items() if name != "call"}, separators=(",", ":"))
 
 
 def _by_conversation(wakes: Iterable[DueWake]) -> list[list[DueWake]]:

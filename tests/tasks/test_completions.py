@@ -17,11 +17,13 @@ from redis.asyncio import Redis
 from support.processes import next_line, python_program
 from support.redis_faults import faulty_redis
 from support.waiting import wait_until
-from support.wakes import complete, wake
-from toolfleet import Settings, ToolFleet
+from support.wakes import SECRET, complete, wake
+from toolfleet import Settings, SettingsError, ToolFleet
 from toolfleet_registry.jobs import WakeUp
 from toolfleet_registry.keys import Keys
 from toolfleet_tasks import completions as completions_file
+from toolfleet_tasks.signing import Seal
+from toolfleet_tasks.wake_news import wake_body
 
 STREAM = Keys().completions("talk-1")
 
@@ -62,6 +64,24 @@ async def read(fleet: ToolFleet, count: int, *, consumer: str | None = None) -> 
                 if len(found) > count:
                     break  # the one after is left to others
     return found[:count]
+
+
+async def test_a_fleet_that_signs_reads_nobody_elses_news(redis_url: str, redis: Redis) -> None:
+    """What somebody else has written, or said to another conversation, is left out, and stays in the stream for a look."""
+    key = "kJ3vR9wQ2mZx7LpT5bNc8YdF1gHs4VuAeXoPq6WiMzE="
+    seal = Seal(key, purpose="job")
+    await complete(redis, "forged")
+    await complete(redis, "job-2", body=seal.sign(wake_body(wake("job-2", conversation_id="talk-2"))))
+    await complete(redis, "job-1", body=seal.sign(wake_body(wake("job-1"))))
+    settings = Settings(redis_url=redis_url, signing_key=key)
+    async with (
+        ToolFleet(settings=settings) as fleet,
+        aclosing(fleet.completions("talk-1")) as news,
+        asyncio.timeout(20),
+    ):
+        assert await anext(news) == wake("job-1")
+    entries: Any = await redis.xrange(STREAM)
+    assert [fields["id"] for _, fields in entries] == ["forged", "job-2", "job-1"]
 
 
 @pytest.fixture
@@ -108,6 +128,14 @@ async def test_a_conversation_without_news_leaves_nothing(fleet: ToolFleet, redi
     assert not [key async for key in redis.scan_iter("*completions*")]
     listening.cancel()
     await asyncio.gather(listening, return_exceptions=True)
+
+
+async def test_where_a_core_is_woken_nobody_waits_for_completions(redis_url: str) -> None:
+    """They would wait for ever."""
+    settings = Settings(redis_url=redis_url, core_url="http://127.0.0.1:1", core_secret=SECRET)
+    async with ToolFleet(settings=settings) as fleet:
+        with pytest.raises(SettingsError, match="TOOLFLEET_CORE_URL"):
+            await anext(fleet.completions("talk-1"))
 
 
 async def test_readers_share_the_news(fleet: ToolFleet, redis: Redis) -> None:

@@ -77,7 +77,7 @@ async def test_dead_news_are_tried_anew_under_their_id(fleet: ToolFleet, redis_u
     assert [one.wake_id for one in await fleet.dead_wakes(limit=1, offset=1)] == ["job-1"]
 
     assert await fleet.replay_wake("job-1")
-    assert not await fleet.replay_wake("job-1")
+    assert [one.wake_id for one in await fleet.dead_wakes()] == ["job-2"]
     found = await fleet.kept_wake("job-1")
     assert found is not None
     assert found.first_at > time.time() - 10
@@ -85,6 +85,22 @@ async def test_dead_news_are_tried_anew_under_their_id(fleet: ToolFleet, redis_u
         assert await wakes.deliver_due(publish=never, seconds=5) == 1
     assert [one.headers["webhook-id"] for one in core.requests] == ["job-1"]
     assert await fleet.kept_wake("job-1") is None
+
+
+async def test_waiting_news_are_tried_now(fleet: ToolFleet, redis_url: str, redis: Redis) -> None:
+    """An operator who knows that the core is back need not wait for the next try."""
+    await put(redis, "job-1")
+    async with delivering(redis_url, "http://127.0.0.1:1") as wakes:
+        await wakes.deliver_due(publish=never, seconds=5)
+    before = (await fleet.waiting_wakes())[0].due_at
+    is_there = await fleet.replay_wake("job-1")
+    (waiting,) = await fleet.waiting_wakes()
+
+    assert is_there
+    assert waiting.due_at is not None
+    assert before is not None
+    assert waiting.due_at < before
+    assert not await fleet.replay_wake("job-2")
 
 
 async def test_a_dead_call_is_replayed_among_the_calls(fleet: ToolFleet, redis_url: str, redis: Redis) -> None:
@@ -104,6 +120,18 @@ async def test_dead_news_are_dropped(fleet: ToolFleet, redis_url: str, redis: Re
     assert await fleet.drop_all_dead_wakes() == 2
     assert await fleet.dead_wakes() == []
     assert await redis.dbsize() == 0
+
+
+async def test_news_that_are_not_the_fleets_are_shown_as_such(redis_url: str, redis: Redis) -> None:
+    """An operator sees that they are there, and nothing that a stranger has written."""
+    await put(redis, "job-1")
+    await bury(redis_url, redis, "job-2")
+    settings = Settings(redis_url=redis_url, signing_key="kJ3vR9wQ2mZx7LpT5bNc8YdF1gHs4VuAeXoPq6WiMzE=")
+    async with ToolFleet(settings=settings) as fleet:
+        (waiting,), (dead,) = await fleet.waiting_wakes(), await fleet.dead_wakes()
+
+    assert (waiting.wake_id, waiting.body) == ("job-1", None)
+    assert (dead.wake_id, dead.body) == ("job-2", None)
 
 
 @pytest.mark.parametrize("value", ["no json", "[]", "{}", '{"kind": 1, "tries": "x"}', "[" * 5000, b"\xff"])

@@ -2,6 +2,9 @@
 
 import asyncio
 import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,12 +12,13 @@ from redis.asyncio import Redis
 
 from support.job_racers import job_records
 from toolfleet_registry.contracts import Caller, Conversation, PublishedCall, ToolCall, ToolResult
+from toolfleet_registry.errors import BegunBefore, FleetError, PublishUnconfirmed
 from toolfleet_registry.jobs import ENDED, JobSpec, Poll, Wish
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import endings, job_rules, wire
 from toolfleet_tasks.job_moves import JobMover
 from toolfleet_tasks.job_records import Change, Found, JobRecords
-from toolfleet_tasks.job_steps import Ready
+from toolfleet_tasks.job_steps import JobSteps, Ready, Standing
 from toolfleet_tasks.queues import Route
 
 LEASE_SECONDS = 0.05
@@ -50,6 +54,9 @@ class FrailRecords:
     def sealed(self, text: str) -> str:
         return self._records.sealed(text)
 
+    async def look(self, job_id: str) -> Found | None:
+        return await self._records.look(job_id)
+
     async def move(self, job: Found, change: Change) -> Found | None:
         moved: Found | None = await self._moments.at(self._records.move(job, change))
         return moved
@@ -58,17 +65,24 @@ class FrailRecords:
 class Ledger:
     """What a module would see: each call id is executed once, and its result stands in the ledger's record."""
 
-    def __init__(self, redis: "Redis", moments: Moments, results: list[ToolResult], refusals: list[ToolResult]) -> None:
+    def __init__(
+        self, redis: "Redis", moments: Moments, results: list[ToolResult], refusals: "list[ToolResult | FleetError]"
+    ) -> None:
         self._redis, self._moments, self._results, self._refusals = redis, moments, results, refusals
         self.executed: list[tuple[str, Any]] = []
         self.tries: list[str] = []
+        self.unknown: list[ToolResult] = []
+        self.standing: Standing | None = None
+        self.seconds, self.is_lost = 30.0, False
 
     async def __call__(self) -> "Ledger":
         return self
 
     def ready(
-        self, spec: JobSpec, call: ToolCall, call_id: str, *, deadline_at: float | None = None
+        self, spec: JobSpec, call: ToolCall, call_id: str, *, deadline_at: float | None = None, ahead: float = 0.0
     ) -> Ready | ToolResult:
+        if self.unknown:
+            return self.unknown.pop(0)
         published = PublishedCall(
             call_id=call_id,
             tool_name=call.tool_name,
@@ -78,14 +92,14 @@ class Ledger:
             effect="read",
             limit_seconds=1,
             published_at=time.time(),
-            deadline_at=deadline_at or time.time() + 30,
+            deadline_at=deadline_at or time.time() + self.seconds,
             job_id=spec.job_id,
         )
         return Ready(published, Route("tools.works", 1, 2, 3))
 
-    async def publish(self, ready: Ready) -> ToolResult | None:
+    async def publish(self, ready: Ready) -> ToolResult | Standing | None:
         answer: ToolResult | None = await self._moments.at(self._published(ready.call))
-        return answer
+        return self.standing or answer
 
     def unpublished(self, ready: Ready, result: ToolResult) -> ToolResult:
         return result
@@ -95,7 +109,12 @@ class Ledger:
         if call.call_id in dict(self.executed):
             return None
         if self._refusals:
-            return self._refusals.pop(0)
+            refusal = self._refusals.pop(0)
+            if isinstance(refusal, Exception):
+                raise refusal
+            return refusal
+        if self.standing is not None or self.is_lost:
+            return None
         self.executed.append((call.call_id, call.arguments))
         text = wire.dump(self._results[min(len(self.executed), len(self._results)) - 1])
         await self._redis.hset(f"toolfleet:call:{call.call_id}", mapping={"state": "done", "result": text})
@@ -202,6 +221,40 @@ async def test_a_step_that_cannot_be_published_for_now_is_tried_under_the_same_i
     await check_ended_once(redis, job, ledger)
 
 
+async def test_a_step_whose_message_may_be_lost_is_published_again_after_the_lease(
+    redis: "Redis", redis_url: str
+) -> None:
+    """The connection is cut while the first call is sent: nobody waits for that call's deadline."""
+    lost = PublishUnconfirmed("the connection was lost")
+    job, ledger = await live(redis, redis_url, Moments(None), [BEGUN, RUNNING, DONE], refusals=[lost])
+
+    assert ledger.tries[:2] == ["j.0", "j.0"]
+    await check_ended_once(redis, job, ledger)
+
+
+class Post:
+    """What publishes, and says what it was made with."""
+
+    def __init__(self, answer: FleetError) -> None:
+        self._answer = answer
+
+    async def detach(self, call: PublishedCall, route: Route, *, most_waiting: int) -> ToolResult | None:
+        raise self._answer
+
+
+async def test_who_publishes_a_step_hears_whether_it_may_be_lost() -> None:
+    """Or what a job's end causes would be taken for done; what has a record in the ledger is not lost."""
+    ready = Ledger(None, Moments(None), [], []).ready(make_spec(), ToolCall(tool_name="works.begin"), "j.0")  # type: ignore[arg-type] # not used
+
+    def steps(answer: FleetError) -> JobSteps:
+        return JobSteps(None, Post(answer), None, Settings())  # type: ignore[arg-type] # only the posting is used
+
+    assert isinstance(ready, Ready)
+    assert await steps(BegunBefore()).publish(ready) == Standing("j.0")
+    with pytest.raises(PublishUnconfirmed):
+        await steps(PublishUnconfirmed()).publish(ready)
+
+
 async def test_a_start_whose_result_lacks_what_the_poll_needs_fails_the_job(redis: "Redis", redis_url: str) -> None:
     """In words that have none of the result's values in them."""
     job, ledger = await live(redis, redis_url, Moments(None), [ok({"name": "s3cret"})])
@@ -232,6 +285,121 @@ async def test_ticks_that_overlap_do_nothing_twice(redis: "Redis", redis_url: st
     assert ledger.tries == ["j.0"]
     assert after is not None
     assert (after.place.state, after.place.step, after.told) == ("waiting", 0, {"id": 7})
+
+
+@asynccontextmanager
+async def begun_job(
+    redis: "Redis", url: str, ledger: "Ledger", *, standing: Standing | None = None
+) -> AsyncGenerator[tuple[JobRecords, JobMover, Found]]:
+    """A job whose start was just published, and what moves it."""
+    async with job_records(url) as records:
+        spec = make_spec()
+        await records.create(spec, job_rules.first_place(spec, now=time.time(), jitter=0), limit=9)
+        mover = mover_of(records, ledger, Settings(redis_url=url), lease_seconds=5)
+        ledger.standing = standing
+        job = await records.look("j")
+        assert job is not None
+        await mover.go_on(job)
+        begun = await records.look("j")
+        assert begun is not None
+        yield records, mover, begun
+
+
+async def in_seconds(redis: "Redis") -> float:
+    """Until somebody looks at the job."""
+    return float(await redis.zscore("toolfleet:jobs-due", "j") or 0) / 1000 - time.time()
+
+
+async def claimed(redis: "Redis", records: JobRecords) -> Found:
+    """The job, once it is due again."""
+    await redis.zadd("toolfleet:jobs-due", {"j": 1})
+    ((found,), _) = await records.claim(count=1, lease_seconds=5)
+    return found
+
+
+async def test_a_lost_word_of_a_calls_end_costs_half_a_minute(redis: "Redis", redis_url: str) -> None:
+    """And not the time until the call's deadline; while the call runs it is looked at again."""
+    ledger = Ledger(redis, Moments(None), [BEGUN], [])
+    ledger.seconds = 500
+    async with begun_job(redis, redis_url, ledger) as (records, mover, _):
+        assert await in_seconds(redis) < 31
+        await redis.hset("toolfleet:call:j.0", "begun", "1")
+        await redis.hdel("toolfleet:call:j.0", "state")
+        await mover.go_on(await claimed(redis, records))
+        assert 10 < await in_seconds(redis) < 31
+        await redis.hset("toolfleet:call:j.0", "state", "done")
+        await mover.go_on(await claimed(redis, records))  # its result is read for it
+        after = await records.look("j")
+
+    assert after is not None
+    assert (after.place.state, after.told) == ("waiting", {"id": 7})
+
+
+async def test_a_call_that_waits_in_its_queue_is_seldom_published_again(redis: "Redis", redis_url: str) -> None:
+    """Its message may be lost; in a queue that is long, one more at each look would make it longer."""
+    ledger = Ledger(redis, Moments(None), [BEGUN], [])
+    ledger.seconds, ledger.is_lost = 500, True
+    async with begun_job(redis, redis_url, ledger) as (records, mover, _):
+        await mover.go_on(await claimed(redis, records))
+        assert ledger.tries == ["j.0"]
+        assert await in_seconds(redis) < 31
+        await redis.hset("toolfleet:job:j", "sent", int(time.time() - 600) * 1000)
+        await mover.go_on(await claimed(redis, records))
+        assert ledger.tries == ["j.0", "j.0"]
+        await mover.go_on(await claimed(redis, records))
+        assert ledger.tries == ["j.0", "j.0"]
+
+
+async def test_a_start_whose_key_stands_for_another_call_takes_its_result(redis: "Redis", redis_url: str) -> None:
+    """Its user has called the tool with that key before: the job goes on with what that has brought, or brings."""
+    ledger = Ledger(redis, Moments(None), [], [])
+    async with begun_job(redis, redis_url, ledger, standing=Standing("theirs")) as (records, mover, begun):
+        assert (begun.place.state, begun.place.call_id, begun.call_state) == ("starting", "theirs", "")
+        await mover.go_on(await claimed(redis, records))
+        assert ledger.tries == ["j.0"]
+        assert await in_seconds(redis) < 3
+        await redis.hset("toolfleet:call:theirs", mapping={"state": "done", "result": wire.dump(BEGUN)})
+        await redis.expire("toolfleet:call:theirs", 60)
+        await mover.go_on(await claimed(redis, records))
+        after = await records.look("j")
+
+    assert after is not None
+    assert (after.place.state, after.told, after.place.call_id) == ("waiting", {"id": 7}, None)
+
+
+async def test_a_start_whose_tool_is_unknown_just_now_is_put_off(redis: "Redis", redis_url: str) -> None:
+    """While a fleet starts, say. Nothing has failed."""
+    ledger = Ledger(redis, Moments(None), [BEGUN], [])
+    ledger.unknown.append(ToolResult.refused("works.begin", "unknown_tool", "Unknown tool: works.begin"))
+    async with begun_job(redis, redis_url, ledger) as (_, _, job):
+        assert (job.place.state, job.place.step, ledger.tries) == ("starting", -1, [])
+        assert 10 < await in_seconds(redis) < 20
+
+
+async def test_whoever_claims_hears_that_a_module_has_enough_to_do(redis: "Redis", redis_url: str) -> None:
+    """The call is put off, and is no fault."""
+    busy = ToolResult.failed("works.begin", "busy", "No.", effect_state="none", retryable=True)
+    ledger = Ledger(redis, Moments(None), [BEGUN], [busy])
+    async with begun_job(redis, redis_url, ledger) as (_, mover, job):
+        assert mover.is_crowded
+        assert (job.place.state, job.place.step) == ("starting", -1)
+
+
+async def test_a_worker_whose_clock_is_wrong_gives_up_no_call(redis: "Redis", redis_url: str) -> None:
+    """A job's times are by Redis's clock, a call's deadline by that of who publishes it."""
+    async with job_records(redis_url) as records:
+        spec = make_spec()
+        await records.create(spec, job_rules.first_place(spec, now=time.time(), jitter=0), limit=9)
+        ledger = Ledger(redis, Moments(None), [BEGUN], [])
+        mover = mover_of(records, ledger, Settings(redis_url=redis_url), lease_seconds=5)
+        job = await records.look("j")
+        assert job is not None
+        assert abs(job.ahead) < 5
+        await mover.go_on(replace(job, ahead=-500.0))
+        begun = await records.look("j")
+
+    assert begun is not None
+    assert (begun.place.call_until or 0) - job.now == pytest.approx(530, abs=5)
 
 
 async def test_a_call_that_nobody_ended_is_given_up_after_its_deadline(redis: "Redis", redis_url: str) -> None:

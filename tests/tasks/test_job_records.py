@@ -13,6 +13,7 @@ from support.job_racers import job_records, race
 from support.ledgers import RepeatingLine
 from toolfleet_registry.contracts import Caller, Conversation, ToolCall
 from toolfleet_registry.jobs import JobSpec, Poll
+from toolfleet_tasks import job_scripts
 from toolfleet_tasks.job_ends import EndNote, News
 from toolfleet_tasks.job_records import Change, Found, JobRecords
 from toolfleet_tasks.job_rules import Place
@@ -146,9 +147,15 @@ async def test_processes_that_move_one_job_do_so_once(redis_url: str) -> None:
     assert found.place.step == done - 1
 
 
-@pytest.mark.parametrize("damage", ["forged", "unsigned", "another's", "no JSON", "no place", "not text"])
-async def test_a_record_that_is_not_ours_is_taken_out_of_the_way(redis: Redis, redis_url: str, damage: str) -> None:
-    """It is logged, kept for a look, and never claimed again; its user may have another."""
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *("forged", "unsigned", "another's", "no JSON", "no place"),
+        *("not text", "unsigned place", "another's place", "another's values"),
+    ],
+)
+async def test_a_record_that_is_not_ours_is_never_acted_on(redis: Redis, redis_url: str, damage: str) -> None:
+    """It is logged, and left to others for a while; after days it is taken out of the way, and kept for a look."""
     async with job_records(redis_url, signing_key=KEY) as records:
         await made(records, make_spec("other"), Place(state="waiting", due_at=time.time() + 99))
         await made(records)
@@ -160,6 +167,9 @@ async def test_a_record_that_is_not_ours_is_taken_out_of_the_way(redis: Redis, r
             "no JSON": ("spec", "\xff"),
             "no place": ("at", '{"state":"nowhere"}'),
             "not text": ("at", b"\xff\xfe"),
+            "unsigned place": ("at", '{"state":"starting","due_at":1.0}'),
+            "another's place": ("at", str(await redis.hget("toolfleet:job:other", "at"))),
+            "another's values": ("told", '{"token":"x"}'),
         }
         field, value = damages[damage]
         await redis.hset("toolfleet:job:j", field, value)
@@ -168,8 +178,84 @@ async def test_a_record_that_is_not_ours_is_taken_out_of_the_way(redis: Redis, r
             assert await records.look("j") is None
 
         assert "job_refused" in {line["event"] for line in logs}
-        assert await redis.exists("toolfleet:job:j")
+        assert (await redis.zscore("toolfleet:jobs-due", "j") or 0) / 1000 - time.time() == pytest.approx(45, abs=20)
+
+        await redis.hset("toolfleet:job:j", "unread", int(time.time() - 8 * 86_400) * 1000)
+        await redis.zadd("toolfleet:jobs-due", {"j": 1})
+        assert await records.claim(count=5, lease_seconds=0.01) == ([], False)
         assert await redis.zscore("toolfleet:jobs-due", "j") is None
+        assert await redis.ttl("toolfleet:job:j") > 0
+
+
+@pytest.mark.parametrize("reader", ["other-key", "no-key", "older"])
+async def test_a_worker_that_cannot_read_a_job_leaves_it_to_one_that_can(
+    redis: Redis, redis_url: str, reader: str
+) -> None:
+    """Another key, or a newer field, ends nothing: the right worker goes on, and its creator may cancel the job meanwhile."""
+    keys = {"other-key": KEY[::-1], "no-key": None, "older": None}
+    async with (
+        job_records(redis_url, signing_key=None if reader == "older" else KEY) as writer,
+        job_records(redis_url, signing_key=keys[reader]) as wrong,
+    ):
+        job = await made(writer)
+        spec = str(await redis.hget("toolfleet:job:j", "spec"))
+        if reader == "older":
+            await redis.hset("toolfleet:job:j", "spec", spec.replace('"job_id"', '"new_field":1,"job_id"'))
+        assert await wrong.claim(count=5, lease_seconds=5) == ([], False)
+        assert await redis.ttl("toolfleet:job:j") == -1
+        assert await redis.zscore("toolfleet:jobs-due", "j") is not None
+
+        await redis.hset("toolfleet:job:j", "spec", spec)
+        await redis.zadd("toolfleet:jobs-due", {"j": 1})
+        (found,), _ = await writer.claim(count=5, lease_seconds=5)
+        assert (found.spec, found.place) == (job.spec, job.place)
+        assert await writer.move(found, Change(Place(state="cancelled"), end=EndNote(ended_at=1.0)))
+
+
+async def test_a_place_and_what_the_start_told_travel_sealed(redis: Redis, redis_url: str) -> None:
+    """Both are read back as they were, and the call that is under way is found by them."""
+    async with job_records(redis_url, signing_key=KEY) as records:
+        job = await made(records)
+        place = Place(state="polling", step=3, call_until=9e9)
+        assert await records.move(job, Change(place, due_at=1, told={"id": 7}))
+        await redis.hset("toolfleet:call:j.3", "begun", "1")
+        await redis.expire("toolfleet:call:j.3", 60)
+        found = await records.look("j")
+
+    assert found is not None
+    assert (found.place.step, found.told, found.call_state) == (3, {"id": 7}, "begun")
+    assert str(await redis.hget("toolfleet:job:j", "told")).startswith("eyJ")
+
+
+async def test_ended_jobs_are_bounded(redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one user, as many are kept as can be listed; nothing that is long about what they waited for is."""
+    monkeypatch.setattr(job_scripts, "MOST_ENDED", 3)
+    until = {"status": ["x" * 1_000]}
+    async with job_records(redis_url) as records:
+        for number in range(6):
+            poll = Poll(tool_name="works.state", until=until, failed_when=until)
+            job = await made(records, make_spec(f"j{number}", poll=poll, message="y" * 1_000))
+            assert await records.move(job, Change(Place(state="completed"), end=EndNote(ended_at=1.0)))
+        listed = {one.spec.job_id for one in await records.of_user("ada", ended=True, limit=9)}
+
+    kept = {key async for key in redis.scan_iter("toolfleet:job:*")}
+    assert kept == {f"toolfleet:job:{job_id}" for job_id in listed} == {f"toolfleet:job:j{n}" for n in (3, 4, 5)}
+    assert await redis.zcard("toolfleet:jobs-ended") == 3
+    assert len(str(await redis.hget("toolfleet:job:j5", "spec"))) < 800
+
+
+async def test_claiming_brings_no_results(redis: Redis, redis_url: str) -> None:
+    """A hundred results may be more than a process has memory for; each is read where it is needed."""
+    async with job_records(redis_url) as records:
+        await made(records, place=Place(state="polling", step=3, call_until=9.0, due_at=1.0))
+        await redis.hset("toolfleet:call:j.3", mapping={"state": "done", "result": '{"tool_name":"t","success":true}'})
+        await redis.expire("toolfleet:call:j.3", 60)
+        (claimed,), _ = await records.claim(count=5, lease_seconds=5)
+        looked = await records.look("j")
+
+    assert (claimed.call_state, claimed.result) == ("done", None)
+    assert looked is not None
+    assert looked.result is not None
 
 
 async def test_a_calls_end_is_read_with_its_job(redis: Redis, redis_url: str) -> None:

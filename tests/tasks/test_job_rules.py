@@ -158,6 +158,19 @@ def test_five_faults_in_a_row_end_the_job(result: ToolResult) -> None:
     assert polled(spec, result, place=place).place.state == "failed"
 
 
+@pytest.mark.parametrize("schedule", [None, Schedule(cron="*/7 * * * *")])
+def test_a_call_that_is_made_for_its_effect_is_not_repeated_when_it_may_have_had_it(schedule: Schedule | None) -> None:
+    """Without `until` nothing is polled: what has failed and may have been done ends its round; what has not begun is tried again."""
+    spec = make_spec(poll=Poll(tool_name="works.send", until=None), schedule=schedule)
+    place = Place(state="waiting", step=0, due_at=NOW, poll_until=NOW + 5_000)
+
+    move = polled(spec, refused("module_error", state="unknown"), place=place)
+    again = polled(spec, refused("unknown_tool"), place=place)
+
+    assert (move.ended is not None and move.ended.state, move.is_over) == ("failed", schedule is None)
+    assert (again.ended, again.place.faults) == (None, 1)
+
+
 def test_a_job_times_out_at_its_deadline_and_when_it_was_polled_for_too_long() -> None:
     """And no wait goes beyond either."""
     spec = make_spec(poll=Poll(tool_name="works.state", interval_seconds=100, max_seconds=150))
@@ -213,6 +226,41 @@ def test_a_step_that_was_surely_not_published_keeps_its_number() -> None:
     assert off is not None
     assert (off.place.step, off.place.state, off.place.due_at) == (-1, "starting", NOW + 1)
     assert job_rules.put_off(spec, starting, refused("conflict"), now=NOW, jitter=0) is None
+
+
+def test_a_step_that_is_put_off_is_not_put_off_beyond_the_end_of_polling() -> None:
+    """The round has begun with its first try, also where nothing was published."""
+    spec = make_spec(start=None, poll=Poll(tool_name="works.state", max_seconds=60))
+    place = job_rules.first_place(spec, now=NOW, jitter=0)
+    late = job_rules.put_off(spec, place, refused("rate_limited", after=3_000), now=NOW + 30, jitter=0)
+    assert late is not None
+    assert late.place.due_at == NOW + 60
+
+    planned = make_spec(start=None, poll=Poll(tool_name="works.state", max_seconds=60), schedule=Schedule(at=NOW + 5))
+    place = job_rules.first_place(planned, now=NOW, jitter=0)
+    off = job_rules.put_off(planned, place, refused("busy", after=10), now=NOW + 5, jitter=0)
+    assert off is not None
+    assert (off.place.due_at, off.place.poll_until) == (NOW + 15, NOW + 65)
+    assert job_rules.over_due(planned, off.place, now=NOW + 65) is not None
+
+
+def test_a_start_whose_tool_is_not_known_just_now_is_tried_for_some_minutes() -> None:
+    """Its module may be starting; one that is refused for another reason, or for too long, is the job's end."""
+    spec, place, now, tries = make_spec(), Place(state="starting", due_at=NOW), NOW, 0
+    while (off := job_rules.put_off(spec, place, refused("unknown_tool"), now=now, jitter=0)) is not None:
+        assert off.place.due_at is not None
+        place, now, tries = off.place, off.place.due_at, tries + 1
+        assert (place.state, place.step) == ("starting", -1)
+
+    assert (tries, now) == (40, NOW + 600)
+    assert job_rules.put_off(spec, Place(state="starting"), refused("invalid_arguments"), now=NOW, jitter=0) is None
+
+
+def test_a_poll_whose_tool_is_not_known_just_now_is_made_again_after_a_minute() -> None:
+    """However short its interval is: a fleet that restarts ends no job."""
+    move = polled(make_spec(poll=Poll(tool_name="works.state", interval_seconds=1)), refused("unknown_module"))
+
+    assert (move.is_over, move.place.faults, move.place.due_at) == (False, 1, NOW + 60)
 
 
 RESULTS = st.sampled_from([

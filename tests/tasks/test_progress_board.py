@@ -107,6 +107,19 @@ async def test_a_redis_that_refuses_is_told_no_more_than_the_latest(settings: Se
     await stored_in_the_end(redis, "call", "after")
 
 
+async def test_a_report_between_two_of_the_boards_steps_stops_nothing(settings: Settings, redis: Redis) -> None:
+    """A thread that reports while its last word is fetched is listed once more, without news; the next word still comes."""
+    call = reports_of(settings, "raced")
+    call.take(Progress(message="first"))
+    assert call.fetch() is not None
+    call.take(Progress(message="from a thread"))
+    call._latest = None  # what the loop goes on with: it fetches that, too
+    await wait_until(lambda: not call._is_listed, "the board has seen that there is nothing")
+    call.take(Progress(message="next"))
+
+    await stored_in_the_end(redis, "raced", "next")
+
+
 async def test_a_tools_broken_words_do_no_harm(settings: Settings, redis: Redis) -> None:
     """Half a character of one call ends nobody's progress."""
     broken, whole = reports_of(settings, "broken"), reports_of(settings, "whole")

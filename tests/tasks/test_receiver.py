@@ -79,10 +79,10 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sent(
-    wake_id: str = "job-1", *, secret: str = SECRET, ago: float = 0, body: str | None = None
+    wake_id: str = "job-1", *, secret: str = SECRET, ago: float = 0, body: str | None = None, kind: str = "continue"
 ) -> tuple[dict[str, str], bytes]:
     """Headers and body, as the fleet sends them."""
-    body = wake_body(wake(wake_id)) if body is None else body
+    body = wake_body(wake(wake_id, kind=kind)) if body is None else body
     at = datetime.now(UTC) - timedelta(seconds=ago)
     headers = {
         "Webhook-Id": wake_id,
@@ -103,7 +103,7 @@ async def test_the_first_delivery_has_the_news_and_others_have_none(receiver: Wa
     async with receiver.receive(*sent()) as delivery:
         assert delivery.wake == wake()
         assert delivery.wake_id == "job-1"
-        assert delivery.key("deploy") == "job-1:deploy"
+        assert delivery.key("deploy") == "wake:job-1:deploy"
         assert not delivery.is_repeat
     for one in (receiver, WakeReceiver(SECRET, memory())):
         async with one.receive(*sent()) as delivery:
@@ -246,8 +246,24 @@ async def test_secrets_are_changed_without_a_pause(memory: Memory) -> None:
     for number, secret in enumerate((SECRET, OTHER_SECRET)):
         async with both.receive(*sent(f"job-{number}", secret=secret)) as delivery:
             assert delivery.wake is not None
+    for no_secret in ("nonsense", "", "whsec_", "whsec_abc", SECRET[:20]):
+        with pytest.raises(ValueError, match="must be whsec_"):
+            WakeReceiver(no_secret, memory())
     with pytest.raises(ValueError, match="needs a secret"):
         WakeReceiver([], memory())
+
+
+async def test_news_for_the_user_wake_no_agent(receiver: WakeReceiver) -> None:
+    """What was signed for one path is worth nothing at the other, and says what it is for."""
+    notice = sent("job-1.notify", kind="notify")
+    with pytest.raises(WakeRefused, match="another path"):
+        async with receiver.receive(*notice):
+            pass
+    with pytest.raises(WakeRefused, match="another path"):
+        receiver.read(*sent(), kind="notify")
+    async with receiver.receive(*notice, kind="notify") as delivery:
+        assert delivery.wake is not None
+        assert delivery.wake.kind == "notify"
 
 
 async def test_a_capture_that_is_sent_again_is_a_repeat(receiver: WakeReceiver) -> None:

@@ -33,6 +33,7 @@ def test_news_say_where_they_belong_and_what_came_of_it() -> None:
     assert WakeUp.model_validate(body) == wake
     assert body == {
         "type": "job.completed",
+        "kind": "continue",
         "wake_id": "job-1",
         "job_id": "job-1",
         "timestamp": 7.5,

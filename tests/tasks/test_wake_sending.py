@@ -214,6 +214,7 @@ async def test_an_id_that_is_no_header_does_no_harm() -> None:
         (3, Answer(accepted=False), 24, 36),
         (7, Answer(accepted=False), 2880, 4320),
         (1000, Answer(accepted=False), 2880, 4320),
+        (7, Answer(accepted=False, is_away=True), 96, 144),  # who may be back any moment
         (1, Answer(accepted=False, refused=True), 24, 36),  # a core that is being deployed
         (1, Answer(accepted=False, retry_after_seconds=17), 17, 21),
         (1, Answer(accepted=False, retry_after_seconds=0), 1, 1.2),

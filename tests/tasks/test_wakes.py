@@ -4,18 +4,24 @@ import asyncio
 import json
 import time
 from collections import Counter
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
 from support.raw_module import Peer, answering, http, raw_module
 from support.waiting import wait_until
-from support.wakes import delivering, hurry, never, put, scores, told
+from support.wakes import delivering, hurry, never, put, scores, told, wake
+from toolfleet import FleetUnavailable, Settings, ToolFleet
 from toolfleet_registry.keys import Keys
 from toolfleet_tasks import wakes as wakes_file
+from toolfleet_tasks.job_records import JobRecords
+from toolfleet_tasks.signing import Seal
+from toolfleet_tasks.wake_news import wake_body
 from toolfleet_tasks.wakes import DueWake
 
 ACCEPTS = answering(http(b"", "202 Taken"))
+KEY = "kJ3vR9wQ2mZx7LpT5bNc8YdF1gHs4VuAeXoPq6WiMzE="
 REFUSES = answering(http(b"no", "500 Oops"))
 
 
@@ -94,7 +100,7 @@ async def test_news_that_nobody_accepts_are_given_up(redis_url: str, redis: Redi
         await hurry(redis)
         await wakes.deliver_due(publish=never, seconds=5)
 
-    assert await left(redis) == ["toolfleet:dead-wakes", "toolfleet:dead-wakes-order"]
+    assert await left(redis) == ["toolfleet:dead-wakes", "toolfleet:dead-wakes-bytes", "toolfleet:dead-wakes-order"]
     assert await redis.zcard(Keys().dead_wakes_order) == await redis.hlen(Keys().dead_wakes) == 2
 
 
@@ -130,7 +136,7 @@ async def test_calls_are_published(redis_url: str, redis: Redis) -> None:
     assert asked == {"job-1.then.0": 1, "job-1.then.1": 1, "job-1.then.2": 2}
     dead = json.loads((await redis.hgetall(Keys().dead_wakes))["job-1.then.1"])
     assert dead["error"] == "Permission denied."
-    assert await left(redis) == ["toolfleet:dead-wakes", "toolfleet:dead-wakes-order"]
+    assert await left(redis) == ["toolfleet:dead-wakes", "toolfleet:dead-wakes-bytes", "toolfleet:dead-wakes-order"]
 
 
 async def hang(peer: Peer) -> None:
@@ -213,15 +219,93 @@ async def test_an_id_without_news_is_forgotten(redis_url: str, redis: Redis) -> 
     assert await left(redis) == []
 
 
-@pytest.mark.parametrize(("kind", "body"), [("continue", "no json"), ("notify", "[]"), ("strange", "{}")])
+OTHERS = wake_body(wake("job-9"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [("continue", "no json"), ("notify", "[]"), ("strange", "{}"), ("continue", OTHERS), ("notify", "[" * 5000)],
+)
 async def test_news_that_make_no_sense_hinder_no_others(redis_url: str, redis: Redis, kind: str, body: str) -> None:
-    """They are sent as they are, or wait to be given up."""
+    """They are not sent, and wait to be given up; so do news under another id than theirs."""
     await put(redis, "job-1", kind=kind, body=body)
     await put(redis, "job-2")
     async with raw_module(ACCEPTS) as core, delivering(redis_url, core.url) as wakes:
-        assert await wakes.deliver_due(publish=never, seconds=5) == (1 if kind == "strange" else 2)
+        assert await wakes.deliver_due(publish=never, seconds=5) == 1
 
-    assert "job-2" in [one.headers["webhook-id"] for one in core.requests]
+    assert [one.headers["webhook-id"] for one in core.requests] == ["job-2"]
+
+
+async def test_a_fleet_that_signs_tells_nobody_elses_news(redis_url: str, redis: Redis) -> None:
+    """Whoever can write to Redis can have no conversation woken: not by news of his own, nor by another kind's."""
+    seal = Seal(KEY, purpose="job")
+    await put(redis, "forged")
+    await put(redis, "other-key", body=Seal(KEY[::-1], purpose="job").sign(wake_body(wake("other-key"))))
+    await put(redis, "other-kind", body=seal.sign(wake_body(wake("other-kind", kind="notify"))))
+    await put(redis, "other-id", body=seal.sign(wake_body(wake("job-9"))))
+    none: Any = None
+    records = JobRecords(none, Settings(redis_url=redis_url, signing_key=KEY))  # whoever writes a job's end
+    await put(redis, "ours", body=records.sealed(wake_body(wake("ours", conversation_id="talk-1"))))
+    async with raw_module(ACCEPTS) as core, delivering(redis_url, core.url, signing_key=KEY) as wakes:
+        assert await wakes.deliver_due(publish=never, seconds=5) == 1
+        assert await redis.hget(Keys().wake("forged"), "error") is not None  # another worker may have the right key
+        for wake_id in ("forged", "other-key", "other-kind", "other-id"):
+            await redis.hset(Keys().wake(wake_id), "first_at", 1)
+        await hurry(redis)
+        assert await wakes.deliver_due(publish=never, seconds=5) == 0
+
+    assert [(one.headers["webhook-id"], told(one.body)["conversation_id"]) for one in core.requests] == [
+        ("ours", "talk-1")
+    ]
+    assert await redis.zcard(Keys().dead_wakes_order) == 4
+
+
+@pytest.mark.parametrize("is_final", [True, False])
+async def test_a_dead_call_keeps_no_sensitive_arguments(redis_url: str, redis: Redis, *, is_final: bool) -> None:
+    """Nobody can replay it then; others keep theirs."""
+    for number, extra in enumerate(({"is_secret": True}, {})):
+        call = {"job_id": "job-1", "step": "x", "tool_name": "owls.echo", "call": "hunter2", **extra}
+        body = json.dumps(call, separators=(",", ":"))
+        await put(redis, f"job-1.then.{number}", kind="call", body=body, since=100)
+
+    async def refuse(_: DueWake) -> str | None:
+        if is_final:
+            return "Never."
+        raise RuntimeError("not now")
+
+    async with delivering(redis_url, None, core_secret=None, wake_give_up_seconds=60) as wakes:
+        await wakes.deliver_due(publish=refuse, seconds=5)
+
+    dead: Any = await redis.hgetall(Keys().dead_wakes)
+    assert "hunter2" not in dead["job-1.then.0"]
+    assert "owls.echo" in dead["job-1.then.0"]
+    assert "hunter2" in dead["job-1.then.1"]
+    async with ToolFleet(settings=Settings(redis_url=redis_url)) as fleet:
+        with pytest.raises(FleetUnavailable, match="sensitive arguments"):
+            await fleet.replay_wake("job-1.then.0")
+        assert await fleet.replay_wake("job-1.then.1")
+
+
+async def test_dead_news_together_are_bounded(redis_url: str, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By bytes, too: the oldest go; the latest is kept. What is dropped or replayed counts no more."""
+    monkeypatch.setattr(wakes_file, "MOST_DEAD_BYTES", 35_000)
+    async with delivering(redis_url, "http://127.0.0.1:1", wake_give_up_seconds=60) as wakes:
+        for number in range(5):
+            await put(redis, f"job-{number}", since=100, message="x" * 10_000)
+            await wakes.deliver_due(publish=never, seconds=5)
+    keys = Keys()
+
+    async def sizes() -> int:
+        return sum(len(value) for value in (await redis.hgetall(keys.dead_wakes)).values())
+
+    assert await redis.zrange(keys.dead_wakes_order, 0, -1) == ["job-2", "job-3", "job-4"]
+    assert int(await redis.get(keys.dead_wakes_bytes) or 0) == await sizes() > 30_000
+    async with ToolFleet(settings=Settings(redis_url=redis_url)) as fleet:
+        assert await fleet.replay_wake("job-2")
+        assert await fleet.drop_dead_wakes("job-3") == ("job-3",)
+        assert int(await redis.get(keys.dead_wakes_bytes) or 0) == await sizes() < 12_000
+        assert await fleet.drop_dead_wakes("job-4") == ("job-4",)
+    assert await left(redis) == [keys.wake("job-2"), keys.wakes_due]
 
 
 async def test_who_has_lost_his_lease_puts_nothing_off(redis_url: str, redis: Redis) -> None:

@@ -93,6 +93,19 @@ def test_a_job_is_cancelled_by_an_operator(jobs: Run, make: Make) -> None:
     assert json.loads(jobs("show", job.job_id, "--json").out)["ended_at"] <= time.time()
 
 
+def test_a_users_jobs_are_cancelled_together(jobs: Run, make: Make) -> None:
+    """Of one whose rights have ended; a job or a user must be named."""
+    for user in ("ada", "ada", "bob"):
+        make(user)
+    ended = jobs("cancel", "--user", "ada")
+
+    assert (ended.code, ended.err.strip()) == (0, "Cancelled: 2.")
+    assert "bob" in (left := jobs("list").out)
+    assert "ada" not in left
+    assert jobs("cancel").code == 2
+    assert jobs("cancel", "a", "--user", "ada").code == 2
+
+
 @pytest.mark.parametrize("command", ["show", "cancel"])
 def test_a_job_that_is_not_there_is_said(jobs: Run, command: str) -> None:
     """In one sentence, with exit code 1."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from support.child_pytest import run_pytest
 from support.command import Run
 from toolfleet_workers.scaffold import create_module
 
@@ -108,6 +109,15 @@ def test_a_name_must_be_good_for_python_and_the_fleet(run: Run, elsewhere: Path,
     assert why in ended.err
     assert ended.err.count("\n") == 1
     assert list(elsewhere.iterdir()) == []
+
+
+def test_its_tests_pass_whatever_it_is_called(elsewhere: Path) -> None:
+    """Also where the name is one that its files use for something else."""
+    for name in ("app", "main", "module", "opened", "result", "tools"):
+        create_module(name, elsewhere)
+    outcome = run_pytest(elsewhere, "-k", "greet")
+
+    assert outcome.counts == {"passed": 12}, outcome.said
 
 
 def test_what_fails_half_way_leaves_nothing(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,13 +127,11 @@ async def test_a_message_is_cleaned_and_cut(said: list[Progress]) -> None:
 BAD = {
     "words": b"reading the third page\n",
     "a number": b"0.4\n",
-    "a share that is text": line("half"),
-    "a share that is true": line(True),
-    "no number": b'{"progress": NaN}\n',
-    "words that are a list": line(0.4, ["x"]),
-    "a long line": line(0.4, "x" * 5000),
+    "a share that is no JSON": b'{"progress": half}\n',
+    "progress with a result": b'{"progress": 1, "success": true}\n',
+    "progress of a tool": b'{"progress": 1, "tool_name": "git.push"}\n',
+    "a long line of something else": b'{"message": "' + b"x" * 70_000 + b'", "progress": 0.4}\n',
     "nesting": b"[" * 4000 + b"\n",
-    "not UTF-8": b'{"progress": 0.5, "message": "\xff"}\n',
     "a reply before": reply(result="early") + b"\n",
 }
 
@@ -147,6 +145,48 @@ async def test_what_is_neither_progress_nor_the_last_line_makes_the_reply_invali
 
     assert (attempt.outcome, attempt.result.error_code) == (Outcome.UNKNOWN, "invalid_response")
     assert attempt.result.effect_state == "unknown"
+
+
+SLIPS = {
+    "a share that is text": (line("50%", "x"), Progress(message="x")),
+    "a share that is true": (line(True, "x"), Progress(message="x")),
+    "a share that is a list": (line([1], "x"), Progress(message="x")),
+    "no number": (b'{"progress": NaN}\n', Progress()),
+    "infinity": (b'{"progress": 1e999}\n', Progress()),
+    "words that are a number": (line(0.4, 5), Progress(fraction=0.4)),
+    "words that are a list": (line(0.4, ["x"]), Progress(fraction=0.4)),
+    "half a character": (b'{"progress": 0.4, "message": "\\ud800x"}\n', Progress(fraction=0.4, message="x")),
+    "a byte order mark": (b"\xef\xbb\xbf" + line(0.4, "x"), Progress(fraction=0.4, message="x")),
+    "not UTF-8": (b'{"progress": 0.4, "message": "\xff"}\n', Progress(fraction=0.4, message="\ufffd")),
+    "a long line": (line(0.4, "x" * 5000), Progress(fraction=0.4, message="x" * 500)),
+}
+
+
+@pytest.mark.parametrize(("slip", "heard"), SLIPS.values(), ids=SLIPS.keys())
+async def test_a_slip_in_a_line_of_progress_costs_no_result(said: list[Progress], slip: bytes, heard: Progress) -> None:
+    """What was done is done; of the line is shown what can be."""
+    attempt = await attempt_with(after_request(http(slip + reply(), "200 OK", STREAM)), said)
+
+    assert attempt.outcome is Outcome.SUCCESS
+    assert said == [heard]
+
+
+@pytest.mark.parametrize("limit", [1000, 2**20])
+async def test_a_line_of_progress_that_is_too_long_is_passed_over(said: list[Progress], limit: int) -> None:
+    """Whether or not a reply could be as long."""
+    body = line(0.1) + line(0.4, "x" * 100_000) + reply()
+    attempt = await attempt_with(after_request(http(body, "200 OK", STREAM)), said, limit=limit)
+
+    assert attempt.outcome is Outcome.SUCCESS
+    assert said == [Progress(fraction=0.1)]
+
+
+async def test_a_long_reply_may_begin_as_progress_does(said: list[Progress]) -> None:
+    """Nothing comes after it."""
+    body = reply(result="x" * 100_000).replace(b"{", b'{"progress": 1, ', 1)
+    attempt = await attempt_with(after_request(http(line(0.1) + body, "200 OK", STREAM)), said)
+
+    assert attempt.outcome is Outcome.SUCCESS
 
 
 @pytest.mark.parametrize("after", [line(0.9), b"x", reply()])
@@ -202,9 +242,17 @@ async def test_a_module_that_only_talks_is_timed_out(said: list[Progress]) -> No
     assert said
 
 
-async def test_a_flood_of_lines_ends(said: list[Progress], monkeypatch: pytest.MonkeyPatch) -> None:
-    """All lines together have a limit; of those that came together only the latest was passed on."""
-    monkeypatch.setattr(ndjson, "_ALL_LINES_BYTES", 2**20)
+async def test_a_flood_of_lines_is_read_slowly(said: list[Progress], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the call's time is over; of those lines that came together only the latest was passed on."""
+    monkeypatch.setattr(ndjson, "_BYTES_AT_ONCE", 2**16)
+    seen: list[int] = []
+
+    class Counted(ndjson._Pace):
+        def pause(self, taken: int) -> float:
+            seen.append(taken)
+            return super().pause(taken)
+
+    monkeypatch.setattr(ndjson, "_Pace", Counted)
     flood = chunk(line(0.5, "x") * 2000)
 
     async def behave(peer: Peer) -> None:
@@ -212,10 +260,24 @@ async def test_a_flood_of_lines_ends(said: list[Progress], monkeypatch: pytest.M
         await peer.send(HEAD)
         await peer.send_for_ever(flood)
 
-    attempt = await attempt_with(behave, said, limit=1000)
+    with pytest.raises(TimeoutError):
+        await attempt_with(behave, said, limit=1000, seconds=0.3)
 
-    assert attempt.result.error_code == "result_too_large"
-    assert len(said) < 2**20 / len(line(0.5, "x")) / 20
+    assert 0 < seen[-1] < 2**20  # the first 64 kB, 300 kB more, and what had arrived by then
+    assert len(said) < seen[-1] / len(line(0.5, "x")) / 20
+
+
+async def test_much_progress_of_a_long_call_costs_no_result(said: list[Progress]) -> None:
+    """Twenty megabytes of it, as hours of work make them, are not too many; only as one flood they would take a while."""
+    piece = line(0.5, "x" * 500) * 2000
+    lines = ndjson._Lines(2**20)
+    for _ in range(20 * 2**20 // len(piece)):
+        lines.feed(piece)
+    lines.feed(reply(result=7))
+
+    assert json.loads(lines.finish())["result"] == 7
+    assert lines.progress_bytes > 19 * 2**20
+    assert ndjson._Pace().pause(2**20) == 0
 
 
 async def test_a_line_that_never_ends_is_not_kept(said: list[Progress]) -> None:

@@ -65,15 +65,44 @@ def executor(desk: DeskInMemory) -> SchedulerExecutor:
 
 
 async def test_a_second_attempt_finds_the_job_of_the_first(executor: SchedulerExecutor, desk: DeskInMemory) -> None:
-    """Where Redis' answer was lost the attempt counts as not made, and the next one makes no second job."""
+    """Where Redis' answer was lost nobody can say whether there is a job, and the next attempt makes no second one."""
     desk.fault = FleetUnavailable("Redis does not answer.")
     first = await executor.execute(ADD, seconds=5)
     desk.fault = None
     second = await executor.execute(ADD, seconds=5)
 
-    assert (first.outcome, first.result.error_code) == (Outcome.NOT_SENT, "module_unreachable")
+    assert (first.outcome, first.result.error_code) == (Outcome.UNKNOWN, "module_unreachable")
+    assert first.result.effect_state == "unknown"
     assert (second.outcome, second.result.result["job_id"]) == (Outcome.SUCCESS, ADD.call_id)
     assert len(desk.jobs) == 1
+
+
+async def test_without_a_desk_nothing_is_done(executor: SchedulerExecutor, desk: DeskInMemory) -> None:
+    """It could not be opened, or was only to be asked something."""
+
+    @asynccontextmanager
+    async def away() -> AsyncGenerator[Desk]:
+        if desk.fault is not None:
+            raise desk.fault
+        yield desk
+
+    desk.fault = FleetUnavailable("Redis does not answer.")
+    unopened = await SchedulerExecutor(away, longest_seconds=86_400).execute(ADD, seconds=5)
+    asked = published("scheduler.get_job", arguments={"job_id": "a"}, user_id="ada")
+    unasked = await executor.execute(asked, seconds=5)
+
+    for attempt in (unopened, unasked):
+        assert (attempt.outcome, attempt.result.effect_state) == (Outcome.NOT_SENT, "none")
+
+
+@pytest.mark.parametrize("tool", ["add_job", "list_jobs", "get_job", "cancel_job"])
+async def test_who_is_nobody_has_no_jobs(executor: SchedulerExecutor, desk: DeskInMemory, tool: str) -> None:
+    """Or all callers without a user id would see and end each other's."""
+    call = ADD.model_copy(update={"tool_name": f"scheduler.{tool}", "user_id": None})
+    attempt = await executor.execute(call, seconds=5)
+
+    assert (attempt.outcome, attempt.result.error_code) == (Outcome.PERMANENT, "permission_denied")
+    assert not desk.jobs
 
 
 async def test_a_lost_worker_may_have_made_the_job(executor: SchedulerExecutor, desk: DeskInMemory) -> None:
@@ -115,5 +144,5 @@ async def test_what_is_not_there_is_said(
     executor: SchedulerExecutor, tool: str, arguments: dict[str, Any], code: str
 ) -> None:
     """A tool that an agent with other software knows, and a job that is nobody's."""
-    attempt = await executor.execute(published(tool, arguments=arguments), seconds=5)
+    attempt = await executor.execute(published(tool, arguments=arguments, user_id="ada"), seconds=5)
     assert (attempt.outcome, attempt.result.error_code) == (Outcome.PERMANENT, code)

@@ -1,5 +1,6 @@
 """The pytest plugin as somebody else uses it: each test here is a test run in a process of its own."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,8 @@ import pytest
 
 from support.child_pytest import run_pytest
 from support.processes import is_gone
+from toolfleet.sdk import Module
+from toolfleet_workers.testing.in_process import in_process
 
 MODULE = '''
 import asyncio
@@ -164,21 +167,32 @@ def test_a_module_is_called_in_process(tmp_path: Path) -> None:
     assert outcome.counts == {"passed": 2}, outcome.said
 
 
-def test_a_test_with_a_loop_may_call_it_too(tmp_path: Path) -> None:
-    """The module has a loop of its own."""
+def test_a_test_with_a_loop_may_call_it_and_hears_why_one_does_not_start(tmp_path: Path) -> None:
+    """The module has a loop of its own; with an error in its startup the test fails with that, and nothing hangs."""
     write(tmp_path, "with_a_loop", WITH_A_LOOP)
-    outcome = run_pytest(tmp_path)
-
-    assert outcome.counts == {"passed": 1}, outcome.said
-
-
-def test_a_module_that_does_not_start_says_why(tmp_path: Path) -> None:
-    """The test fails with the error of the module's startup, and nothing hangs."""
     write(tmp_path, "broken", BROKEN)
     outcome = run_pytest(tmp_path)
 
-    assert outcome.counts == {"failed": 1}, outcome.said
+    assert outcome.counts == {"failed": 1, "passed": 1}, outcome.said
     assert "RuntimeError: no database" in outcome.said
+
+
+def test_a_module_never_seems_to_have_started_that_has_not() -> None:
+    """However the threads take turns, the error of its startup is raised before the test goes on."""
+    module = Module("broken", key="")
+
+    @module.on_startup
+    def begin() -> None:
+        raise RuntimeError("no database")
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(200):
+            with pytest.raises(RuntimeError, match="no database"), in_process(module):
+                pytest.fail("it has not started")
+    finally:
+        sys.setswitchinterval(interval)
 
 
 @pytest.mark.timeout(240)
@@ -199,6 +213,32 @@ def test_a_fleet_that_cannot_start_says_why(tmp_path: Path) -> None:
     outcome = run_pytest(tmp_path)
 
     assert outcome.counts == {"passed": 3}, outcome.said
+
+
+def test_a_wheel_brings_no_warnings(tmp_path: Path) -> None:
+    """Pytest looks into the packages of a plugin's wheel, and is told to leave ours alone: also where they are in use."""
+    packages = ("toolfleet", "toolfleet_registry", "toolfleet_tasks", "toolfleet_workers")
+    wheel = tmp_path / "toolfleet-1.dist-info"  # as pip unpacks it
+    wheel.mkdir()
+    (wheel / "METADATA").write_text("Metadata-Version: 2.1\nName: toolfleet\nVersion: 1\n")
+    (wheel / "entry_points.txt").write_text("[pytest11]\ntoolfleet = toolfleet_workers.testing.plugin\n")
+    (wheel / "RECORD").write_text("".join(f"{name}/__init__.py,,\n" for name in packages))
+    write(tmp_path, "in_process", IN_PROCESS)
+    code = f"import sys, pytest, {', '.join(packages)}; sys.exit(pytest.main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", "-W", "error"]
+    ended = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": "."},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "2 passed" in ended.stdout
+    assert "PytestAssertRewriteWarning" not in ended.stdout + ended.stderr
 
 
 def test_the_plugin_costs_next_to_nothing_where_nobody_uses_it() -> None:

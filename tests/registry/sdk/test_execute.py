@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
+from support.asgi_request import post
 from support.waiting import wait_until
 from toolfleet.sdk import Context, Module, ModuleBusy, ModuleClient, ToolError
 from toolfleet_registry.progress import report
@@ -305,8 +306,12 @@ async def test_a_tool_whose_time_is_over_is_cancelled(owls: ModuleClient, state:
     assert state.cancelled
 
 
-async def test_a_plain_tool_runs_in_a_thread_and_outlives_nobodys_patience(owls: ModuleClient, state: State) -> None:
+async def test_a_plain_tool_runs_in_a_thread_and_outlives_nobodys_patience(
+    owls: ModuleClient, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The answer does not wait for a thread that does not end; what the thread comes to is remembered."""
+    for name in ("execute", "work"):
+        monkeypatch.setattr(f"toolfleet_registry.sdk.{name}._GRACE_SECONDS", 0.1)
     result = await owls.send("plain", {}, call_id="one", seconds=0.05)
     assert "was stopped" in str(result.error)
     assert (await owls.reconcile("one"))["state"] == "running"
@@ -328,6 +333,22 @@ async def test_plain_tools_wait_for_a_thread(owls: ModuleClient, state: State) -
     state.go.set()
     assert all(result.success for result in await asyncio.gather(*calls))
     assert state.most == 3
+
+
+async def test_a_thread_that_cannot_be_started_keeps_no_place(
+    owls: ModuleClient, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine is out of threads for a while: nothing was begun, and once it has some again everything goes on."""
+    state.go.set()
+
+    def fail(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fail)
+        refused = [await owls.call("plain") for _ in range(4)]
+    assert [(result.status, result.effect_state) for result in refused] == [(503, "none")] * 4
+    assert (await owls.send("plain", {}, seconds=20)).success
 
 
 async def test_a_flood_is_turned_away(state: State) -> None:
@@ -434,18 +455,4 @@ async def _hang_up(module: Module, *, after: bytes, more: bool = False) -> None:
         await asyncio.sleep(0.01)
         return next(messages)
 
-    async def send(_message: Any) -> None: ...
-
-    scope = {
-        "type": "http",
-        "http_version": "1.1",
-        "method": "POST",
-        "path": "/execute",
-        "raw_path": b"/execute",
-        "query_string": b"",
-        "root_path": "",
-        "scheme": "http",
-        "headers": [(b"content-type", b"application/json")],
-    }
-    async with asyncio.timeout(20):
-        await module.app(scope, receive, send)
+    await post(module.app, "/execute", receive)

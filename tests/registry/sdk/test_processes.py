@@ -129,7 +129,8 @@ async def test_a_server_that_is_asked_to_stop_leaves_nothing_unsaid(tmp_path: Pa
 async def test_a_redis_that_goes_and_comes_back(tmp_path: Path) -> None:
     """Without it nothing begins that may happen once; with it again, everything does."""
     (tmp_path / "redis").mkdir()
-    with redis_server(tmp_path / "redis") as url, running(tmp_path, replies=url) as server:
+    soon = {"SDK_STORE_SECONDS": "1"}
+    with redis_server(tmp_path / "redis") as url, running(tmp_path, replies=url, env=soon) as server:
         async with server.client() as client:
             assert (await execute(client, "once", "c1", name="a")).json()["success"]
             redis_pid = int((await _info(url))["process_id"])

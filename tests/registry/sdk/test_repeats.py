@@ -68,8 +68,9 @@ async def test_a_repeat_brings_the_first_reply(make_replies: MakeReplies, effect
     assert len(runs.seen) == 1
 
 
-async def test_a_repeat_joins_the_call_that_runs(make_replies: MakeReplies) -> None:
+async def test_a_repeat_joins_the_call_that_runs(make_replies: MakeReplies, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here and in another process: all get the same reply, and who leaves first stops nothing."""
+    monkeypatch.setattr("toolfleet_registry.sdk.desk._LOOK_SECONDS", (0.01, 0.05))
     runs = Runs(script=["wait"])
     one, other = make_module(runs, make_replies()), make_module(runs, make_replies())
     async with one.client() as here, other.client() as there:
@@ -210,6 +211,30 @@ async def test_a_store_that_goes_away_in_the_middle_costs_no_reply() -> None:
         store.left = 1_000
         repeat = await client.send("once", {}, call_id="c", seconds=0.1)
         assert (repeat.success, repeat.effect_state, len(runs.seen)) == (False, "unknown", 1)
+
+
+class LostAnswer(MemoryReplies):
+    """A store that does what it was first asked to write, and does not say so."""
+
+    answers = 0
+
+    async def swap(self, call_id: str, seen: str | None, record: Record | None) -> bool:
+        done = await super().swap(call_id, seen, record)
+        self.answers += 1
+        if self.answers == 1:
+            raise ConnectionError("the answer was lost")
+        return done
+
+
+async def test_a_call_that_was_begun_in_the_store_only_is_begun_by_its_repeat() -> None:
+    """Its record says that it runs, and this process knows that it does not; another request is refused all the same."""
+    runs = Runs()
+    async with make_module(runs, LostAnswer()).client() as client:
+        assert (await client.send("once", {}, call_id="c")).status == 503
+        assert (await client.send("once", {"n": 1}, call_id="c")).status == 422
+        assert (await client.send("once", {}, call_id="c", seconds=20)).result == 1
+        assert (await client.send("once", {}, call_id="c")).result == 1
+    assert len(runs.seen) == 1
 
 
 async def test_a_store_that_hangs_holds_a_call_for_seconds_only(monkeypatch: pytest.MonkeyPatch) -> None:

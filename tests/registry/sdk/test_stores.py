@@ -3,8 +3,10 @@
 import asyncio
 import math
 import sqlite3
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,6 +98,82 @@ async def test_a_file_forgets_the_oldest_of_too_many_and_knows_that_it_did(tmp_p
     with sqlite3.connect(tmp_path / "replies.db") as rows:
         assert rows.execute("SELECT count(*) FROM replies").fetchone()[0] < 150
     rows.close()
+
+
+async def test_what_may_be_repeated_is_forgotten_before_what_may_not() -> None:
+    """However many reads there are, a repeat of what happened once is known for one."""
+    replies = MemoryReplies(most=3, most_bytes=200)
+    assert await replies.swap("paid", None, DONE)
+    for n in range(50):
+        assert await replies.swap(f"read{n}", None, replace(DONE, reply="x" * 80, is_repeatable=True))
+    assert await replies.get("paid") == DONE
+    assert await replies.get("read48") is None
+    assert await replies.get("read49")
+
+
+async def test_the_memory_counts_what_texts_take() -> None:
+    """A character is up to four bytes."""
+    replies = MemoryReplies(most_bytes=10_000)
+    assert await replies.swap("a", None, replace(DONE, reply="🦉" * 2_000))
+    assert await replies.swap("b", None, replace(DONE, reply="🦉" * 2_000))
+    assert await replies.get("a") is None
+    assert await replies.get("b")
+
+
+async def test_what_was_to_be_kept_for_less_time_may_be_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raising `seconds` brings nothing back: a file that forgot a call sooner must not say that it never began."""
+    now = time.time()
+    long_ago, then = now - 20 * 3600, now - 2 * 3600
+    path = tmp_path / "replies.db"
+    short, long = SQLiteReplies(path, seconds=3600), SQLiteReplies(path, seconds=86_400)
+    monkeypatch.setattr(time, "time", lambda: long_ago)
+    assert await short.complete_since() == long_ago
+    monkeypatch.setattr(time, "time", lambda: then)
+    assert await short.swap("c", None, DONE)
+    monkeypatch.setattr(time, "time", lambda: now)
+    assert await long.get("c") is None
+    assert await long.complete_since() == then
+    assert await long.swap("d", None, DONE)
+    assert await long.complete_since() == then
+    for replies in (short, long):
+        await replies.aclose()
+
+
+async def test_what_redis_was_to_keep_for_less_time_may_be_gone(
+    redis_url: str, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a file."""
+    now = time.time()
+    long_ago, then = now - 20 * 3600, now - 2 * 3600
+    short, long = RedisReplies(redis_url, seconds=3600), RedisReplies(redis_url, seconds=86_400)
+    await redis.delete(Keys().module_replies)
+    monkeypatch.setattr(time, "time", lambda: long_ago)
+    assert await short.complete_since() == long_ago
+    monkeypatch.setattr(time, "time", lambda: then)
+    assert await short.swap("c", None, DONE)
+    monkeypatch.setattr(time, "time", lambda: now)
+    await redis.delete(Keys().module_reply("c"))  # as Redis would have, in two hours
+    assert await long.complete_since() == then
+    assert await long.swap("d", None, DONE)
+    assert await long.complete_since() == then
+    for replies in (short, long):
+        await replies.aclose()
+
+
+async def test_tools_that_keep_all_threads_do_not_keep_the_file_waiting(tmp_path: Path) -> None:
+    """It has a thread of its own: asyncio's are few, and everybody's."""
+    loop, go = asyncio.get_running_loop(), threading.Event()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    tool = asyncio.create_task(asyncio.to_thread(go.wait, 60))
+    replies = SQLiteReplies(tmp_path / "replies.db")
+    try:
+        async with asyncio.timeout(20):
+            assert await replies.swap("c", None, DONE)
+            await replies.aclose()
+        assert not tool.done()
+    finally:
+        go.set()
+        await tool
 
 
 async def test_a_file_that_is_gone_is_a_new_memory(tmp_path: Path) -> None:

@@ -1,0 +1,173 @@
+"""What the desk refuses when a job is made, and what it finds out about its tools; on a real Redis, without workers."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from support.module_server import ModuleServer, serve
+from support.owls import echo, make_module
+from toolfleet import Caller, Conversation, JobRefused, Poll, ToolCall, ToolFleet
+from toolfleet_registry.contracts import ToolDefinition
+from toolfleet_registry.keys import Keys
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.tags import ToolContext, ToolDef
+from toolfleet_tasks.evaluation import GateDecision
+from toolfleet_tasks.job_records import JobRecords
+from toolfleet_tasks.job_steps import JobSteps, gate_mark
+
+ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
+PLACE = Conversation(conversation_id="talk-1")
+NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}}
+SECRET_IN = {"type": "object", "properties": {"password": {"type": "string", "x-sensitive": True}}}
+SECRET_OUT = {"type": "object", "properties": {"token": {"type": "string", "x-sensitive": True}}}
+
+
+class Gate:
+    """Lets everything pass, and remembers it."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+
+    async def check(self, tool: ToolDef | ToolDefinition, ctx: ToolContext) -> GateDecision:
+        self.asked.append((tool.name, ctx.raw_arg))
+        return GateDecision(approved=True)
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture(scope="module")
+def owls() -> Iterator[ModuleServer]:
+    module = make_module()
+    module.add("guarded", echo, requires_gate=True, input_schema=NUMBER)
+    module.add("secretive", echo, output_schema=SECRET_OUT)
+    module.add("login", echo, input_schema=SECRET_IN)
+    with serve(module) as module:
+        yield module
+
+
+@pytest.fixture
+async def fleet(redis_url: str, owls: ModuleServer, gate: Gate) -> AsyncIterator[ToolFleet]:
+    settings = Settings(redis_url=redis_url, module_services={"owls": owls.url})
+    async with ToolFleet(settings=settings, gate=gate) as fleet:
+        yield fleet
+
+
+async def spec_of(redis: Redis, job_id: str) -> dict[str, Any]:
+    """What is kept of a job, in a fleet that does not sign."""
+    found = json.loads(str(await redis.hget(Keys().job(job_id), "spec")))
+    assert isinstance(found, dict)
+    return found
+
+
+START = ToolCall(tool_name="owls.echo", arguments={"id": 1})
+
+
+@pytest.mark.parametrize("wish", [{"n": {"$from": "id"}}, {"other": [{"$from": "id"}]}])
+async def test_a_gate_is_asked_about_nothing_that_nobody_knows(
+    fleet: ToolFleet, gate: Gate, wish: dict[str, Any]
+) -> None:
+    """Arguments from the start's result go past it, so such a job is refused, whether or not they fit the tool's schema."""
+    with pytest.raises(JobRefused, match="requires the agent's gate") as error:
+        await fleet.start_job(START, Poll(tool_name="owls.guarded", arguments=wish), caller=ADA, conversation=PLACE)
+
+    assert error.value.result.error_code == "blocked_by_gate"
+    assert gate.asked == []
+
+
+async def test_a_gate_lets_one_call_pass_and_not_its_tool(fleet: ToolFleet, redis: Redis, gate: Gate) -> None:
+    """What the job keeps is worth nothing for other arguments."""
+    poll = Poll(tool_name="owls.guarded", arguments={"n": 1}, until=None)
+    job = await fleet.start_job(None, poll, caller=ADA, conversation=PLACE)
+    kept = (await spec_of(redis, job.job_id))["gated"]
+
+    assert [name for name, _ in gate.asked] == ["owls.guarded"]
+    assert kept == [gate_mark("owls.guarded", {"n": 1})]
+    assert gate_mark("owls.guarded", {"n": 2}) not in kept
+    assert gate_mark("owls.echo", {"n": 1}) not in kept
+
+
+async def test_a_step_is_ready_as_it_was_let_pass_only(fleet: ToolFleet, gate: Gate) -> None:
+    """The worker compares, too."""
+    job = await fleet.start_job(
+        None, Poll(tool_name="owls.guarded", arguments={"n": 1}), caller=ADA, conversation=PLACE
+    )
+    desk = await fleet.job_desk()
+    records: JobRecords = desk._records
+    found = await records.get(job.job_id)
+    assert found is not None
+    session: Any = await fleet._sessions.opened()
+    steps: JobSteps = session.steps
+    same = steps.ready(found.spec, ToolCall(tool_name="owls.guarded", arguments={"n": 1}), "c-1")
+    other = steps.ready(found.spec, ToolCall(tool_name="owls.guarded", arguments={"n": 2}), "c-2")
+
+    assert getattr(same, "error_code", None) is None
+    assert getattr(other, "error_code", None) == "blocked_by_gate"
+
+
+@pytest.mark.parametrize(
+    ("start", "on_complete"),
+    [
+        (START, [ToolCall(tool_name="owls.echo", arguments={"task": {"$from": "id"}})]),
+        (ToolCall(tool_name="owls.echo", arguments={"task": {"$from": "id"}}), "resume_conversation"),
+    ],
+)
+async def test_only_a_poll_takes_from_the_starts_result(fleet: ToolFleet, start: ToolCall, on_complete: Any) -> None:
+    """Elsewhere nobody would fill it in, and the tool would get the marker itself."""
+    with pytest.raises(JobRefused, match="only its poll's arguments"):
+        await fleet.start_job(start, None, on_complete, caller=ADA, conversation=PLACE)
+
+
+async def test_a_job_is_its_callers(fleet: ToolFleet) -> None:
+    """A user's id in a call makes no job that its maker can neither see nor cancel."""
+    nobody = Caller(permission="owner", allowed_modules="*")
+    with pytest.raises(JobRefused, match="`user_id`"):
+        await fleet.start_job(ToolCall(tool_name="owls.echo", user_id="bob"), caller=nobody, conversation=PLACE)
+
+    job = await fleet.start_job(ToolCall(tool_name="owls.echo", user_id="bob"), caller=ADA, conversation=PLACE)
+    assert job.user_id == "ada"
+    assert await fleet.job(job.job_id, ADA) is not None
+
+
+async def test_a_key_names_a_job_without_a_start(fleet: ToolFleet) -> None:
+    """Who hears nothing of Redis asks again, and has one job; another user's is another."""
+    bob = ADA.model_copy(update={"user_id": "bob"})
+    made = [
+        await fleet.start_job(
+            None, Poll(tool_name="owls.echo"), caller=caller, conversation=PLACE, idempotency_key="watch-1"
+        )
+        for caller in (ADA, ADA, bob)
+    ]
+
+    assert made[0].job_id == made[1].job_id != made[2].job_id
+    assert len(await fleet.jobs(ADA)) == 1
+
+
+async def test_what_is_sensitive_is_found_out(fleet: ToolFleet, redis: Redis) -> None:
+    """Of the tools whose results a job would keep, and of those that its end calls."""
+    login = ToolCall(tool_name="owls.login", arguments={"password": "hunter2"})
+    open_job = await fleet.start_job(START, None, [login], caller=ADA)
+    secret_job = await fleet.start_job(None, Poll(tool_name="owls.secretive"), caller=ADA, conversation=PLACE)
+    spec = await spec_of(redis, open_job.job_id)
+
+    assert (spec.get("hides_results", False), spec.get("secret_tools", [])) == (False, ["owls.login"])
+    spec = await spec_of(redis, secret_job.job_id)
+    assert (spec.get("hides_results", False), spec.get("secret_tools", [])) == (True, [])
+
+
+async def test_all_jobs_of_a_user_are_cancelled(fleet: ToolFleet) -> None:
+    """And nobody else's."""
+    bob = ADA.model_copy(update={"user_id": "bob"})
+    for caller in (ADA, ADA, ADA, bob):
+        await fleet.start_job(None, Poll(tool_name="owls.echo"), caller=caller, conversation=PLACE)
+    desk = await fleet.job_desk()
+
+    assert await desk.cancel_all_of("ada") == 3
+    assert await desk.cancel_all_of("ada") == 0
+    assert [job.state for job in await fleet.jobs(ADA)] == ["cancelled"] * 3
+    assert [job.state for job in await fleet.jobs(bob)] == ["waiting"]
