@@ -89,7 +89,7 @@ class Core:
 
     async def _act(self, path: str, headers: dict[str, str], body: bytes, *, in_sql: bool) -> None:
         taking = self._by_sql if in_sql else self._by_redis
-        async with taking.receive(headers, body) as delivery:
+        async with taking.receive(headers, body, kind="notify" if path.endswith("/notify") else "continue") as delivery:
             if delivery.wake is None:
                 return
             act = act_on(delivery.wake, path)

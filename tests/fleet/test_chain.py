@@ -1,8 +1,6 @@
 """The chain without a human: an agent has a site built, is woken when it is ready, and deploys it; once, whatever dies."""
 
-import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import httpx
 import pytest
@@ -11,14 +9,16 @@ from support.chain import WISH, Chain, User, chain
 from toolfleet import Caller, Conversation, Poll, ToolCall, ToolFleet
 
 _HASTY_CORE = "support.dying_core:app"
+_DEATHS = "deaths"
 _EVERY_TURN = ["user", "model", "tools", "model", "tools", "model", "wake", "model", "tools", "model"]
 
 
 @pytest.fixture(scope="module")
 def staged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
     """One fleet with its core for all tests here, each with a user of its own."""
-    hasty = {"DIE_AT": "[]", "DIE_MARKS": ""}
     folder = tmp_path_factory.mktemp("chain")
+    (folder / _DEATHS).mkdir()
+    hasty = {"DIE_AT": str(folder / _DEATHS)}
     with chain(folder, core=_HASTY_CORE, env=hasty, fast_transport=True, visibility_timeout=3) as staged:
         yield staged
 
@@ -62,7 +62,15 @@ def _kill_redis(staged: Chain) -> None:
         pass
 
 
-@pytest.mark.parametrize("kill", [_kill_the_core, _kill_the_worker, _kill_all_three, _kill_redis])
+@pytest.mark.parametrize(
+    "kill",
+    [
+        pytest.param(_kill_the_core, marks=pytest.mark.slow),  # it dies among all three as well
+        pytest.param(_kill_the_worker, marks=pytest.mark.slow),
+        _kill_all_three,
+        _kill_redis,
+    ],
+)
 def test_what_dies_while_the_job_waits_changes_nothing(staged: Chain, kill: Callable[[Chain], None]) -> None:
     """Core, worker, beat or Redis: the job is a record, and its end is heard of once."""
     user = staged.user(f"waits{kill.__name__}")
@@ -90,20 +98,32 @@ def test_what_dies_while_the_agent_deploys_deploys_once(
     assert user.executed("deployer.deploy")[0]["attempts"] == attempts
 
 
-@pytest.mark.parametrize("positions", [range(6), range(6, 10)], ids=["the user's turn", "the wake-up's turn"])
-def test_the_core_dies_before_and_after_everything_that_it_writes(tmp_path: Path, positions: range) -> None:
-    """A death before and after each message of a turn, and each thing is done once: a task, a job, a deployment, an answer."""
-    points = [f"{when} {position}" for position in positions for when in ("before", "after")]
-    marks = tmp_path / "marks"
-    marks.mkdir()
-    env = {"DIE_AT": json.dumps(points), "DIE_MARKS": str(marks)}
-    with chain(tmp_path, core=_HASTY_CORE, env=env) as staged:
-        ada = staged.user("ada")
-        ada.say(WISH)
-        check(ada)
+def _all(positions: range) -> list[str]:
+    return [f"{when} {position}" for position in positions for when in ("before", "after")]
 
-        assert {mark.name for mark in marks.iterdir()} == set(points)
-        assert staged.children["core"].starts == len(points) + 1
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        # A task, a job, a deployment that nobody has written down yet; a wake-up that was, and the mark of its end.
+        pytest.param(["before 2", "before 4", "after 6", "before 8", "after 9"], id="where something was done"),
+        pytest.param(_all(range(6)), id="the user's turn", marks=pytest.mark.slow),
+        pytest.param(_all(range(6, 10)), id="the wake-up's turn", marks=pytest.mark.slow),
+    ],
+)
+def test_the_core_dies_before_and_after_everything_that_it_writes(
+    staged: Chain, points: list[str], request: pytest.FixtureRequest
+) -> None:
+    """A death before and after a message of a turn, and each thing is done once: a task, a job, a deployment, an answer."""
+    user = staged.user(f"dies {request.node.name}")
+    starts = staged.children["core"].starts
+    for point in points:
+        (staged.folder / _DEATHS / point).touch()
+    user.say(WISH)
+    check(user)
+
+    staged.until(lambda: staged.children["core"].starts == starts + len(points) or None, "it has died each time")
+    assert list((staged.folder / _DEATHS).iterdir()) == []
 
 
 async def test_a_program_starts_the_job_and_the_conversation_is_woken(staged: Chain) -> None:

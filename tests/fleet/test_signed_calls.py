@@ -294,7 +294,7 @@ def test_a_fleet_keeps_its_key_to_itself(tmp_path_factory: pytest.TempPathFactor
         assert len(conf) == len(nodes) > 0
         assert KEY not in str(conf)
         assert not any(KEY in value for environment in environments for value in environment.values())
-        assert len({environment["TOOLFLEET_MODULE_KEY"] for environment in environments}) == len(modules) == 4
+        assert len({environment["TOOLFLEET_MODULE_KEY"] for environment in environments}) == len(modules) == 6
         assert [path for path in written(home) if KEY.encode() in path.read_bytes()] == []
     assert [path for path in written(home) if KEY.encode() in path.read_bytes()] == []
     assert WARNING not in fleet.said()

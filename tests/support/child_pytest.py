@@ -8,6 +8,7 @@ from pathlib import Path
 
 PYTEST = str(Path(sys.executable).with_name("pytest"))
 _SECONDS = 110
+_WITHOUT = ("-p", "no:hypothesispytest", "-p", "no:xdist")  # of our own tests, and slow to import
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ def run_pytest(folder: Path, *options: str) -> Outcome:
     """Run the tests in `folder`, where no settings of ours are found."""
     (folder / "pytest.ini").touch()
     ended = subprocess.run(
-        [PYTEST, "-p", "no:cacheprovider", *options],
+        [PYTEST, "-p", "no:cacheprovider", *_WITHOUT, *options],
         cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -1,8 +1,11 @@
 """The example modules, as apps in this process and as real servers."""
 
 import re
+import socket
+import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import uvicorn
 from starlette.applications import Starlette
 
 from support.waiting import wait_until_sync
@@ -17,6 +21,9 @@ from toolfleet_workers.examples import data_environment
 from toolfleet_workers.processes import spawn, stop
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+_NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""Nothing here speaks TLS, and to read the machine's certificates for each client takes longer than a call."""
+
 _RUNNING = re.compile(r"Uvicorn running on (http://\S+)")
 
 
@@ -31,7 +38,9 @@ class Module:
 
     def client(self, timeout: float = 30) -> httpx.AsyncClient:
         transport = httpx.ASGITransport(self.app) if self.app else None
-        return httpx.AsyncClient(base_url=self.url, transport=transport, timeout=timeout, trust_env=False)
+        return httpx.AsyncClient(
+            base_url=self.url, transport=transport, timeout=timeout, trust_env=False, verify=_NO_CERTIFICATES
+        )
 
     async def get(self, path: str) -> Any:
         async with self.client() as client:
@@ -50,6 +59,25 @@ class Module:
 
 def in_process(name: str, app: Starlette) -> Module:
     return Module(name, "http://module.test", app)
+
+
+@contextmanager
+def serving(name: str, app: Starlette) -> Generator[Module]:
+    """Serve the app from a thread, over HTTP as any other: it is there at once, for tests that need no process of its own."""
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=5))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        port = listener.getsockname()[1]
+        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+        thread.start()
+        try:
+            wait_until_sync(lambda: server.started or not thread.is_alive(), f"{name} runs")
+            assert server.started
+            yield Module(name, f"http://127.0.0.1:{port}")
+        finally:
+            server.should_exit = True
+            thread.join(30)
+            assert not thread.is_alive()
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """A module of its own process, whose effects are lines in a file: `uvicorn support.sdk_program:app`.
 
 `SDK_REPLIES` is where it remembers its calls: empty for its memory, a Redis URL, or a file; `SDK_JOURNAL` the file.
+`SDK_STORE_SECONDS`: how long it waits for an answer from there.
 """
 
 import asyncio
@@ -9,7 +10,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ def _replies() -> Replies:
 
 
 claim.LEASE_SECONDS, claim.RENEW_SECONDS = 2.0, 0.5
+claim.STORE_SECONDS = float(os.environ.get("SDK_STORE_SECONDS", claim.STORE_SECONDS))
 module = Module("owls", description="Writes down what it does.", replies=_replies())
 
 
@@ -108,14 +110,19 @@ class Running:
 
 
 @contextmanager
-def running(folder: Path, *, replies: object = "", workers: int = 1, key: str = "") -> Generator[Running]:
+def running(
+    folder: Path, *, replies: object = "", workers: int = 1, key: str = "", env: Mapping[str, str] | None = None
+) -> Generator[Running]:
     """Serve it on a free port, its journal in the folder."""
     log = folder / f"module-{time.monotonic_ns()}.log"
     command = [sys.executable, "-m", "uvicorn", "support.sdk_program:app", "--host", "127.0.0.1", "--port", "0"]
-    env = {"PYTHONPATH": str(TESTS), "SDK_REPLIES": str(replies), "SDK_JOURNAL": str(folder / "journal")}
+    own = {"PYTHONPATH": str(TESTS), "SDK_REPLIES": str(replies), "SDK_JOURNAL": str(folder / "journal")}
     with log.open("wb") as output:
         process = spawn(
-            [*command, "--workers", str(workers)], env={**env, "TOOLFLEET_MODULE_KEY": key}, cwd=folder, output=output
+            [*command, "--workers", str(workers)],
+            env={**own, "TOOLFLEET_MODULE_KEY": key, **(env or {})},
+            cwd=folder,
+            output=output,
         )
     try:
 

@@ -51,7 +51,8 @@ async def put(
     **fields: Any,
 ) -> None:
     """As the end of a job; `since` seconds ago."""
-    body = wake_body(wake(wake_id, **fields)) if body is None else body
+    told: Any = kind if kind != "call" else "continue"
+    body = wake_body(wake(wake_id, **{"kind": told, **fields})) if body is None else body
     now_ms = int((time.time() - since) * 1000)
     await redis.eval(_PUT, 2, keys.wake(wake_id), keys.wakes_due, wake_id, now_ms, kind, body)
 

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Generator
@@ -13,28 +14,83 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from support.example_modules import Module, running
+import pytest
+
+from modules.claude_code.manifest import module_for as claude_code_module
+from modules.claude_code.settings import ClaudeCodeSettings
+from modules.deployer.manifest import module_for as deployer_module
+from modules.deployer.settings import DeployerSettings
+from modules.kept_commands import Job, KeptCommand
+from support.example_modules import Module, running, serving
+from toolfleet_workers.examples import data_environment
 
 ENDED = {"completed", "failed", "cancelled", "timed_out"}
 
 
+_CLAUDE_CODE = {"grace_seconds": 1, "outlive": True}
+_DEPLOYER = {"start_seconds": 4, "health_seconds": 0.5, "drain_seconds": 0.2, "grace_seconds": 1}
+
+
 @contextmanager
 def claude_code(folder: Path, **env: object) -> Generator[Module]:
-    """The module as a server; `CLAUDE_CODE_` goes before the names in `env`."""
-    chosen = {
-        f"CLAUDE_CODE_{name.upper()}": value for name, value in {"grace_seconds": 1, "outlive": True, **env}.items()
-    }
-    with running("claude_code", folder, **chosen) as module:
+    """The module as a process of its own; `CLAUDE_CODE_` goes before the names in `env`."""
+    with running("claude_code", folder, **_named("CLAUDE_CODE", {**_CLAUDE_CODE, **env})) as module:
+        yield module
+
+
+@contextmanager
+def claude_code_here(folder: Path, **env: object) -> Generator[Module]:
+    """The same from this process, which takes no time to start."""
+    with _environment(folder, _named("CLAUDE_CODE", {**_CLAUDE_CODE, **env})):
+        app = claude_code_module(ClaudeCodeSettings()).app
+    with _buried(), serving("claude_code", app) as module:
         yield module
 
 
 @contextmanager
 def deployer(folder: Path, **env: object) -> Generator[Module]:
-    """The module as a server; `DEPLOYER_` goes before the names in `env`."""
-    defaults = {"start_seconds": 4, "health_seconds": 0.5, "drain_seconds": 0.2, "grace_seconds": 1}
-    chosen = {f"DEPLOYER_{name.upper()}": value for name, value in {**defaults, **env}.items()}
-    with running("deployer", folder, **chosen) as module:
+    """The module as a process of its own; `DEPLOYER_` goes before the names in `env`."""
+    with running("deployer", folder, **_named("DEPLOYER", {**_DEPLOYER, **env})) as module:
         yield module
+
+
+@contextmanager
+def deployer_here(folder: Path, **env: object) -> Generator[Module]:
+    """The same from this process, which takes no time to start."""
+    with _environment(folder, _named("DEPLOYER", {**_DEPLOYER, **env})):
+        app = deployer_module(DeployerSettings()).app
+    with _buried(), serving("deployer", app) as module:
+        yield module
+
+
+@contextmanager
+def _buried() -> Generator[None]:
+    """Wait at the end for the keepers that were started: they are this process's children."""
+    keepers: list[subprocess.Popen[bytes]] = []
+    start = KeptCommand.start
+
+    def noting(command: KeptCommand, job: Job) -> "subprocess.Popen[bytes] | None":
+        keeper = start(command, job)
+        keepers.extend([keeper] if keeper else [])
+        return keeper
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(KeptCommand, "start", noting)
+        yield
+    for keeper in keepers:
+        keeper.wait(20)
+
+
+def _named(prefix: str, env: dict[str, object]) -> dict[str, object]:
+    return {f"{prefix}_{name.upper()}": value for name, value in env.items()}
+
+
+@contextmanager
+def _environment(folder: Path, env: dict[str, object]) -> Generator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**data_environment(folder), **env}.items():
+            patch.setenv(name, str(value))
+        yield
 
 
 def agent(code: str, *args: str) -> str:

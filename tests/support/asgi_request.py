@@ -1,0 +1,29 @@
+"""A request as a server hands it to an ASGI app, with a client that does as a test likes."""
+
+import asyncio
+from collections.abc import Iterable
+
+from starlette.types import ASGIApp, Message, Receive
+
+
+async def post(app: ASGIApp, path: str, receive: Receive, headers: Iterable[tuple[bytes, bytes]] = ()) -> list[Message]:
+    """What the app sends. Raises `TimeoutError` if it has not ended after 20 seconds."""
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "scheme": "http",
+        "headers": [(b"content-type", b"application/json"), *headers],
+    }
+    async with asyncio.timeout(20):
+        await app(scope, receive, send)
+    return sent
