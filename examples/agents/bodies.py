@@ -73,7 +73,8 @@ class MessageOut(BaseModel):
     def of(cls, said: Said) -> "MessageOut":
         """As others may see it."""
         content: Any = said.body.get("content")
-        return cls(source=said.source, text=content or "", tools=[call.tool_name for call in said.calls], at=said.at)
+        text = content if isinstance(content, str) else ""  # nothing that a model said makes a conversation unreadable
+        return cls(source=said.source, text=text, tools=[call.tool_name for call in said.calls], at=said.at)
 
 
 class ConversationOut(BaseModel):

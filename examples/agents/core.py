@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar
 from uuid import uuid4
 
 from agents.bodies import ConversationOut, MessageIn, MessageOut, Reply, Upload
@@ -64,7 +64,7 @@ class Core:
             notice = Said("notice", {"role": "assistant", "content": wake.message}, source_id=wake.wake_id)
             await self.turns.tell(talk, notice, delivery.done_in)
 
-        await self._act(headers, body, act)
+        await self._act(headers, body, act, kind="notify")
 
     async def shown(self, conversation_id: str) -> ConversationOut | None:
         """A conversation with what was said in it."""
@@ -76,9 +76,14 @@ class Core:
         return ConversationOut(conversation_id=talk.id, user_id=talk.user_id, messages=messages)
 
     async def _act(
-        self, headers: Mapping[str, str], body: bytes, act: Callable[[Delivery, WakeUp, Talk], Awaitable[None]]
+        self,
+        headers: Mapping[str, str],
+        body: bytes,
+        act: Callable[[Delivery, WakeUp, Talk], Awaitable[None]],
+        *,
+        kind: Literal["continue", "notify"] = "continue",
     ) -> None:
-        async with self.receiver.receive(headers, body) as delivery:
+        async with self.receiver.receive(headers, body, kind=kind) as delivery:
             wake = delivery.wake
             if wake is None:  # acted on before
                 return

@@ -8,12 +8,14 @@ from toolfleet import ToolCall
 Source = Literal["user", "model", "tools", "wake", "notice"]
 """Who a message comes from. A wake-up is shown to the model like a user's message; a notice only to the user."""
 
+_ANSWERED: frozenset[Source] = frozenset({"user", "wake"})
+
 
 @dataclass(frozen=True, slots=True)
 class Said:
     """A message. `body` is the model's form of it; `calls` are a model's tool calls, each with its idempotency key.
 
-    `source_id` names where it came from (a bot's message id, a wake-up's id), so that it is taken in only once.
+    `source_id` names it among those of its source (a bot's message id, a wake-up's id): it is taken in only once.
     """
 
     source: Source
@@ -22,6 +24,11 @@ class Said:
     source_id: str | None = None
     at: float = 0.0
 
+    @property
+    def text(self) -> str:
+        """Its words; often none beside tool calls."""
+        return str(self.body.get("content") or "")
+
 
 @dataclass(frozen=True, slots=True)
 class History:
@@ -29,16 +36,30 @@ class History:
 
     said: tuple[Said, ...] = ()
 
-    def answer_to(self, source_id: str) -> str | None:
-        """The model's first word after the message of that id; `None` if there is none yet."""
-        texts = iter(self.said)
-        if not any(message.source_id == source_id for message in texts):
+    def answer_to(self, asked: Said) -> str | None:
+        """The model's words after that message and before the next one that wants an answer; `None` if there are none."""
+        after = iter(self.said)
+        if not any(_is_same(message, asked) for message in after):
             return None
-        return next((str(message.body["content"]) for message in texts if _is_text(message)), None)
+        for message in after:
+            if _is_text(message):
+                return message.text
+            if message.source in _ANSWERED:
+                break
+        return None
 
-    def has(self, source_id: str) -> bool:
-        """Whether the message of that id was taken in."""
-        return any(message.source_id == source_id for message in self.said)
+    def has(self, asked: Said) -> bool:
+        """Whether that message was taken in."""
+        return any(_is_same(message, asked) for message in self.said)
+
+    def waiting(self) -> Said | None:
+        """The latest message that wants an answer, if it has none: its turn was cut off."""
+        for message in reversed(self.said):
+            if _is_text(message):
+                return None
+            if message.source in _ANSWERED:
+                return message
+        return None
 
     def unanswered(self) -> list[tuple[str, ToolCall, float]]:
         """The last tool calls that have no results yet: the provider's id, the call, and when it was asked for.
@@ -57,6 +78,10 @@ class History:
         latest = [position for position in spoken if position >= len(self.said) - limit]
         start = latest[0] if latest else spoken[-1] if spoken else 0
         return [message.body for message in self.said[start:]]
+
+
+def _is_same(message: Said, other: Said) -> bool:
+    return message.source_id is not None and (message.source, message.source_id) == (other.source, other.source_id)
 
 
 def _is_text(message: Said) -> bool:

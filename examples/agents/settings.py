@@ -41,6 +41,8 @@ class AgentSettings(BaseSettings):
     """What bots send as `Authorization: Bearer …`. None: anybody who reaches the port may speak for any user."""
     max_steps: Count = 20
     """Answers of the model in one turn; one that calls tools for ever is stopped."""
+    max_calls: Count = 32
+    """Tool calls of one answer, which run side by side; the model is told that the others were not made."""
     turn_seconds: Seconds = 600
     """For a whole turn."""
     patience_seconds: Seconds = 30

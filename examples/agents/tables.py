@@ -23,9 +23,9 @@ MESSAGES = Table(
     Column("conversation_id", ForeignKey("conversations.id"), primary_key=True),
     Column("position", Integer, primary_key=True),
     Column("source", String(16), nullable=False),
-    Column("source_id", String(200)),
+    Column("source_id", String(300)),
     Column("body", JSON, nullable=False),
     Column("calls", JSON, nullable=False),
     Column("at", Float, nullable=False),
-    UniqueConstraint("conversation_id", "source_id"),
+    UniqueConstraint("conversation_id", "source", "source_id"),  # a bot's ids are not the fleet's
 )

@@ -35,33 +35,42 @@ class Turns:
     async def run(self, talk: Talk, incoming: Said, *, naming: Naming, finish: Finish | None = None) -> str:
         """Take in a message that has a `source_id` and answer it, once, however often it comes. Returns the words.
 
-        `finish` is written together with the last message. Raises `ModelAway`, `FleetAway` and `ConversationMoved`; the
-        same message may come again then, and the turn goes on.
+        A message before it whose turn was cut off is answered first: none gets another's answer, and a wake-up that was
+        taken in is acted on before it counts as done. `finish` is written together with the last message. Raises
+        `ModelAway`, `FleetAway` and `ConversationMoved`; the same message may come again then, and the turn goes on.
         """
         caller = self.settings.caller(talk.user_id)
         history = await self._settled(talk, caller)
-        if incoming.source_id is None or not history.has(incoming.source_id):
+        if not history.has(incoming):
+            if history.waiting() is not None:
+                history = await self._spoken(talk, history, caller, naming, None)
             history = await self.conversations.append(talk.id, history, [incoming])
-        elif (answered := history.answer_to(incoming.source_id)) is not None:
+        elif (answered := history.answer_to(incoming)) is not None:
             await self.conversations.append(talk.id, history, [], finish)
             return answered
+        history = await self._spoken(talk, history, caller, naming, finish)
+        return history.said[-1].text
+
+    async def tell(self, talk: Talk, notice: Said, finish: Finish) -> None:
+        """Put a message for the user into the conversation, without the model."""
+        history = await self._settled(talk, self.settings.caller(talk.user_id))
+        said = [] if history.has(notice) else [notice]
+        await self.conversations.append(talk.id, history, said, finish)
+
+    async def _spoken(
+        self, talk: Talk, history: History, caller: Caller, naming: Naming, finish: Finish | None
+    ) -> History:
+        """The history after the model has spoken, and called what it liked, until it had only words left."""
         for _ in range(self.settings.max_steps):
             tools = await self.fleet.tools(caller)
             answer = await self.model.answer(history.shown(self.settings.history_messages), tools)
             said = Said("model", answer.body, _keyed(answer.calls, naming, len(history.said)))
             history = await self.conversations.append(talk.id, history, [said], None if said.calls else finish)
             if not said.calls:
-                return answer.text
+                return history
             history = await self._answered(talk, history, caller)
         stop = Said("model", {"role": "assistant", "content": f"I stopped after {self.settings.max_steps} steps."})
-        await self.conversations.append(talk.id, history, [stop], finish)
-        return str(stop.body["content"])
-
-    async def tell(self, talk: Talk, notice: Said, finish: Finish) -> None:
-        """Put a message for the user into the conversation, without the model."""
-        history = await self._settled(talk, self.settings.caller(talk.user_id))
-        said = [] if notice.source_id is not None and history.has(notice.source_id) else [notice]
-        await self.conversations.append(talk.id, history, said, finish)
+        return await self.conversations.append(talk.id, history, [stop], finish)
 
     async def _settled(self, talk: Talk, caller: Caller) -> History:
         """The history, with the results of what a turn before had begun."""
@@ -76,7 +85,9 @@ class Turns:
         if any(asked_at < oldest for _, _, asked_at in asked):
             results = [_too_late(call) for _, call, _ in asked]
         else:
-            results = await self.calls.run([call for _, call, _ in asked], caller, talk.place)
+            most = self.settings.max_calls
+            results = await self.calls.run([call for _, call, _ in asked[:most]], caller, talk.place)
+            results += [_too_many(call, most) for _, call, _ in asked[most:]]
         said = [self._told(result, call_id) for (call_id, _, _), result in zip(asked, results, strict=True)]
         return await self.conversations.append(talk.id, history, said)
 
@@ -90,6 +101,11 @@ def _keyed(calls: Sequence[ToolCall], naming: Naming, position: int) -> tuple[To
     return tuple(
         call.model_copy(update={"idempotency_key": naming(f"{position}.{number}")}) for number, call in enumerate(calls)
     )
+
+
+def _too_many(call: ToolCall, most: int) -> ToolResult:
+    error = f"Not called: {most} calls at once are the most. Look at their results first, then ask for what is left."
+    return ToolResult.refused(call.tool_name, "busy", error)
 
 
 def _too_late(call: ToolCall) -> ToolResult:

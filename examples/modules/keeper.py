@@ -23,7 +23,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-TICK_SECONDS = 0.02  # between two looks at the command: a fork bomb must not get far
+TICK_SECONDS = 0.02  # between two looks at a command that does something: a fork bomb must not get far
+REST_SECONDS = 0.25  # the longest pause while nothing changes: a keeper at rest costs nothing
 CANCEL_SECONDS = 0.1  # between two looks for the file
 KILL_SECONDS = 5.0  # for what does not end even when killed
 USER_PROCESSES = 4096  # of our user in all: the kernel's net, if a bomb is faster than we are; root has none
@@ -40,7 +41,8 @@ class Log:
     def __init__(self, folder: Path, limit: int) -> None:
         self._folder = folder
         self._piece_bytes = max(1, limit // PIECES)
-        self._position = 0
+        self.position = 0
+        """Bytes that were printed so far."""
         self._room = 0
         self._names: list[Path] = []
         folder.mkdir(exist_ok=True)
@@ -54,11 +56,11 @@ class Log:
             # A full disk must not end the command; the log has a hole then.
             with contextlib.suppress(OSError), self._names[-1].open("ab") as piece:
                 piece.write(part)
-            self._position += len(part)
+            self.position += len(part)
             self._room -= len(part)
 
     def _begin_piece(self) -> None:
-        self._names.append(self._folder / f"{self._position:015d}")
+        self._names.append(self._folder / f"{self.position:015d}")
         self._room = self._piece_bytes
         if len(self._names) > PIECES:
             self._names.pop(1).unlink(missing_ok=True)
@@ -73,6 +75,9 @@ class Command:
         self._log = Log(folder / "log", job["log_bytes"])
         self._read_bytes = 0.0
         self._read_at = self._next_look = time.monotonic()
+        self._alive: list[int] = []
+        self._seen: tuple[list[int], int] = ([], 0)
+        self._signals = _wake_by_signals()
         with Path(job["stdin"] or os.devnull).open("rb") as stdin:
             self._process = subprocess.Popen(
                 job["argv"],
@@ -91,9 +96,11 @@ class Command:
 
     def watch(self, *, until: float | None) -> str | None:
         """Wait for its end; returns why it must end, or `None` when it did so by itself. `until` is a monotonic time."""
+        tick = TICK_SECONDS
         with selectors.DefaultSelector() as selector:
             if self._job["end_with_parent"]:
                 selector.register(_STDIN, selectors.EVENT_READ)
+            selector.register(self._signals, selectors.EVENT_READ)
             while self._bury() and self.exit_code is None:
                 now = time.monotonic()
                 if until is not None and now > until:
@@ -103,8 +110,9 @@ class Command:
                 if now > self._next_look and self._looks_cancelled(now):
                     return "cancelled"
                 self._read()
-                if any(key.fd == _STDIN and not os.read(_STDIN, 1024) for key, _ in selector.select(TICK_SECONDS)):
-                    return "cancelled"
+                tick = TICK_SECONDS if self._has_changed() else min(tick * 1.5, REST_SECONDS)
+                if any(not os.read(key.fd, 1024) for key, _ in selector.select(tick)):
+                    return "cancelled"  # it is our parent that has closed its end
         return None
 
     def end(self, *, grace_seconds: float) -> None:
@@ -155,7 +163,13 @@ class Command:
 
     def _is_crowded(self) -> bool:
         limit: int = self._job["processes"]
-        return len(list(islice(_below(os.getpid()), limit + 1))) > limit
+        self._alive = list(islice(_below(os.getpid()), limit + 1))
+        return len(self._alive) > limit
+
+    def _has_changed(self) -> bool:
+        """Whether other processes live than at the look before, or something was printed."""
+        before, self._seen = self._seen, (self._alive, self._log.position)
+        return self._seen != before
 
     def _limit(self) -> None:
         """Runs in the child, before the command."""
@@ -199,6 +213,15 @@ def _run(job: dict[str, Any], folder: Path) -> dict[str, Any]:
         # What the command has left behind when it ended by itself gets no time: nobody waits for it.
         command.end(grace_seconds=job["grace_seconds"] if why else 0)
     return {"why": why or "ended", "exit_code": command.exit_code}
+
+
+def _wake_by_signals() -> int:
+    """A descriptor that becomes readable with a signal, such as that of a child's end, so that no pause delays it."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    return reading
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:

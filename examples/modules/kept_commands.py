@@ -121,6 +121,12 @@ class KeptCommand:
             if lock is not None and not self._has("started.json") and not self._has("end.json"):
                 self._end("cancelled")
 
+    def give_up(self) -> None:
+        """Note that it cannot be started, unless it was. Raises `OSError` if not even that can be noted."""
+        with self._locked(tries=_LOCK_TRIES) as lock:
+            if lock is not None and not self._has("started.json") and not self._has("end.json"):
+                self._end("not_started")
+
     def ending(self) -> Ending | None:
         """How it ended, `None` before."""
         known = self._read("end.json")

@@ -28,6 +28,10 @@ def user(words: str, source_id: str | None = None) -> Said:
     return Said("user", {"role": "user", "content": words}, source_id=source_id)
 
 
+def wake(source_id: str) -> Said:
+    return Said("wake", {"role": "user", "name": "fleet", "content": "a job has ended"}, source_id=source_id)
+
+
 def model(words: str) -> Said:
     return Said("model", {"role": "assistant", "content": words})
 
@@ -107,10 +111,32 @@ def test_a_message_is_answered_by_the_models_next_words() -> None:
     notice = Said("notice", {"role": "assistant", "content": "by the way"})
     history = History((user("hello", "m1"), asking("a.b"), results, notice))
 
-    assert history.has("m1")
-    assert history.answer_to("m1") is None
-    assert History((*history.said, model("hi"))).answer_to("m1") == "hi"
-    assert History((*history.said, model("hi"))).answer_to("m2") is None
+    hello = history.said[0]
+    assert history.has(hello)
+    assert history.answer_to(hello) is None
+    assert history.waiting() == hello
+    answered = History((*history.said, model("hi"), notice))
+    assert answered.answer_to(hello) == "hi"
+    assert answered.answer_to(user("hello", "m2")) is None
+    assert answered.waiting() is None
+
+
+def test_what_is_said_to_another_message_is_no_answer() -> None:
+    """The words after the next message belong to that one."""
+    history = History((user("hello", "m1"), wake("w1"), model("done")))
+
+    assert history.answer_to(history.said[0]) is None
+    assert history.answer_to(history.said[1]) == "done"
+
+
+async def test_a_bots_ids_are_not_the_fleets(conversations: Conversations) -> None:
+    """A message and a wake-up with the same id are two, and both are taken in."""
+    talk = await conversations.at("ada", CHAT)
+    began = await conversations.append(talk.id, History(), [user("hello", "j1"), model("hi")])
+    assert began.has(user("hello", "j1"))
+    assert not began.has(wake("j1"))
+
+    assert len((await conversations.append(talk.id, began, [wake("j1")])).said) == 3
 
 
 def test_the_model_is_shown_the_latest_from_where_a_user_speaks() -> None:

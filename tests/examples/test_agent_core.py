@@ -47,6 +47,7 @@ class Bot:
         return str(reply.raise_for_status().json()["conversation_id"])
 
     async def wake(self, conversation_id: str | None, path: str = "/continue", **fields: Any) -> httpx.Response:
+        fields.setdefault("kind", path.removeprefix("/"))
         sent = wake_up(conversation_id, **fields)
         return await self.http.post(path, content=sent[1], headers=sent[0])
 
@@ -149,7 +150,7 @@ async def test_a_wake_up_that_comes_again_is_acted_on_once(opened: Open, owls: M
 
 async def test_a_wake_up_during_a_turn_is_told_to_come_again(opened: Open, owls: ModuleServer) -> None:
     """One turn at a time: 409 with Retry-After while a user's turn runs, and then it is acted on."""
-    async with opened("hi", [("owls.nap", {"seconds": 2.0})], "slept", "done") as bot:
+    async with opened("hi", [("owls.nap", {"seconds": 1.3})], "slept", "done") as bot:
         conversation_id = await bot.begin()
         turn = asyncio.create_task(bot.say("sleep"))
         await wait_until(lambda: owls.running, "a turn is under way")
@@ -170,7 +171,7 @@ async def test_a_users_message_waits_for_a_turn_that_is_under_way(opened: Open, 
         await wait_until(lambda: owls.running, "a turn is under way")
         second = await bot.say("two")
         assert ((await turn).json()["text"], second.json()["text"]) == ("first", "second")
-    async with opened([("owls.nap", {"seconds": 2})], "first", patience_seconds=0.2) as bot:
+    async with opened([("owls.nap", {"seconds": 0.8})], "first", patience_seconds=0.1) as bot:
         turn = asyncio.create_task(bot.say("one"))
         await wait_until(lambda: owls.running, "a turn is under way")
         assert (await bot.say("two")).status_code == 409
@@ -197,7 +198,7 @@ async def test_a_wake_up_without_a_conversation_finds_one_by_its_place(opened: O
 
 
 async def test_who_is_not_the_fleet_wakes_nobody(opened: Open) -> None:
-    """Another secret, a changed body, an old message, no headers: 401. Another user's or no conversation: 404."""
+    """Another secret, a changed body, an old message, a notice, no headers: 401. Another user's or no conversation: 404."""
     other = "whsec_" + base64.b64encode(b"x" * 32).decode()
     async with opened("hi") as bot:
         conversation_id = await bot.begin()
@@ -205,6 +206,7 @@ async def test_who_is_not_the_fleet_wakes_nobody(opened: Open) -> None:
         refused = [
             await bot.wake(conversation_id, secret=other),
             await bot.wake(conversation_id, late=3600),
+            await bot.wake(conversation_id, kind="notify"),
             await bot.http.post("/continue", content=body.replace(b"Ready", b"Never"), headers=headers),
             await bot.http.post("/continue", content=body),
             await bot.http.post("/notify", json={}),
@@ -213,7 +215,7 @@ async def test_who_is_not_the_fleet_wakes_nobody(opened: Open) -> None:
         unknown = await bot.wake("nothing", wake_id="j2")
         said = await bot.said(conversation_id)
 
-    assert [answer.status_code for answer in refused] == [401] * 5
+    assert [answer.status_code for answer in refused] == [401] * 6
     assert (foreign.status_code, unknown.status_code) == (404, 404)
     assert len(said) == 2
 
@@ -234,7 +236,7 @@ async def test_a_model_that_is_away_leaves_the_wake_up_for_later(opened: Open) -
 
 async def test_a_turn_that_takes_too_long_is_left_for_later(opened: Open, owls: ModuleServer) -> None:
     """Its time is bounded; what it had begun is found by the next delivery."""
-    async with opened("hi", [("owls.nap_once", {"seconds": 3.5})], turn_seconds=2.5) as bot:
+    async with opened("hi", [("owls.nap_once", {"seconds": 2.0})], turn_seconds=1.5) as bot:
         conversation_id = await bot.begin()
         late = await bot.wake(conversation_id)
     async with opened("done") as bot:

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from agents import openai_compatible_model
+from agents.bodies import MessageOut
+from agents.history import Said
 from agents.model import Answer, ModelAway
 from agents.openai_compatible_model import OpenAICompatibleModel
 from agents.scripted_model import ScriptedModel
@@ -160,6 +163,53 @@ async def test_words_are_words() -> None:
         assert await model.answer([USER], []) == Answer({"role": "assistant", "content": "Hello."})
 
 
+async def test_words_in_parts_are_words() -> None:
+    """Some servers send a list of parts; half a character, which nobody could show, becomes a question mark."""
+
+    async def handler(_: web.Request) -> web.Response:
+        parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo \ud800."}]
+        return web.json_response({"choices": [{"message": {"role": "assistant", "content": parts}}]})
+
+    async with model_of(handler) as model:
+        assert (await model.answer([USER], [])).text == "Hello ?."
+
+
+async def test_a_conversation_can_be_read_whatever_a_model_has_said() -> None:
+    """Words that are none are left out."""
+    odd: list[Any] = [[{"type": "text", "text": "hello"}], {"a": 1}, 7, None]
+
+    assert [MessageOut.of(Said("model", {"content": content})).text for content in odd] == [""] * 4
+
+
+async def test_an_answer_that_asks_for_everything_is_cut() -> None:
+    """It has a bounded place in the history, and each of its calls one of the results."""
+
+    async def handler(_: web.Request) -> web.Response:
+        asked = [{"id": str(n), "function": {"name": "a_b", "arguments": "{}"}} for n in range(5000)]
+        return web.json_response({"choices": [{"message": {"content": None, "tool_calls": asked}}]})
+
+    async with model_of(handler) as model:
+        answer = await model.answer([USER], TOOLS)
+
+    assert len(answer.calls) == len(answer.body["tool_calls"]) == 128
+
+
+async def test_an_answer_without_end_is_read_no_further_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused while it still comes."""
+    monkeypatch.setattr(openai_compatible_model, "_MAX_REPLY_BYTES", 1000)
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b" " * 2000)
+        await asyncio.Event().wait()
+        return response
+
+    async with model_of(handler) as model:
+        with pytest.raises(ModelAway, match="more than 1000 bytes"):
+            await model.answer([USER], TOOLS)
+
+
 async def _refuses(_: web.Request) -> web.Response:
     return web.Response(status=429, text="slow down")
 
@@ -180,6 +230,14 @@ async def _calls_nothing(_: web.Request) -> web.Response:
     return web.json_response({"choices": [{"message": {"tool_calls": [{"id": "x"}]}}]})
 
 
+async def _says_no_text(_: web.Request) -> web.Response:
+    return web.json_response({"choices": [{"message": {"content": {"text": "hello"}}}]})
+
+
+async def _is_deep(_: web.Request) -> web.Response:
+    return web.Response(text="[" * 100_000, content_type="application/json")
+
+
 async def _is_silent(_: web.Request) -> web.Response:
     await asyncio.sleep(30)
     return web.Response()
@@ -195,7 +253,11 @@ async def _trickles(request: web.Request) -> web.StreamResponse:
 
 
 @pytest.mark.parametrize(
-    "handler", [_refuses, _talks_html, _has_no_choices, _says_a_list, _calls_nothing, _is_silent, _trickles]
+    "handler",
+    [
+        *(_refuses, _talks_html, _has_no_choices, _says_a_list, _calls_nothing, _says_no_text, _is_deep),
+        *(_is_silent, _trickles),
+    ],
 )
 async def test_a_server_that_fails_or_is_late_is_a_model_that_is_away(handler: Handler) -> None:
     """Whatever it does, the turn hears of it within its time, and may be tried again."""

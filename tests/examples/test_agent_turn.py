@@ -150,16 +150,54 @@ async def test_a_turn_that_is_cut_off_after_a_tool_ran_does_not_run_it_again(sta
 
 
 async def test_another_message_first_settles_what_was_begun(stage: Stage, owls: ModuleServer) -> None:
-    """The calls of a cut-off turn get their results before what is said next, each once; then both are answered."""
+    """The calls of a cut-off turn get their results before what is said next, each once; then each message its answer."""
     turn = asyncio.create_task(stage.run(RecitingModel(nap(0.5))))
     await wait_until(lambda: owls.running == 1, "the tool runs")
     turn.cancel()
     await asyncio.gather(turn, return_exceptions=True)
 
-    assert await stage.run(RecitingModel("both"), "and then?", "m2") == "both"
-    assert await stage.run(RecitingModel(), source_id="m1") == "both"
-    assert [source for source, _ in await stage.contents()] == ["user", "model", "tools", "user", "model"]
+    assert await stage.run(RecitingModel("slept", "well"), "and then?", "m2") == "well"
+    assert await stage.run(RecitingModel(), source_id="m1") == "slept"
+    assert [source for source, _ in await stage.contents()] == ["user", "model", "tools", "model", "user", "model"]
     assert len(owls.calls("nap_once")) == 1
+
+
+async def test_a_wake_up_counts_as_done_when_it_was_acted_on(stage: Stage, owls: ModuleServer) -> None:
+    """Its model was away, and a user spoke before it came again: it is acted on first, by the words of its own."""
+    marks: list[Connection] = []
+    wake = Said("wake", {"role": "user", "content": "the site is ready"}, source_id="w1")
+    with pytest.raises(ModelAway):
+        await stage.turns(RecitingModel()).run(stage.talk, wake, naming=str, finish=marks.append)
+
+    model = RecitingModel([("owls.echo", {"deploy": 1})], "deployed", "you have none")
+    assert await stage.run(model, "which files have I?", "m2") == "you have none"
+    assert marks == []
+    again = stage.turns(RecitingModel())
+    assert await again.run(stage.talk, wake, naming=str, finish=marks.append) == "deployed"
+    assert len(marks) == 1
+    assert [body["content"] for body in model.asked[0]] == ["the site is ready"]
+    assert len(owls.calls("echo")) == 1
+
+
+async def test_a_message_with_the_id_of_a_wake_up_is_another(stage: Stage) -> None:
+    """The wake-up is acted on, though a bot has used its id."""
+    await stage.run(RecitingModel("hi"), source_id="j1")
+    wake = Said("wake", {"role": "user", "content": "woken"}, source_id="j1")
+    answer = await stage.turns(RecitingModel("done")).run(stage.talk, wake, naming=str)
+
+    assert answer == "done"
+
+
+async def test_one_answer_makes_only_so_many_calls(stage: Stage, owls: ModuleServer) -> None:
+    """The others get an error for a result, so that the model may ask again."""
+    stage.settings = AgentSettings(max_calls=2)
+    model = RecitingModel([("owls.echo", {"n": n}) for n in range(4)], "done")
+
+    assert await stage.run(model) == "done"
+    assert len(owls.calls("echo")) == 2
+    told = [body["content"] for body in model.asked[1][2:]]
+    assert told[:2] == ['{"n":0}', '{"n":1}']
+    assert [text.startswith("Error: Not called: 2 calls at once") for text in told[2:]] == [True, True]
 
 
 async def test_a_call_whose_key_is_forgotten_is_not_made_again(stage: Stage, owls: ModuleServer) -> None:
@@ -206,8 +244,11 @@ async def test_a_notice_is_told_once_and_not_to_the_model(stage: Stage) -> None:
     assert len(marks) == 2
 
 
-async def test_a_fleet_that_is_away_leaves_the_turn_open(stage: Stage, bed: TestBed, tmp_path: Path) -> None:
+async def test_a_fleet_that_is_away_leaves_the_turn_open(
+    stage: Stage, bed: TestBed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A call that surely did nothing for want of a queue is no result: the turn goes on when the fleet is back."""
+    monkeypatch.setattr("toolfleet_tasks.posting._PUBLISH_SECONDS", 0.5)
     said = Said("user", {"role": "user", "content": "hello"}, source_id="m1")
     with faulty_redis(tmp_path / "redis") as redis:
         services = bed.settings.module_services

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +11,21 @@ import pytest
 
 from modules.claude_code.settings import ClaudeCodeSettings
 from modules.claude_code.task_store import TaskStore
+from modules.claude_code.workspace_files import list_files
 from support.example_modules import Module
 from support.waiting import wait_until, wait_until_sync
-from support.workshop import agent, call, claude_code, end, finished, processes_of, refusal, result, until
+from support.workshop import (
+    agent,
+    call,
+    claude_code,
+    claude_code_here,
+    end,
+    finished,
+    processes_of,
+    refusal,
+    result,
+    until,
+)
 
 FOREVER = "import time\nwhile True: time.sleep(1)"
 
@@ -31,7 +44,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 def module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Module]:
     """With the scripted agent, for tests that break nothing."""
     folder = tmp_path_factory.mktemp("claude")
-    with claude_code(folder, concurrency=4, open_tasks=50) as running:
+    with claude_code_here(folder, concurrency=4, open_tasks=50) as running:
         yield running
 
 
@@ -142,7 +155,7 @@ async def test_a_cancelled_task_ends_with_all_it_started(folder: Path) -> None:
         "open('ready', 'w').close()\n"
         f"{FOREVER}"
     )
-    with claude_code(folder, command=agent(stubborn), grace_seconds=0.3) as module:
+    with claude_code_here(folder, command=agent(stubborn), grace_seconds=0.3) as module:
         task = await result(module, "run_task", prompt="x")
         named = {"task_id": task["task_id"]}
         await wait_until(Path(task["workspace"], "ready").exists, "the agent runs")
@@ -169,7 +182,7 @@ async def test_a_cancellation_races_an_end(module: Module) -> None:
 async def test_tasks_wait_for_their_turn(folder: Path) -> None:
     """In order, no more at once than are allowed; one that is cancelled while it waits never starts."""
     touch = "import pathlib, sys, time\npathlib.Path('started').touch()\ntime.sleep(0.4)"
-    with claude_code(folder, command=agent(touch), concurrency=1, open_tasks=3) as module:
+    with claude_code_here(folder, command=agent(touch), concurrency=1, open_tasks=3) as module:
         tasks = [await result(module, "run_task", prompt=str(number)) for number in range(3)]
         assert "3 of your tasks" in await refusal(module, "run_task", prompt="one more")
         cancelled = await result(module, "cancel_task", task_id=tasks[1]["task_id"])
@@ -205,10 +218,17 @@ async def test_an_agent_knows_nothing_of_the_modules_environment(folder: Path, m
     assert said["argv"][2] == "; $(id)"
 
 
+def test_a_file_may_have_any_name(tmp_path: Path) -> None:
+    """Bytes that are no UTF-8 are shown as such: a status that cannot be sent would be none."""
+    os.close(os.open(os.fsencode(tmp_path) + b"/caf\xe9.txt", os.O_CREAT | os.O_WRONLY))
+
+    assert list_files(tmp_path) == (["caf\\xe9.txt"], False)
+
+
 async def test_a_flood_of_output_fills_no_disk(folder: Path) -> None:
     """The beginning and the latest are kept, the status stays quick, and a reader is told what is missing."""
     flood = "import sys\nprint('begin')\nfor _ in range(3000): sys.stdout.write('x' * 1023 + '\\n')\nprint('the end')"
-    with claude_code(folder, command=agent(flood), log_bytes=80_000) as module:
+    with claude_code_here(folder, command=agent(flood), log_bytes=80_000) as module:
         task = await result(module, "run_task", prompt="x")
         done = await finished(module, task["task_id"])
         first = await result(module, "task_logs", task_id=task["task_id"], limit=50_000)
@@ -244,7 +264,7 @@ async def test_a_flood_of_output_fills_no_disk(folder: Path) -> None:
 )
 async def test_an_agent_that_misbehaves_fails(folder: Path, code: str, error: str) -> None:
     """The task says what was wrong, and nothing of the agent is left."""
-    with claude_code(folder, command=agent(code), processes=20, file_mb=1) as module:
+    with claude_code_here(folder, command=agent(code), processes=20, file_mb=1) as module:
         task = await result(module, "run_task", prompt="x")
         done = await finished(module, task["task_id"])
 
@@ -254,7 +274,7 @@ async def test_an_agent_that_misbehaves_fails(folder: Path, code: str, error: st
 async def test_what_an_agent_leaves_behind_is_ended(folder: Path) -> None:
     """A task that has completed has no processes, also none in a session of their own."""
     code = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {FOREVER!r}], start_new_session=True)"
-    with claude_code(folder, command=agent(code)) as module:
+    with claude_code_here(folder, command=agent(code)) as module:
         task = await result(module, "run_task", prompt="x")
 
         assert (await finished(module, task["task_id"]))["status"] == "completed"
@@ -263,7 +283,7 @@ async def test_what_an_agent_leaves_behind_is_ended(folder: Path) -> None:
 
 async def test_an_agent_that_cannot_be_started_is_the_operators_business(folder: Path) -> None:
     """The task fails, and says which setting to look at, not where things lie."""
-    with claude_code(folder, command='["/no/such/agent"]') as module:
+    with claude_code_here(folder, command='["/no/such/agent"]') as module:
         task = await result(module, "run_task", prompt="x")
         done = await finished(module, task["task_id"])
 
@@ -274,7 +294,7 @@ async def test_an_agent_that_cannot_be_started_is_the_operators_business(folder:
 
 async def test_old_tasks_are_swept(folder: Path) -> None:
     """Some time after its end a task is gone, with its workspace; one that waits stays."""
-    with claude_code(folder) as module:
+    with claude_code_here(folder) as module:
         task = await result(module, "run_task", prompt="Owls\nagent: seconds 0.1")
         await finished(module, task["task_id"])
     store = TaskStore(ClaudeCodeSettings(root=folder / "workspaces", keep_hours=1e-9))

@@ -1,16 +1,22 @@
 """`claude_code` when something dies: the module, what looks after an agent, or a start in the middle."""
 
 import asyncio
+import errno
 import json
 import os
+import re
 import signal
+import subprocess
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from modules.claude_code.dispatcher import Dispatcher
 from modules.claude_code.settings import ClaudeCodeSettings
+from modules.claude_code.task import Task
 from modules.claude_code.task_store import TaskStore
 from modules.kept_commands import Job, KeptCommand
 from support.example_modules import Module
@@ -152,11 +158,53 @@ def test_a_record_that_cannot_be_read_stops_nobody(folder: Path) -> None:
     task = store.create("ada", "x", timeout_seconds=5, call_id=None)
     dispatcher = Dispatcher(store, settings)
 
-    def ends() -> bool:
-        dispatcher.look()
-        return store.status(task).status == "completed" and not dispatcher._keepers
+    wait_until_sync(lambda: ended(dispatcher, store, task), "the task completes")
 
-    wait_until_sync(ends, "the task completes")
+
+def ended(dispatcher: Dispatcher, store: TaskStore, task: Task) -> bool:
+    dispatcher.look()
+    return store.status(task).status == "completed" and not dispatcher._keepers
+
+
+def test_a_task_that_cannot_be_started_stops_nobody(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It has failed, and its place is free; tasks whose records are broken are left alone, and told of once."""
+    store = TaskStore(ClaudeCodeSettings(root=folder))
+    blocked, locked, odd, good = (
+        store.create(word, word, timeout_seconds=5, call_id=None) for word in ("ada", "bob", "cid", "dan")
+    )
+    store.workspace(blocked).rmdir()
+    store.workspace(blocked).touch()
+    (store.command(locked).folder / "lock").mkdir()
+    (store.command(odd).folder / "end.json").write_text("{")
+    dispatcher = Dispatcher(store, ClaudeCodeSettings(root=folder, command=["/bin/true"], concurrency=1))
+
+    wait_until_sync(lambda: ended(dispatcher, store, good), "the last one completes")
+    failed = store.status(blocked)
+    assert failed.status == "failed"
+    assert failed.error is not None
+    assert "could not be started" in failed.error
+    assert len([record for record in caplog.records if locked.task_id in record.getMessage()]) == 1
+    assert store.sweep() == 0
+
+
+def test_a_task_that_cannot_be_started_for_a_moment_is_started_later(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that is full is not the task's fault."""
+    start, refusals = KeptCommand.start, [errno.EAGAIN, errno.ENOSPC]
+
+    def fails_at_first(command: KeptCommand, job: Job) -> "subprocess.Popen[bytes] | None":
+        if refusals:
+            raise OSError(refusals.pop(), "no room")
+        return start(command, job)
+
+    monkeypatch.setattr(KeptCommand, "start", fails_at_first)
+    settings = ClaudeCodeSettings(root=folder, command=["/bin/true"])
+    store = TaskStore(settings)
+    task = store.create("ada", "x", timeout_seconds=5, call_id=None)
+    dispatcher = Dispatcher(store, settings)
+
+    wait_until_sync(lambda: ended(dispatcher, store, task), "the task completes")
 
 
 @pytest.fixture
@@ -200,6 +248,28 @@ def test_a_process_id_that_was_given_to_another_is_left_alone(folder: Path) -> N
     (lost.folder / "running.json").write_text(json.dumps({"pid": os.getpid(), "start": "1"}))
 
     assert lost.state() == "ended"  # and we live
+
+
+def test_a_keeper_at_rest_does_next_to_nothing(folder: Path, job: Job) -> None:
+    """It looks less and less often while nothing changes, and hears of the end at once."""
+    command = KeptCommand(folder / "one")
+    command.folder.mkdir()
+    keeper = command.start(replace(job, argv=["sleep", "600"], timeout_seconds=None, end_with_parent=True))
+    assert keeper is not None
+    assert keeper.stdin is not None
+    seen: list[tuple[float, int]] = []
+
+    def rests() -> bool:
+        status = Path(f"/proc/{keeper.pid}/status").read_text()
+        seen.append((time.monotonic(), int(re.findall(r"\bvoluntary_ctxt_switches:\s+(\d+)", status)[0])))
+        then = [woken for at, woken in seen if at < seen[-1][0] - 0.8]
+        return command.started_at() is not None and bool(then) and seen[-1][1] - then[-1] <= 6
+
+    try:
+        wait_until_sync(rests, "it looks ten times a second at most")
+    finally:
+        keeper.stdin.close()
+        keeper.wait(10)
 
 
 async def test_who_looks_does_not_disturb(folder: Path, job: Job) -> None:

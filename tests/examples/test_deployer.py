@@ -12,7 +12,17 @@ import pytest
 
 from support.example_modules import Module
 from support.waiting import wait_until, wait_until_sync
-from support.workshop import deployer, end, make_workspace, processes_of, refusal, restarted, result, until
+from support.workshop import (
+    deployer,
+    deployer_here,
+    end,
+    make_workspace,
+    processes_of,
+    refusal,
+    restarted,
+    result,
+    until,
+)
 
 # An HTTP server that says who it is, and answers /health as the file `health` in its data folder says: a status, or `hang`.
 SERVER = """
@@ -53,7 +63,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def module(folder: Path) -> Iterator[Module]:
-    with deployer(folder) as running:
+    with deployer_here(folder, health_seconds=0.2, restart_seconds=0.02) as running:
         yield running
 
 
@@ -157,7 +167,7 @@ async def test_a_process_gets_a_port_and_little_else(folder: Path, monkeypatch: 
 )
 async def test_what_is_not_healthy_does_not_take_over(folder: Path, words: list[str], why: str) -> None:
     """The model is told why, nothing of it is left, and the release before serves on, all the while."""
-    with deployer(folder, start_seconds=1.5, health_seconds=0.3) as module:
+    with deployer_here(folder, start_seconds=0.8, health_seconds=0.3) as module:
         old = await result(module, "deploy", project_path=site(folder, "t1", "old"), name="owls")
         said = await refusal(module, "deploy", project_path=program(folder, "t2", *words), name="owls")
         after = await result(module, "deployment_status", deployment_id=old["deployment_id"])
@@ -172,7 +182,7 @@ async def test_what_is_not_healthy_does_not_take_over(folder: Path, words: list[
 
 async def test_a_first_release_that_fails_can_be_looked_at(folder: Path) -> None:
     """It is shown as failed, with its reason and its log; the next one may do better."""
-    with deployer(folder, start_seconds=1) as module:
+    with deployer_here(folder, start_seconds=1) as module:
         await refusal(module, "deploy", project_path=program(folder, "t1", "owls", "500"), name="owls")
         (failed,) = await result(module, "list_deployments")
         log = await result(module, "deployment_logs", deployment_id=failed["deployment_id"])
@@ -185,7 +195,7 @@ async def test_a_first_release_that_fails_can_be_looked_at(folder: Path) -> None
 
 async def test_what_never_served_takes_no_room_for_ever(folder: Path) -> None:
     """What is no project leaves nothing; a first release that failed is removed by stopping it."""
-    with deployer(folder, start_seconds=0.5, deployments=1) as module:
+    with deployer_here(folder, start_seconds=0.5, deployments=1) as module:
         await refusal(module, "deploy", project_path=str(make_workspace(folder, "t1", {"x": ""})), name="nothing")
         assert await result(module, "list_deployments") == []
         await refusal(module, "deploy", project_path=program(folder, "t2", "owls", "500"), name="failing")
@@ -251,7 +261,7 @@ async def test_what_cannot_be_deployed_says_why(
     folder: Path, files: dict[str, str], kind: str | None, error: str
 ) -> None:
     """The model is told what to change."""
-    with deployer(folder, project_files=20, project_mb=1) as module:
+    with deployer_here(folder, project_files=20, project_mb=1) as module:
         path = str(make_workspace(folder, "t1", files))
 
         assert error in await refusal(module, "deploy", project_path=path, kind=kind)

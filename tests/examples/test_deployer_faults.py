@@ -1,11 +1,15 @@
 """`deployer` among attackers and accidents: paths, links, ports, restarts."""
 
 import asyncio
+import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
+import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,14 +18,26 @@ import pytest
 
 from modules.deployer.front import Front
 from modules.deployer.manifest import module_for
-from modules.deployer.plan import plan_for
+from modules.deployer.plan import Declaration, plan_for
+from modules.deployer.process_backend import ProcessBackend
 from modules.deployer.releases import take_release
 from modules.deployer.settings import DeployerSettings
+from modules.kept_commands import Job, KeptCommand
 from modules.workspaces import find_project
 from support.example_modules import Module
 from support.processes import is_gone
 from support.waiting import wait_until, wait_until_sync
-from support.workshop import deployer, end, make_workspace, processes_of, refusal, restarted, result, until
+from support.workshop import (
+    deployer,
+    deployer_here,
+    end,
+    make_workspace,
+    processes_of,
+    refusal,
+    restarted,
+    result,
+    until,
+)
 
 SERVER = """
 import http.server, os
@@ -92,7 +108,7 @@ async def test_only_ones_own_workspaces_are_projects(folder: Path, outside: Path
             "x" * 5000,
         ),
     ]
-    with deployer(folder) as module:
+    with deployer_here(folder) as module:
         for path in wrong:
             said = await refusal(module, "deploy", project_path=str(path))
             assert "not a folder in a workspace of yours" in said or "project_path" in said, path
@@ -112,7 +128,7 @@ async def test_links_in_a_project_are_left_out(folder: Path, outside: Path) -> N
     (linked / "public/index.html").symlink_to(outside / "index.html")
     declared = make_workspace(folder, "t3", {})
     (declared / "deploy.json").symlink_to(outside / "index.html")
-    with deployer(folder) as module:
+    with deployer_here(folder) as module:
         deployed = await result(module, "deploy", project_path=str(own))
         assert "no index.html" in await refusal(module, "deploy", project_path=str(linked))
         assert "deploy.json is not a file" in await refusal(module, "deploy", project_path=str(declared))
@@ -159,7 +175,7 @@ async def test_deployments_are_their_owners_alone(folder: Path) -> None:
     """Others can neither see nor end them, and the same name is another deployment."""
     mine = make_workspace(folder, "t1", {"index.html": "mine"})
     theirs = make_workspace(folder, "t2", {"index.html": "theirs"}, owner="bob")
-    with deployer(folder, deployments=1) as module:
+    with deployer_here(folder, deployments=1) as module:
         deployed = await result(module, "deploy", project_path=str(mine), name="owls")
         other = await result(module, "deploy", project_path=str(theirs), name="owls", user="bob")
         for tool in ("deployment_status", "deployment_logs", "rollback", "stop_deployment"):
@@ -197,7 +213,7 @@ async def test_a_killed_module_brings_its_deployments_back(folder: Path) -> None
 
 async def test_a_process_whose_keeper_was_killed_is_started_again(folder: Path) -> None:
     """What it left behind is ended first."""
-    with deployer(folder) as module:
+    with deployer_here(folder) as module:
         process = await result(module, "deploy", project_path=str(make_workspace(folder, "t1", FILES)))
         pid = int(await text(process["url"]))
         (run,) = (folder / "deployments" / process["deployment_id"] / "runs").iterdir()
@@ -211,10 +227,10 @@ async def test_a_process_whose_keeper_was_killed_is_started_again(folder: Path) 
 
 async def test_a_port_that_is_taken_is_replaced(folder: Path) -> None:
     """A deployment whose port somebody else has by then comes back at another one, and says so."""
-    with deployer(folder) as module:
+    with deployer_here(folder) as module:
         site = await result(module, "deploy", project_path=str(make_workspace(folder, "t1", {"index.html": "site"})))
     port = int(site["url"].split(":")[2].strip("/"))
-    with socket.create_server(("127.0.0.1", port)), deployer(folder) as module:
+    with socket.create_server(("127.0.0.1", port)), deployer_here(folder) as module:
         moved = await result(module, "deployment_status", deployment_id=site["deployment_id"])
 
         assert moved["url"] != site["url"]
@@ -223,14 +239,14 @@ async def test_a_port_that_is_taken_is_replaced(folder: Path) -> None:
 
 async def test_a_deployment_that_cannot_come_back_hinders_no_other(folder: Path) -> None:
     """Its release is gone: it has failed; a record that is no record is left out."""
-    with deployer(folder) as module:
+    with deployer_here(folder) as module:
         broken = await result(module, "deploy", project_path=str(make_workspace(folder, "t1", {"index.html": "1"})))
         site = await result(module, "deploy", project_path=str(make_workspace(folder, "t2", {"index.html": "2"})))
     shutil.rmtree(folder / "deployments" / broken["deployment_id"] / "releases")
     (folder / "deployments" / "foreign").mkdir()
     (folder / "deployments" / "foreign" / "deployment.json").write_text("{}")
 
-    with deployer(folder) as module:
+    with deployer_here(folder) as module:
         failed = await result(module, "deployment_status", deployment_id=broken["deployment_id"])
         assert (failed["status"], failed["error"]) == ("failed", "The files of its release are gone.")
         assert await text(site["url"]) == "2"
@@ -270,6 +286,107 @@ async def test_who_hangs_up_while_it_starts_leaves_nothing(folder: Path) -> None
         assert await text(old["url"]) == "old"
 
 
+async def test_a_start_that_is_cancelled_leaves_no_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However late the machine is with it, and however often it is cancelled: who ends it waits for what was begun."""
+    begun, go = threading.Event(), threading.Event()
+    start = KeptCommand.start
+
+    def slow(command: KeptCommand, job: Job) -> "subprocess.Popen[bytes] | None":
+        keeper = start(command, job)
+        begun.set()
+        go.wait(20)
+        return keeper
+
+    monkeypatch.setattr(KeptCommand, "start", slow)
+    (folder / "release").mkdir()
+    settings = DeployerSettings(root=folder, grace_seconds=0.2)
+    declared = Declaration(command=["sleep", "600"])
+    backend = ProcessBackend(declared, folder / "release", folder / "run", folder / "data", settings)
+    starting = asyncio.create_task(backend.start())
+    assert await asyncio.to_thread(begun.wait, 20)
+    starting.cancel()
+    stopping = asyncio.create_task(backend.stop())
+    await asyncio.sleep(0)
+    stopping.cancel()
+    await asyncio.gather(starting, stopping, return_exceptions=True)
+    go.set()
+    await backend.stop()
+
+    assert json.loads((folder / "run" / "end.json").read_text())["why"] == "cancelled"
+    assert processes_of(folder) == {}
+
+
+async def test_a_process_cannot_change_its_release(folder: Path) -> None:
+    """It works in a copy: what it does there is gone at its end, and deploying the same is the same again."""
+    spoils = "import os\nopen('new', 'w').write('spoilt')\nos.replace('new', 'index.html')\n"
+    serves = "import http.server as h\nh.HTTPServer(('127.0.0.1', int(os.environ['PORT'])), h.SimpleHTTPRequestHandler).serve_forever()"
+    files = {"index.html": "good", "app.py": spoils + serves, "deploy.json": '{"command": ["python", "app.py"]}'}
+    path = str(make_workspace(folder, "t1", files))
+    settings = DeployerSettings(root=folder / "deployments", workspaces=(folder / "workspaces",), grace_seconds=0.2)
+    async with module_for(settings).client(user_id="ada") as client:
+        deployed = (await client.call("deploy", project_path=path)).result
+        home = folder / "deployments" / deployed["deployment_id"]
+        release = home / "releases" / deployed["release"]
+
+        assert await text(deployed["url"]) == "spoilt"
+        assert sorted(each.name for each in release.iterdir()) == ["app.py", "deploy.json", "index.html"]
+        assert (release / "index.html").read_text() == "good"
+        await client.call("stop_deployment", deployment_id=deployed["deployment_id"])
+        assert list(home.glob("runs/*/files")) == []
+        again = (await client.call("deploy", project_path=path)).result
+        assert (again["release"], again["status"]) == (deployed["release"], "running")
+
+
+def test_a_release_is_on_disk_before_it_has_its_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its files and folders, so that after a power cut the name stands for all of it or for nothing."""
+    own = make_workspace(folder, "t1", {"index.html": "mine", "sub/page.html": "a page"})
+    synced: list[str] = []
+    sync, rename = os.fsync, Path.rename
+
+    def noting_sync(descriptor: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        sync(descriptor)
+
+    def noting_rename(path: Path, target: Path) -> Path:
+        synced.append("renamed")
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", noting_sync)
+    monkeypatch.setattr(Path, "rename", noting_rename)
+    found = find_project(str(own), user_id="ada", roots=(folder / "workspaces",))
+    assert found is not None
+    with found.opened() as project:
+        take_release(project, plan_for(project, None), folder / "releases", max_files=9, max_mb=1)
+
+    *draft, renamed, outer = synced
+    assert {re.sub(r".*/\.draft-\w+", "", path) for path in draft} == {"", "/index.html", "/sub", "/sub/page.html"}
+    assert (renamed, outer) == ("renamed", str(folder / "releases"))
+
+
+async def test_who_says_nothing_takes_nobodys_place() -> None:
+    """A client that sends nothing, and a pair that has gone silent, are ended; then there is room."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer):
+            while data := await reader.read(100):
+                writer.write(data)
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    front = Front(connections=1, first_byte_seconds=0.1, idle_seconds=0.2)
+    front.backend = int(server.sockets[0].getsockname()[1])
+    port = await front.open(None)
+    async with asyncio.timeout(10):
+        for words in (b"", b"hello"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(words)
+            assert await reader.read() == words
+            writer.close()
+            await wait_until(lambda: not front._open, "there is room")
+
+    await front.close()
+    server.close()
+
+
 async def test_a_front_carries_both_ways_and_ends_what_is_left() -> None:
     """Large bodies pass whole; with nobody behind it it answers 503; too many connections are turned away."""
     size = 3 * 2**20
@@ -282,7 +399,7 @@ async def test_a_front_carries_both_ways_and_ends_what_is_left() -> None:
         writer.close()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    front = Front(connections=2)
+    front = Front(connections=2, first_byte_seconds=30, idle_seconds=30)
     port = await front.open(None)
     nobody = await asyncio.open_connection("127.0.0.1", port)
     assert (await nobody[0].readline()).startswith(b"HTTP/1.1 503 ")

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -15,10 +16,12 @@ from pathlib import Path
 from modules.claude_code.settings import ClaudeCodeSettings
 from modules.claude_code.task import SHUTDOWN, Task
 from modules.claude_code.task_store import PROMPT, TaskStore
-from modules.kept_commands import Job
+from modules.kept_commands import Job, State
 
 _LOOK_SECONDS = 0.25
 _SWEEP_SECONDS = 60.0
+_PASSING = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT})
+"""Why a task cannot be started now, and perhaps can a moment later."""
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +36,7 @@ class Dispatcher:
         self._lock: int | None = None
         self._turn = threading.Lock()
         self._is_closed = False
+        self._told = set[str]()
         self._next_sweep = 0.0
 
     @asynccontextmanager
@@ -57,14 +61,41 @@ class Dispatcher:
         self._keepers = [keeper for keeper in self._keepers if keeper.poll() is None]  # which buries the others
         if not self._is_in_charge():
             return
-        states = [(task, self._store.command(task).state()) for task in self._store.tasks(only_open=True)]
+        states = [(task, self._state(task)) for task in self._store.tasks(only_open=True)]
         room = self._settings.concurrency - sum(state == "running" for _, state in states)
-        for task in [task for task, state in states if state == "waiting"][: max(0, room)]:
-            self._start(task)
+        for task in (task for task, state in states if state == "waiting"):
+            if room <= 0:
+                break
+            room -= self._starts(task)
         if time.monotonic() > self._next_sweep:
             self._next_sweep = time.monotonic() + _SWEEP_SECONDS
             if removed := self._store.sweep():
                 logger.info("removed %d tasks that ended long ago", removed)
+
+    def _state(self, task: Task) -> State | None:
+        """`None` for a task whose record is broken: it is left alone, and the others go on."""
+        try:
+            return self._store.command(task).state()
+        except (OSError, ValueError, TypeError) as exc:
+            self._tell(task, exc)
+            return None
+
+    def _starts(self, task: Task) -> bool:
+        """Start it, or end it if that cannot be: one task must not stop the others'."""
+        try:
+            self._start(task)
+        except (OSError, ValueError) as exc:
+            self._tell(task, exc)
+            if not (isinstance(exc, OSError) and exc.errno in _PASSING):
+                with contextlib.suppress(OSError):
+                    self._store.command(task).give_up()
+            return False
+        return True
+
+    def _tell(self, task: Task, exc: Exception) -> None:
+        if task.task_id not in self._told:
+            self._told.add(task.task_id)
+            logger.error("the task %s cannot be looked after or started: %r", task.task_id, exc)
 
     def _start(self, task: Task) -> None:
         command, workspace = self._store.command(task), self._store.workspace(task)
@@ -105,8 +136,8 @@ class Dispatcher:
                 self._lock = None
 
     def _end_all(self) -> None:
-        commands = [self._store.command(task) for task in self._store.tasks(only_open=True)]
-        running = [command for command in commands if command.state() == "running"]
+        open_tasks = self._store.tasks(only_open=True)
+        running = [self._store.command(task) for task in open_tasks if self._state(task) == "running"]
         for command in running:
             command.cancel(SHUTDOWN)
         give_up_at = time.monotonic() + self._settings.grace_seconds + 2
@@ -119,7 +150,7 @@ class Dispatcher:
         while True:
             try:
                 await asyncio.to_thread(self.look)
-            except Exception:  # one task's record must not stop the others'
+            except Exception:  # whatever it is, the next look may go well
                 logger.exception("looking after the tasks failed; it is tried again")
             await asyncio.sleep(_LOOK_SECONDS)
 

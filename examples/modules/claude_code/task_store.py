@@ -13,7 +13,7 @@ from pathlib import Path
 from modules.claude_code.settings import ClaudeCodeSettings
 from modules.claude_code.task import Task, TaskRefused, TaskStatus, in_words, judge
 from modules.claude_code.workspace_files import list_files
-from modules.kept_commands import KeptCommand
+from modules.kept_commands import Ending, KeptCommand
 from modules.workspaces import RECORDS, is_workspace_name
 
 PROMPT = "prompt.txt"
@@ -104,7 +104,7 @@ class TaskStore:
         oldest = time.time() - self._settings.keep_hours * 3600
         removed = 0
         for task in self.tasks():
-            ending = self.command(task).ending()
+            ending = self._ending(task)
             if ending and ending.ended_at < oldest:
                 shutil.rmtree(self.workspace(task), ignore_errors=True)
                 shutil.rmtree(self.command(task).folder, ignore_errors=True)
@@ -146,8 +146,14 @@ class TaskStore:
             return task
         return None
 
+    def _ending(self, task: Task) -> Ending | None:
+        """How it ended; `None` also where that cannot be read: one broken record must not hide the others'."""
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            return self.command(task).ending()
+        return None
+
     def _has_ended(self, task: Task) -> bool:
-        if self.command(task).ending() is None:
+        if self._ending(task) is None:
             return False
         self._ended.add(task.task_id)
         return True

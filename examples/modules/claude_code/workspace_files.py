@@ -17,8 +17,13 @@ def list_files(workspace: Path) -> tuple[list[str], bool]:
         for name in sorted(names):
             path = Path(folder, name)
             if not name.startswith(".") and not path.is_symlink() and path.is_file():
-                found.append(str(path.relative_to(workspace)))
+                found.append(_shown(path.relative_to(workspace)))
         looked_at += len(names) + len(folders)
         if looked_at > _LOOKED_AT or len(found) > _LOOKED_AT:
             return sorted(found)[:SHOWN], True
     return sorted(found)[:SHOWN], len(found) > SHOWN
+
+
+def _shown(path: Path) -> str:
+    """The path as text: a name may have any bytes, and an answer must be UTF-8."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")

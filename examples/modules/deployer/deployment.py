@@ -27,7 +27,6 @@ _WATCH_SECONDS = 0.25
 _STARTS = 2  # of a release that is deployed: another may have taken its port
 _RESTARTS = 5  # within the window below: then it is given up
 _RESTARTS_WINDOW_SECONDS = 60.0
-_FIRST_BACKOFF_SECONDS = 0.5
 _SHOWN_BYTES = 600
 _KEPT_RUNS = 3
 
@@ -44,7 +43,11 @@ class Deployment:
         self.restarts = 0
         self._store = store
         self._settings = settings
-        self._front = Front(connections=settings.connections)
+        self._front = Front(
+            connections=settings.connections,
+            first_byte_seconds=settings.first_byte_seconds,
+            idle_seconds=settings.idle_seconds,
+        )
         self._backend: Backend | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._draining: set[asyncio.Task[None]] = set()
@@ -124,7 +127,7 @@ class Deployment:
                 await backend.start()
                 why = await self._why_not_healthy(backend)
             except OSError as exc:
-                why = f"It could not be started ({exc.strerror})."
+                why = f"It could not be started ({exc.strerror or 'its files cannot be copied'})."
             except BaseException:
                 await backend.stop()
                 raise
@@ -214,7 +217,7 @@ class Deployment:
             if len(starts) == _RESTARTS and starts[-1] - starts[0] < _RESTARTS_WINDOW_SECONDS:
                 self.error = f"It was started again and again in vain. {self.error or ''}".strip()
                 return
-            await asyncio.sleep(_FIRST_BACKOFF_SECONDS * (2 ** (len(starts) - 1) - 1))
+            await asyncio.sleep(self._settings.restart_seconds * (2 ** (len(starts) - 1) - 1))
             await self._start_again()
 
     async def _watch(self, backend: Backend) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from asyncio import StreamReader, StreamWriter
+from dataclasses import dataclass
 
 LOOPBACK = "127.0.0.1"
 _CONNECT_SECONDS = 5.0
@@ -13,12 +14,15 @@ _NOBODY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After
 class Front:
     """Passes connections on to `backend`, a loopback port, byte by byte, so that it carries whatever HTTP does.
 
-    A connection stays with the backend that it began with. Where there is none, or no room, the answer is 503.
+    A connection stays with the backend that it began with. Where there is none, or no room, the answer is 503. One on
+    which nobody says anything is ended: at its beginning after `first_byte_seconds`, then after `idle_seconds`.
     """
 
-    def __init__(self, *, connections: int) -> None:
+    def __init__(self, *, connections: int, first_byte_seconds: float, idle_seconds: float) -> None:
         self.backend: int | None = None
         self._most = connections
+        self._first_byte_seconds = first_byte_seconds
+        self._idle_seconds = idle_seconds
         self._open: dict[asyncio.Task[None], int | None] = {}
         self._server: asyncio.Server | None = None
 
@@ -64,16 +68,24 @@ class Front:
         try:
             async with contextlib.AsyncExitStack() as stack:
                 stack.callback(writer.close)
+                first = await self._first(reader) if backend is not None else b""
                 pair = await _connect(backend)
                 if pair is None:
                     writer.write(_NOBODY)
                     return
                 stack.callback(pair[1].close)
-                await _pass_both_ways(reader, writer, *pair)
-        except (OSError, asyncio.CancelledError):  # one side is gone, or we end it: nobody is left to be told
+                pair[1].write(first)
+                async with asyncio.timeout(self._idle_seconds) as idle:
+                    await _Passing(idle, self._idle_seconds).both_ways(reader, writer, *pair)
+        except (OSError, asyncio.CancelledError):  # one side is gone or silent, or we end it: nobody is left to be told
             writer.transport.abort()
         finally:
             del self._open[task]
+
+    async def _first(self, reader: StreamReader) -> bytes:
+        """What the client says first. Raises `TimeoutError`."""
+        async with asyncio.timeout(self._first_byte_seconds):
+            return await reader.read(_CHUNK_BYTES)
 
 
 async def _connect(backend: int | None) -> tuple[StreamReader, StreamWriter] | None:
@@ -85,26 +97,35 @@ async def _connect(backend: int | None) -> tuple[StreamReader, StreamWriter] | N
     return None
 
 
-async def _pass_both_ways(
-    reader: StreamReader, writer: StreamWriter, inner_reader: StreamReader, inner_writer: StreamWriter
-) -> None:
-    """Until the backend has said all, or the client is gone. Raises `OSError`."""
-    back = asyncio.create_task(_pass(inner_reader, writer))
-    forth = asyncio.create_task(_pass(reader, inner_writer))
-    try:
-        await asyncio.wait({back, forth}, return_when=asyncio.FIRST_COMPLETED)
-        if forth.done():
-            forth.result()  # a client that has only said all still waits for the answer
-        await back
-    finally:
-        back.cancel()
-        forth.cancel()
-        await asyncio.gather(back, forth, return_exceptions=True)
+@dataclass(frozen=True, slots=True)
+class _Passing:
+    """Passes a connection on; whatever is said puts off the end of its patience."""
 
+    idle: asyncio.Timeout
+    idle_seconds: float
 
-async def _pass(reader: StreamReader, writer: StreamWriter) -> None:
-    while data := await reader.read(_CHUNK_BYTES):
-        writer.write(data)
-        await writer.drain()
-    if writer.can_write_eof():
-        writer.write_eof()
+    async def both_ways(
+        self, reader: StreamReader, writer: StreamWriter, inner_reader: StreamReader, inner_writer: StreamWriter
+    ) -> None:
+        """Until the backend has said all, or the client is gone. Raises `OSError`."""
+        back = asyncio.create_task(self._pass(inner_reader, writer))
+        forth = asyncio.create_task(self._pass(reader, inner_writer))
+        try:
+            await asyncio.wait({back, forth}, return_when=asyncio.FIRST_COMPLETED)
+            if forth.done():
+                forth.result()  # a client that has only said all still waits for the answer
+            await back
+        finally:
+            back.cancel()
+            forth.cancel()
+            await asyncio.gather(back, forth, return_exceptions=True)
+
+    async def _pass(self, reader: StreamReader, writer: StreamWriter) -> None:
+        loop = asyncio.get_running_loop()
+        while data := await reader.read(_CHUNK_BYTES):
+            if not self.idle.expired():
+                self.idle.reschedule(loop.time() + self.idle_seconds)
+            writer.write(data)
+            await writer.drain()
+        if writer.can_write_eof():
+            writer.write_eof()

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -16,12 +17,14 @@ from modules.kept_commands import Job, KeptCommand
 
 _KEEPER_SECONDS = 8.0  # longer than a keeper takes to end what does not want to end
 
+_FILES = "files"  # in the folder of a run
+
 
 class ProcessBackend:
-    """Runs a declared command in the folder of its release, under a keeper that ends it when this process is gone.
+    """Runs a declared command in a copy of its release, under a keeper that ends it when this process is gone.
 
     Limits against accidents, not a sandbox: see `keeper.py`. The command gets an environment of its own, and a folder to
-    write to that its deployment keeps; the release is for reading.
+    write to that its deployment keeps. What it changes in its copy is gone at its end, and the release is as it was.
     """
 
     def __init__(
@@ -31,14 +34,19 @@ class ProcessBackend:
         self._declaration = declaration
         self._release = release
         self._command = KeptCommand(run)
+        self._files = run / _FILES
         self._data = data
         self._settings = settings
         self._keeper: subprocess.Popen[bytes] | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Start the command; whether it listens, its health says. Raises `OSError`."""
         self.port = _free_port()
-        self._keeper = await asyncio.to_thread(self._start)
+        # A thread cannot be cancelled: if we are, `stop` waits for what it starts.
+        self._starting = asyncio.create_task(asyncio.to_thread(self._start))
+        await asyncio.shield(self._starting)
 
     def why_ended(self) -> str | None:
         """`None` while it runs; else a sentence."""
@@ -57,16 +65,23 @@ class ProcessBackend:
 
     async def stop(self) -> None:
         """End it, with all that it has started."""
-        if self._keeper is not None:
-            await asyncio.to_thread(self._stop, self._keeper)
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._end())
+        await asyncio.shield(self._ending)
 
-    def _start(self) -> "subprocess.Popen[bytes] | None":
+    async def _end(self) -> None:
+        if self._starting is not None:
+            await asyncio.wait({self._starting})
+        await asyncio.to_thread(self._stop)
+
+    def _start(self) -> None:
         self._command.folder.mkdir(mode=0o700, parents=True)
+        shutil.copytree(self._release, self._files)
         (self._data / "tmp").mkdir(mode=0o700, parents=True, exist_ok=True)
         settings = self._settings
         job = Job(
             argv=[word.replace("{port}", str(self.port)) for word in self._declaration.command],
-            cwd=str(self._release),
+            cwd=str(self._files),
             env=self._environment(),
             timeout_seconds=None,
             log_bytes=settings.log_bytes,
@@ -76,7 +91,7 @@ class ProcessBackend:
             grace_seconds=settings.grace_seconds,
             end_with_parent=True,
         )
-        return self._command.start(job)
+        self._keeper = self._command.start(job)
 
     def _environment(self) -> dict[str, str]:
         """All that it knows of its surroundings; nothing of the module's environment."""
@@ -84,7 +99,12 @@ class ProcessBackend:
         own = {"PORT": str(self.port), "HOST": LOOPBACK, "HOME": str(self._data), "TMPDIR": str(self._data / "tmp")}
         return {**own, "PATH": path, "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
-    def _stop(self, keeper: "subprocess.Popen[bytes]") -> None:
+    def _stop(self) -> None:
+        if self._keeper is not None:
+            self._stop_keeper(self._keeper)
+        shutil.rmtree(self._files, ignore_errors=True)
+
+    def _stop_keeper(self, keeper: "subprocess.Popen[bytes]") -> None:
         if keeper.stdin is not None:
             keeper.stdin.close()  # upon which it ends the command and itself
         with contextlib.suppress(subprocess.TimeoutExpired):

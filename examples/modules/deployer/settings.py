@@ -21,6 +21,8 @@ class DeployerSettings(BaseSettings):
     """For a process to be healthy, twice in a row; then it takes over, or is given up."""
     health_seconds: float = Field(default=2, gt=0, le=60)
     """Between two looks at a process, and for its answer."""
+    restart_seconds: float = Field(default=0.5, gt=0, le=60)
+    """The first pause before a process that has ended is started again, doubled each time."""
     drain_seconds: float = Field(default=2, ge=0, le=60)
     """For the connections of the release that was replaced."""
     grace_seconds: float = Field(default=3, ge=0, le=60)
@@ -34,6 +36,10 @@ class DeployerSettings(BaseSettings):
     project_mb: int = Field(default=50, gt=0)
     connections: int = Field(default=200, gt=0)
     """To one deployment at once."""
+    first_byte_seconds: float = Field(default=10, gt=0)
+    """For a client to say something once it is connected: who is silent must not take the places of others."""
+    idle_seconds: float = Field(default=120, gt=0)
+    """After which a connection on which neither side says anything is ended."""
     log_bytes: int = Field(default=1_000_000, ge=8_000)
     """Kept of what a process prints: the beginning and the latest of it."""
     processes: int = Field(default=64, gt=0)

@@ -62,6 +62,13 @@ def settings(place: dict[str, Any], database: str) -> FileSettings:
 
 
 @pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The patience with stores and databases is half a second: tests would wait for its end."""
+    for name in ("store._REQUEST_SECONDS", "store._TRIES_SECONDS", "database._PATIENCE_SECONDS"):
+        monkeypatch.setattr(f"modules.files.{name}", 0.5)
+
+
+@pytest.fixture
 async def files(settings: FileSettings) -> AsyncIterator[FilePipeline]:
     async with open_pipeline(settings) as files:
         yield files

@@ -27,6 +27,20 @@ from toolfleet_workers.ports import free_port
 BOUND_SECONDS = 20  # more than any operation may take, on a busy machine
 
 
+_PAIRS = pytest.mark.parametrize(
+    ("place", "database"),
+    [
+        ("folder", "sqlite"),
+        ("s3", "postgresql"),
+        pytest.param("folder", "postgresql", marks=pytest.mark.slow),
+        pytest.param("s3", "sqlite", marks=pytest.mark.slow),
+    ],
+    indirect=True,
+)
+"""Each store and each database once, and every pair of them among the longer proofs: processes take their time to start."""
+
+
+@_PAIRS
 @pytest.mark.parametrize("step", file_saver.STEPS)
 async def test_a_process_that_is_killed_leaves_one_whole_file(
     files: FilePipeline, settings: FileSettings, step: str
@@ -45,6 +59,7 @@ async def test_a_process_that_is_killed_leaves_one_whole_file(
     assert await files.read("ada", "a") == (b"new0" if is_recorded else b"old")
 
 
+@_PAIRS
 async def test_two_processes_save_the_same_name(files: FilePipeline, settings: FileSettings) -> None:
     """Nothing is lost but what was replaced: ten times each, and one whole content of one of them in the end."""
     savers = [_start(settings, letter, count=10, step="none") for letter in "ab"]
@@ -184,6 +199,7 @@ async def test_no_descriptor_is_left_open(local: FileSettings) -> None:
         assert len([*Path("/dev/fd").iterdir()]) == before
 
 
+@pytest.mark.usefixtures("hasty")
 async def test_a_frozen_store_is_an_error_in_time(bucket: FileSettings, s3: S3Server) -> None:
     """It takes connections and says nothing. Later all is as it was."""
     async with open_pipeline(bucket) as files:
@@ -192,6 +208,7 @@ async def test_a_frozen_store_is_an_error_in_time(bucket: FileSettings, s3: S3Se
         assert await files.read("ada", "a") == b"x"
 
 
+@pytest.mark.usefixtures("hasty")
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"
 )  # pg8000 leaves its socket to the collector
@@ -233,6 +250,7 @@ async def test_a_store_that_is_not_there_is_an_error_in_time(
     assert not any(secret in str(told.value) for secret in (nobody, "pw", str(tmp_path), "secret"))
 
 
+@pytest.mark.usefixtures("hasty")
 async def test_a_locked_database_is_an_error_in_time(local: FileSettings, tmp_path: Path) -> None:
     """A process that stands still in a transaction holds up those that write, not those that read."""
     async with open_pipeline(local) as files, open_pipeline(local) as other:

@@ -3,8 +3,11 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
+from modules.file_manager.manifest import module_for
 from modules.files import FileSettings, open_pipeline
-from support.example_modules import running
+from support.example_modules import running, serving
 from support.postgres import PostgresServer
 from support.s3_server import KEYS, S3Server
 from support.stored import stored_keys
@@ -36,15 +39,11 @@ async def test_modules_share_users_files_in_s3(s3: S3Server, postgres: PostgresS
     assert not (tmp_path / "files").exists()
 
 
-async def test_a_module_without_its_store_answers_in_time(s3: S3Server, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("hasty")
+async def test_a_module_without_its_store_answers_in_time(bucket: FileSettings, s3: S3Server) -> None:
     """With a sentence for the model; it starts without its store, and stays healthy."""
-    variables = {
-        **KEYS,
-        "FILES_STORE": "s3://missing",
-        "FILES_S3_ENDPOINT": s3.url,
-        "FILES_DATABASE_URL": f"sqlite:///{tmp_path / 'files.db'}",
-    }
-    with running("file_manager", tmp_path, **variables) as file_manager, s3.frozen():
+    app = module_for(open_pipeline(bucket.model_copy(update={"store": "s3://missing"}))).app
+    with s3.frozen(), serving("file_manager", app) as file_manager:
         async with asyncio.timeout(25):
             reply = await file_manager("create_document", user_id="ada", name="a", content="x")
         assert reply["error"] == "The file store does not answer (GenericError); try again later."
