@@ -16,7 +16,7 @@ import httpx
 from rich.console import Console
 from rich.markup import escape
 
-from toolfleet import Caller, FleetUnavailable, Job, ToolFleet
+from toolfleet import Caller, FleetUnavailable, Job, ToolCall, ToolFleet
 from toolfleet_workers.local import LocalFleet
 
 WISH = "Build me a site about owls and deploy it"
@@ -113,7 +113,8 @@ async def _visit(answer: str, watch: Watch) -> bool:
         page = await browser.get(found[0])
     title = re.search(r"<title>(.*?)</title>", page.text)
     watch.story.tell("ada", f"opens it: {page.status_code}, '{title[1] if title else page.text[:60]}'")
-    deployments = [message for message in watch.messages if "deployer.deploy" in message["tools"]]
+    shown = await watch.fleet.call(ToolCall(tool_name="deployer.list_deployments"), ADA)
+    deployments = shown.result if shown.success else []
     wakes = [message for message in watch.messages if message["source"] == "wake"]
     watch.story.tell("", f"Wake-ups: {len(wakes)}. Deployments: {len(deployments)}.")
     return page.is_success and title is not None and len(deployments) == len(wakes) == 1

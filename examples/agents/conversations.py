@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -113,7 +114,10 @@ class Conversations:
 
 def open_engine(url: str) -> Engine:
     """The engine of a database by its URL."""
-    is_sqlite = make_url(url).get_backend_name() == "sqlite"
+    place = make_url(url)
+    is_sqlite = place.get_backend_name() == "sqlite"
+    if is_sqlite and place.database and place.database != ":memory:":
+        Path(place.database).parent.mkdir(parents=True, exist_ok=True)
     return create_engine(url, connect_args={"timeout": _LOCK_SECONDS} if is_sqlite else {}, hide_parameters=True)
 
 
