@@ -30,8 +30,8 @@ install: $(READY) ## Make .venv with everything
 demo: $(READY) ## The main job on real input: an agent's calls through the queue to modules and back
 	@$(BIN)/toolfleet demo
 
-# Most of it is waiting: twice as many processes as the smallest machine has cores.
-JOBS ?= 4
+# Most of it is waiting: one process more than the smallest machine has cores.
+JOBS ?= 3
 
 test: $(READY) ## The whole suite, with a Redis of its own for each of its processes (JOBS=1: one after the other)
 	@$(BIN)/pytest -q -n $(JOBS) --dist loadfile

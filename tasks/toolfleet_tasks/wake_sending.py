@@ -36,8 +36,6 @@ _LONGEST_WISH = 3600.0  # seconds: the longest Retry-After that is honoured
 _PASSING = frozenset({408, 409, 425, 429})  # answers of 4xx after which the same request may do
 
 _CONNECT_SECONDS = 5.0
-# A POST on a connection that its server is just closing fails; servers close idle ones after 2 s and more.
-_KEEPALIVE_SECONDS = 1.0
 _BODY_BYTES, _BODY_SECONDS = 2_000, 1.0  # the status has said what there is to say
 _SHOWN = 300  # characters of a reason
 
@@ -160,9 +158,9 @@ def _new_client(url: str, timeout_seconds: float) -> httpx.AsyncClient:
         headers={"User-Agent": "toolfleet", "Accept-Encoding": "identity"},
         # The deadline is ours; TCP and TLS end before it, each by itself, or httpcore leaves a socket open.
         timeout=httpx.Timeout(None, connect=min(_CONNECT_SECONDS, timeout_seconds / 2)),
-        limits=httpx.Limits(
-            max_connections=AT_ONCE, max_keepalive_connections=AT_ONCE, keepalive_expiry=_KEEPALIVE_SECONDS
-        ),
+        # None is kept: a POST on a connection that its server is just closing fails, and a try that is cancelled while
+        # the pool puts old ones away leaves the others open.
+        limits=httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=0),
     )
 
 

@@ -128,9 +128,7 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield server.url
 
 
-@pytest.mark.parametrize(
-    ("count_of_news", "kills", "longest_life"), [(20, 3, 0.15), pytest.param(60, 7, 0.4, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("count_of_news", "kills", "longest_life"), [(20, 3, 0.15)])
 async def test_a_core_that_is_killed_acts_once(
     redis_url: str, redis: Redis, store_url: str, *, count_of_news: int, kills: int, longest_life: float
 ) -> None:
