@@ -63,7 +63,7 @@ class Session:
 
     def __init__(self, settings: Settings, gate: EvalGate | None = None, *, has_agent: bool = True) -> None:
         self.loop = asyncio.get_running_loop()
-        self.settings = self._settings = settings
+        self.settings = settings
         self._keys = settings.keys
         self._sockets = Sockets()
         self._background: set[asyncio.Task[Any]] = set()
@@ -178,7 +178,7 @@ class Session:
 
     async def remaining(self, caller: Caller) -> Remaining:
         """As `ToolFleet.remaining`."""
-        return await look_at(self._line, limits_among(self._catalog.tools(caller), caller.user_id, self._settings))
+        return await look_at(self._line, limits_among(self._catalog.tools(caller), caller.user_id, self.settings))
 
     async def begin(  # noqa: PLR0913 - what an agent may say of a call
         self,
@@ -217,7 +217,7 @@ class Session:
         if isinstance(judged, ToolResult):
             return self.trail.refused(call, caller, judged, noted)
         tool, user_id = judged.tool, call.user_id if caller.user_id is None else caller.user_id
-        deadline_at = self.drafts.deadline(route := route_for(tool, self._settings), seconds)
+        deadline_at = self.drafts.deadline(route := route_for(tool, self.settings), seconds)
         if seconds is not None and seconds <= 0:
             return self.trail.refused(call, caller, endings.expired(tool.name), noted, tool)
         left = deadline_at - time.time()
@@ -238,10 +238,10 @@ class Session:
         return drafted, route
 
     def _line_to(self, url: str, name: str) -> Line:
-        return Line(self._sockets.watched(connection_factory(url, master=self._settings.sentinel_master)), name=name)
+        return Line(self._sockets.watched(connection_factory(url, master=self.settings.sentinel_master)), name=name)
 
     def _line_to_broker(self) -> Line:
-        self._lines.append(line := self._line_to(str(self._settings.broker), "agent-broker"))
+        self._lines.append(line := self._line_to(str(self.settings.broker), "agent-broker"))
         return line
 
     def _desk(self, gate: Evaluation | None) -> JobDesk:
