@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,14 @@ from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolFleet
 from toolfleet_registry.keys import Keys
 from toolfleet_workers.redis_server import redis_server
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Another process gets what a test has logged, as UTF-8: a lone surrogate in it would end the whole run."""
+    report = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,9 +2,12 @@
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
-from toolfleet_registry.contracts import Caller, Conversation, ToolCall
-from toolfleet_registry.jobs import Completion, Job, JobSpec, Poll, Schedule
+from pydantic import ValidationError
+
+from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolResult
+from toolfleet_registry.jobs import Completion, Job, JobRefused, JobSpec, Poll, Schedule
 from toolfleet_tasks.job_desk import JobDesk
 from toolfleet_tasks.job_ids import job_id_for
 from toolfleet_tasks.loops import Sessions
@@ -43,12 +46,12 @@ class JobMethods:
         """
         session, now = await self._sessions.opened(), time.time()
         seconds = _default_seconds(poll, schedule, session.settings.max_job_seconds) if deadline is None else deadline
-        spec = JobSpec(
+        spec = _spec(
             job_id=job_id_for(caller.user_id, idempotency_key or (start.idempotency_key if start else None)),
             caller=caller,
             user_id=caller.user_id,
             conversation=conversation or Conversation(),
-            on_complete=(on_complete,) if isinstance(on_complete, str | ToolCall) else tuple(on_complete),
+            on_complete=(on_complete,) if isinstance(on_complete, str | ToolCall) else on_complete,
             created_at=now,
             deadline_at=now + seconds,
             start=start,
@@ -74,6 +77,16 @@ class JobMethods:
     async def job_desk(self) -> JobDesk:
         """The jobs of all users, for operators. Raises `FleetUnavailable`."""
         return (await self._sessions.opened()).jobs
+
+
+def _spec(**fields: Any) -> JobSpec:
+    """Raises `JobRefused` for what is of a wrong type: the first fault, and where."""
+    try:
+        return JobSpec(**fields)
+    except ValidationError as exc:
+        fault = exc.errors(include_url=False, include_context=False, include_input=False)[0]
+        text = f"The job is refused: {'.'.join(map(str, fault['loc']))}: {fault['msg']}."
+        raise JobRefused(ToolResult.refused("", "invalid_arguments", text)) from None
 
 
 def _default_seconds(poll: Poll | None, schedule: Schedule | None, longest: float) -> float:

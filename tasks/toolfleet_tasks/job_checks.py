@@ -4,8 +4,9 @@ import math
 import time
 from collections.abc import Iterator
 
-from toolfleet_registry.conditions import FROM, check_condition, check_filling, takes_from_start
+from toolfleet_registry.conditions import check_condition
 from toolfleet_registry.contracts import ToolCall
+from toolfleet_registry.fillings import FROM, check_filling, takes_from_start
 from toolfleet_registry.jobs import JobSpec, Poll
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import wire
@@ -62,16 +63,19 @@ def _check_calls(spec: JobSpec) -> None:
 
 
 def _check_times(spec: JobSpec, settings: Settings) -> None:
-    seconds = spec.deadline_at - spec.created_at
+    seconds, longest = spec.deadline_at - spec.created_at, settings.max_job_seconds
+    if spec.schedule is not None:
+        check_schedule(spec.schedule)
+        if spec.schedule.at is not None and spec.schedule.at > time.time() + longest:
+            raise ValueError(f"`at` is more than {longest} s ahead (TOOLFLEET_MAX_JOB_SECONDS).")
     if not math.isfinite(seconds) or seconds <= 0:
         raise ValueError("Its deadline must lie in the future: `deadline` is a number of seconds, above 0.")
-    if seconds > settings.max_job_seconds * 1.001:  # clocks differ, and floats round
-        raise ValueError(f"Its deadline is more than {settings.max_job_seconds} s ahead (TOOLFLEET_MAX_JOB_SECONDS).")
+    if seconds > longest * 1.001:  # clocks differ, and floats round
+        raise ValueError(f"Its deadline is more than {longest} s ahead (TOOLFLEET_MAX_JOB_SECONDS).")
     if spec.schedule is None:
         if spec.start is None and spec.poll is None:
             raise ValueError("It needs a `start`, a `poll` or a `schedule`.")
         return
-    check_schedule(spec.schedule)
     if spec.schedule.cron is not None and spec.start is not None:
         raise ValueError("With a cron schedule give the call as `poll`, with `until` null: `start` is made once.")
     if spec.schedule.at is not None and spec.schedule.at >= time.time() + seconds:

@@ -179,7 +179,9 @@ class _Bench:
         """As `wakes.Publish`: a call that a job's end makes. Raises where a later try may do."""
         try:
             then = wire.load(ThenCall, self.records.unsealed(json.loads(wake.body)["call"]))
-        except (MessageRefused, ValueError, KeyError, TypeError, AttributeError) as exc:
+        except MessageRefused as exc:  # for good only if nobody else of the fleet can verify it, either
+            raise NotYet(str(exc)) from exc
+        except (ValueError, KeyError, TypeError, AttributeError) as exc:
             return f"The call cannot be read: {str(exc).partition(chr(10))[0]}"
         if then.call_id != wake.wake_id:
             return "The call is that of another job's end."

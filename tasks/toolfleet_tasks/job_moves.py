@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import structlog
 
-from toolfleet_registry.conditions import filled, takes_from_start, values_for
 from toolfleet_registry.contracts import ToolCall, ToolResult
 from toolfleet_registry.errors import PublishUnconfirmed
+from toolfleet_registry.fillings import filled, takes_from_start, values_for
 from toolfleet_registry.jobs import ENDED
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import endings, job_rules
@@ -182,6 +182,8 @@ class JobMover:
         )
         if await self._records.move(job, change) is None:
             return
+        if move.place.missing is not None and move.place.missing != job.place.missing:
+            log.warning("job_condition_finds_nothing", job_id=spec.job_id, path=move.place.missing)
         if move.ended is not None:
             log.info("job_ended" if end is not None else "job_round_ended", job_id=spec.job_id, state=move.ended.state)
             self._on_end()

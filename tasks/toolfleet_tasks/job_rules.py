@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from toolfleet_registry.conditions import fulfils
+from toolfleet_registry.conditions import fulfils, missing_path
 from toolfleet_registry.contracts import ErrorCode, Message, ToolResult
 from toolfleet_registry.jobs import JobSpec, JobState, Poll
 from toolfleet_tasks.schedules import next_after
@@ -18,9 +18,7 @@ _JITTER = 0.1
 _MOST_FAULTS = 5  # polls in a row that fail for no reason that passes by itself
 _SHORTEST_REST = 1.0  # seconds, before something is tried again that was refused for now
 _LONGEST_REST = 3600.0  # of what somebody says that it takes
-_UNKNOWN_REST = (
-    15.0  # seconds, before a tool is looked for again that nobody knows just now: its module may be starting
-)
+_UNKNOWN_REST = 15.0  # seconds, before a tool is looked for again that nobody knows just now: it may be starting
 _MOST_UNKNOWN = 40  # such tries of a job's first call: ten minutes
 
 # A poll that is refused so is refused for good.
@@ -41,7 +39,8 @@ class Place(Message):
     `step`: the call that is under way, or was the last (-1: none yet); `first`: the step before this round's first poll;
     `faults`: polls in a row that have failed; `due_at`: when something is to be done about a job that waits; `call_until`:
     the deadline of the call that is under way; `call_id`: that call's, if it is one of somebody else's; `poll_until`: when
-    this round has polled enough; `by`: whose change it was. Times are by Redis's clock.
+    this round has polled enough; `missing`: what the last answer did not have of its condition; `by`: whose change it was.
+    Times are by Redis's clock.
     """
 
     state: JobState
@@ -52,6 +51,7 @@ class Place(Message):
     call_until: float | None = None
     call_id: str | None = None
     poll_until: float | None = None
+    missing: str | None = None
     by: str = ""
 
     @property
@@ -117,9 +117,9 @@ def next_number(spec: JobSpec, place: Place) -> int:
 def over_due(spec: JobSpec, place: Place, *, now: float) -> Move | None:
     """The end of a job that waits, if its time is over."""
     if now >= spec.deadline_at:
-        return _over(place, _timed_out("its deadline has passed"), spec)
+        return _over(place, _timed_out(f"its deadline has passed{_missed(place)}"), spec)
     if place.poll_until is not None and now >= place.poll_until and spec.poll is not None:
-        text = f"it was polled for {spec.poll.max_seconds:g} s and is not over"
+        text = f"it was polled for {spec.poll.max_seconds:g} s and is not over{_missed(place)}"
         return _end_of_round(spec, place, _timed_out(text), now=now)
     return None
 
@@ -213,7 +213,8 @@ def cancelled(place: Place) -> Move:
 
 def _after_answer(spec: JobSpec, poll: Poll, place: Place, value: Any, *, now: float, jitter: float) -> Move:
     if poll.until is not None and not fulfils(poll.until, value):
-        return Move(_waiting(spec, place, poll, now=now, jitter=jitter))
+        waiting = _waiting(spec, place, poll, now=now, jitter=jitter)
+        return Move(waiting.model_copy(update={"missing": missing_path(poll.until, value)}))
     # Without `until` there is nothing that a result would fail by.
     if poll.until is not None and poll.failed_when is not None and fulfils(poll.failed_when, value):
         text = "The job has failed: the tool says that the work has."
@@ -279,6 +280,10 @@ def _rest(result: ToolResult, otherwise: float) -> float:
 
 def _failed_as(result: ToolResult, how: str) -> Ended:
     return Ended("failed", error=f"The job has failed: {how}: {result.error}", error_code=result.error_code)
+
+
+def _missed(place: Place) -> str:
+    return "" if place.missing is None else f"; its last poll's result had nothing at {place.missing!r}"
 
 
 def _timed_out(why: str) -> Ended:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolfleet_registry.conditions import check_condition, check_filling, filled, fulfils, takes_from_start, values_for
+from toolfleet_registry.conditions import check_condition, fulfils, missing_path
+from toolfleet_registry.fillings import values_for
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
@@ -82,6 +83,23 @@ def test_what_cannot_be_asked_is_said_in_a_sentence(condition: Any, words: str) 
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("condition", "value", "path"),
+    [
+        ({"stauts": ["done"]}, {"status": "running"}, "stauts"),
+        ({"status": "done", "task.left": 0}, {"status": "running", "task": {}}, "task.left"),
+        ({"status": "done"}, "running", "status"),
+        ({"status": "done"}, {"status": "running"}, None),
+        ({"error": None, "status": "done"}, {"status": "running"}, None),  # it may be missing
+        ("stauts == 'done'", {"status": "running"}, None),  # who can say
+        ({"a[?": 1}, {}, None),
+    ],
+)
+def test_a_path_that_leads_nowhere_is_found(condition: Any, value: Any, path: str | None) -> None:
+    """It is most likely mistyped: whoever waits for it should hear of it."""
+    assert missing_path(condition, value) == path
+
+
 @given(st.lists(TOKENS, max_size=25).map("".join) | st.text(max_size=60), JSON)
 def test_no_expression_raises_or_is_slow(expression: str, value: Any) -> None:
     """Whatever is written, it is refused with `ValueError` or asked without an exception; and asking never raises anyway."""
@@ -144,36 +162,6 @@ def test_all_paths_have_their_steps_together() -> None:
     assert values_for({"a": [{"$from": path} for path in paths]}, value).fault is not None
 
 
-@given(JSON, st.dictionaries(st.text(max_size=5), JSON, max_size=3))
-def test_filling_touches_nothing_but_its_places(result: Any, arguments: dict[str, Any]) -> None:
-    """Arguments stay as they are but for the places that name a value; and what is missing is said without any value."""
-    whole = {**arguments, "taken": [{"$from": "deep.id"}], "kept": {"$from": "deep.id", "x": 1}}
-    filling = values_for({"taken": whole["taken"]}, {"deep": {"id": result}})
-    if result is None:
-        assert filling.fault == "The start's result has nothing at 'deep.id'."
-        return
-
-    assert filling.fault is None
-    assert filled(whole, filling.values) == {**arguments, "taken": [result], "kept": whole["kept"]}
-
-
-def test_what_is_taken_over_is_bounded() -> None:
-    """Neither a large value nor many places make a call's arguments grow without end."""
-    assert "100,000 characters" in str(values_for({"a": {"$from": "@"}}, {"x": "y" * 100_000}).fault)
-    with pytest.raises(ValueError, match="At most 50"):
-        check_filling({"a": [{"$from": "b"}] * 51})
-    with pytest.raises(ValueError, match="must name a place"):
-        check_filling({"a": {"$from": 1}})
-    deep: Any = {"$from": "b"}
-    for _ in range(40):
-        deep = [deep]
-    with pytest.raises(ValueError, match="too deep"):
-        check_filling({"a": deep})
-    assert takes_from_start({"a": deep})
-    assert not takes_from_start({"a": {"$from": "b", "c": 1}})
-
-
-def test_a_value_that_is_no_json_is_not_taken_over() -> None:
+def test_a_value_that_is_no_json_is_not_fulfilled() -> None:
     """NaN is no JSON; nothing raises."""
-    assert values_for({"a": {"$from": "x"}}, {"x": object()}).fault is not None
     assert fulfils({"x": [math.nan]}, {"x": math.nan}) is False

@@ -1,6 +1,8 @@
 """The fleet's own app in fast mode, with the tasks of `pool_app` instead of modules."""
 
+import asyncio
 import os
+from pathlib import Path
 
 from celery import Task
 
@@ -18,6 +20,14 @@ async def swell(size: int) -> str:
 
 
 @bridged
+async def held(gate: str, seconds: float) -> None:
+    """Wait until there is such a file, and then so long."""
+    while not Path(gate).exists():  # noqa: ASYNC110 - who makes it is another process
+        await asyncio.sleep(0.02)
+    await asyncio.sleep(seconds)
+
+
+@bridged
 async def deliveries(task: Task) -> bool:
     """Whether the broker had given this call to a worker before."""
     return bool(task.request.delivery_info.get("redelivered"))
@@ -29,6 +39,6 @@ app.runner = pool_app.Runner()  # type: ignore[assignment] # no call reaches it
 if patience := os.environ.get("FAST_APP_PATIENCE_SECONDS"):
     app.conf.broker_transport_options = {**app.conf.broker_transport_options, "socket_timeout": float(patience)}
 bootsteps.install(app)
-for function in (pool_app.fail, pool_app.leave, pool_app.sleep, pool_app.stubborn, swell):
+for function in (held, pool_app.fail, pool_app.leave, pool_app.sleep, pool_app.stubborn, swell):
     app.task(name=f"pool.{function.__name__}")(function)
 app.task(name="pool.deliveries", bind=True)(deliveries)

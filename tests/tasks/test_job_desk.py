@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from support.module_server import ModuleServer, serve
 from support.owls import echo, make_module
-from toolfleet import Caller, Conversation, JobRefused, Poll, ToolCall, ToolFleet
+from toolfleet import Caller, Conversation, JobRefused, Poll, Schedule, ToolCall, ToolFleet
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.keys import Keys
 from toolfleet_registry.settings import Settings
@@ -78,6 +78,28 @@ async def test_a_gate_is_asked_about_nothing_that_nobody_knows(
 
     assert error.value.result.error_code == "blocked_by_gate"
     assert gate.asked == []
+
+
+@pytest.mark.parametrize(
+    ("wish", "words"),
+    [
+        ({"on_complete": ["wake_up"]}, r"on_complete\.0.*'resume_conversation' or 'notify'"),
+        ({"on_complete": 5}, "on_complete: Input should be a valid tuple"),
+        ({"message": b"\xff"}, "message: Input should be a valid string"),
+        ({"schedule": Schedule(at=4e9)}, "`at` is more than 31622400 s ahead"),
+        ({"schedule": Schedule(at=4e9), "deadline": 5e9}, "`at` is more than 31622400 s ahead"),
+    ],
+)
+async def test_what_is_wrong_with_a_wish_is_said_in_a_sentence(
+    fleet: ToolFleet, wish: dict[str, Any], words: str
+) -> None:
+    """Also what has the wrong type, or is beyond what the fleet waits for: nothing is made."""
+    with pytest.raises(JobRefused, match=words) as error:
+        await fleet.start_job(START, caller=ADA, conversation=PLACE, **wish)
+
+    assert error.value.result.error_code == "invalid_arguments"
+    assert "\n" not in str(error.value)
+    assert await fleet.jobs(ADA) == []
 
 
 async def test_a_gate_lets_one_call_pass_and_not_its_tool(fleet: ToolFleet, redis: Redis, gate: Gate) -> None:

@@ -70,6 +70,10 @@ async def with_end(fleet: ToolFleet, redis: "Redis", caller: Caller, then: ToolC
     return f"{job.job_id}.then.0"
 
 
+async def _not_now(*_: Any) -> None:
+    """Stands for a worker that ends before it delivers anything."""
+
+
 def test_a_tick_is_dropped_only_when_it_is_old() -> None:
     """Its expiry is a time of beat's clock: a worker's may be ahead of that, and a control queue may be behind."""
     for interval, seconds in ((0.1, 30), (1, 30), (60, 600)):
@@ -213,6 +217,28 @@ async def test_a_call_of_an_end_waits_for_its_tool(
     assert await redis.llen("tools.owls") == 1
     assert not await redis.exists(KEYS.wake(call_id))
     assert not await redis.exists(KEYS.dead_wakes)
+
+
+async def test_a_call_of_an_end_waits_for_a_worker_with_its_key(
+    settings: Settings, redis: "Redis", owner: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While keys are changed, a worker that cannot verify it leaves it to one that can."""
+    signed = settings.model_copy(update={"signing_key": "a key of at least 32 characters, I think"})
+    async with ToolFleet(settings=signed) as fleet:
+        job = await fleet.start_job(None, None, ECHO, schedule=Schedule(at=time.time()), caller=owner)
+    call_id = f"{job.job_id}.then.0"
+    keeper, other = keeper_of(signed), keeper_of(signed, signing_key="another one of at least 32 characters, I think")
+    with monkeypatch.context() as nobody:
+        nobody.setattr(WorkerJobs, "_deliver", _not_now)
+        await keeper.resume(seconds=2)
+    await other.resume(seconds=2)
+    assert "another TOOLFLEET_SIGNING_KEY" in str(await redis.hget(KEYS.wake(call_id), "error"))
+    assert not await redis.exists("tools.owls", KEYS.dead_wakes)
+    await hurry(redis)
+    await keeper.resume(seconds=2)
+
+    assert await redis.llen("tools.owls") == 1
+    assert not await redis.exists(KEYS.wake(call_id))
 
 
 async def test_a_call_of_an_end_is_published_until_it_has_begun(

@@ -68,6 +68,17 @@ def test_a_start_that_failed_is_the_jobs_end(result: ToolResult) -> None:
     assert (move.ended.state, move.ended.error_code) == ("failed", result.error_code)
 
 
+def test_a_mistyped_path_is_named_when_time_is_over() -> None:
+    """A condition that asks for what no result has is never fulfilled: the job's end says where there was nothing."""
+    place = polled(make_spec(), ok({"state": "running"})).place
+    over = job_rules.over_due(make_spec(), place, now=NOW + 5_001)
+
+    assert over is not None
+    assert over.ended is not None
+    assert str(over.ended.error).endswith("is not over; its last poll's result had nothing at 'status'.")
+    assert polled(make_spec(), ok({"status": "running"}), place=place).place.missing is None
+
+
 def test_waits_grow_up_to_the_longest_and_are_spread() -> None:
     """Each wait is `backoff` times the one before; all are a tenth longer or shorter by chance."""
     spec, waits = make_spec(), []

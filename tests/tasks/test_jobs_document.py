@@ -9,7 +9,8 @@ import pytest
 from standardwebhooks import Webhook
 
 from support.wakes import OTHER_SECRET, SECRET
-from toolfleet_registry.conditions import _FUNCTIONS, check_condition
+from toolfleet_registry.conditions import check_condition
+from toolfleet_registry.expressions import _FUNCTIONS
 from toolfleet_registry.jobs import Poll, WakeUp
 
 DOCUMENT = (Path(__file__).parents[2] / "tasks" / "JOBS.md").read_text()

@@ -297,6 +297,28 @@ def test_help_works_without_the_extra_and_loads_no_celery(elsewhere: Path) -> No
     assert ended.stderr == "[]\n"
 
 
+_INTERRUPTED = """
+import sys
+
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == "toolfleet_workers.cli.app":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt())
+from toolfleet_workers.cli import main
+main()
+"""
+
+
+def test_ctrl_c_is_no_traceback_even_at_once(elsewhere: Path) -> None:
+    """The command takes half a second to load, in which one may have changed one's mind."""
+    argv = [sys.executable, "-c", _INTERRUPTED]
+    ended = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+
+    assert (ended.returncode, ended.stderr) == (130, "")
+
+
 @pytest.mark.parametrize(
     ("command", "libraries"),
     [

@@ -51,6 +51,7 @@ def test_lists_are_a_line_each(wakes: Run, make: Make) -> None:
     make("job-2", kind="notify")
 
     out = wakes("list").out
+    assert "NEXT" in out
     assert "job-1" in out
     assert "talk-1" in out
     assert "job-9" not in out

@@ -55,9 +55,9 @@ def test_context_variables_belong_to_a_call(calls: Calls, worker: WorkerProcess)
 def test_no_more_calls_are_in_flight_than_allowed(calls: Calls, worker: WorkerProcess) -> None:
     """Of 150 calls at once never more than the 50 of `-c` run, and those do."""
     before = calls.pool()["completed"]
-    calls.wait(
-        *[calls.send(task, 0.3) for task in ("pool.sleep", "pool.doze", "pool.sleep") for _ in range(CONCURRENCY)]
-    )
+    filling = [calls.send("pool.gather", f"call {number}", CONCURRENCY, 0.3) for number in range(CONCURRENCY)]
+    more = [calls.send(task, 0.3) for task in ("pool.doze", "pool.sleep") for _ in range(CONCURRENCY)]
+    calls.wait(*filling, *more)
 
     wait_until_sync(lambda: calls.pool()["completed"] == before + 3 * CONCURRENCY, "all calls are counted")
     pool = calls.pool()

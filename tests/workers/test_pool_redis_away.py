@@ -40,8 +40,9 @@ def statuses(fleet: FastFleet, ids: list[str]) -> set[str]:
 
 def test_calls_that_end_while_redis_is_frozen(fleet: FastFleet) -> None:
     """All results are stored when it answers again, each message is acked, and the loop has never stood still."""
-    ids = fleet.start(CALLS, "pool.sleep", 1)
+    ids = fleet.hold(CALLS, 1)
     with fleet.redis.frozen():
+        fleet.let_go()
         time.sleep(AWAY_SECONDS)
 
     assert statuses(fleet, ids) == {"SUCCESS"}
@@ -50,9 +51,10 @@ def test_calls_that_end_while_redis_is_frozen(fleet: FastFleet) -> None:
 
 def test_calls_that_end_while_redis_restarts(fleet: FastFleet) -> None:
     """Nothing is lost, and nothing runs twice."""
-    ids = fleet.start(CALLS, "pool.sleep", 3)
+    ids = fleet.hold(CALLS, 0)
     with fleet.redis.restarted():
-        time.sleep(4)
+        fleet.let_go()
+        time.sleep(1)
 
     assert statuses(fleet, ids) == {"SUCCESS"}
     fleet.wait_until_settled()
@@ -62,8 +64,9 @@ def test_calls_that_end_while_redis_restarts(fleet: FastFleet) -> None:
 
 def test_messages_are_acked_when_the_results_stand(fleet: FastFleet) -> None:
     """A full Redis takes acks and no results: until there is room, every message is kept."""
-    ids = fleet.start(CALLS, "pool.sleep", 1)
+    ids = fleet.hold(CALLS, 1)
     with fleet.redis.full():
+        fleet.let_go()
         time.sleep(AWAY_SECONDS)
         assert {fleet.calls.status(call_id) for call_id in ids} == {"STARTED"}
         assert fleet.calls.unacked() == CALLS

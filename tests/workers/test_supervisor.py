@@ -78,6 +78,18 @@ def test_a_child_that_never_gets_ready_is_an_error(supervisor: Supervisor) -> No
         supervisor.wait_ready(children, seconds=0.3, look=lambda: None)
 
 
+def test_who_waits_for_long_is_told_for_what(
+    supervisor: Supervisor, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module whose health is an error gets a minute: it is named meanwhile, with its log."""
+    monkeypatch.setattr("toolfleet_workers.supervisor._SILENCE_SECONDS", 0.2)
+    children = supervisor.start([program("sick", "import time; time.sleep(600)")])
+
+    with pytest.raises(ChildFailed):
+        supervisor.wait_ready(children, seconds=0.7, look=lambda: None)
+    assert set(said) == {f"Waiting for sick; its log is {children[0].log_path}"}
+
+
 def test_a_dead_child_is_restarted(supervisor: Supervisor, said: list[str]) -> None:
     """A child that was killed runs again under another process id."""
     (child,) = started(supervisor, program("one", _SLEEPER))

@@ -12,6 +12,7 @@ from toolfleet_workers.warden import Warden
 
 _HURRY_SECONDS = 3.0  # for a child to end on its own, once somebody has lost patience
 _LOOK_SECONDS = 0.05
+_SILENCE_SECONDS = 10.0  # then somebody who waits wants to know for what
 
 log = structlog.get_logger(__name__)
 
@@ -45,12 +46,15 @@ class Supervisor:
     def wait_ready(self, children: Sequence[Child], *, seconds: float, look: Callable[[], None]) -> None:
         """Return when all of them are. Raises `ChildFailed`; `look` is called all the while, and may raise."""
         waiting = list(children)
-        give_up_at = time.monotonic() + seconds
+        give_up_at, silent_until = time.monotonic() + seconds, time.monotonic() + _SILENCE_SECONDS
         while waiting:
             look()
             for child in list(waiting):
                 if self._is_ready(child):
                     waiting.remove(child)
+            if waiting and time.monotonic() > silent_until:
+                silent_until += _SILENCE_SECONDS
+                self._announce(f"Waiting for {waiting[0].name}; its log is {waiting[0].log_path}")
             if waiting and time.monotonic() > give_up_at:
                 raise waiting[0].failure(f"was not ready within {seconds:g} s")
             time.sleep(_LOOK_SECONDS if waiting else 0)

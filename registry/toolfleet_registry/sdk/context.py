@@ -14,7 +14,8 @@ class Context:
 
     `user_id` is whom the call is for, and `permission` (guest, user, admin or owner) what the fleet's token says that they
     may; it is `None` where no token is checked: then the user id is no more than a claim. `call_id` is the same for a
-    repeat of the call. `conversation` has what the agent's core tells this module of where the call comes from.
+    repeat of the call. `conversation` has what the agent's core tells this module of where the call comes from: platform and
+    channel, where the fleet's `TOOLFLEET_CONTEXT_MODULES` names the module, else nothing.
     """
 
     tool_name: str

@@ -1,5 +1,10 @@
 """The `toolfleet` command. Client commands load no worker library, and each command loads only what it needs."""
 
-from toolfleet_workers.cli.app import main
 
-__all__ = ["main"]
+def main() -> None:
+    """The entry point. Ctrl-C ends it with exit code 130, also while it is still being loaded."""
+    try:
+        from toolfleet_workers.cli.app import main as run  # noqa: PLC0415 - what takes the time
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    run()

@@ -56,7 +56,7 @@ def show(wake_id: WakeId, *, as_json: JsonOption = False) -> None:
         "kind": wake.kind,
         "tries": str(wake.tries),
         "since": _ago(wake.first_at),
-        "next try in": "" if wake.due_at is None else age(max(0.0, wake.due_at - time.time())),
+        "next try in": "" if wake.due_at is None else _until(wake.due_at),
         "given up": "" if wake.died_at is None else _ago(wake.died_at),
         "error": wake.error,
     }
@@ -135,11 +135,12 @@ def _show_all(wakes: "list[KeptWake]", none: str, *, as_json: bool, more_at: int
     if not wakes:
         note(none)
         return
-    shown = table("WAKE", "KIND", "CONVERSATION", "AGE", "TRIES", "ERROR")
+    shown = table("WAKE", "KIND", "CONVERSATION", "AGE", "TRIES", "NEXT", "ERROR")
     for wake in wakes:
         conversation = wake.told("conversation_id") or "-"
+        tries, due = str(wake.tries), "-" if wake.due_at is None else _until(wake.due_at)
         error = _one_line(wake.error)
-        add_row(shown, wake.wake_id, wake.kind, conversation, _ago(wake.first_at), str(wake.tries), error)
+        add_row(shown, wake.wake_id, wake.kind, conversation, _ago(wake.first_at), tries, due, error)
     show_table(shown)
     if more_at is not None:
         note(f"There may be more: --offset {more_at} shows them.")
@@ -159,6 +160,10 @@ def _none(wake_id: str) -> str:
 
 def _ago(at: float) -> str:
     return age(max(0.0, time.time() - at))
+
+
+def _until(at: float) -> str:
+    return age(max(0.0, at - time.time()))
 
 
 def _one_line(text: str) -> str:
