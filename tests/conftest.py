@@ -33,8 +33,8 @@ def _own_settings_only(tmp_path_factory: pytest.TempPathFactory) -> None:
     But for one: `TOOLFLEET_FAST_TRANSPORT=0` runs everything with the stock transport.
     """
     os.chdir(tmp_path_factory.mktemp("nowhere"))
-    for number in (signal.SIGINT, signal.SIGQUIT):
-        if signal.getsignal(number) is signal.SIG_IGN:  # as in a shell's background
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:  # as in the background of a shell, or under nohup
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     for name in [name for name in os.environ if name.startswith("TOOLFLEET_")]:
         if name != "TOOLFLEET_FAST_TRANSPORT":
