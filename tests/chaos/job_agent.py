@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from chaos.job_notes import JobNote, notes_of
+from chaos.job_rounds import CRON
 from chaos.plan import BEHAVIOURS, EFFECTS, LONGEST_JOB_SECONDS, LOOK, MODULES
 from toolfleet import Caller, Conversation, FleetUnavailable, Job, Poll, Schedule, ToolCall, ToolFleet
 from toolfleet_registry.jobs import Completion, JobRefused
@@ -22,11 +23,13 @@ CONVERSATIONS = 40
 THEN = "-then"
 """Ends the `ref` of a call that a job's end makes."""
 
+RECURRING = "recurring"
+
 _USERS = 12
 _TRY_SECONDS = 20.0  # with a silent Redis in between
 _PAUSE_SECONDS = 0.3
 _CANCEL_CHANCE = 0.15
-_SHAPES = {"started and polled": 40, "started": 10, "polled": 25, "reminder": 15, "started later": 10}
+_SHAPES = {"started and polled": 40, "started": 10, "polled": 25, "reminder": 15, "started later": 10, RECURRING: 5}
 _ENDS = {"completed": 66, "failed": 16, "never": 12, "broken": 6}
 _WISHES: dict[tuple[str, ...], int] = {
     ("resume_conversation",): 40,
@@ -54,7 +57,8 @@ class JobAgent:
         for number in range(jobs):
             due = began_at + number / jobs * within
             await asyncio.sleep(max(due - time.monotonic(), 0))
-            self._spawn(self._one(number, random.Random(self._dice.getrandbits(64))))
+            left = began_at + within - time.monotonic()
+            self._spawn(self._one(number, random.Random(self._dice.getrandbits(64)), left))
         if self._busy:
             await asyncio.wait(self._busy)
         self._file.close()
@@ -65,11 +69,13 @@ class JobAgent:
         self._busy.add(task)
         task.add_done_callback(self._busy.discard)
 
-    async def _one(self, number: int, dice: random.Random) -> None:
+    async def _one(self, number: int, dice: random.Random, left: float) -> None:
         (shape,) = dice.choices(list(_SHAPES), list(_SHAPES.values()))
         (ends,) = dice.choices(list(_ENDS), list(_ENDS.values()))
         ref = f"job-{number}-{dice.getrandbits(32):08x}"
         seconds = LONGEST_JOB_SECONDS if dice.random() < 0.7 else dice.uniform(3, LONGEST_JOB_SECONDS)
+        if shape == RECURRING:  # several rounds, if there is time
+            seconds = max(seconds, min(left, dice.uniform(60, 200)))
         caller = Caller(user_id=f"jobber-{dice.randrange(_USERS)}", permission="user", allowed_modules="*")
         note = JobNote(ref=ref, shape=shape, ends=ends, asked_at=time.time(), seconds=seconds)
         note = await self._ask(note, _wish(ref, shape, ends, seconds, dice), caller)
@@ -122,18 +128,22 @@ def _wish(ref: str, shape: str, ends: str, seconds: float, dice: random.Random) 
     module, now = dice.choice(MODULES), time.time()
     start = _start(ref, module, dice) if shape.startswith("started") else None
     later = now + dice.uniform(0.3, seconds / 2) if shape in {"reminder", "started later"} else None
+    recurs = shape == RECURRING
     (wishes,) = dice.choices(list(_WISHES), list(_WISHES.values()))
+    if recurs:
+        wishes = tuple(wish for wish in wishes if wish != "call") or ("notify",)
     then = ToolCall(tool_name=f"{dice.choice(MODULES)}.once", arguments=_arguments(ref + THEN, dice))
     on_complete: list[Completion] = [then if wish == "call" else wish for wish in wishes]  # type: ignore[misc] # of those two
-    has_poll = shape in {"started and polled", "polled", "started later"}
+    has_poll = shape in {"started and polled", "polled", "started later", RECURRING}
+    schedule = Schedule(cron=CRON) if recurs else None if later is None else Schedule(at=later)
     return {
         "start": start,
-        "poll": _poll(ref, module, ends, dice, has_start=start is not None) if has_poll else None,
+        "poll": _poll(ref, module, ends, dice, has_start=start is not None, recurs=recurs) if has_poll else None,
         "on_complete": on_complete,
         "conversation": Conversation(conversation_id=conversation_id(dice.randrange(CONVERSATIONS))),
         "deadline": seconds,
         "name": ref,
-        "schedule": None if later is None else Schedule(at=later),
+        "schedule": schedule,
         "twice": dice.random() < 0.3,
     }
 
@@ -144,8 +154,10 @@ def _start(ref: str, module: str, dice: random.Random) -> ToolCall:
     return ToolCall(tool_name=tool_name, arguments=_arguments(ref, dice), idempotency_key=key)
 
 
-def _poll(ref: str, module: str, ends: str, dice: random.Random, *, has_start: bool) -> Poll:
+def _poll(ref: str, module: str, ends: str, dice: random.Random, *, has_start: bool, recurs: bool) -> Poll:
+    """What recurs is over with each round's first success."""
     by_looks = dice.random() < 0.5
+    ends = "never" if recurs and ends != "broken" else ends
     arguments = {
         "ref": ref,
         "ends": ends,
@@ -154,6 +166,8 @@ def _poll(ref: str, module: str, ends: str, dice: random.Random, *, has_start: b
         "task": {"$from": "execution"} if has_start else "",
     }
     more: dict[str, Any] = {"max_seconds": dice.uniform(2, 8)} if ends == "never" and dice.random() < 0.3 else {}
+    if recurs:
+        more = {"until": None, "failed_when": None}
     return Poll(
         tool_name=f"{module}.{LOOK}",
         arguments=arguments,

@@ -3,14 +3,14 @@
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
 
 from chaos.acts import Act
 from chaos.checks import Violation
 from chaos.job_agent import THEN
-from chaos.job_notes import JobNote, JobRecord
-from chaos.journal import Entry, Journal
+from chaos.job_evidence import JobEvidence
+from chaos.job_notes import JobRecord
+from chaos.job_rounds import rounds
+from chaos.journal import Entry
 from chaos.plan import JOB_MARGIN_SECONDS
 from toolfleet_registry.contracts import ToolCall, ToolResult
 from toolfleet_registry.jobs import ENDED
@@ -22,33 +22,6 @@ MOST_FAULTS = 5
 _UNHEARD = frozenset({"timed_out", "outcome_unknown", "module_unreachable", "expired", "invalid_response", "cancelled"})
 _FOR_GOOD = frozenset({"permission_denied", "invalid_arguments", "blocked_by_gate", "invalid_tool_name"})
 _EARLY_SECONDS = 0.05  # clocks are the same, and round differently
-
-
-@dataclass(frozen=True)
-class JobEvidence:
-    """What a run has left of jobs: `records` by their ids; `stored` has the results of their calls."""
-
-    notes: list[JobNote]
-    records: Mapping[str, JobRecord]
-    acts: list[Act]
-    journal: Journal
-    stored: Mapping[str, ToolResult]
-    expected: int
-    has_core: bool = True
-
-    @cached_property
-    def note_of(self) -> dict[str, JobNote]:
-        return {note.ref: note for note in self.notes}
-
-    @cached_property
-    def steps(self) -> dict[str, dict[int, list[Entry]]]:
-        """The journal's lines of each job's calls, by their number."""
-        found: defaultdict[str, dict[int, list[Entry]]] = defaultdict(dict)
-        for call_id, entries in self.journal.by_call.items():
-            job_id, _, number = call_id.rpartition(".")
-            if number.isdecimal() and not job_id.endswith(".then"):
-                found[job_id][int(number)] = entries
-        return found
 
 
 _Fact = tuple[str, JobRecord | None]
@@ -79,8 +52,8 @@ def step_ids(records: Mapping[str, JobRecord]) -> set[str]:
 
 
 def news_of(job: JobRecord) -> dict[str, str]:
-    """What a job's end is told as, and where to; nothing of a cancelled one's."""
-    if job.place.state == "cancelled" or job.end is None:
+    """What a job's one end is told as, and where to; nothing of a cancelled one's, and of one that recurs see `rounds`."""
+    if job.place.state == "cancelled" or job.end is None or job.recurs:
         return {}
     paths = {"resume_conversation": (job.job_id, "/continue"), "notify": (f"{job.job_id}.notify", "/notify")}
     return dict(paths[wish] for wish in job.spec.on_complete if not isinstance(wish, ToolCall))
@@ -113,7 +86,7 @@ def _ended_in_time(evidence: JobEvidence) -> Iterator[_Fact]:
 def _allowed_state(evidence: JobEvidence) -> Iterator[_Fact]:
     """Every job ended in a state for which its module's journal has the reason."""
     for job in evidence.records.values():
-        if job.end is not None and (fault := _fault_in_state(job, evidence)) is not None:
+        if job.end is not None and not job.recurs and (fault := _fault_in_state(job, evidence)) is not None:
             yield f"{_shown(job)}: {fault}", job
 
 
@@ -157,8 +130,16 @@ def _one_act_each(evidence: JobEvidence) -> Iterator[_Fact]:
             if any((act.path, act.kind, act.job_id) != (path, f"job.{job.place.state}", job.job_id) for act in told):
                 yield f"{_shown(job)}: {wake_id} was acted on as {told}", job
     for wake_id, told in acts.items():
-        owner = evidence.records.get(told[0].job_id)
+        if (owner := evidence.records.get(told[0].job_id)) is not None and owner.recurs:
+            continue
         yield f"{wake_id}: nobody's news, acted on {len(told)} times; {_shown(owner) if owner else 'no job'}", owner
+
+
+def _rounds(evidence: JobEvidence) -> Iterator[_Fact]:
+    """Each round of a recurring job came at its time and has one end, which was acted on exactly once."""
+    for job in evidence.records.values():
+        if job.recurs:
+            yield from ((f"{_shown(job)}: {fault}", job) for fault in rounds(job, evidence))
 
 
 def _then(evidence: JobEvidence) -> Iterator[_Fact]:
@@ -276,6 +257,7 @@ _CHECKS = (
     _last_word,
     _cancelled,
     _one_act_each,
+    _rounds,
     _then,
     _one_poll_at_a_time,
     _takes_from_start,

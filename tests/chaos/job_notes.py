@@ -51,6 +51,10 @@ class JobRecord:
     def job_id(self) -> str:
         return self.spec.job_id
 
+    @property
+    def recurs(self) -> bool:
+        return self.spec.schedule is not None and self.spec.schedule.cron is not None
+
 
 def notes_of(folder: Path) -> Path:
     """Where the agent that makes jobs writes them down."""

@@ -6,7 +6,8 @@ from pathlib import Path
 from chaos.acts import marks_of, read_marks
 from chaos.checks import Violation
 from chaos.faults import Fault
-from chaos.job_checks import JobEvidence, news_of
+from chaos.job_checks import news_of
+from chaos.job_evidence import JobEvidence
 from chaos.report import table
 from toolfleet_registry.jobs import JobState
 
@@ -25,6 +26,7 @@ def job_report(jobs: JobEvidence) -> str:
     )
     rows = [(shape, *(ends[shape, state] for state in _STATES)) for shape in shapes]
     late = [job.end.ended_at - job.spec.deadline_at for job in jobs.records.values() if job.end is not None]
+    rounds = sum(act.job_id in jobs.records and jobs.records[act.job_id].recurs for act in jobs.acts)
     polls = sum(entry.is_look and entry.mark == "effect" for entry in jobs.journal.entries)
     facts = {
         "asked for, accepted, refused, unanswered": ", ".join(
@@ -37,7 +39,8 @@ def job_report(jobs: JobEvidence) -> str:
             )
         ),
         "news of ends": sum(len(news_of(job)) for job in jobs.records.values()),
-        "acts": len(jobs.acts),
+        "acts on these": len(jobs.acts) - rounds,
+        "acts on news of recurring jobs' rounds": rounds,
         "executions of polls": polls,
         "latest end, seconds after the deadline": round(max(late, default=0), 2),
     }

@@ -12,7 +12,8 @@ from chaos.agent import MADE, endings_of
 from chaos.checks import Evidence, Violation, check_calls
 from chaos.faults import Fault, inflict, planned
 from chaos.job_agent import MADE as JOBS_MADE
-from chaos.job_checks import JobEvidence, check_jobs, step_ids, then_ids
+from chaos.job_checks import check_jobs, step_ids, then_ids
+from chaos.job_evidence import JobEvidence
 from chaos.job_notes import notes_of, read_notes, read_records
 from chaos.job_report import deliveries, job_report, proof_of
 from chaos.journal import read_journal

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from chaos.acts import Act
-from chaos.job_checks import JobEvidence, check_jobs
+from chaos.job_checks import check_jobs
+from chaos.job_evidence import JobEvidence
 from chaos.job_notes import JobNote, JobRecord
 from chaos.journal import Entry, Journal, Mark
 from chaos.plan import JOB_MARGIN_SECONDS

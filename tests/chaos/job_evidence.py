@@ -1,0 +1,38 @@
+"""What a run has left of jobs, for the checks."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from chaos.acts import Act
+from chaos.job_notes import JobNote, JobRecord
+from chaos.journal import Entry, Journal
+from toolfleet_registry.contracts import ToolResult
+
+
+@dataclass(frozen=True)
+class JobEvidence:
+    """`records` are by their ids; `stored` has the results of their calls; `expected`: how many were asked for."""
+
+    notes: list[JobNote]
+    records: Mapping[str, JobRecord]
+    acts: list[Act]
+    journal: Journal
+    stored: Mapping[str, ToolResult]
+    expected: int
+    has_core: bool = True
+
+    @cached_property
+    def note_of(self) -> dict[str, JobNote]:
+        return {note.ref: note for note in self.notes}
+
+    @cached_property
+    def steps(self) -> dict[str, dict[int, list[Entry]]]:
+        """The journal's lines of each job's calls, by their number."""
+        found: defaultdict[str, dict[int, list[Entry]]] = defaultdict(dict)
+        for call_id, entries in self.journal.by_call.items():
+            job_id, _, number = call_id.rpartition(".")
+            if number.isdecimal() and not job_id.endswith(".then"):
+                found[job_id][int(number)] = entries
+        return found
