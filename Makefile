@@ -30,11 +30,11 @@ install: $(READY) ## Make .venv with everything
 demo: $(READY) ## The main job on real input: an agent's calls through the queue to modules and back
 	@$(BIN)/toolfleet demo
 
-# Most of it is waiting: one process more than the smallest machine has cores.
-JOBS ?= 3
+# Most of it is waiting: two processes for each core of the smallest machine.
+JOBS ?= 4
 
 test: $(READY) ## The whole suite, with a Redis of its own for each of its processes (JOBS=1: one after the other)
-	@$(BIN)/pytest -q -n $(JOBS) --dist loadfile
+	@$(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 lint: $(READY) ## Style, formatting, types twice, import rules
 	@$(BIN)/ruff check
