@@ -1,6 +1,7 @@
 """A fleet on Redis as people run it: with a password, a restricted user, TLS, a socket, a database, sentinels."""
 
 import asyncio
+import contextlib
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from support.fleet import TestBed
 from support.module_server import ModuleServer
 from support.redis_setups import ACL, SETUPS, RedisSetup, behind_sentinels
-from toolfleet import Caller, Settings, ToolCall, ToolFleet
+from toolfleet import Caller, Conversation, Settings, ToolCall, ToolFleet
 from toolfleet_registry.keys import Keys
 from toolfleet_tasks.app import FleetApp, make_app
 
@@ -27,7 +28,7 @@ def bed_on(setup: RedisSetup, module: ModuleServer, folder: Path, *, fast: bool)
 @BOTH
 @pytest.mark.parametrize("name", SETUPS)
 async def test_a_call_goes_through(owls: ModuleServer, owner: Caller, tmp_path: Path, name: str, fast: bool) -> None:
-    """Worker and client reach it, leave only keys of the fleet's there, and no password in a log."""
+    """Worker and client reach it, also for a job, leave only keys of the fleet's there, and no password in a log."""
     if "TLS" in name and shutil.which("openssl") is None:
         pytest.skip("makes its certificates with openssl, which is not installed")
     (tmp_path / "redis").mkdir()
@@ -37,6 +38,7 @@ async def test_a_call_goes_through(owls: ModuleServer, owner: Caller, tmp_path: 
             async with ToolFleet(settings=bed.settings) as fleet:
                 result = await fleet.call(ECHO, owner)
                 assert (result.success, result.result) == (True, {"text": "hu"})
+                await _job_goes_through(fleet, owner)
             assert "hoot" not in worker.said()
         keys = Keys(bed.settings.key_prefix)
         found: list[str] = list(setup.look.scan_iter())
@@ -45,6 +47,14 @@ async def test_a_call_goes_through(owls: ModuleServer, owner: Caller, tmp_path: 
         # redis-py tells its name by CLIENT, which could end others' connections as well; it does without.
         refused: list[dict[str, str]] = setup.look.acl_log()  # type: ignore[assignment] # synchronous here
         assert {entry["object"] for entry in refused} <= {"client"}
+
+
+async def _job_goes_through(fleet: ToolFleet, caller: Caller) -> None:
+    here = Conversation(conversation_id="c")
+    job = await fleet.start_job(ECHO, on_complete=["resume_conversation", ECHO], conversation=here, caller=caller)
+    async with asyncio.timeout(20), contextlib.aclosing(fleet.completions("c")) as news:
+        end = await anext(news)
+    assert (end.wake_id, end.type, end.result) == (job.job_id, "job.completed", {"text": "hu"})
 
 
 @BOTH

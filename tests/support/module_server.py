@@ -50,6 +50,13 @@ class ModuleServer:
         """The requests for one tool."""
         return [request for request in self.requests if request["tool_name"] == f"{self.name}.{method}"]
 
+    def call_ids(self, method: str) -> list[str]:
+        """The ids under which one tool was called, one for each request."""
+        both = zip(self.requests, self.headers, strict=True)
+        return [
+            headers["idempotency-key"] for request, headers in both if request["tool_name"] == f"{self.name}.{method}"
+        ]
+
     async def manifest(self, _: web.Request) -> web.Response:
         self.looks += 1
         return web.json_response({"module_name": self.name, "description": "", "tools": self.definitions})

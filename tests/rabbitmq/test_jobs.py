@@ -1,0 +1,73 @@
+"""Jobs of a fleet whose calls wait in RabbitMQ: their records are in Redis, their calls and kicks go through the broker."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.fleet import TestBed, program
+from support.module_server import serve
+from support.rabbitmq import RabbitMq
+from support.waiting import wait_until
+from support.works import Works, make_works
+from toolfleet import Caller, Conversation, Poll, ToolCall, ToolFleet, WakeUp
+from toolfleet_tasks.job_ids import step_call_id, then_call_id
+from toolfleet_workers.commands import beat_command
+
+JOBS = 20
+POLL = Poll(tool_name="works.state", arguments={"id": {"$from": "task.id"}}, interval_seconds=0.2)
+SHIP = ToolCall(tool_name="works.ship", arguments={"path": "/work"})
+
+
+@pytest.fixture
+def works() -> Iterator[Works]:
+    works = make_works(ends_after=3)
+    with serve(works.server):
+        yield works
+
+
+@pytest.fixture
+def bed(broker: RabbitMq, works: Works, redis_url: str, tmp_path: Path) -> TestBed:
+    more = {
+        "broker_url": broker.url,
+        "jobs_interval_seconds": 0.2,
+        "shortest_poll_seconds": 0.05,
+        "visibility_timeout": 4,
+    }
+    return TestBed(redis_url, (works.server,), tmp_path, more)
+
+
+async def heard(fleet: ToolFleet, count: int) -> list[WakeUp]:
+    news = list[WakeUp]()
+    async with contextlib.aclosing(fleet.completions("c")) as completions:
+        while len(news) < count:
+            news.append(await anext(completions))
+    return news
+
+
+async def test_killed_workers_cost_no_job_and_double_none(bed: TestBed, works: Works, owner: Caller) -> None:
+    """Each job's start is made at most once, each end is told once, and the call of each end that is good is made once."""
+    here, ids = Conversation(conversation_id="c"), list[str]()
+    with program(bed, beat_command(), "beat", ready="beat: Starting"):
+        async with ToolFleet(settings=bed.settings) as fleet, asyncio.timeout(60):
+            with bed.worker() as worker:
+                for _ in range(JOBS):
+                    wishes = ["resume_conversation", SHIP]
+                    start = ToolCall(tool_name="works.begin")
+                    job = await fleet.start_job(start, POLL, wishes, here, 600, caller=owner)  # type: ignore[arg-type] # of those two
+                    ids.append(job.job_id)
+                await wait_until(lambda: len(works.server.calls("state")) > 5, "jobs are polled")
+                worker.send_signal(signal.SIGKILL)
+            with bed.worker():
+                news = await heard(fleet, JOBS)
+                good = [wake.job_id for wake in news if wake.type == "job.completed"]
+                await wait_until(lambda: len(works.server.calls("ship")) >= len(good), "the ends' calls are made")
+
+    begun, shipped = works.server.call_ids("begin"), works.server.call_ids("ship")
+    assert sorted(wake.job_id for wake in news) == sorted(ids)
+    assert sorted(begun) == sorted(step_call_id(job_id, 0) for job_id in ids)
+    assert sorted(shipped) == sorted(then_call_id(job_id, 0) for job_id in good)
+    assert all(wake.error_code == "outcome_unknown" for wake in news if wake.job_id not in good)
