@@ -10,7 +10,7 @@ from toolfleet_registry.fillings import FROM, check_filling, takes_from_start
 from toolfleet_registry.jobs import JobSpec, Poll
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import wire
-from toolfleet_tasks.schedules import check_schedule
+from toolfleet_tasks.schedules import check_schedule, next_after
 
 _MOST_WISHES = 10
 _LONGEST_ID = 200  # characters
@@ -78,7 +78,8 @@ def _check_times(spec: JobSpec, settings: Settings) -> None:
         return
     if spec.schedule.cron is not None and spec.start is not None:
         raise ValueError("With a cron schedule give the call as `poll`, with `until` null: `start` is made once.")
-    if spec.schedule.at is not None and spec.schedule.at >= time.time() + seconds:
+    first_at = spec.schedule.at if spec.schedule.cron is None else next_after(spec.schedule, time.time())
+    if first_at is not None and first_at >= time.time() + seconds:
         raise ValueError("Its schedule begins after its deadline.")
 
 

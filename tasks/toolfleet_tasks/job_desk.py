@@ -33,6 +33,7 @@ log = structlog.get_logger(__name__)
 _SECONDS = 5.0  # for Redis to answer
 _GATE_SECONDS = 2.0  # for the agent's gate to decide about one tool
 _MOST_LISTED = 1_000
+_ROUNDED_SECONDS = 0.001  # that a time in a record may be later than meant
 _TRIES = 20  # to cancel a job that moves meanwhile
 
 
@@ -79,7 +80,7 @@ class JobDesk:
             raise _refused(spec, "busy", text)
         if made.spec.user_id != spec.user_id:
             raise _refused(spec, "conflict", "The job is refused: its id is that of another user's.")
-        if made.place.due_at is not None and made.place.due_at <= now:
+        if made.place.due_at is not None and made.place.due_at <= now + _ROUNDED_SECONDS:
             self._spawn(self._kicked())
         return shown(made.spec, made.place, made.end)
 

@@ -92,7 +92,7 @@ def first_place(spec: JobSpec, *, now: float, jitter: float) -> Place:
         due_at = spec.schedule.at if spec.schedule.cron is None else next_after(spec.schedule, now)
         if due_at is None:
             raise ValueError("The schedule never comes due.")
-        return Place(state="waiting", due_at=_at(due_at))
+        return Place(state="waiting", due_at=_at(min(due_at, spec.deadline_at)))
     if spec.start is not None:
         return Place(state="starting", due_at=_at(now))
     if spec.poll is not None:

@@ -29,6 +29,7 @@ _USERS = 12
 _TRY_SECONDS = 20.0  # with a silent Redis in between
 _PAUSE_SECONDS = 0.3
 _CANCEL_CHANCE = 0.15
+_MINUTE = 60
 _SHAPES = {"started and polled": 40, "started": 10, "polled": 25, "reminder": 15, "started later": 10, RECURRING: 5}
 _ENDS = {"completed": 66, "failed": 16, "never": 12, "broken": 6}
 _WISHES: dict[tuple[str, ...], int] = {
@@ -76,6 +77,8 @@ class JobAgent:
         seconds = LONGEST_JOB_SECONDS if dice.random() < 0.7 else dice.uniform(3, LONGEST_JOB_SECONDS)
         if shape == RECURRING:  # several rounds, if there is time
             seconds = max(seconds, min(left, dice.uniform(60, 200)))
+            if _MINUTE - time.time() % _MINUTE > seconds - 1:  # such a one would be refused
+                shape = "reminder"
         caller = Caller(user_id=f"jobber-{dice.randrange(_USERS)}", permission="user", allowed_modules="*")
         note = JobNote(ref=ref, shape=shape, ends=ends, asked_at=time.time(), seconds=seconds)
         note = await self._ask(note, _wish(ref, shape, ends, seconds, dice), caller)

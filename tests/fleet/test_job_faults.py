@@ -76,8 +76,8 @@ async def test_killed_workers_cost_no_job_and_double_none(tmp_path: Path, owner:
                 jobs = await start_all(fleet, owner)
                 for _ in range(4):
                     with bed.worker() as worker:
-                        seen = len(works.server.requests)
-                        await wait_until(_more_than(works, seen + 5), "the worker works", seconds=40)
+                        polls = len(works.server.calls("state"))
+                        await wait_until(_more_than(works, polls + 5), "the worker polls", seconds=40)
                         await asyncio.sleep(random.random() / 5)
                         worker.send_signal(signal.SIGKILL)
                 with bed.worker():
@@ -103,8 +103,8 @@ async def test_redis_and_beat_come_back_and_jobs_go_on(tmp_path: Path, owner: Ca
         await check(redis.url, over, works)
 
 
-def _more_than(works: Works, count: int) -> Callable[[], bool]:
-    return lambda: len(works.server.requests) > count
+def _more_than(works: Works, polls: int) -> Callable[[], bool]:
+    return lambda: len(works.server.calls("state")) > polls
 
 
 @pytest.mark.parametrize("is_fast", [True, False], ids=["fast", "stock"])

@@ -1,5 +1,6 @@
 """What the desk refuses when a job is made, and what it finds out about its tools; on a real Redis, without workers."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -68,6 +69,15 @@ async def spec_of(redis: Redis, job_id: str) -> dict[str, Any]:
 START = ToolCall(tool_name="owls.echo", arguments={"id": 1})
 
 
+async def test_a_job_begins_at_once(fleet: ToolFleet, redis: Redis) -> None:
+    """Somebody is asked to begin each, also where its time, in whole milliseconds, is a little later than now."""
+    for number in range(20):
+        await fleet.start_job(START, caller=ADA, conversation=PLACE)
+        async with asyncio.timeout(10):
+            while await redis.llen("toolfleet.control") <= number:  # noqa: ASYNC110 - Redis has no better word
+                await asyncio.sleep(0.01)
+
+
 @pytest.mark.parametrize("wish", [{"n": {"$from": "id"}}, {"other": [{"$from": "id"}]}])
 async def test_a_gate_is_asked_about_nothing_that_nobody_knows(
     fleet: ToolFleet, gate: Gate, wish: dict[str, Any]
@@ -88,6 +98,7 @@ async def test_a_gate_is_asked_about_nothing_that_nobody_knows(
         ({"message": b"\xff"}, "message: Input should be a valid string"),
         ({"schedule": Schedule(at=4e9)}, "`at` is more than 31622400 s ahead"),
         ({"schedule": Schedule(at=4e9), "deadline": 5e9}, "`at` is more than 31622400 s ahead"),
+        ({"start": None, "schedule": Schedule(cron="0 0 29 2 *"), "deadline": 60}, "begins after its deadline"),
     ],
 )
 async def test_what_is_wrong_with_a_wish_is_said_in_a_sentence(
@@ -95,7 +106,7 @@ async def test_what_is_wrong_with_a_wish_is_said_in_a_sentence(
 ) -> None:
     """Also what has the wrong type, or is beyond what the fleet waits for: nothing is made."""
     with pytest.raises(JobRefused, match=words) as error:
-        await fleet.start_job(START, caller=ADA, conversation=PLACE, **wish)
+        await fleet.start_job(**{"start": START, "caller": ADA, "conversation": PLACE, **wish})
 
     assert error.value.result.error_code == "invalid_arguments"
     assert "\n" not in str(error.value)

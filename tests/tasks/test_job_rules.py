@@ -79,6 +79,13 @@ def test_a_mistyped_path_is_named_when_time_is_over() -> None:
     assert polled(make_spec(), ok({"status": "running"}), place=place).place.missing is None
 
 
+def test_no_job_waits_beyond_its_deadline() -> None:
+    """Also one that recurs, where clocks differ and its first time is later: it ends then, and not at that time."""
+    spec = make_spec(start=None, schedule=Schedule(cron="0 0 29 2 *"), deadline_at=NOW + 60)
+
+    assert job_rules.first_place(spec, now=NOW, jitter=0).due_at == NOW + 60
+
+
 def test_waits_grow_up_to_the_longest_and_are_spread() -> None:
     """Each wait is `backoff` times the one before; all are a tenth longer or shorter by chance."""
     spec, waits = make_spec(), []
