@@ -1,8 +1,8 @@
 """The core itself: what users say, and what the fleet wakes it for, each led to its conversation and answered once."""
 
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 from uuid import uuid4
 
@@ -41,11 +41,10 @@ class Core:
     async def message(self, message: MessageIn) -> Reply:
         """Register the files of a user's message, run a turn with it, and bring the model's words."""
         talk = await self.conversations.at(message.user_id, message.place)
-        text = "\n".join([message.text, *[await self._uploaded(message.user_id, file) for file in message.files]])
         # With an id of its own it may be begun anew when another core was faster.
-        said = Said("user", {"role": "user", "content": text}, source_id=message.message_id or uuid4().hex)
+        said = Said("user", {"role": "user", "content": message.text}, source_id=message.message_id or uuid4().hex)
         async with self.occupied.turn(talk.id, seconds=self.settings.patience_seconds):
-            answer = await _repeated(lambda: self.turns.run(talk, said, naming=lambda place: f"{talk.id}.{place}"))
+            answer = await _repeated(lambda: self._answer(talk, said, message.files))
         return Reply(conversation_id=talk.id, text=answer)
 
     async def resume(self, headers: Mapping[str, str], body: bytes) -> None:
@@ -90,6 +89,21 @@ class Core:
             talk = await self._talk(wake)
             async with self.occupied.turn(talk.id, seconds=_SHORT_PATIENCE_SECONDS):
                 await _repeated(lambda: act(delivery, wake, talk))
+
+    async def _answer(self, talk: Talk, said: Said, files: Sequence[Upload]) -> str:
+        """The model's words to a user's message. Its files are registered right before it is written down, not after."""
+
+        def naming(place: str) -> str:
+            return f"{talk.id}.{place}"
+
+        if files and not (history := await self.conversations.history(talk.id)).has(said):
+            # First, for that turn too may change files: registered before it, and once more should it fail, they would
+            # be put back as they were sent.
+            if (cut_off := history.waiting()) is not None:
+                await self.turns.run(talk, cut_off, naming=naming)
+            text = "\n".join([said.text, *[await self._uploaded(talk.user_id, file) for file in files]])
+            said = replace(said, body={**said.body, "content": text})
+        return await self.turns.run(talk, said, naming=naming)
 
     async def _uploaded(self, user_id: str, upload: Upload) -> str:
         """Register a file as the file modules do; what the model is told of it."""

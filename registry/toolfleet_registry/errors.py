@@ -108,6 +108,10 @@ class NoSuchDeadLetter(FleetError):
         super().__init__(f"There is no dead letter {call_id!r}: `toolfleet dead list` shows those that are kept.")
 
 
+class NotReplayable(FleetError):
+    """Dead news cannot be tried anew: they cannot be read, or are a call whose arguments were not kept; they can be dropped."""
+
+
 class WakeRefused(FleetError):
     """A wake-up is not signed as the fleet signs it, is too old, or is none; it must be answered with an error."""
 

@@ -88,7 +88,7 @@ class JobSpec(Message):
     The rest is found out when it is made, and holds as long as the job: `caller` is who its maker was then, whatever
     becomes of that user's rights; `gated` are digests of the calls that were put before the agent's gate (others of tools that
     require one are not made); `hides_results`: what its calls bring is kept nowhere, nor their modules' words; `secret_tools`
-    are those of `on_complete` with sensitive arguments.
+    are those of `on_complete` with sensitive arguments. `wish`, of a job that a key names, is a digest of what was asked for.
     """
 
     job_id: str
@@ -106,6 +106,7 @@ class JobSpec(Message):
     gated: tuple[str, ...] = ()
     hides_results: bool = False
     secret_tools: tuple[str, ...] = ()
+    wish: str | None = None
 
 
 class Job(Message):

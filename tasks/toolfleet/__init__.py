@@ -4,7 +4,7 @@ PYTEST_DONT_REWRITE: what a pytest plugin's package has imported, pytest would e
 """
 
 from toolfleet_registry.contracts import Caller, Conversation, ModuleStatus, ToolCall, ToolDefinition, ToolResult
-from toolfleet_registry.errors import FleetError, FleetUnavailable, NoSuchDeadLetter, SettingsError
+from toolfleet_registry.errors import FleetError, FleetUnavailable, NoSuchDeadLetter, NotReplayable, SettingsError
 from toolfleet_registry.jobs import Job, JobRefused, Poll, Schedule, WakeUp
 from toolfleet_registry.letters import DeadLetter
 from toolfleet_registry.progress import Progress
@@ -36,6 +36,7 @@ __all__ = [
     "LimitUse",
     "ModuleStatus",
     "NoSuchDeadLetter",
+    "NotReplayable",
     "Poll",
     "Progress",
     "Remaining",

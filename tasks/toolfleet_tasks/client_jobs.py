@@ -39,17 +39,17 @@ class JobMethods:
 
         `start` is its first call, made at once (or at `schedule.at`) by a worker; then `poll` until it says that the work
         is over; without both it is a reminder. All ends in `deadline` seconds, and each call is made as `caller` is now.
-        `idempotency_key`, or that of `start`, names the job: asked for again by its user it is the same.
+        `idempotency_key`, or that of `start`, names the job: for its user it is the same then, and another one a `conflict`.
 
         Raises `JobRefused` if it could not run or nobody would hear of its end; `FleetUnavailable` when Redis does not
         answer: it may exist then, and asked for again under its key it is one.
         """
         session, now = await self._sessions.opened(), time.time()
+        key = idempotency_key or (start.idempotency_key if start else None)
         seconds = _default_seconds(poll, schedule, session.settings.max_job_seconds) if deadline is None else deadline
         spec = _spec(
-            job_id=job_id_for(caller.user_id, idempotency_key or (start.idempotency_key if start else None)),
+            job_id=job_id_for(caller.user_id, key),
             caller=caller,
-            user_id=caller.user_id,
             conversation=conversation or Conversation(),
             on_complete=(on_complete,) if isinstance(on_complete, str | ToolCall) else on_complete,
             created_at=now,
@@ -60,7 +60,7 @@ class JobMethods:
             name=name[:_LONGEST_NAME],
             message=message,
         )
-        return await session.jobs.start(spec)
+        return await session.jobs.start(spec, by_key=bool(key))
 
     async def job(self, job_id: str, caller: Caller) -> Job | None:
         """A job of the caller's user; `None` if there is none, or not any more. Raises `FleetUnavailable`."""
@@ -79,10 +79,10 @@ class JobMethods:
         return (await self._sessions.opened()).jobs
 
 
-def _spec(**fields: Any) -> JobSpec:
+def _spec(*, caller: Caller, **fields: Any) -> JobSpec:
     """Raises `JobRefused` for what is of a wrong type: the first fault, and where."""
     try:
-        return JobSpec(**fields)
+        return JobSpec(caller=caller, user_id=caller.user_id, **fields)
     except ValidationError as exc:
         fault = exc.errors(include_url=False, include_context=False, include_input=False)[0]
         text = f"The job is refused: {'.'.join(map(str, fault['loc']))}: {fault['msg']}."

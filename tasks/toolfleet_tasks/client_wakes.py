@@ -49,7 +49,10 @@ class WakeMethods:
         return await (await self._sessions.opened()).wakes.kept.show(wake_id)
 
     async def replay_wake(self, wake_id: str) -> bool:
-        """Have dead news tried anew, under the same id, and waiting ones now. Returns whether they were there."""
+        """Have dead news tried anew, under the same id, and waiting ones now. Returns whether they were there.
+
+        Raises `NotReplayable` for dead ones that cannot be read, and for calls whose arguments were not kept.
+        """
         return await (await self._sessions.opened()).wakes.kept.replay(wake_id)
 
     async def drop_dead_wakes(self, *wake_ids: str) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from toolfleet_registry.errors import FleetUnavailable, MessageRefused
+from toolfleet_registry.errors import FleetUnavailable, MessageRefused, NotReplayable
 from toolfleet_registry.keys import Keys
 from toolfleet_tasks.line import Line, LineLost, Part
 from toolfleet_tasks.signing import Seal
@@ -28,7 +28,7 @@ class KeptWake:
 
     `kind`: continue, notify, or call. `due_at`: when the next try is, of news that wait; `died_at`: when the others were given
     up. `tries`: how many were begun; `error`: why the last one failed. `body` is what is sent, or of a call what is to be
-    called, a dead one's without sensitive arguments; `None` if it cannot be read, or is not the fleet's.
+    called, without that if it has sensitive arguments; `None` if it cannot be read, or is not the fleet's.
     """
 
     wake_id: str
@@ -83,12 +83,15 @@ class KeptWakes:
         return await self._waiting_one(wake_id) if value is None else self._dead_one(wake_id, value)
 
     async def replay(self, wake_id: str) -> bool:
-        """Have dead news tried anew, under the same id, as long as new ones; and waiting ones now. Returns whether they were there."""
+        """Have dead news tried anew, under the same id, as long as new ones; and waiting ones now. Returns whether they were there.
+
+        Raises `NotReplayable` as well.
+        """
         names = (*self._dead, self._keys.wake(wake_id), self._keys.wakes_due)
         became: int = await self._ask("EVAL", REPLAY, len(names), *names, wake_id)
         if became < 0:
             why = "cannot be read" if became == -1 else "are a call with sensitive arguments, which are not kept"
-            raise FleetUnavailable(f"The news {wake_id!r} {why}: they can be dropped only.")
+            raise NotReplayable(f"The news {wake_id!r} {why}: they can be dropped only.")
         return became == 1
 
     async def drop(self, wake_ids: Sequence[str]) -> tuple[str, ...]:
@@ -139,7 +142,10 @@ class KeptWakes:
 
     def _body(self, wake_id: str, kind: str, text: str) -> dict[str, Any] | None:
         if kind not in PATHS:
-            return _object(text)
+            found = _object(text)
+            is_secret = found is not None and found.get("is_secret")
+            # The call is sealed and not encrypted.
+            return {name: value for name, value in found.items() if name != "call"} if found and is_secret else found
         try:
             return _object(opened_wake(text, self._seal, wake_id=wake_id, kind=kind))
         except MessageRefused:

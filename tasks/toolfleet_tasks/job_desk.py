@@ -21,7 +21,7 @@ from toolfleet_tasks.drafts import Drafts
 from toolfleet_tasks.evaluation import NOTHING_MORE, Evaluation
 from toolfleet_tasks.job_checks import fault_in, may_be_filled, steps_of
 from toolfleet_tasks.job_ends import end_note, shown
-from toolfleet_tasks.job_ids import RESUME
+from toolfleet_tasks.job_ids import RESUME, wish_digest
 from toolfleet_tasks.job_records import Change, Found, JobRecords
 from toolfleet_tasks.job_steps import gate_mark, no_gate, no_jobs_by_jobs, unknown_to_gate
 from toolfleet_tasks.line import LineLost
@@ -60,11 +60,15 @@ class JobDesk:
         self._kick = kick
         self._spawn = spawn
 
-    async def start(self, spec: JobSpec) -> Job:
-        """Make a job and have it begun; with the id of one that exists, that one. Raises `JobRefused`."""
+    async def start(self, spec: JobSpec, *, by_key: bool = False) -> Job:
+        """Make a job and have it begun; with the id of one that exists, that one. Raises `JobRefused`.
+
+        `by_key`: its id is that of a key of its user's, under which nothing else may be wished for.
+        """
         if fault := fault_in(spec, self._settings):
             raise _refused(spec, "invalid_arguments", fault)
-        spec = await self._judged(spec)
+        wish = wish_digest(spec) if by_key else None
+        spec = (await self._judged(spec)).model_copy(update={"wish": wish})
         now = await _answered(self._records.now())
         shift = now - spec.created_at  # by Redis's clock: agents' may differ
         spec = spec.model_copy(
@@ -80,6 +84,8 @@ class JobDesk:
             raise _refused(spec, "busy", text)
         if made.spec.user_id != spec.user_id:
             raise _refused(spec, "conflict", "The job is refused: its id is that of another user's.")
+        if made.spec.wish != wish:
+            raise _refused(spec, "conflict", "The job is refused: its key stands for another one, with other calls.")
         if made.place.due_at is not None and made.place.due_at <= now + _ROUNDED_SECONDS:
             self._spawn(self._kicked())
         return shown(made.spec, made.place, made.end)

@@ -4,6 +4,8 @@ import hashlib
 import json
 import uuid
 
+from toolfleet_registry.contracts import Message
+from toolfleet_registry.jobs import JobSpec
 from toolfleet_registry.settings import Settings
 
 RESUME = "toolfleet.resume"
@@ -13,6 +15,7 @@ EVALUATE = "toolfleet.evaluate_job"
 """The task that looks at a job whose call has ended."""
 
 
+_WISH = 16  # characters: nobody gains by a wish that looks like another one of his own
 _WAKE_KEY = "wake:"
 _WAKE_KEY_MARGIN_SECONDS = 3600
 
@@ -23,6 +26,16 @@ def job_id_for(user_id: str | None, idempotency_key: str | None) -> str:
         return uuid.uuid4().hex
     named = json.dumps([user_id or "", idempotency_key])
     return hashlib.sha256(named.encode()).hexdigest()[:32]
+
+
+def wish_digest(spec: JobSpec) -> str:
+    """What tells two wishes under one key apart: calls, and when they recur. Times differ when a wish is repeated."""
+    calls = [
+        one.model_dump(mode="json") if isinstance(one, Message) else one
+        for one in (spec.start, spec.poll, *spec.on_complete)
+    ]
+    wish = json.dumps([calls, spec.schedule and [spec.schedule.cron, spec.schedule.timezone]], sort_keys=True)
+    return hashlib.sha256(wish.encode()).hexdigest()[:_WISH]
 
 
 def step_call_id(job_id: str, step: int) -> str:
@@ -46,11 +59,6 @@ def kept_seconds(idempotency_key: str | None, settings: Settings) -> int:
     if idempotency_key is None or not idempotency_key.startswith(_WAKE_KEY):
         return usual
     return max(usual, settings.wake_give_up_seconds + _WAKE_KEY_MARGIN_SECONDS)
-
-
-def round_of(call_id: str, job_id: str) -> str:
-    """The number of the round whose end makes this call; "" for a job that has one end."""
-    return call_id.removeprefix(job_id).rpartition(".then.")[0].lstrip(".")
 
 
 def wake_root(job_id: str, round_step: int | None = None) -> str:

@@ -8,13 +8,13 @@ from weakref import WeakKeyDictionary
 
 import structlog
 
-from toolfleet_registry.contracts import ToolCall, ToolResult
+from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.redis_servers import connection_factory
 from toolfleet_tasks import lines, wire
 from toolfleet_tasks.app import FleetApp
 from toolfleet_tasks.job_ends import ThenCall
-from toolfleet_tasks.job_ids import RESUME, round_of
+from toolfleet_tasks.job_ids import RESUME
 from toolfleet_tasks.job_moves import JobMover
 from toolfleet_tasks.job_records import Found, JobRecords
 from toolfleet_tasks.job_rules import is_unknown, passes
@@ -186,7 +186,7 @@ class _Bench:
         if then.call_id != wake.wake_id:
             return "The call is that of another job's end."
         steps = await self._steps()
-        ready = steps.ready(then.spec, _in_its_round(then), then.call_id)
+        ready = steps.ready(then.spec, then.call, then.call_id)
         if isinstance(ready, ToolResult):
             return self._put_off(ready) or ready.error
         answer = await steps.publish(ready)
@@ -229,11 +229,3 @@ async def _is_set(event: asyncio.Event, *, within: float) -> bool:
             return await event.wait()
     except TimeoutError:
         return False
-
-
-def _in_its_round(then: ThenCall) -> ToolCall:
-    """The call; an idempotency key of its own for each round, for each is meant to be made."""
-    call, number = then.call, round_of(then.call_id, then.spec.job_id)
-    if not call.idempotency_key or not number:
-        return call
-    return call.model_copy(update={"idempotency_key": f"{call.idempotency_key}.{number}"})

@@ -142,7 +142,10 @@ REPLAY = (
     + _DEAD
     + """
 local kept = redis.call('HGET', KEYS[1], ARGV[1])
-if not kept then return redis.call('ZADD', KEYS[5], 'XX', 'CH', now, ARGV[1]) end -- it waits: it is tried now
+if not kept then -- it waits, if it is there: it is tried now
+  local due = redis.call('HGET', KEYS[4], 'kind') == 'call' and KEYS[5] .. ':calls' or KEYS[5]
+  return redis.call('ZADD', due, 'XX', 'CH', now, ARGV[1])
+end
 local is_read, dead = pcall(cjson.decode, kept)
 if not is_read or type(dead) ~= 'table' or type(dead.kind) ~= 'string' or type(dead.body) ~= 'string' then return -1 end
 if dead.kind == 'call' and string.find(dead.body, '"is_secret":true', 1, true) then return -2 end

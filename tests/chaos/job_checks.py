@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from chaos.acts import Act
 from chaos.checks import Violation
@@ -15,6 +15,7 @@ from chaos.plan import JOB_MARGIN_SECONDS
 from toolfleet_registry.contracts import ToolCall, ToolResult
 from toolfleet_registry.jobs import ENDED
 from toolfleet_tasks.job_ids import step_call_id, then_call_id
+from toolfleet_tasks.job_rules import passes
 
 MOST_FAULTS = 5
 """Polls in a row that fail: then the job has."""
@@ -98,6 +99,11 @@ def _last_word(evidence: JobEvidence) -> Iterator[_Fact]:
             status = _status(result) if result is not None and entries[0].is_look else None
             if status in {"completed", "failed"} and job.place.state not in {status, "cancelled"}:
                 yield f"{_shown(job)}: step {number} has heard that it is {status}", job
+            if status in {"completed", "failed"} and number < job.place.step:
+                yield (
+                    f"{_shown(job)}: step {number} has heard that it is {status}, and its last was {job.place.step}",
+                    job,
+                )
             if number > job.place.step:
                 yield f"{_shown(job)}: step {number} was executed, and its last was {job.place.step}", job
 
@@ -222,9 +228,13 @@ def _may_fail(job: JobRecord, last: ToolResult | None, evidence: JobEvidence) ->
         return _status(last) == "failed"
     if last.error_code in _FOR_GOOD:
         return True
-    numbers = range(job.place.step - MOST_FAULTS + 1, job.place.step + 1)
-    results: Iterable[ToolResult | None] = [evidence.stored.get(f"{job.job_id}.{number}") for number in numbers]
-    return all(result is not None and not result.success for result in results)
+    faults = 0
+    for number in range(job.place.step, 0, -1):
+        result = evidence.stored.get(f"{job.job_id}.{number}")
+        if result is None or result.success:
+            break
+        faults += not passes(result)  # one that was refused for now is none
+    return faults >= MOST_FAULTS
 
 
 def _ruling(entries: list[Entry], evidence: JobEvidence) -> tuple[float, float] | None:

@@ -34,12 +34,16 @@ def rounds(job: JobRecord, evidence: JobEvidence) -> Iterator[str]:
 
 
 def _at_their_times(job: JobRecord, told: _Told, evidence: JobEvidence) -> Iterator[str]:
-    first_at = (job.spec.created_at // _MINUTE + 1) * _MINUTE
+    first_at = _next_minute(job.spec.created_at)
     times = [entry.at for entries in evidence.steps[job.job_id].values() for entry in entries]
     if times and min(times) < first_at - _EARLY_SECONDS:
         yield f"its first round began {first_at - min(times):.3f} s early"
     if job.place.state != "cancelled" and job.place.step < 1 and first_at + JOB_MARGIN_SECONDS < job.spec.deadline_at:
         yield "it has had no round"
+    began = {number: min(entry.at for entry in entries) for number, entries in evidence.steps[job.job_id].items()}
+    for number, at in began.items():
+        if number in told and number + 1 in began and began[number + 1] < _next_minute(at) - _EARLY_SECONDS:
+            yield f"round {number} was over, and step {number + 1} began before the next minute"
     full_minutes = job.spec.deadline_at // _MINUTE - job.spec.created_at // _MINUTE
     if len(told) > full_minutes + 1:  # and its own end
         yield f"it has had {len(told)} ends in {full_minutes:.0f} minutes"
@@ -67,6 +71,14 @@ def _ends(job: JobRecord, told: _Told, evidence: JobEvidence) -> Iterator[str]:
             yield f"round {number} was told as {kind}"
     if state != "cancelled" and not final:
         yield f"its end was not told: {kinds}, last step {last}"
+    assert job.end is not None
+    over_at = job.end.ended_at if state == "timed_out" else _next_minute(job.end.ended_at)
+    if state != "cancelled" and over_at < job.spec.deadline_at - _EARLY_SECONDS:
+        yield f"it ended as {state} with time for another round"
+
+
+def _next_minute(at: float) -> float:
+    return (at // _MINUTE + 1) * _MINUTE
 
 
 def _has_reason(kind: str, result: ToolResult | None) -> bool:

@@ -18,6 +18,7 @@ from chaos.job_notes import notes_of, read_notes, read_records
 from chaos.job_report import deliveries, job_report, proof_of
 from chaos.journal import read_journal
 from chaos.leftovers import becomes_quiet, check_redis, check_workers, stored_results
+from chaos.moments import MOMENTS
 from chaos.outcomes import read_endings
 from chaos.plan import AGENTS, LONGEST_TIMEOUT_SECONDS, Plan
 from chaos.programs import Program
@@ -25,6 +26,7 @@ from chaos.report import evidence_of, late_results, report, shown
 from chaos.stage import Stage, stage, start_agents
 
 _AT_ONCE = 3  # faults that may overlap
+_TRIES = 5  # faults after one step, of which one must have been able to wait for it
 _CHECK_SECONDS = 15
 _LATE_SHARE = 1.3  # of the planned time: faults that could not keep up end there
 
@@ -63,7 +65,7 @@ async def run(plan: Plan, folder: Path) -> Ran:
         **left,
         "Every worker works on after it all": working,
     }
-    checks["The run went as planned"] = trouble + _not_done(plan, faults)
+    checks["The run went as planned"] = trouble + _not_done(plan, faults) + _nothing_shown(evidence, jobs)
     violations = [violation for found in checks.values() for violation in found]
     (folder / "faults.jsonl").write_text("".join(json.dumps(asdict(fault)) + "\n" for fault in faults))
     logs = sorted(folder.glob("worker-*.log"))
@@ -156,7 +158,24 @@ def _figures(here: Stage, evidence: Evidence, seconds: float) -> dict[str, objec
     }
 
 
+def _nothing_shown(calls: Evidence, jobs: JobEvidence) -> list[Violation]:
+    """A run in which hardly anything works shows nothing, whatever holds."""
+    good = sum(ending.result is not None and ending.result.success for ending in calls.endings)
+    made, completed = len(jobs.records), sum(job.place.state == "completed" for job in jobs.records.values())
+    texts = [
+        f"only {good} of {len(calls.endings)} calls succeeded" if good * 2 < len(calls.endings) else "",
+        f"only {made} of {len(jobs.notes)} jobs were made" if made * 2 < len(jobs.notes) else "",
+        f"only {completed} of {made} jobs completed" if completed * 4 < made else "",
+    ]
+    return [Violation("The run went as planned", text) for text in texts if text]
+
+
 def _not_done(plan: Plan, faults: list[Fault]) -> list[Violation]:
     done = sum(fault.is_done for fault in faults)
     few = plan.faults - done > max(plan.faults // 20, 1)
-    return [Violation("The run went as planned", f"only {done} of {plan.faults} faults happened")] if few else []
+    texts = [f"only {done} of {plan.faults} faults happened"] if few else []
+    for moment in {fault.moment for fault in faults} - {MOMENTS[0]}:
+        tried = [fault for fault in faults if fault.moment == moment and fault.is_done]
+        if len(tried) >= _TRIES and not any(fault.was_seen for fault in tried):
+            texts.append(f"no fault struck after {moment!r}, which was never seen")
+    return [Violation("The run went as planned", text) for text in texts]

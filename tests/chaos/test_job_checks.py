@@ -9,10 +9,11 @@ from chaos.acts import Act
 from chaos.job_checks import check_jobs
 from chaos.job_evidence import JobEvidence
 from chaos.job_notes import JobNote, JobRecord
+from chaos.job_rounds import CRON
 from chaos.journal import Entry, Journal, Mark
 from chaos.plan import JOB_MARGIN_SECONDS
 from toolfleet_registry.contracts import Audit, Caller, ToolCall, ToolResult
-from toolfleet_registry.jobs import JobSpec, JobState, Poll
+from toolfleet_registry.jobs import JobSpec, JobState, Poll, Schedule
 from toolfleet_tasks.job_ends import EndNote
 from toolfleet_tasks.job_rules import Place
 
@@ -27,6 +28,7 @@ CANCELLED = "A job that was cancelled is, unless it had ended before; and who ca
 ACTS = "Each news of a job's end was acted on exactly once, where it belongs, and nothing else was"
 THEN_CALL = "The call that a job's end makes has an end if the job completed, and else was never made"
 OVERLAP = "No poll of a job was begun before the one before it had ended; what a lost worker has left is not looked at"
+ROUNDS = "Each round of a recurring job came at its time and has one end, which was acted on exactly once"
 TAKEN = "Every poll has what its job's start gave"
 
 
@@ -122,6 +124,8 @@ def test_a_job_that_went_well_is_no_violation(evidence: JobEvidence) -> None:
         ({"records": {"j": record("failed")}, "acts": [act(kind="job.failed")]}, {STATE, LAST}),
         # it was polled after its end
         ({"journal": Journal([*GOOD.journal.entries, *entries(3, 8, {**OVER, "execution": "e3"})])}, {LAST}),
+        # a poll heard that the work is over, and the job went on
+        ({"stored": {**GOOD.stored, "j.1": result(1, {**OVER, "execution": "e1"})}}, {LAST}),
         # cancelled by nobody; or told otherwise; or with news
         ({"records": {"j": record("cancelled")}, "acts": []}, {CANCELLED}),
         ({"notes": [note(is_cancelled=True, cancelled="cancelled")]}, {CANCELLED}),
@@ -162,6 +166,33 @@ def test_the_call_of_an_end_that_is_none_is_found() -> None:
     )
 
     assert found(evidence) == {THEN_CALL}
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_only_failures_that_count_end_a_job(is_refused: bool) -> None:
+    """Five polls in a row that were refused for now are no reason."""
+    code: Any = "busy" if is_refused else "module_error"
+    how: dict[str, Any] = {"success": False, "error": "No.", "error_code": code, "effect_state": "none"}
+    stored = {f"j.{step}": result(step, None, **how) for step in range(1, 6)}
+    evidence = replace(
+        GOOD,
+        records={"j": record("failed", step=5)},
+        acts=[act(kind="job.failed")],
+        journal=Journal(entries(0, 1, {"execution": "e0"})),
+        stored={"j.0": GOOD.stored["j.0"], **stored},
+    )
+
+    assert found(evidence) == ({STATE} if is_refused else set())
+
+
+def test_a_round_that_is_told_twice_is_found() -> None:
+    """Rounds are looked at as well."""
+    job = record("timed_out", step=0, ended_at=15, start=None, schedule=Schedule(cron=CRON))
+    told = act("j.1", kind="job.timed_out")
+    once = replace(TIMED_OUT, records={"j": job}, acts=[told], journal=Journal([]), stored={})
+
+    assert found(once) == set()
+    assert found(replace(once, acts=[told, told])) == {ROUNDS}
 
 
 def test_what_a_lost_worker_does_late_is_no_second_poll_at_once() -> None:

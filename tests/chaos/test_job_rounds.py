@@ -75,11 +75,24 @@ def test_rounds_that_went_well_are_no_violation() -> None:
         ({"acts": [*GOOD.acts, act(1, path="/notify", suffix=".notify")]}, "round 1 was told as"),
         ({"journal": Journal([Entry("start", "j.1", "job-1", "bank.look", at=59, pid=1)])}, "began 1.000 s early"),
         ({"stored": {"j.1": result(success=False), "j.2": result()}}, "round 1 was told as completed"),
+        (
+            {"journal": Journal([Entry("start", f"j.{n}", "job-1", "bank.look", at=60 + n, pid=1) for n in (1, 2)])},
+            "step 2 began before the next minute",
+        ),
     ],
 )
 def test_each_fault_of_a_round_is_found(change: dict[str, Any], words: str) -> None:
     """With what it is."""
     assert any(words in fault for fault in rounds(record(), replace(GOOD, **change)))
+
+
+@pytest.mark.parametrize("state", ["completed", "failed", "timed_out"])
+def test_a_job_that_recurs_no_more_too_early_is_found(state: JobState) -> None:
+    """After its first round, with time for a second."""
+    job = replace(record(state), place=Place(state=state, step=1), end=EndNote(ended_at=61))
+    told = replace(GOOD, acts=[act(1, state)], stored={"j.1": result(success=state == "completed")})
+
+    assert f"it ended as {state} with time for another round" in list(rounds(job, told))
 
 
 def test_a_recurring_job_without_a_round_is_found() -> None:

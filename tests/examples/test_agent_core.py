@@ -260,6 +260,39 @@ async def test_an_upload_is_listed_for_its_user_only(opened: Open, tmp_path: Pat
     assert said[0][1] == "look\n(A file is attached: 'owls.csv', 13 bytes.)"
 
 
+async def test_a_message_that_comes_again_leaves_its_file_as_it_is_by_then(opened: Open) -> None:
+    """What was sent along does not replace what has become of it since, in this core or after a restart; the answer is the same."""
+    sent = {"message_id": "m1", "files": [{"name": "owls.csv", "content_base64": base64.b64encode(b"sent").decode()}]}
+    async with opened("thanks") as bot, open_pipeline() as files:
+        first = await bot.say("look", **sent)
+        await files.save("ada", "owls.csv", b"changed", "file_manager")
+        again = await bot.say("look", **sent)
+    async with opened() as bot, open_pipeline() as files:
+        later = await bot.say("look", **sent)
+        said = await bot.said(first.json()["conversation_id"])
+
+        assert await files.read("ada", "owls.csv") == b"changed"
+    assert first.json()["text"] == "thanks"
+    assert again.json() == later.json() == first.json()
+    assert said == [("user", "look\n(A file is attached: 'owls.csv', 4 bytes.)"), ("model", "thanks")]
+
+
+async def test_a_file_is_registered_after_a_turn_that_was_cut_off(opened: Open) -> None:
+    """As its message is taken in: while the one before it has no answer, nothing is registered that a repeat would put back."""
+    sent = {"message_id": "m2", "files": [{"name": "owls.csv", "content_base64": base64.b64encode(b"sent").decode()}]}
+    async with opened() as bot, open_pipeline() as files:
+        away = [await bot.say("one", message_id="m1"), await bot.say("two", **sent)]
+        early = await files.list("ada")
+    async with opened("first", "second") as bot, open_pipeline() as files:
+        reply = await bot.say("two", **sent)
+        said = await bot.said(reply.json()["conversation_id"])
+
+        assert await files.read("ada", "owls.csv") == b"sent"
+    assert ([answer.status_code for answer in away], early) == ([503, 503], [])
+    assert reply.json()["text"] == "second"
+    assert [source for source, _ in said] == ["user", "model", "user", "model"]
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -261,7 +261,7 @@ async def _trickles(request: web.Request) -> web.StreamResponse:
 )
 async def test_a_server_that_fails_or_is_late_is_a_model_that_is_away(handler: Handler) -> None:
     """Whatever it does, the turn hears of it within its time, and may be tried again."""
-    async with model_of(handler, seconds=0.5) as model:
+    async with model_of(handler, seconds=0.5) as model, asyncio.timeout(10):
         with pytest.raises(ModelAway):
             await model.answer([USER], TOOLS)
 

@@ -15,6 +15,7 @@ from modules.files import FileSettings, open_pipeline
 from support.example_modules import Module, in_process, running
 from support.processes import is_gone
 from support.waiting import wait_until
+from support.workshop import processes_of
 
 FOREVER = "import time\nwhile True: time.sleep(1)"
 
@@ -208,11 +209,16 @@ for _ in range(40):
         with open({str(noted)!r}, "a") as file:
             file.write(f"{{os.getpid()}}\\n")
         time.sleep(3600)
+    while not os.path.exists({str(noted)!r}) or not os.path.getsize({str(noted)!r}):  # one child at least gets that far
+        time.sleep(0.001)
 time.sleep(3600)
 """
     reply = await executor(tmp_path, processes=5)("run_python", code=code)
     assert reply["error"].startswith("The program was ended: it had more than 5 processes at once.")
-    assert all(is_gone(pid) for pid in pids(noted))
+    found = pids(noted)
+    assert found
+    assert all(is_gone(pid) for pid in found)
+    assert processes_of(tmp_path) == {}  # nor one that had no time to note itself
 
 
 async def test_what_a_program_leaves_behind_is_ended(tmp_path: Path) -> None:

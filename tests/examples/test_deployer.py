@@ -83,6 +83,17 @@ async def get(url: str, path: str = "") -> httpx.Response:
         return await client.get(url + path)
 
 
+async def status_of(url: str, target: str) -> int:
+    """What a site says to a target that is sent as it stands: a client would resolve its dots first."""
+    there = httpx.URL(url)
+    async with asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection(there.host, there.port)
+        writer.write(f"GET {target} HTTP/1.1\r\nHost: {there.host}\r\nConnection: close\r\n\r\n".encode())
+        answer = await reader.read()
+        writer.close()
+    return int(answer.split()[1])
+
+
 async def test_a_site_is_served_until_it_is_stopped(folder: Path, module: Module) -> None:
     """What was built, and nothing else of the workspace; the workspace may go."""
     path = site(folder, "t1", "Owls")
@@ -94,8 +105,10 @@ async def test_a_site_is_served_until_it_is_stopped(folder: Path, module: Module
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", deployed["url"])
     assert (await get(deployed["url"])).text == "Owls"
     assert (await get(deployed["url"], "sub/page.html")).text == "a page"
-    for hidden in (".secret", "../notes.txt", "%2e%2e/notes.txt", "sub/../../notes.txt", "/etc/passwd"):
-        assert (await get(deployed["url"], hidden)).status_code == httpx.codes.NOT_FOUND
+    (folder / "deployments" / deployed["deployment_id"] / "releases" / "notes.txt").write_text("beside the release")
+    assert await status_of(deployed["url"], "/sub/page.html") == httpx.codes.OK
+    for hidden in ("/.secret", "/../notes.txt", "/%2e%2e/notes.txt", "/sub/../../notes.txt", "//etc/passwd"):
+        assert await status_of(deployed["url"], hidden) == httpx.codes.NOT_FOUND, hidden
     assert await result(module, "deployment_status", **named) == deployed
     assert await result(module, "list_deployments") == [deployed]
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import re
@@ -10,8 +11,9 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -49,6 +51,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 http.server.HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
 """
 FILES = {"server.py": SERVER, "deploy.json": '{"command": ["python", "server.py"]}'}
+OLD_RUNS = ("0", "1")
 
 
 @pytest.fixture
@@ -101,17 +104,18 @@ async def test_only_ones_own_workspaces_are_projects(folder: Path, outside: Path
             f"{own}/index.html",
             f"{own}/none",
             "/",
-            "",
             "t1",
             "~",
             "\0",
-            "x" * 5000,
+            "x" * 4000,
         ),
     ]
+    answer = " is not a folder in a workspace of yours; use the one that the task's status names."
     with deployer_here(folder) as module:
         for path in wrong:
-            said = await refusal(module, "deploy", project_path=str(path))
-            assert "not a folder in a workspace of yours" in said or "project_path" in said, path
+            assert await refusal(module, "deploy", project_path=str(path)) == f"{str(path)[:300]!r}{answer}"
+        for path in ("", "x" * 4001):  # no paths at all, whoever asks
+            assert "Invalid arguments" in await refusal(module, "deploy", project_path=path)
         assert await result(module, "list_deployments") == []
         via_link = await result(module, "deploy", project_path=str(folder / "workspaces" / "t1-link"))
         assert await text(via_link["url"]) == "mine"  # a link is judged by where it ends
@@ -223,6 +227,50 @@ async def test_a_process_whose_keeper_was_killed_is_started_again(folder: Path) 
 
         assert status["error"] == "What looked after it was killed."
         assert int(await text(status["url"])) != pid
+
+
+@contextlib.contextmanager
+def failing_once(method: str, fault: Exception, *, in_old_run: bool) -> Generator[None]:
+    """Have a method of kept commands raise `fault` at its next call, and never again. It has done so by the end."""
+    real, faults = getattr(KeptCommand, method), [fault]
+
+    def fails(command: KeptCommand, *args: Any) -> Any:
+        if faults and in_old_run == (command.folder.name in OLD_RUNS):
+            raise faults.pop()
+        return real(command, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(KeptCommand, method, fails)
+        yield
+    assert not faults
+
+
+@pytest.mark.parametrize(
+    ("method", "in_old_run", "fault", "said"),
+    [
+        ("ending", False, OSError(errno.EMFILE, "Too many files"), "Too many files"),  # it is asked why it has ended
+        ("ending", False, ValueError("not JSON"), "ValueError"),  # the same, and what is written there is no record
+        ("state", False, OSError(errno.EMFILE, "Too many files"), "Too many files"),  # what it left behind is ended
+        ("state", True, OSError(errno.ENOSPC, "No space"), "No space"),  # an older run is looked at
+        ("start", False, ValueError("a null byte"), "ValueError"),  # it is started again
+    ],
+)
+async def test_a_fault_that_passes_ends_no_keeping(
+    folder: Path, caplog: pytest.LogCaptureFixture, method: str, in_old_run: bool, fault: Exception, said: str
+) -> None:
+    """Whatever is done when it happens: the deployment comes back at its address; its status and the log name the fault."""
+    with deployer_here(folder, restart_seconds=0.02) as module:
+        process = await result(module, "deploy", project_path=str(make_workspace(folder, "t1", FILES)))
+        for run in OLD_RUNS:  # so many that one of them is removed
+            (folder / "deployments" / process["deployment_id"] / "runs" / run).mkdir()
+        pid = int(await text(process["url"]))
+        with failing_once(method, fault, in_old_run=in_old_run):
+            os.kill(pid, signal.SIGKILL)
+            status = await restarted(module, 1, process["deployment_id"])
+
+        assert (status["url"], status["error"]) == (process["url"], f"It could not be looked after ({said}).")
+        assert int(await text(status["url"])) != pid
+    assert [record.exc_info[1] for record in caplog.records if record.exc_info] == [fault]
 
 
 async def test_a_port_that_is_taken_is_replaced(folder: Path) -> None:

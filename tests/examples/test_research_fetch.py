@@ -10,7 +10,8 @@ import pytest
 
 from modules.research import page as page_module
 from modules.research.addresses import Address, is_public
-from modules.research.fetch import PageFetcher
+from modules.research.fetch import PageFetcher, Resolve
+from modules.research.fetch import resolve as system_resolve
 from modules.research.page import readable
 from support.example_modules import Module, running
 from support.web_site import WebSite, web_site
@@ -184,22 +185,43 @@ async def test_a_broken_answer_is_a_clear_refusal(site: WebSite, fetcher: PageFe
         "http://[::1",
         "http://user:secret@example.org/",
         "javascript:alert(1)",
-        "http://exa mple.org/",
         "http://x\0y/",
         "http://example.org:99999/",
-        f"http://{'a' * 64}.example/",  # a label that is too long
+        "http://example.org:0/",
+        "http://example.org:-1/",
         f"http://example.org/{'a' * 100_000}",
     ],
 )
 async def test_what_is_no_web_address_is_refused(address: str) -> None:
     """Before anything is looked up."""
 
-    async def never(_host: str, _port: int) -> list[Address]:
-        raise OSError("no such host")
+    async def never(host: str, _port: int) -> list[Address]:
+        raise AssertionError(f"{host} was looked up")
 
     fetcher = PageFetcher(may_connect=lambda _: True, seconds=20, max_bytes=10_000, resolve=never)
     with pytest.raises(ToolError):
         await fetcher.fetch(address)
+
+
+@pytest.mark.parametrize(
+    ("host", "resolve"),
+    [
+        ("exa mple.org", known_as()),
+        (f"{'a' * 64}.example", system_resolve),  # a label that is too long, for which nobody is asked
+    ],
+)
+async def test_a_host_that_cannot_be_is_refused(host: str, resolve: Resolve) -> None:
+    """By whoever looks it up, in words."""
+    fetcher = PageFetcher(may_connect=lambda _: True, seconds=20, max_bytes=10_000, resolve=resolve)
+    with pytest.raises(ToolError, match="There is no host"):
+        await fetcher.fetch(f"http://{host}/")
+
+
+async def test_a_redirect_to_no_port_is_refused(site: WebSite, fetcher: PageFetcher) -> None:
+    """A number that is too large for one is the page's fault, and none of ours."""
+    site.redirect("/", "http://127.0.0.1:99999/")
+    with pytest.raises(ToolError, match="names a port that there cannot be"):
+        await fetcher.fetch(url(site, "/"))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import base64
 import json
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -229,10 +230,15 @@ async def test_a_chord_survives_the_worker_that_was_to_call_its_body(
     """It had claimed that, and died: whoever has a part of the header waits for the claim's end, and calls the body."""
     ended = await begun(chord([await link("a"), await link("b")], await link("c")))
     message = json.loads((await redis.lrange(QUEUE, 0, 0))[0])
-    await redis.set(f"celery-taskset-meta-{message['headers']['group']}.c", "a dead worker's", ex=2)
+    claim = f"celery-taskset-meta-{message['headers']['group']}.c"
+    await redis.set(claim, "a dead worker's", ex=60)
     with signed.worker():
+        await wait_until(lambda: sorted(journal(module)) == ["a", "b"], "the header has run")
+        released_at = time.monotonic() + 1.5
+        await redis.pexpire(claim, 1500)
         result = await agent.result_of(ended, timeout=20)
 
+    assert time.monotonic() > released_at - 0.1  # at once, had the claim another name by now
     assert result is not None
     assert (result.result, sorted(journal(module))) == ("c", ["a", "b", "c"])
 

@@ -55,6 +55,7 @@ async def all_ended(fleet: ToolFleet, jobs: list[Job], caller: Caller, *, second
 
 async def check(url: str, jobs: list[Job], works: Works) -> None:
     """Each start was made at most once (one whose worker died is unknown, and has failed), and each end is told once."""
+    assert sum(job.state == "completed" for job in jobs) > 0
     begun = works.server.call_ids("begin")
     for job in jobs:
         times = begun.count(step_call_id(job.job_id, 0))

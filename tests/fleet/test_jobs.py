@@ -17,6 +17,7 @@ from toolfleet import Caller, Conversation, Job, JobRefused, Poll, Schedule, Too
 from toolfleet.tags import ToolContext
 from toolfleet_registry.jobs import ENDED
 from toolfleet_tasks.evaluation import GateDecision
+from toolfleet_tasks.job_ids import then_call_id
 from toolfleet_workers.commands import beat_command
 from toolfleet_workers.redis_server import redis_server
 
@@ -97,13 +98,15 @@ async def test_a_job_without_a_poll_ends_with_its_first_call(fleet: ToolFleet, o
 async def test_a_jobs_end_may_call_a_tool(fleet: ToolFleet, works: Works, owner: Caller) -> None:
     """It is called once, for the job's creator; and only if the job completes."""
     then = ToolCall(tool_name="works.ship", arguments={"path": "then"})
-    job = await fleet.start_job(BEGIN, STATE, then, caller=owner)
     other = await fleet.start_job(ToolCall(tool_name="works.refuse"), None, then, caller=owner)
-    await wait_until(lambda: works.server.calls("ship"), "the end's call was made")
-
-    assert (await ended(fleet, job, owner)).state == "completed"
     assert (await ended(fleet, other, owner)).state == "failed"
-    assert len(works.server.calls("ship")) == 1
+    job = await fleet.start_job(BEGIN, STATE, then, caller=owner)
+    assert (await ended(fleet, job, owner)).state == "completed"
+    its_end = then_call_id(job.job_id, 0)
+    await wait_until(lambda: its_end in works.server.call_ids("ship"), "the end's call was made")
+
+    assert works.server.call_ids("ship") == [its_end]
+    assert works.server.calls("ship")[0]["user_id"] == owner.user_id
 
 
 @pytest.mark.parametrize(
@@ -198,10 +201,15 @@ async def test_an_idempotency_key_names_the_job(fleet: ToolFleet, works: Works, 
     jobs = [await fleet.start_job(start, STATE, conversation=HERE, caller=owner) for _ in range(3)]
     await ended(fleet, jobs[0], owner)
     again = await fleet.start_job(start, STATE, conversation=HERE, caller=owner)
+    assert len(works.server.calls("begin")) == 1
+    someone = Caller(user_id="dora", permission="owner", allowed_modules="*")
+    other = await fleet.start_job(start, STATE, conversation=HERE, caller=someone)
 
     assert {job.job_id for job in (*jobs, again)} == {jobs[0].job_id}
     assert again.state == "completed"
-    assert len(works.server.calls("begin")) == 1
+    assert other.job_id != again.job_id
+    assert (await ended(fleet, other, someone)).state == "completed"
+    assert len(works.server.calls("begin")) == 2
 
 
 async def test_a_user_may_have_so_many_jobs(bed: TestBed, owner: Caller) -> None:

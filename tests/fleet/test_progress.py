@@ -5,10 +5,11 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from select import select
-from subprocess import PIPE, Popen, run
+from subprocess import PIPE, Popen
 
 import pytest
 from redis.asyncio import Redis
@@ -16,9 +17,10 @@ from redis.asyncio import Redis
 from support.fleet import TestBed
 from support.module_server import ModuleServer, Request, serve
 from support.talkers import Talker
-from support.waiting import wait_until
+from support.waiting import wait_until, wait_until_sync
 from support.worker_process import TESTS, WorkerProcess
 from toolfleet import Caller, CallHandle, Progress, ToolCall, ToolFleet
+from toolfleet_workers.cli import progress_bar
 from toolfleet_workers.environment import environment_of
 from toolfleet_workers.redis_server import redis_server
 
@@ -174,15 +176,18 @@ async def test_a_module_that_talks_and_then_lies(fleet: ToolFleet, owner: Caller
 async def test_a_function_of_our_own_says_it_too(fleet: ToolFleet, owner: Caller, tmp_path: Path, tool: str) -> None:
     """From the loop or from a thread; one that says it in every turn of a loop is heard a few times a second."""
     end = tmp_path / "end"
+    started_at = time.monotonic()
     handle = await fleet.submit(ToolCall(tool_name=f"local.{tool}", arguments={"until": str(end)}), owner)
     heard: list[Progress] = []
     async for progress in handle.progress():
         heard.append(progress)
-        if len(heard) == 3:
+        if len(heard) == 6:
             end.touch()
+    seconds = time.monotonic() - started_at
 
     assert (await handle.result(SECONDS)).success
     assert all(one.message.startswith("at ") for one in heard)
+    assert 6 <= len(heard) <= 6 * seconds + 1  # it says so twenty times a second, or as often as it can
 
 
 async def test_a_cancelled_call_ends_the_loop(fleet: ToolFleet, owner: Caller, talker: Talker) -> None:
@@ -200,10 +205,10 @@ async def test_leaving_the_fleet_ends_the_loop(
     """Nobody waits for news that cannot come."""
     heard: list[Progress] = []
     async with ToolFleet(settings=bed.settings) as fleet:
-        handle = await fleet.submit(TALK, owner, timeout=5)
+        handle = await fleet.submit(TALK, owner, timeout=60)
         follow = asyncio.create_task(all_of(handle, heard))
         await wait_until(lambda: heard, "the first step is heard")
-    await follow
+    await asyncio.wait_for(follow, 10)  # far sooner than the call's own end, which would end the loop as well
     talker.go_on(3)
 
 
@@ -237,33 +242,38 @@ async def test_after_a_lost_worker_the_next_one_is_heard(
                 os.kill(first.process.pid, signal.SIGKILL)
             with own.worker():
                 await wait_until(lambda: talker.calls == 2, "the second worker has it", seconds=40)
-                talker.go_on(3)
+                talker.go_on()  # its first step is no news: the first worker has said the same
+                await wait_until(lambda: heard[-1].message == "thinking", "the second worker is heard")
+                talker.go_on(2)
                 await asyncio.wait_for(follow, SECONDS)
                 assert (await handle.result(SECONDS)).success
 
 
 async def test_without_redis_progress_is_dropped_and_the_result_comes(
-    bed: TestBed, owner: Caller, talker: Talker, tmp_path: Path
+    bed: TestBed, owner: Caller, tmp_path: Path
 ) -> None:
     """What was said while it was away is lost, what is said later is heard, and the end is the call's."""
-    talker.forget()
+    end = tmp_path / "end"
+    call = ToolCall(tool_name="local.count", arguments={"until": str(end)})
     heard: list[Progress] = []
     with redis_server(tmp_path / "redis") as url:
-        own = TestBed(url, bed.modules, bed.folder)
+        own = TestBed(url, bed.modules, bed.folder, bed.more)
         async with Redis.from_url(url) as redis, ToolFleet(settings=own.settings) as fleet:
             pid = int((await redis.info("server"))["process_id"])
-            with own.worker():
-                handle = await fleet.submit(TALK, owner)
+            with own.worker() as worker:
+                handle = await fleet.submit(call, owner)
                 follow = asyncio.create_task(all_of(handle, heard))
-                await wait_until(lambda: heard, "the first step is heard")
+                await wait_until(lambda: heard, "it is heard")
                 os.kill(pid, signal.SIGSTOP)
                 try:
-                    talker.go_on()
-                    await wait_until(lambda: talker.said == 2, "the second step is said")
                     assert await handle.status() == "unknown"
+                    await wait_until(lambda: "progress_dropped" in worker.said(), "something was dropped")
+                    before = len(heard)
                 finally:
                     os.kill(pid, signal.SIGCONT)
-                talker.go_on(2)
+                # More than could still have been on its way.
+                await wait_until(lambda: len(heard) > before + 2, "what is said later is heard")
+                end.touch()
                 await follow
                 assert (await handle.result(SECONDS)).success
 
@@ -302,10 +312,12 @@ def test_the_command_shows_no_bar_elsewhere(
 ) -> None:
     """Into a pipe, or for a program, there is the result only."""
     talker.forget()
-    talker.go_on(3)
     env = {**os.environ, **environment_of(bed.settings)}
-    command = [TOOLFLEET, "call", "owls.talk", *options]
-    done = run(command, env=env, capture_output=True, timeout=SECONDS, check=True)
+    process = Popen([TOOLFLEET, "call", "owls.talk", *options], stdout=PIPE, stderr=PIPE, env=env)
+    wait_until_sync(lambda: talker.said, "the call has said something")
+    time.sleep(progress_bar._PATIENCE_SECONDS + 0.5)  # by then a bar would be there; nothing tells of one that is not
+    talker.go_on(3)
+    out, errors = process.communicate(timeout=SECONDS)
 
-    assert b"done" in done.stdout
-    assert done.stderr == b""
+    assert (b"done" in out, process.returncode) == (True, 0)
+    assert errors == b""

@@ -1,4 +1,7 @@
-"""Processes that claim and move jobs beside each other: `python job_racers.py URL claim|move`, and what they say they did."""
+"""Processes that claim and move jobs beside each other: `python job_racers.py URL claim|move`, and what they say they did.
+
+Each says `ready` and waits for a line first: a race is shorter than the start of a Python.
+"""
 
 import asyncio
 import json
@@ -12,6 +15,9 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.job_records import Change, JobRecords
 from toolfleet_tasks.job_rules import Place
 from toolfleet_tasks.line import Line
+
+MOVES = 300
+"""How often each process tries to move the job."""
 
 
 @asynccontextmanager
@@ -27,18 +33,28 @@ async def job_records(url: str, kind: type[Line] = Line, **settings: Any) -> Asy
 
 
 async def race(url: str, what: str, *, processes: int = 3) -> list[Any]:
-    """What each of several processes says."""
-    command = (sys.executable, __file__, url, what)
-    started = [await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE) for _ in range(processes)]
+    """What each of several processes says that begin together."""
+    command, pipe = (sys.executable, __file__, url, what), asyncio.subprocess.PIPE
+    started = [await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe) for _ in range(processes)]
     async with asyncio.timeout(60):
-        said = await asyncio.gather(*(process.communicate() for process in started))
+        for process in started:
+            assert process.stdout is not None
+            assert await process.stdout.readline() == b"ready\n"
+        said = await asyncio.gather(*(process.communicate(b"go\n") for process in started))
     return [json.loads(output) for output, _ in said]
+
+
+def _wait_for_the_others() -> None:
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    sys.stdin.readline()
 
 
 async def _claim(url: str) -> list[str]:
     async with job_records(url) as records:
         ids: list[str] = []
-        while found := (await records.claim(count=7, lease_seconds=60))[0]:
+        _wait_for_the_others()
+        while found := (await records.claim(count=2, lease_seconds=60))[0]:
             ids += [job.spec.job_id for job in found]
         return ids
 
@@ -46,7 +62,8 @@ async def _claim(url: str) -> list[str]:
 async def _move(url: str) -> int:
     done = 0
     async with job_records(url) as records:
-        for _ in range(300):
+        _wait_for_the_others()
+        for _ in range(MOVES):
             job = await records.get("j")
             assert job is not None
             place = Place(state="waiting", step=job.place.step + 1, due_at=9e9)

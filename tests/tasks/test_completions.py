@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 
@@ -120,11 +121,15 @@ async def test_news_come_in_order_and_are_forgotten_when_read(fleet: ToolFleet, 
     await asyncio.gather(listening, return_exceptions=True)
 
 
-async def test_a_conversation_without_news_leaves_nothing(fleet: ToolFleet, redis: Redis) -> None:
+async def they_listen(look: SyncRedis, count: int) -> None:
+    """So many readers have found nothing, and sleep until something comes."""
+    await wait_until(lambda: look.info("clients")["blocked_clients"] == count, "they listen")
+
+
+async def test_a_conversation_without_news_leaves_nothing(fleet: ToolFleet, redis: Redis, look: SyncRedis) -> None:
     """Listening writes no key."""
     listening = asyncio.create_task(read(fleet, 1))
-    await asyncio.sleep(0.3)
-    assert not listening.done()
+    await they_listen(look, 1)
     assert not [key async for key in redis.scan_iter("*completions*")]
     listening.cancel()
     await asyncio.gather(listening, return_exceptions=True)
@@ -276,13 +281,29 @@ async def test_leaving_the_fleet_ends_all_readers(redis_url: str, redis: Redis, 
 
 
 async def test_an_entry_that_cannot_be_read_hinders_no_others(fleet: ToolFleet, redis: Redis) -> None:
-    """Another version's, or a stranger's; and a key of another type is waited out."""
+    """Another version's, or a stranger's."""
     await complete(redis, "job-0", body="no json")
     await redis.xadd(STREAM, {"owl": "1"})
     await complete(redis, "job-1")
     await complete(redis, "job-2")
 
     assert [one.wake_id for one in await read(fleet, 1)] == ["job-1"]
+
+
+async def test_a_key_that_is_no_stream_is_waited_out(
+    fleet: ToolFleet, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has written it: once it is gone, the reader goes on."""
+    monkeypatch.setattr(completions_file, "_PAUSE_SECONDS", 0.05)
+    await redis.set(STREAM, "an owl", ex=600)
+    with structlog.testing.capture_logs() as logs:
+        reading = asyncio.create_task(read(fleet, 1))
+        await wait_until(lambda: [line["event"] for line in logs].count("completions_not_read") > 1, "it has tried")
+    await redis.delete(STREAM)
+    for wake_id in ("job-1", "job-2"):
+        await complete(redis, wake_id)
+
+    assert [one.wake_id for one in await reading] == ["job-1"]
 
 
 async def test_of_news_that_nobody_reads_the_latest_are_kept(redis: Redis) -> None:
@@ -301,13 +322,14 @@ async def test_news_that_are_too_old_are_dropped(redis: Redis) -> None:
     assert await redis.xlen(STREAM) <= 101  # whole nodes of a hundred
 
 
-async def test_a_waiting_reader_costs_next_to_nothing(fleet: ToolFleet, redis: Redis) -> None:
+async def test_a_waiting_reader_costs_next_to_nothing(fleet: ToolFleet, redis: Redis, look: SyncRedis) -> None:
     """It sleeps until something comes."""
     listening = [asyncio.create_task(read(fleet, 1)) for _ in range(5)]
-    await asyncio.sleep(0.5)
+    await they_listen(look, 5)
     before = (await redis.info("stats"))["total_commands_processed"]
     await asyncio.sleep(1)
     after = (await redis.info("stats"))["total_commands_processed"]
+    assert not any(each.done() for each in listening)
     for each in listening:
         each.cancel()
     await asyncio.gather(*listening, return_exceptions=True)

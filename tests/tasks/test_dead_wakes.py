@@ -11,8 +11,8 @@ from redis.asyncio import Redis
 
 from support.raw_module import answering, http, raw_module
 from support.redis_faults import faulty_redis
-from support.wakes import delivering, never, put
-from toolfleet import FleetUnavailable, Settings, ToolFleet
+from support.wakes import delivering, never, put, scores
+from toolfleet import FleetUnavailable, NotReplayable, Settings, ToolFleet
 from toolfleet_registry.keys import Keys
 from toolfleet_tasks import dead_wakes as dead_wakes_file
 
@@ -103,6 +103,21 @@ async def test_waiting_news_are_tried_now(fleet: ToolFleet, redis_url: str, redi
     assert not await fleet.replay_wake("job-2")
 
 
+async def test_a_waiting_call_is_tried_now_and_tells_no_secret(fleet: ToolFleet, redis: Redis) -> None:
+    """It waits among the calls; sealed is not encrypted, so that its call is shown only if nothing in it is sensitive."""
+    for number, extra in enumerate(({}, {"is_secret": True})):
+        body = json.dumps({"job_id": "job-1", "tool_name": "owls.echo", "call": "hunter2", **extra})
+        await put(redis, f"job-1.then.{number}", kind="call", body=body)
+        await redis.zadd(Keys().calls_due, {f"job-1.then.{number}": time.time() * 1000 + 60_000})
+
+    assert await fleet.replay_wake("job-1.then.1")
+    due = {wake.wake_id: (wake.due_at or 0) - time.time() for wake in await fleet.waiting_wakes()}
+    assert due["job-1.then.1"] < 1
+    assert due["job-1.then.0"] > 50
+    shown = [str(await fleet.kept_wake(f"job-1.then.{number}")) for number in range(2)]
+    assert ["hunter2" in one for one in shown] == [True, False]
+
+
 async def test_a_dead_call_is_replayed_among_the_calls(fleet: ToolFleet, redis_url: str, redis: Redis) -> None:
     """As what it was."""
     await bury(redis_url, redis, "job-1.then.0", kind="call")
@@ -135,15 +150,19 @@ async def test_news_that_are_not_the_fleets_are_shown_as_such(redis_url: str, re
 
 
 @pytest.mark.parametrize("value", ["no json", "[]", "{}", '{"kind": 1, "tries": "x"}', "[" * 5000, b"\xff"])
-async def test_what_cannot_be_read_is_shown_as_such(fleet: ToolFleet, redis: Redis, value: str | bytes) -> None:
+async def test_what_cannot_be_read_is_shown_as_such(
+    fleet: ToolFleet, redis_url: str, redis: Redis, value: str | bytes
+) -> None:
     """It hides no others, cannot be replayed, and can be dropped."""
+    await bury(redis_url, redis, "job-0", "job-2")
     await redis.hset(Keys().dead_wakes, "job-1", value)
-    await redis.zadd(Keys().dead_wakes_order, {"job-1": 1})
-    (found,) = await fleet.dead_wakes()
+    between = sum((await scores(redis, Keys().dead_wakes_order)).values()) / 2
+    await redis.zadd(Keys().dead_wakes_order, {"job-1": between})
+    latest, found, first = await fleet.dead_wakes()
 
-    assert found.wake_id == "job-1"
-    assert found.body is None
-    with pytest.raises(FleetUnavailable, match="dropped only"):
+    assert (found.wake_id, found.body) == ("job-1", None)
+    assert [(one.wake_id, one.told("wake_id")) for one in (first, latest)] == [("job-0", "job-0"), ("job-2", "job-2")]
+    with pytest.raises(NotReplayable, match="dropped only"):
         await fleet.replay_wake("job-1")
     assert await fleet.drop_dead_wakes("job-1") == ("job-1",)
 

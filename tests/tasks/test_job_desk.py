@@ -181,6 +181,28 @@ async def test_a_key_names_a_job_without_a_start(fleet: ToolFleet) -> None:
     assert len(await fleet.jobs(ADA)) == 1
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"poll": Poll(tool_name="owls.echo", interval_seconds=31)},
+        {"start": ToolCall(tool_name="owls.echo", arguments={"id": 2})},
+        {"on_complete": ["notify"]},
+        {"start": None, "schedule": Schedule(cron="* * * * *")},
+    ],
+)
+async def test_a_key_stands_for_one_wish(fleet: ToolFleet, redis: Redis, other: dict[str, Any]) -> None:
+    """Another one under it is refused, also when the first has ended; the same one is the same job, whenever it is to end."""
+    wish: dict[str, Any] = {"start": START, "caller": ADA, "conversation": PLACE, "idempotency_key": "k"}
+    job = await fleet.start_job(**wish, deadline=50)
+    assert (await fleet.start_job(**wish, deadline=60)).job_id == job.job_id
+    for ends in (False, True):
+        if ends:
+            await fleet.cancel_job(job.job_id, ADA)
+        with pytest.raises(JobRefused, match="stands for another one") as error:
+            await fleet.start_job(**{**wish, **other})
+        assert error.value.result.error_code == "conflict"
+
+
 async def test_what_is_sensitive_is_found_out(fleet: ToolFleet, redis: Redis) -> None:
     """Of the tools whose results a job would keep, and of those that its end calls."""
     login = ToolCall(tool_name="owls.login", arguments={"password": "hunter2"})

@@ -2,6 +2,7 @@
 
 import re
 from datetime import UTC, datetime
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from standardwebhooks import Webhook
 from support.wakes import OTHER_SECRET, SECRET
 from toolfleet_registry.conditions import check_condition
 from toolfleet_registry.expressions import _FUNCTIONS
+from toolfleet_registry.job_settings import JobSettings
 from toolfleet_registry.jobs import Poll, WakeUp
 
 DOCUMENT = (Path(__file__).parents[2] / "tasks" / "JOBS.md").read_text()
@@ -27,6 +29,21 @@ def test_every_function_and_field_is_named() -> None:
     """The document has all that a condition may call, and every field of a poll and of the news."""
     for name in (*_FUNCTIONS, *Poll.model_fields, *WakeUp.model_fields):
         assert re.search(rf"\b{name}\b", DOCUMENT), name
+
+
+def test_every_setting_is_named_with_its_default() -> None:
+    """As the settings themselves have it."""
+    rows = re.findall(r"^\| (`TOOLFLEET_[^|]*) \| ([^|]*) \|", DOCUMENT, re.MULTILINE)
+    told = {
+        name.lower(): default
+        for names, defaults in rows
+        for name, default in zip_longest(
+            re.findall(r"`TOOLFLEET_(\w+)`", names), defaults.split(", "), fillvalue="none"
+        )
+    }
+    own = {name: field.default for name, field in JobSettings.model_fields.items()}
+
+    assert told == {name: "none" if default is None else str(default).lower() for name, default in own.items()}
 
 
 def test_the_verifier_knows_the_fleets_signature() -> None:

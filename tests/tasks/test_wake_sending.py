@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
@@ -197,13 +198,17 @@ async def test_the_status_accepts_whatever_the_body_does(behaviour: Behaviour) -
         await sender.aclose()
 
 
-async def test_an_id_that_is_no_header_does_no_harm() -> None:
-    """It can only have been planted; it waits, and is given up."""
-    sender = CoreSender("http://127.0.0.1:1", SECRET, timeout_seconds=5)
-    answer = await sender.send("job\r\nX-Owl: 1 ☃", "continue", BODY)
-    await sender.aclose()
+@pytest.mark.parametrize("wake_id", ["job-1\r\nX-Owl: 1", "job-1☃"], ids=["two lines", "not latin"])
+async def test_an_id_that_is_no_header_does_no_harm(wake_id: str) -> None:
+    """It can only have been planted; it is not sent, waits, and is given up."""
+    async with raw_module(answering(http(b"", "202 Taken"))) as core:
+        sender = CoreSender(core.url, SECRET, timeout_seconds=5)
+        answer = await sender.send(wake_id, "continue", BODY)
+        assert (await sender.send("job-1", "continue", BODY)).accepted
+        await sender.aclose()
 
     assert not answer.accepted
+    assert [request.headers["webhook-id"] for request in core.requests] == ["job-1"]
 
 
 @pytest.mark.parametrize(
@@ -232,5 +237,9 @@ def test_tries_become_rarer(tries: int, answer: Answer, least: float, most: floa
 
 async def test_the_cores_wish_is_read() -> None:
     """Seconds or a date."""
-    answer = await one_try(answering(http(b"", "503 Later", "Retry-After: 7")))
-    assert answer.retry_after_seconds == 7
+    in_an_hour = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
+    in_seconds = await one_try(answering(http(b"", "503 Later", "Retry-After: 7")))
+    at_a_time = await one_try(answering(http(b"", "503 Later", f"Retry-After: {in_an_hour}")))
+
+    assert in_seconds.retry_after_seconds == 7
+    assert at_a_time.retry_after_seconds == pytest.approx(3600, abs=60)

@@ -12,13 +12,14 @@ from redis.asyncio import Redis
 from support.raw_module import Peer, answering, http, raw_module
 from support.waiting import wait_until
 from support.wakes import delivering, hurry, never, put, scores, told, wake
-from toolfleet import FleetUnavailable, Settings, ToolFleet
+from toolfleet import NotReplayable, Settings, ToolFleet
 from toolfleet_registry.keys import Keys
 from toolfleet_tasks import wakes as wakes_file
 from toolfleet_tasks.job_records import JobRecords
 from toolfleet_tasks.signing import Seal
 from toolfleet_tasks.wake_news import wake_body
-from toolfleet_tasks.wakes import DueWake
+from toolfleet_tasks.wake_sending import Answer
+from toolfleet_tasks.wakes import DueWake, Wakes
 
 ACCEPTS = answering(http(b"", "202 Taken"))
 KEY = "kJ3vR9wQ2mZx7LpT5bNc8YdF1gHs4VuAeXoPq6WiMzE="
@@ -199,12 +200,24 @@ async def test_what_waits_too_long_for_its_turn_is_given_back(
     redis_url: str, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Untried, and due at once: its lease must not run out while it is being told."""
+    noted, real = list[tuple[str, str, int]](), Wakes._note
+
+    async def note(self: Wakes, wake: DueWake, answer: Answer | None, lane: Any) -> bool:
+        noted.append((wake.wake_id, "given back" if answer is None else "tried", wake.tries))
+        return await real(self, wake, answer, lane)
+
+    monkeypatch.setattr(Wakes, "_note", note)
     monkeypatch.setattr(wakes_file, "_TURN_SECONDS", 0.0)
     for number in range(3):
         await put(redis, f"job-{number}", since=100 - number)
     async with raw_module(ACCEPTS) as core, delivering(redis_url, core.url) as wakes:
         assert await wakes.deliver_due(publish=never, seconds=5) == 3
 
+    assert noted == [
+        *(("job-0", "tried", 1), ("job-1", "given back", 1), ("job-2", "given back", 1)),
+        *(("job-1", "tried", 1), ("job-2", "given back", 1)),
+        ("job-2", "tried", 1),
+    ]
     assert [one.headers["webhook-id"] for one in core.requests] == ["job-0", "job-1", "job-2"]
     assert await left(redis) == []
 
@@ -234,6 +247,8 @@ async def test_news_that_make_no_sense_hinder_no_others(redis_url: str, redis: R
         assert await wakes.deliver_due(publish=never, seconds=5) == 1
 
     assert [one.headers["webhook-id"] for one in core.requests] == ["job-2"]
+    assert await redis.hget(Keys().wake("job-1"), "error")
+    assert (await scores(redis, Keys().wakes_due)).keys() == {"job-1"}
 
 
 async def test_a_fleet_that_signs_tells_nobody_elses_news(redis_url: str, redis: Redis) -> None:
@@ -281,7 +296,7 @@ async def test_a_dead_call_keeps_no_sensitive_arguments(redis_url: str, redis: R
     assert "owls.echo" in dead["job-1.then.0"]
     assert "hunter2" in dead["job-1.then.1"]
     async with ToolFleet(settings=Settings(redis_url=redis_url)) as fleet:
-        with pytest.raises(FleetUnavailable, match="sensitive arguments"):
+        with pytest.raises(NotReplayable, match="sensitive arguments"):
             await fleet.replay_wake("job-1.then.0")
         assert await fleet.replay_wake("job-1.then.1")
 

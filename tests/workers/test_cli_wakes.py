@@ -15,6 +15,7 @@ from toolfleet_registry.keys import Keys
 from toolfleet_tasks.wake_news import wake_body
 
 Make = Callable[..., None]
+SECRET_CALL = '{"job_id":"job-1","tool_name":"owls.echo","is_secret":true}'
 
 
 @pytest.fixture
@@ -34,7 +35,8 @@ def make(redis_url: str) -> Make:
                 await put(redis, wake_id, kind=kind)
                 return
             now_ms = time.time() * 1000
-            kept = {"kind": kind, "body": wake_body(wake(wake_id)), "tries": "3", "error": "ConnectError: refused"}
+            body = SECRET_CALL if kind == "call" else wake_body(wake(wake_id))
+            kept = {"kind": kind, "body": body, "tries": "3", "error": "ConnectError: refused"}
             times = {"first_at": str(now_ms - 100_000), "died_at": str(now_ms)}
             await redis.hset(Keys().dead_wakes, wake_id, json.dumps({**kept, **times}))
             await redis.zadd(Keys().dead_wakes_order, {wake_id: now_ms})
@@ -87,6 +89,18 @@ def test_dead_news_are_replayed(wakes: Run, make: Make) -> None:
     assert "Due again: 2." in wakes("replay", "--all").err
     assert len(json.loads(wakes("list", "--json").out)) == 3
     assert wakes("replay").code == wakes("replay", "x", "--all").code == 2
+
+
+def test_what_cannot_be_replayed_holds_up_no_others(wakes: Run, make: Make) -> None:
+    """All that can be are, whatever stands before them; what cannot is named, with the reason."""
+    make("job-0", dead=True)
+    make("job-1.then.0", dead=True, kind="call")
+    ended = wakes("replay", "--all")
+
+    assert ended.code == 1
+    assert "Due again: 1." in ended.err
+    assert "'job-1.then.0' are a call with sensitive arguments" in ended.err
+    assert [one["wake_id"] for one in json.loads(wakes("dead", "--json").out)] == ["job-1.then.0"]
 
 
 def test_dead_news_are_dropped(wakes: Run, make: Make) -> None:

@@ -63,6 +63,14 @@ def test_it_may_be_made_in_another_folder(run: Run, elsewhere: Path) -> None:
     assert (missing.code, missing.err) == (2, "There is no folder nowhere.\n")
 
 
+def seen_at(path: Path) -> tuple[int, object]:
+    """Which thing has this name, and what is in it."""
+    which = path.lstat().st_ino
+    if path.is_symlink():
+        return which, path.readlink()
+    return which, list(path.iterdir()) if path.is_dir() else path.read_text()
+
+
 @pytest.mark.parametrize("what", ["folder", "file", "link"])
 def test_nothing_is_overwritten(run: Run, elsewhere: Path, what: str) -> None:
     """Whatever has that name stays as it is."""
@@ -74,12 +82,13 @@ def test_nothing_is_overwritten(run: Run, elsewhere: Path, what: str) -> None:
             there.write_text("mine")
         case _:
             there.symlink_to("nowhere")
+    before = seen_at(there)
     ended = run("create", "module", "owls")
 
     assert ended.code == 2
     assert "owls is there already: choose another name, or another --directory." in ended.err
-    assert files_in(elsewhere) <= {"owls"}
-    assert len(list(elsewhere.iterdir())) == 1
+    assert seen_at(there) == before
+    assert list(elsewhere.iterdir()) == [there]
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ _RESTARTS = 5  # within the window below: then it is given up
 _RESTARTS_WINDOW_SECONDS = 60.0
 _SHOWN_BYTES = 600
 _KEPT_RUNS = 3
+_FAULTS = (OSError, ValueError)  # of the machine, such as a full disk: they may pass, and end no keeping
 
 logger = logging.getLogger(__name__)
 
@@ -212,7 +213,10 @@ class Deployment:
                 self.error = why
                 self.restarts += 1
                 self._backend = self._front.backend = None
-                await backend.stop()
+                try:
+                    await backend.stop()
+                except _FAULTS as exc:
+                    self.error = self._told(exc)
             starts.append(time.monotonic())
             if len(starts) == _RESTARTS and starts[-1] - starts[0] < _RESTARTS_WINDOW_SECONDS:
                 self.error = f"It was started again and again in vain. {self.error or ''}".strip()
@@ -222,6 +226,12 @@ class Deployment:
 
     async def _watch(self, backend: Backend) -> str:
         """Return when it is no longer what answers, or should not be; why, in the latter case."""
+        try:
+            return await self._why_over(backend)
+        except _FAULTS as exc:
+            return self._told(exc)
+
+    async def _why_over(self, backend: Backend) -> str:
         sick, look_at = 0, time.monotonic() + self._settings.health_seconds
         while backend is self._backend:
             if why := backend.why_ended():
@@ -242,3 +252,11 @@ class Deployment:
                     self._take(await self._started(current))
                 except DeployRefused as exc:
                     self.error = str(exc)
+                except _FAULTS as exc:
+                    self.error = self._told(exc)
+
+    def _told(self, exc: Exception) -> str:
+        """Log what went wrong in keeping it, with its traceback; what the deployment's owner is told of it."""
+        logger.error("%s could not be looked after; it is tried again", self.record.deployment_id, exc_info=exc)
+        strerror = exc.strerror if isinstance(exc, OSError) else None
+        return f"It could not be looked after ({strerror or type(exc).__name__})."

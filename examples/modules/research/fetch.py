@@ -119,6 +119,8 @@ def _parse(text: str) -> httpx.URL:
         raise ToolError(f"{text!r} is not an address.") from None
     if url.scheme not in {"http", "https"} or not url.host:
         raise ToolError(f"{text!r} is not an http or https address.")
+    if url.port is not None and not 0 < url.port < 2**16:
+        raise ToolError(f"{text!r} names a port that there cannot be.")
     if url.userinfo:
         raise ToolError("An address with a user or password in it is not fetched.")
     return url

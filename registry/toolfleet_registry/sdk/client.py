@@ -114,7 +114,8 @@ class ModuleClient:
 
 
 def _result(response: httpx.Response, tool_name: str, call_id: str) -> ModuleResult:
-    *before, last = [json.loads(line) for line in response.text.splitlines()] or [{}]
+    # Not `splitlines`: JSON may hold what else that takes for an end of line.
+    *before, last = [json.loads(line) for line in response.content.split(b"\n") if line] or [{}]
     progress = tuple((line["progress"], line["message"]) for line in before)
     if not response.is_success:
         wait = response.headers.get("Retry-After")

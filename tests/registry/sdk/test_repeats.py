@@ -262,6 +262,7 @@ async def test_a_lease_is_renewed_while_its_call_runs(
         async with asyncio.timeout(20):
             while (now := await store.get("c")) and now.until < first.until + 0.6:  # noqa: ASYNC110 - the store tells
                 await asyncio.sleep(0.02)
+        assert now is not None
         assert (await client.reconcile("c"))["state"] == "running"
         runs.go.set()
         assert (await call).success

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from toolfleet_registry.errors import NotReplayable
 from toolfleet_workers.cli.output import add_row, age, fail, note, progress, say, say_json, show_table, table
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ def replay(
     """Have dead news tried anew, under the same ids, and waiting ones now. Exit code 1 if one of them is not there; the others are tried all the same."""
     if bool(wake_ids) == everything:
         raise typer.BadParameter("name the news to replay, or say --all.")
-    _tell("Due again", *asyncio.run(_replay(wake_ids or [])))
+    count, problems = asyncio.run(_replay(wake_ids or []))
+    _tell("Due again", count, problems)
 
 
 @app.command()
@@ -93,7 +95,7 @@ def drop(
     if isinstance(dropped, int):
         note(f"Dropped: {dropped}.")
         return
-    _tell("Dropped", len(dropped), [wake_id for wake_id in wanted if wake_id not in dropped])
+    _tell("Dropped", len(dropped), [_none(wake_id) for wake_id in wanted if wake_id not in dropped])
 
 
 async def _look(limit: int, offset: int, *, dead: bool) -> "list[KeptWake]":
@@ -111,13 +113,18 @@ async def _show(wake_id: str) -> "KeptWake | None":
 
 
 async def _replay(wake_ids: list[str]) -> tuple[int, list[str]]:
-    """How many were there, and which were not."""
+    """How many are tried anew, and what is the matter with the others."""
     from toolfleet import ToolFleet  # noqa: PLC0415 - as above
 
+    problems = list[str]()
     async with progress("Asking Redis"), ToolFleet() as fleet:
         wanted = list(dict.fromkeys(wake_ids)) or [wake.wake_id for wake in await fleet.dead_wakes(1000)]
-        missing = [wake_id for wake_id in wanted if not await fleet.replay_wake(wake_id)]
-    return len(wanted) - len(missing), missing
+        for wake_id in wanted:
+            try:
+                problems += [] if await fleet.replay_wake(wake_id) else [_none(wake_id)]
+            except NotReplayable as exc:
+                problems.append(str(exc))
+    return len(wanted) - len(problems), problems
 
 
 async def _drop(wake_ids: list[str]) -> int | tuple[str, ...]:
@@ -146,12 +153,12 @@ def _show_all(wakes: "list[KeptWake]", none: str, *, as_json: bool, more_at: int
         note(f"There may be more: --offset {more_at} shows them.")
 
 
-def _tell(done: str, count: int, missing: list[str]) -> None:
-    if count or not missing:
+def _tell(done: str, count: int, problems: list[str]) -> None:
+    if count or not problems:
         note(f"{done}: {count}.")
-    for wake_id in missing:
-        note(_none(wake_id), style="red")
-    raise typer.Exit(1 if missing else 0)
+    for problem in problems:
+        note(problem, style="red")
+    raise typer.Exit(1 if problems else 0)
 
 
 def _none(wake_id: str) -> str:
