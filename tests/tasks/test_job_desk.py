@@ -105,8 +105,9 @@ async def test_what_is_wrong_with_a_wish_is_said_in_a_sentence(
     fleet: ToolFleet, wish: dict[str, Any], words: str
 ) -> None:
     """Also what has the wrong type, or is beyond what the fleet waits for: nothing is made."""
+    wanted: dict[str, Any] = {"start": START, "caller": ADA, "conversation": PLACE, **wish}
     with pytest.raises(JobRefused, match=words) as error:
-        await fleet.start_job(**{"start": START, "caller": ADA, "conversation": PLACE, **wish})
+        await fleet.start_job(**wanted)
 
     assert error.value.result.error_code == "invalid_arguments"
     assert "\n" not in str(error.value)
