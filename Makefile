@@ -30,8 +30,9 @@ install: $(READY) ## Make .venv with everything
 demo: $(READY) ## The main job on real input: an agent's calls through the queue to modules and back
 	@$(BIN)/toolfleet demo
 
-# Most of it is waiting: two processes for each core of the smallest machine.
-JOBS ?= 4
+# Much of it is waiting: one process more than the smallest machine has cores. In the order of their names the files
+# that run whole fleets come early, and none of them is left for the end.
+JOBS ?= 3
 
 test: $(READY) ## The whole suite, with a Redis of its own for each of its processes (JOBS=1: one after the other)
 	@$(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
@@ -61,7 +62,7 @@ list-modules: $(READY) ## What every module offers, and how old the news is
 refresh-tools: $(READY) ## Ask every module now
 	@$(BIN)/toolfleet modules refresh
 
-proofs: $(READY) ## The tests that take long: a Redis that is frozen, or half gone, for a while
+proofs: $(READY) ## The tests that take long: a minute of chaos, and a Redis that is frozen, or half gone, for a while
 	@$(BIN)/pytest -q -m slow
 
 chaos: $(READY) ## 20,000 calls and 2,000 jobs under 200 faults, and what became of them (20 min; CHAOS="--seed 2 --minutes 5")

@@ -220,8 +220,9 @@ def _fault_in_completion(job: JobRecord, last: ToolResult | None, evidence: JobE
 
 
 def _may_fail(job: JobRecord, last: ToolResult | None, evidence: JobEvidence) -> bool:
-    if last is None:
-        return False
+    if last is None:  # it was never begun, and nobody knows of it
+        steps = evidence.steps[job.job_id]
+        return job.end is not None and job.end.error_code == "expired" and job.place.step not in steps
     if job.spec.poll is None or job.place.step == 0:
         return not last.success
     if last.success:

@@ -15,6 +15,7 @@ _SECONDS = 150
 _OPTIONS = "--calls 400 --jobs 40 --faults 16 --seed 4 --minutes 1.2"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(_SECONDS + 20)
 def test_every_call_has_one_result_every_job_one_end_and_nothing_is_done_twice(fast_mode: None, tmp_path: Path) -> None:
     """Workers, Redis, connections, modules and the core are killed, frozen and cut under load: all that `chaos/README.md` lists holds."""
