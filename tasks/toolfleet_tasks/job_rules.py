@@ -141,6 +141,7 @@ def begun(spec: JobSpec, place: Place, *, now: float, call_until: float) -> Plac
         faults=place.faults,
         call_until=_at(call_until),
         poll_until=poll_until,
+        missing=place.missing,
     )
 
 

@@ -76,6 +76,7 @@ def test_a_mistyped_path_is_named_when_time_is_over() -> None:
     assert over is not None
     assert over.ended is not None
     assert str(over.ended.error).endswith("is not over; its last poll's result had nothing at 'status'.")
+    assert job_rules.begun(make_spec(), place, now=NOW, call_until=NOW + 9).missing == "status"  # it is said once
     assert polled(make_spec(), ok({"status": "running"}), place=place).place.missing is None
 
 
