@@ -80,6 +80,7 @@ def nothing_is_left(calls: FleetCalls) -> None:
     wait_until_sync(lambda: not calls.unacked() and not calls.queued(), "everything was acked")
 
 
+@pytest.mark.slow
 def test_a_lease_limits_no_call(bed: TestBed, calls: FleetCalls, owls: ModuleServer) -> None:
     """Longer than two leases, as a running call or as one that is held until its time: it runs once, though others idle."""
     with bed.worker(visibility_timeout=2), bed.worker(visibility_timeout=2) as other:
@@ -415,6 +416,7 @@ def test_a_cold_shutdown_gives_everything_back_at_once(bed: TestBed, calls: Flee
     assert all(json.loads(item)["redelivered"] is True for item in calls.redis.lrange("tools.owls", 0, -1))
 
 
+@pytest.mark.slow
 def test_a_worker_ends_without_redis(owls: ModuleServer, tmp_path: Path) -> None:
     """Told to stop while Redis is away, with calls running: it ends in a bounded time."""
     with own_redis(owls, tmp_path) as (bed, calls), bed.worker(drain_seconds=1) as worker:

@@ -15,6 +15,7 @@ def calls(redis_url: str) -> Iterator[Calls]:
     yield from pool_calls(redis_url)
 
 
+@pytest.mark.slow
 def test_a_thousand_calls_are_in_flight_in_one_process(calls: Calls, redis_url: str, tmp_path: Path) -> None:
     """Each waits until all are there, and then for half a second: all of them return."""
     with pool_worker(redis_url, tmp_path, "-c1000", "--loglevel=WARNING") as worker:

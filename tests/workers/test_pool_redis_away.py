@@ -98,6 +98,7 @@ def test_a_call_that_has_ended_in_time_is_a_success(fleet: FastFleet) -> None:
     fleet.wait_until_settled()
 
 
+@pytest.mark.slow
 def test_a_worker_ends_although_redis_does_not_answer(hasty_fleet: FastFleet) -> None:
     """SIGQUIT while results wait: it gives up within a bounded time, and the calls are delivered again."""
     ids = hasty_fleet.start(CALLS, "pool.sleep", 0.5)
