@@ -3,8 +3,8 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from contextlib import aclosing, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,37 +12,22 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import WatchError
 
-from support.fleet import TestBed, program
-from support.module_server import serve
+from support.fleet import TestBed
 from support.raw_module import Behaviour, Peer, http, raw_module
 from support.waiting import wait_until
 from support.wakes import SECRET
-from support.works import Works, make_works
+from support.works import Works, make_works, running
 from toolfleet import Caller, Conversation, Job, Poll, Schedule, ToolCall, ToolFleet
 from toolfleet.webhooks import SQLSeen, WakeReceiver, WakeRefused
 from toolfleet_registry.jobs import ENDED, Completion, WakeUp
 from toolfleet_registry.keys import Keys
-from toolfleet_workers.commands import beat_command
-from toolfleet_workers.redis_server import redis_server
 
-QUICK = {"jobs_interval_seconds": 0.2, "shortest_poll_seconds": 0.05}
 KEYS = Keys()
 BEGIN = ToolCall(tool_name="works.begin")
 DAILY = 3
 RARELY = "works.state_rarely"
 MOST_FAULTS = 5  # in a row: then a job has failed
 LONG_SECONDS = 5  # of a wait that is not the interval's
-
-
-@contextmanager
-def running(folder: Path, works: Works, **settings: object) -> Generator[TestBed]:
-    """A fleet with beat and one worker."""
-    logs = folder / "logs"
-    logs.mkdir()
-    with serve(works.server), redis_server(folder / "redis") as url:
-        bed = TestBed(url, (works.server,), logs, {**QUICK, **settings})
-        with bed.worker(), program(bed, beat_command(), "beat", ready="beat: Starting"):
-            yield bed
 
 
 @pytest.fixture(scope="module")

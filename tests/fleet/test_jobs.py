@@ -2,40 +2,23 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Generator, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
-from support.fleet import TestBed, program
-from support.module_server import serve
+from support.fleet import TestBed
 from support.waiting import wait_until
-from support.works import Works, make_works
+from support.works import Works, make_works, running
 from toolfleet import Caller, Conversation, Job, JobRefused, Poll, Schedule, ToolCall, ToolFleet
 from toolfleet.tags import ToolContext
 from toolfleet_registry.jobs import ENDED
 from toolfleet_tasks.evaluation import GateDecision
 from toolfleet_tasks.job_ids import then_call_id
-from toolfleet_workers.commands import beat_command
-from toolfleet_workers.redis_server import redis_server
 
-QUICK = {"jobs_interval_seconds": 0.2, "shortest_poll_seconds": 0.05}
 HERE = Conversation(conversation_id="c-1", platform="chat")
 BEGIN = ToolCall(tool_name="works.begin")
 STATE = Poll(tool_name="works.state", arguments={"id": {"$from": "task.id"}}, interval_seconds=0.1)
-
-
-@contextmanager
-def running(folder: Path, works: Works, **settings: object) -> Generator[TestBed]:
-    """A fleet with beat and one worker."""
-    logs = folder / "logs"
-    logs.mkdir()
-    with serve(works.server), redis_server(folder / "redis") as url:
-        bed = TestBed(url, (works.server,), logs, {**QUICK, **settings})
-        with bed.worker(), program(bed, beat_command(), "beat", ready="beat: Starting"):
-            yield bed
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,17 @@
 """A module that does long work: `begin` starts a piece and names it, `state` says where it is; a test ends it."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from support.module_server import ModuleServer, Request
+from support.fleet import TestBed, program
+from support.module_server import ModuleServer, Request, serve
+from toolfleet_workers.commands import beat_command
+from toolfleet_workers.redis_server import redis_server
+
+QUICK = {"jobs_interval_seconds": 0.2, "shortest_poll_seconds": 0.05}
 
 
 @dataclass
@@ -48,3 +56,14 @@ def make_works(name: str = "works", *, ends_after: int = 0) -> Works:
     works.server.add("guarded", _ship, effect="once", requires_gate=True)
     works.server.add("admins_state", works.state, effect="read", parameters=identified, required_permission="admin")
     return works
+
+
+@contextmanager
+def running(folder: Path, works: Works, **settings: object) -> Generator[TestBed]:
+    """A fleet with the module, beat and one worker, which looks after jobs at once."""
+    logs = folder / "logs"
+    logs.mkdir()
+    with serve(works.server), redis_server(folder / "redis") as url:
+        bed = TestBed(url, (works.server,), logs, {**QUICK, **settings})
+        with bed.worker(), program(bed, beat_command(), "beat", ready="beat: Starting"):
+            yield bed
