@@ -4,12 +4,15 @@ A job runs in a greenlet of its own: the tracer, and within it every step of the
 coroutine waits for leave the greenlet, to the asyncio task that awaits the `Bridge`. Celery keeps its stacks by
 greenlet, so `current_task` and `self.request` stay right across every await of the body. In tasks that the body starts
 itself (`TaskGroup`, `create_task`) they are not set: take what you need from them before.
+
+A coroutine that needs nothing of that can `walk`: it is interrupted alike, and costs neither a greenlet nor its stack.
 """
 
 import asyncio
 import contextlib
 import functools
 import inspect
+import types
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import AbstractContextManager, nullcontext
@@ -20,6 +23,7 @@ from celery.utils.threads import LocalStack
 from greenlet import getcurrent, greenlet
 
 from toolfleet_registry.errors import SettingsError
+from toolfleet_tasks.stepping import JobKilled, drive, driven
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -28,10 +32,6 @@ B = TypeVar("B")
 
 class SoftLimitCancelled(SoftTimeLimitExceeded, CancelledError):  # type: ignore[misc] # Celery ships no types
     """A job's soft limit, as its coroutine sees it: a time limit to catch, a cancellation to task groups and clients."""
-
-
-class JobKilled(BaseException):
-    """Unwinds the tracer of a job whose end is recorded elsewhere: nothing is stored for it."""
 
 
 def bridged(function: Callable[P, Coroutine[Any, Any, T]], *, is_limited: bool = True) -> Callable[P, T]:
@@ -81,7 +81,7 @@ def await_(awaitable: Awaitable[T]) -> T:
     """Wait for `awaitable` from synchronous code in a job; the loop goes on meanwhile. Elsewhere: `RuntimeError`."""
     current = getcurrent()
     if isinstance(current, _JobGreenlet):
-        return _drive(awaitable.__await__(), current.suspend)
+        return drive(awaitable.__await__(), current.suspend)
     if inspect.iscoroutine(awaitable):
         awaitable.close()
     raise RuntimeError("await_() works only in the code of a job that runs in the asyncio pool.")
@@ -97,6 +97,8 @@ def require_greenlet_stacks() -> None:
 
 class Bridge(Generic[T]):
     """Runs a synchronous function in a greenlet; awaited once, by the asyncio task that stands for the job.
+
+    Or several, one after the other, and coroutines as well: `cross` and `walk`, under the same interrupts.
 
     The methods that interrupt belong to the loop's thread; only `killed` may be set from anywhere.
     """
@@ -115,9 +117,18 @@ class Bridge(Generic[T]):
         return self._bodies > 0
 
     def __await__(self) -> Generator[Any, None, T]:
-        self._task = asyncio.current_task()
-        job = _JobGreenlet(self._start, self)
+        start = self._start
         del self._start  # it may refer to whoever has this bridge, and thousands of cycles are work for the collector
+        return (yield from self._crossing(start))
+
+    @types.coroutine
+    def cross(self, function: Callable[[], B]) -> Generator[Any, None, B]:
+        """Run a synchronous function in a greenlet, in which `await_` works."""
+        return (yield from self._crossing(function))
+
+    def _crossing(self, function: Callable[[], B]) -> Generator[Any, None, B]:
+        self._task = asyncio.current_task()
+        job = _JobGreenlet(function, self)
         waited_for = job.switch()
         while not job.dead:
             try:
@@ -131,8 +142,26 @@ class Bridge(Generic[T]):
                 # Somebody below may have swallowed the cancellation that was to carry the interrupt.
                 interrupt = self._take_interrupt()
                 waited_for = job.switch() if interrupt is None else job.throw(interrupt)
-        result: T = waited_for
+        result: B = waited_for
         return result
+
+    @types.coroutine
+    def walk(self, steps: Coroutine[Any, Any, B]) -> Generator[Any, None, B]:
+        """Run a coroutine as `run_body` does, without a greenlet: limits hold where it says so, and `await_` does not work."""
+        self._task = asyncio.current_task()
+        try:
+            return (yield from driven(steps, self._take_interrupt))
+        except SoftLimitCancelled as exc:
+            raise SoftTimeLimitExceeded(*exc.args).with_traceback(exc.__traceback__) from None
+        finally:
+            if self.killed:
+                raise JobKilled from None
+
+    def limits(
+        self, soft: float | None = None, hard: float | None = None
+    ) -> AbstractContextManager[Callable[[BaseException], object]]:
+        """As the function `limits`, for a coroutine that walks."""
+        return _Limits(self, soft, hard)
 
     def limit(self, seconds: float) -> bool:
         """Raise `SoftLimitCancelled` where the task body waits. False, and nothing happens, if no body is running."""
@@ -214,34 +243,6 @@ class _JobGreenlet(greenlet):  # type: ignore[misc] # greenlet ships no types
         self.bridge = bridge
         self.suspend: Callable[[Any], object] = getcurrent().switch
         self.gr_context = getcurrent().gr_context  # context variables are those of the asyncio task
-
-
-def _drive(steps: Generator[Any, Any, T], suspend: Callable[[Any], object]) -> T:
-    """Step through a coroutine in this greenlet; `suspend` hands over what it waits for, and returns when that is done."""
-    error: BaseException | None = None
-    try:
-        while True:
-            try:
-                waited_for = steps.send(None) if error is None else steps.throw(error)
-            except StopIteration as stop:
-                result: T = stop.value
-                return result
-            error = None
-            try:
-                suspend(waited_for)
-            except JobKilled:
-                _close(steps)
-                raise
-            except BaseException as exc:  # noqa: BLE001 - thrown into the coroutine in the next round
-                error = exc
-    finally:
-        del error  # it refers to this frame, and this frame to it
-
-
-def _close(steps: Generator[Any, Any, Any]) -> None:
-    """End a coroutine. One that swallows even this stays behind, and so does what its cleanup raises."""
-    with contextlib.suppress(Exception):
-        steps.close()
 
 
 def _ignore(*_: object) -> None:

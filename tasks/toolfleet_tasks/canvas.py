@@ -12,6 +12,7 @@ from kombu.entity import Exchange, Queue
 
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.errors import FleetError
+from toolfleet_tasks.bridge import limits
 from toolfleet_tasks.envelope import Links
 from toolfleet_tasks.results import word_of
 
@@ -26,6 +27,7 @@ class CallTask(Task):  # type: ignore[misc] # Celery ships no types
     """The base of the task that runs a call: a worker of one lane can publish a link of another's."""
 
     throws = (LinkFailed,)
+    limits = staticmethod(limits)
 
     def apply_async(self, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
         """As Celery's; a queue need not be among those that this process consumes."""

@@ -102,6 +102,11 @@ def control_message(task: str, args: Sequence[str], queue: str, *, origin: str) 
     return json.dumps(message)
 
 
+def has_no_links(body: object) -> bool:
+    """Whether a message's body, as bytes, is that of a call by itself, as it is written here."""
+    return isinstance(body, bytes) and body.endswith(_NO_MORE_BYTES)
+
+
 def args_shown(call: PublishedCall) -> str:
     """What Flower and the logs show of a call: which arguments it has, never their values."""
     return f"({', '.join(f'{name}=…' for name in sorted(call.arguments))})"
@@ -145,6 +150,7 @@ def revocation_topic(database: int) -> str:
 # Straight into the queue. With a name, kombu would look for bindings when it puts a lost message back.
 _EXCHANGE = ""
 _NO_MORE = ', {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
+_NO_MORE_BYTES = _NO_MORE.encode()
 
 
 def _limit(seconds: float | None) -> str:

@@ -6,7 +6,9 @@ Until the claim stands nothing is run, and what the ledger does not take as the 
 import random
 import time
 from asyncio import CancelledError
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import structlog
 from celery import Celery, Task
@@ -22,7 +24,7 @@ from toolfleet_registry.progress import report_to
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN
 from toolfleet_registry.terms import strictest
 from toolfleet_tasks import endings, ledgers, lines, results, unrun
-from toolfleet_tasks.bridge import bridged, limits
+from toolfleet_tasks.bridge import bridged
 from toolfleet_tasks.canvas import CallTask, go_on, is_followed
 from toolfleet_tasks.claims import Claim
 from toolfleet_tasks.envelope import TASK
@@ -37,6 +39,9 @@ from toolfleet_tasks.second_attempt import publish_again
 
 log = structlog.get_logger(__name__)
 
+END = "toolfleet_end"
+"""In a task's request: how the call has ended already, which its body only repeats."""
+
 _REQUEST = "toolfleet_tasks.request:FleetRequest"  # Celery's own shows arguments and results to whoever asks
 _RECONCILE_SECONDS = 5.0  # for a module to say what happened
 _EVALUATE_SECONDS = 20.0  # for its job to hear of a call's end
@@ -47,8 +52,16 @@ def register(app: Celery) -> None:
     app.task(name=TASK, base=CallTask, bind=True, acks_late=True, max_retries=MAX_ATTEMPTS - 1, Request=_REQUEST)(_body)
 
 
-@partial(bridged, is_limited=False)  # one function for all apps: Celery warns of two with the same name
-async def _body(task: Task, message: str) -> str:
+def _body(task: Task, message: str) -> str:  # one function for all apps: Celery warns of two with the same name
+    end: Callable[[], str] | None = getattr(task.request, END, None)
+    return _bridged(task, message) if end is None else end()
+
+
+async def run(task: Any, message: str) -> str:
+    """Run a call's message for its `task`, Celery's own or what stands for it. Returns what Celery stores and shows.
+
+    Raises `Ignore`, `Reject` and `Retry` as Celery's tracer understands them.
+    """
     here, settings = lines.current(), task.app.settings
     if here is not None:
         return await _run(task, message, ledgers.ledger_of(here, settings))
@@ -56,7 +69,10 @@ async def _body(task: Task, message: str) -> str:
         return await _run(task, message, ledger)
 
 
-async def _run(task: Task, message: str, ledger: Ledger) -> str:
+_bridged = bridged(run, is_limited=False)
+
+
+async def _run(task: Any, message: str, ledger: Ledger) -> str:
     try:
         call = task.app.seal.open(message, task_id=task.request.id)
     except MessageRefused as exc:
@@ -111,7 +127,7 @@ def _returned(task: Task, text: str, result: ToolResult | None) -> str:
 class _Execution:
     """One claimed call, from here to its end or to the retry."""
 
-    def __init__(self, task: Task, ledger: Ledger, claim: Claim) -> None:
+    def __init__(self, task: CallTask, ledger: Ledger, claim: Claim) -> None:
         self._task = task
         self._ledger = ledger
         self._claim = claim
@@ -164,7 +180,7 @@ class _Execution:
         report_to(reports.take)
         try:
             # The nets around the request, by the limit that was signed: the message's headers were not.
-            with limits(
+            with self._task.limits(
                 self._call.limit_seconds + SOFT_LIMIT_MARGIN, self._call.limit_seconds + HARD_LIMIT_MARGIN
             ) as interrupt:
                 self._claim.on_lost = lambda: interrupt(_Superseded())

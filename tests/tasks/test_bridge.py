@@ -18,7 +18,6 @@ from celery.utils.threads import LocalStack
 from support.waiting import wait_until
 from toolfleet_tasks.bridge import (
     Bridge,
-    JobKilled,
     SoftLimitCancelled,
     await_,
     bridged,
@@ -26,6 +25,7 @@ from toolfleet_tasks.bridge import (
     limits,
     require_greenlet_stacks,
 )
+from toolfleet_tasks.stepping import JobKilled
 
 
 @bridged

@@ -18,6 +18,7 @@ from toolfleet_registry.contracts import PublishedCall, Terms
 from toolfleet_registry.keys import Keys
 from toolfleet_registry.outcomes import Attempt
 from toolfleet_tasks import endings
+from toolfleet_tasks.bridge import limits
 from toolfleet_tasks.execute import _Execution
 from toolfleet_tasks.ledger import Ledger
 from toolfleet_tasks.results import read_stored
@@ -60,7 +61,7 @@ async def ledger(redis_url: str) -> AsyncIterator[Ledger]:
 async def run(ledger: Ledger, runner: Runner, call: PublishedCall = CALL) -> Any:
     """Claim and run it. Its task is Celery's, of which an execution needs no more than this."""
     app = SimpleNamespace(runner=runner, settings=ledger._settings)
-    task: Any = SimpleNamespace(app=app, request=SimpleNamespace(hostname="celery@here"))
+    task: Any = SimpleNamespace(app=app, request=SimpleNamespace(hostname="celery@here"), limits=limits)
     claim = await begun(ledger, call)
     with ledger.claims.holding(claim):
         execution = _Execution(task, ledger, claim)

@@ -1,33 +1,32 @@
 """One call in flight in the pool: from its acceptance to its end, within its limits."""
 
 import asyncio
-import contextlib
+import functools
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import structlog
 from billiard.einfo import ExceptionInfo
 from celery.exceptions import WorkerLostError, WorkerShutdown, WorkerTerminate
-from pydantic_core import from_json
 
-from toolfleet_tasks.bridge import Bridge, JobKilled
-from toolfleet_tasks.envelope import TASK
+from toolfleet_tasks.bridge import Bridge
+from toolfleet_tasks.stepping import JobKilled
+from toolfleet_tasks.untraced import UntracedTask, untraced
 
-_OF_TRACER = 6  # task, id, request, body, content type and encoding
 GRACE_SECONDS = 1.0  # for a cancelled coroutine to clean up, before it is left behind
 
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Assignment:
     """What Celery wants run, whom it wants told, and the limits in seconds."""
 
     target: Callable[..., Any]
-    args: Sequence[Any]
+    args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     call_id: str | None
     accepted: Callable[[int, float], object]
@@ -44,7 +43,7 @@ class Assignment:
         """From the options of `BasePool.apply_async`; any of them may be missing or `None`."""
         return cls(
             target,
-            _read(args),
+            tuple(args),
             kwargs,
             call_id=options.get("correlation_id"),
             accepted=options.get("accept_callback") or _ignore,
@@ -57,9 +56,10 @@ class Assignment:
 
 
 class Job:
-    """Runs one assignment. Celery keeps a weak reference to it, to call `terminate`."""
+    """Runs one assignment of `app`. Celery keeps a weak reference to it, to call `terminate`."""
 
-    def __init__(self, assignment: Assignment, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, app: Any, assignment: Assignment, loop: asyncio.AbstractEventLoop) -> None:
+        self._app = app
         self._assignment = assignment
         self._loop = loop
         # All of it in the bridge: what Celery stores as it is told of something may have to wait for Redis.
@@ -75,7 +75,8 @@ class Job:
         """Run it to its end and tell Celery, unless it is killed: then its end is recorded elsewhere."""
         self._is_running = True
         try:
-            await self._bridge
+            task = untraced(self._app, self._assignment.target, self._assignment.args, self._bridge)
+            await (self._bridge if task is None else self._run_untraced(task))
         except (asyncio.CancelledError, JobKilled):
             if not self._bridge.killed:
                 raise
@@ -94,10 +95,36 @@ class Job:
             self._loop.call_soon_threadsafe(self._cancel)
 
     def _work(self) -> None:
-        assignment = self._assignment
-        self._tell(assignment.accepted, os.getpid(), time.monotonic())
-        if self._bridge.killed:  # it was revoked before it began
+        self._accept()
+        if not self._bridge.killed:  # it was not revoked before it began
+            self._trace()
+
+    async def _run_untraced(self, task: UntracedTask) -> None:
+        """The call by itself, and the tracer for what it does not end with: see `untraced`."""
+        bridge = self._bridge
+        await bridge.cross(self._accept)
+        if bridge.killed:
             return
+        began_at = time.monotonic()
+        try:
+            text = await bridge.walk(task.run())
+        except (WorkerShutdown, WorkerTerminate, JobKilled, GeneratorExit):
+            raise
+        except BaseException as exc:  # noqa: BLE001 - what it means is for the tracer to say
+            task.ends_as(functools.partial(_raise, exc))
+            await bridge.cross(self._trace)
+            return
+        if task.request.is_stored:
+            self._tell(self._assignment.done, (0, repr(text), time.monotonic() - began_at))
+        else:
+            task.ends_as(lambda: text)
+            await bridge.cross(self._trace)
+
+    def _accept(self) -> None:
+        self._tell(self._assignment.accepted, os.getpid(), time.monotonic())
+
+    def _trace(self) -> None:
+        assignment = self._assignment
         try:
             outcome = assignment.target(*assignment.args, **assignment.kwargs)
         except (WorkerShutdown, WorkerTerminate):
@@ -169,13 +196,8 @@ def _as_failure(exc: BaseException) -> ExceptionInfo:
     return ExceptionInfo((WorkerLostError, WorkerLostError(repr(exc)), exc.__traceback__))
 
 
-def _read(args: Sequence[Any]) -> Sequence[Any]:
-    """Celery's arguments for its tracer, with the body of a call read: kombu's decoder takes five times as long for it."""
-    if len(args) == _OF_TRACER and args[0] == TASK and args[4] == "application/json":
-        task, call_id, request, body, *_ = args
-        with contextlib.suppress(ValueError):  # kombu's decoder has its own words for it
-            return (task, call_id, request, from_json(body), None, None)
-    return args
+def _raise(exc: BaseException) -> NoReturn:
+    raise exc
 
 
 def _ignore(*_: object) -> None:

@@ -1,6 +1,7 @@
 """Celery's worker pool on asyncio: thousands of calls in flight on the one thread of the worker's hub.
 
-The tracer, the requests and the consumer are Celery's own. A task body that blocks holds up every other call and the
+The tracer, the requests and the consumer are Celery's own; a call that simply ends with its result does without the tracer
+(`untraced.py` in the tasks' room). A task body that blocks holds up every other call and the
 connection to the broker; the watchdog (`watchdog.py`) says which.
 """
 
@@ -80,7 +81,9 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
     ) -> Job:
         """Run `target` as soon as there is a slot. Options as in `BasePool.apply_async`; limits default to the worker's."""
         limits = {name: options.get(name) or self.options.get(name) for name in ("soft_timeout", "timeout")}
-        job = Job(Assignment.from_celery(target, args or (), kwargs or {}, {**options, **limits}), self.pump.loop)
+        job = Job(
+            self.app, Assignment.from_celery(target, args or (), kwargs or {}, {**options, **limits}), self.pump.loop
+        )
         # Celery's semaphore guards the slots, but forgets the running calls when the broker's connection is lost.
         self._waiting.append(job)
         self._fill()

@@ -1,0 +1,67 @@
+"""A call's task without Celery's tracer around it: while the call runs, neither a greenlet nor a context of Celery's waits.
+
+What the tracer is for begins where a call's end is anything but a stored result: a retry, say. Then it runs after all, with
+a task body that ends as the call has. It runs from the start for links of a canvas, where somebody listens to Celery's
+signals around tasks, for messages that are not written as ours, and with stock parts. Without it `current_task` is not set.
+"""
+
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from celery import signals
+from celery.app.trace import fast_trace_task
+
+from toolfleet_tasks import execute, lines
+from toolfleet_tasks.bridge import Bridge
+from toolfleet_tasks.envelope import TASK, has_no_links
+
+_OF_TRACER = 6  # task, id, request, body, content type and encoding
+_AROUND = (signals.task_prerun, signals.task_postrun, signals.task_success)
+
+Limits = Callable[[float | None, float | None], AbstractContextManager[Callable[[BaseException], object]]]
+
+
+class CallRequest:
+    """What a call's message says, under the names of Celery's `Context`; `None` for what it does not say."""
+
+    __slots__ = ("_said", "is_stored")
+
+    def __init__(self, said: Mapping[str, Any]) -> None:
+        self._said = said
+        self.is_stored = False
+
+    def __getattr__(self, name: str) -> Any:
+        return self._said.get(name)
+
+
+class UntracedTask:
+    """Stands for Celery's task in a call that runs so: as much of it as `execute` needs."""
+
+    __slots__ = ("_said", "app", "limits", "request")
+
+    def __init__(self, app: Any, said: dict[str, Any], limits: Limits) -> None:
+        self.app = app
+        self.request = CallRequest(said)
+        self.limits = limits
+        self._said = said
+
+    def run(self) -> Coroutine[Any, Any, str]:
+        """The call, from here to its end; raises what its task would."""
+        return execute.run(self, self._said["args"][0])
+
+    def ends_as(self, end: Callable[[], str]) -> None:
+        """Have a task body that Celery's tracer runs now do this instead."""
+        self._said[execute.END] = end
+
+
+def untraced(app: Any, target: Callable[..., Any], args: tuple[Any, ...], bridge: Bridge[Any]) -> UntracedTask | None:
+    """The task of a call that the tracer need not run, by what Celery wants run; `None` if it must."""
+    if target is not fast_trace_task or len(args) != _OF_TRACER or args[0] != TASK:
+        return None
+    _, _, said, body, *_ = args
+    if lines.current() is None or not app.settings.is_fast or any(signal.receivers for signal in _AROUND):
+        return None
+    if said.get("group") is not None or not has_no_links(body) or len(said["args"]) != 1:
+        return None
+    return UntracedTask(app, said, bridge.limits)

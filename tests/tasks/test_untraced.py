@@ -1,0 +1,85 @@
+"""Which calls run without Celery's tracer, and what their task says of its request."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from celery import signals
+from celery.app.trace import fast_trace_task, trace_task_ret
+
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks import lines
+from toolfleet_tasks.app import FleetApp, make_app
+from toolfleet_tasks.bridge import Bridge
+from toolfleet_tasks.envelope import TASK
+from toolfleet_tasks.untraced import untraced
+
+BY_ITSELF = b'[["text"], {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
+LINKED = b'[["text"], {}, {"callbacks": null, "errbacks": null, "chain": [{}], "chord": null}]'
+
+
+@pytest.fixture
+async def app() -> AsyncIterator[FleetApp]:
+    """An app whose worker has lines; nothing is at their other end."""
+    lines.start(asyncio.get_running_loop())
+    yield make_app(Settings(redis_url="redis://127.0.0.1:1/0", fast_transport=True))
+    await lines.stop()
+
+
+def taken(app: FleetApp, *, target: Any = fast_trace_task, task: str = TASK, body: Any = BY_ITSELF, **said: Any) -> Any:
+    """What a call comes to that Celery wants run by `target`."""
+    request = {"id": "call-1", "args": ["text"], "kwargs": {}, "hostname": "here", "retries": 0, "group": None, **said}
+    args = (task, "call-1", request, body, "application/json", "utf-8")
+    return untraced(app, target, args, Bridge(lambda: None))
+
+
+async def test_a_call_by_itself_needs_no_tracer(app: FleetApp) -> None:
+    """Its task has Celery's names for what the message says, and `None` for what it does not say."""
+    task = taken(app)
+
+    assert (task.app, task.request.id, task.request.hostname) == (app, "call-1", "here")
+    assert (task.request.shadow, task.request.chain, task.request.is_stored) == (None, None, False)
+
+
+@pytest.mark.parametrize(
+    "otherwise",
+    [
+        {"target": trace_task_ret},
+        {"task": "toolfleet.resume_jobs"},
+        {"body": LINKED},
+        {"body": BY_ITSELF.decode()},
+        {"group": "group-1"},
+        {"args": ["text", "more"]},
+        {"args": []},
+    ],
+    ids="-".join,
+)
+async def test_everything_else_is_for_the_tracer(app: FleetApp, otherwise: dict[str, Any]) -> None:
+    """Links of a canvas, other tasks, other targets, and messages that are not written as ours."""
+    assert taken(app, **otherwise) is None
+
+
+@pytest.mark.parametrize("name", ["task_prerun", "task_postrun", "task_success"])
+async def test_where_somebody_listens_the_tracer_runs(app: FleetApp, name: str) -> None:
+    """Whoever instruments Celery sees the fleet's calls as he does all tasks."""
+
+    def listener(**_: Any) -> None:
+        """Stands for an instrumentation."""
+
+    signal = getattr(signals, name)
+    signal.connect(listener)
+    try:
+        assert taken(app) is None
+    finally:
+        signal.disconnect(listener)
+    assert taken(app) is not None
+
+
+async def test_stock_parts_need_the_tracer(app: FleetApp) -> None:
+    """It stores what the ledger has not, and so it does under a pool without lines."""
+    stock = make_app(Settings(redis_url="redis://127.0.0.1:1/0", fast_transport=False, visibility_timeout=7200))
+    assert taken(stock) is None
+
+    await lines.stop()
+    assert taken(app) is None
