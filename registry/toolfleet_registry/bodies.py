@@ -4,11 +4,12 @@ import json
 import math
 import re
 import zlib
-from typing import Any, NoReturn
-
-import httpx
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable
+
+if TYPE_CHECKING:  # workers read bodies, and have no use for httpx
+    import httpx
 
 # Real data stays far below; pydantic's JSON parser stops at 200 levels, of which our envelopes need some.
 MAX_DEPTH = 100
@@ -42,7 +43,7 @@ class BodyReader:
         return bytes(self._body)
 
 
-async def read_body(response: httpx.Response, limit: int) -> bytes:
+async def read_body(response: "httpx.Response", limit: int) -> bytes:
     """The body of a streamed response, as `BodyReader` reads it.
 
     Errors of the connection pass as httpx's own. The caller closes the response.

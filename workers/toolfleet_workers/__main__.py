@@ -9,10 +9,12 @@ from celery.bin.base import CLIContext
 from celery.bin.worker import worker
 
 from toolfleet_registry.errors import SettingsError
+from toolfleet_workers.plain_structlog import load_plain_structlog
 
 
 def main() -> None:
     """Run a worker with the arguments of this process."""
+    load_plain_structlog()
     try:
         from toolfleet_workers.main import app  # noqa: PLC0415 - reads the settings
     except SettingsError as exc:

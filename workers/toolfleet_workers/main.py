@@ -1,20 +1,15 @@
 """The worker's composition root: `celery -A toolfleet_workers.main worker`."""
 
-import functools
 import resource
 
-from toolfleet_registry.local_tools import load_local_tools
 from toolfleet_registry.names import LOCAL, SCHEDULER
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_tasks.app import FleetApp, make_app
-from toolfleet_tasks.desks import worker_desk
-from toolfleet_tasks.job_keeper import WorkerJobs
+from toolfleet_tasks.late_jobs import LateJobs
 from toolfleet_tasks.signing import caller_tokens
 from toolfleet_workers import bootsteps
 from toolfleet_workers.executors.http import HttpExecutor
-from toolfleet_workers.executors.local import LocalExecutor
 from toolfleet_workers.executors.routed import RoutedExecutor
-from toolfleet_workers.executors.scheduler import SchedulerExecutor
 from toolfleet_workers.known_tools import KnownTools
 from toolfleet_workers.middleware.call_log import CallLog
 from toolfleet_workers.middleware.permission import PermissionCheck
@@ -47,7 +42,7 @@ def make_worker_app(settings: Settings) -> FleetApp:
     app.runner = CallRunner(
         executor, middleware=[CallLog(), permission, ResultCheck(tools)], definitions=tools, closing=[tools]
     )
-    app.jobs = WorkerJobs(app)
+    app.jobs = LateJobs(app)
     bootsteps.install(app)
     return app
 
@@ -55,12 +50,27 @@ def make_worker_app(settings: Settings) -> FleetApp:
 def _own_executors(settings: Settings) -> dict[str, Executor]:
     """What runs the modules that have no address. Raises `SettingsError` for local tools that cannot be had."""
     own = dict[str, Executor]()
-    if (local := load_local_tools(settings)) is not None:
-        own[LOCAL] = LocalExecutor(local.functions, max_result_bytes=settings.max_reply_bytes)
+    # Loaded where they are wanted: hardly any worker has them, and every worker shall be up soon.
+    if settings.local_tools and (local := _local_executor(settings)) is not None:
+        own[LOCAL] = local
     if settings.scheduler:
-        desk = functools.partial(worker_desk, settings)
-        own[SCHEDULER] = SchedulerExecutor(desk, longest_seconds=settings.max_job_seconds)
+        own[SCHEDULER] = _scheduler_executor(settings)
     return own
+
+
+def _local_executor(settings: Settings) -> Executor | None:
+    from toolfleet_registry.local_tools import load_local_tools  # noqa: PLC0415 - as above
+    from toolfleet_workers.executors.local import LocalExecutor  # noqa: PLC0415 - as above
+
+    local = load_local_tools(settings)
+    return None if local is None else LocalExecutor(local.functions, max_result_bytes=settings.max_reply_bytes)
+
+
+def _scheduler_executor(settings: Settings) -> Executor:
+    from toolfleet_tasks.desks import worker_desk  # noqa: PLC0415 - as above
+    from toolfleet_workers.executors.scheduler import SchedulerExecutor  # noqa: PLC0415 - as above
+
+    return SchedulerExecutor(lambda: worker_desk(settings), longest_seconds=settings.max_job_seconds)
 
 
 allow_open_files()
