@@ -42,6 +42,9 @@ ErrorCode = Literal[
 """Why a call failed: a closed set, so that an agent can branch on it."""
 
 
+_COLLECTIONS = (list, set, frozenset, tuple)
+
+
 class Message(BaseModel):
     """A message of our own: frozen, and an unknown field is an error."""
 
@@ -139,7 +142,7 @@ class Caller(Message):
     @field_validator("allowed_modules", mode="before")
     @classmethod
     def _take_a_star_for_all(cls, value: Any) -> Any:
-        return "*" if isinstance(value, list | set | frozenset | tuple) and "*" in value else value
+        return "*" if isinstance(value, _COLLECTIONS) and "*" in value else value
 
 
 class Conversation(Message):
@@ -246,7 +249,7 @@ class PublishedCall(Message):
     idempotency_key: str | None = None
     sensitive: tuple[str, ...] = ()
     replay_of: str | None = None
-    decisions: dict[str, str] = {}
+    decisions: dict[str, str] = Field(default_factory=dict)  # a `{}` here would be copied deeply for each call
     hides_results: bool = False
     terms: Terms | None = None
     job_id: str | None = None

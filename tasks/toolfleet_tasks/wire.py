@@ -42,6 +42,7 @@ def load(kind: type[M], text: str) -> M:
 
 def _read(text: str) -> object:
     try:
-        return from_json(text, allow_inf_nan=False)
+        # To look each text up among those seen before takes longer than to make it; names are worth it.
+        return from_json(text, allow_inf_nan=False, cache_strings="keys")
     except ValueError:
         return json.loads(text)  # takes a lone surrogate
