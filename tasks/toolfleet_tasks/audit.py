@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
 
 import structlog
+from pydantic_core import to_json
 
 from toolfleet_registry.contracts import Caller, PublishedCall, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.sensitive import redacted, sensitive_paths
@@ -52,7 +53,8 @@ _LONGEST_NAME = 256  # characters of a name or an id: what a model writes may be
 _SILENCE_SECONDS = 10.0  # between two log lines about lines that were not written
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
-_encode_sorted = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+# A circle ends in a `RecursionError`, too.
+_encode_sorted = json.JSONEncoder(sort_keys=True, check_circular=False, separators=(",", ":")).encode
 
 
 class Auditor:
@@ -75,12 +77,12 @@ class Auditor:
         if seen is not None:
             line["ts"], line["attempts"], line["queued_ms"] = seen.ts, seen.attempts, seen.queued_ms
             line["duration_ms"], line["worker"] = seen.duration_ms, seen.worker
-        line |= _end(result)
+        line = _known(line | _end(result))
         return line, text_of(line), self._kept
 
     def line_of_unpublished(self, call: PublishedCall, result: ToolResult) -> AuditLine:
         """The line of a call that its agent has ended before it was in its queue."""
-        return self._about(call, _refusal(call.decisions, result)) | {"attempts": 0} | _end(result)
+        return _known(self._about(call, _refusal(call.decisions, result)) | {"attempts": 0} | _end(result))
 
     def line_of_refused(
         self,
@@ -104,11 +106,11 @@ class Auditor:
             "decisions": _refusal(decisions, result),
             "attempts": 0,
         }
-        return line | _end(result)
+        return _known(line | _end(result))
 
     def parts_of_end(self, call: PublishedCall, ending: Ending) -> PartsOfLine:
         """What `END` makes the line of, whichever way the call turns out to end."""
-        line = self._about(call, {**call.decisions, "published": "yes"})
+        line = _known(self._about(call, {**call.decisions, "published": "yes"}))
         waited = {"queued_ms": round(max(line["ts"] - call.published_at, 0) * 1000, 1)}
         unbegun, undone, unknown = _tail(ending.unbegun, waited), _tail(ending.undone), _tail(ending.unknown)
         return (text_of(line)[:-1], unbegun, undone, unknown, self._kept)
@@ -121,7 +123,7 @@ class Auditor:
 
     def tell(self, line: AuditLine, *, is_kept: bool = True) -> None:
         """Log the line of a call that has ended; `is_kept`: whether it is in the stream. Raises nothing."""
-        self._log(log.info, EVENT, {name: value for name, value in line.items() if value is not None})
+        self._log(log.info, EVENT, line)
         if not is_kept:
             self.miss("Redis refuses it")
 
@@ -134,7 +136,7 @@ class Auditor:
             self.tell(json.loads(text), is_kept=is_kept)
         else:  # it was sent twice, for its first answer was lost: what ended it stands in its result, until that expires
             ended = _end(_stored(answer[1])) if answer[1] else {}
-            self.tell(json.loads(f"{parts[0]}}}") | ended)
+            self.tell(_known(json.loads(f"{parts[0]}}}") | ended))
 
     def miss(self, reason: str) -> None:
         """Count a line that is not in the stream. Raises nothing."""
@@ -166,8 +168,12 @@ class Auditor:
 
 
 def text_of(line: AuditLine) -> str:
-    """The line as it is kept: ASCII JSON, without what is `None`."""
-    return _encode({name: value for name, value in line.items() if value is not None})
+    """The line as it is kept: ASCII JSON."""
+    try:
+        text = to_json(line).decode()
+    except ValueError:  # half a surrogate pair
+        return _encode(line)
+    return text if text.isascii() else _encode(line)  # which takes three times as long
 
 
 def arguments_digest(arguments: Mapping[str, Any], sensitive: tuple[str, ...]) -> str | None:
@@ -177,6 +183,10 @@ def arguments_digest(arguments: Mapping[str, Any], sensitive: tuple[str, ...]) -
         return "sha256:" + hashlib.sha256(_encode_sorted(shown).encode()).hexdigest()
     except (ValueError, TypeError, RecursionError):
         return None
+
+
+def _known(line: AuditLine) -> AuditLine:
+    return {name: value for name, value in line.items() if value is not None}
 
 
 def _end(result: ToolResult) -> AuditLine:
@@ -197,7 +207,7 @@ def _outcome(result: ToolResult) -> AuditOutcome:
 
 
 def _tail(result: ToolResult, more: AuditLine | None = None) -> str:
-    return f",{text_of({**(more or {}), **_end(result)})[1:]}"
+    return f",{text_of(_known({**(more or {}), **_end(result)}))[1:]}"
 
 
 def _stored(value: bytes) -> ToolResult:
