@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, cast
@@ -26,6 +26,7 @@ from toolfleet_tasks.claims import Claim, Claims, Granted
 from toolfleet_tasks.dead import dead_letter
 from toolfleet_tasks.endings import Ending
 from toolfleet_tasks.job_ids import kept_seconds
+from toolfleet_tasks.ledger_keys import LedgerKeys
 from toolfleet_tasks.limits import limits_of, refused_by
 from toolfleet_tasks.line import Line, LineClosed, LineLost
 from toolfleet_tasks.results import announcement, celery_value
@@ -45,7 +46,9 @@ _LOST = -1  # what `TAKE` says if others have the call
 _MOST_UNANSWERED = 1_000
 _DEAD_CODES = frozenset({"outcome_unknown", "internal"})
 # What an attempt can come to that has met its module, or has looked for it.
-_MET = frozenset({"module_unreachable", "module_error", "timed_out", "busy", "invalid_response", "result_too_large"})
+_MET = frozenset(
+    {None, "module_unreachable", "module_error", "timed_out", "busy", "invalid_response", "result_too_large"}
+)
 
 _CLAIM, _CLOSE, _TAKE = Script(ledger_scripts.CLAIM), Script(ledger_scripts.CLOSE), Script(limits_scripts.TAKE)
 _FINISH, _END, _LOOK = Script(ledger_scripts.FINISH), Script(ledger_scripts.END), Script(ledger_scripts.LOOK)
@@ -76,6 +79,8 @@ class Ledger:
         self._line = line
         self._settings = settings
         self._keys = settings.keys
+        script_keys = LedgerKeys(settings.keys, settings.module_concurrency)
+        self._keys_of, self._keys_of_unknown = script_keys.of, script_keys.of_unknown
         self._writes_results = writes_results
         self._letters = Seal(settings.signing_key, purpose="dead letter")
         self._auditor = Auditor(settings)
@@ -180,8 +185,7 @@ class Ledger:
 
     async def refuse(self, call_id: str, result: ToolResult) -> str | None:
         """End a call of which nothing but its id is known. `None`, with nothing changed, if a worker has ever begun it."""
-        record = self._keys.call(call_id)
-        keys = (record, self._keys.result(call_id), *[record] * 7, self._keys.audit)
+        keys = self._keys_of_unknown(call_id)
         ttl, parts = self._settings.result_ttl_seconds, self._auditor.parts_of_refusal(call_id, result)
         args = self._end_args(call_id, ("refused", 0, ttl, ttl), Ending(result, result, result), parts)
         answer = await self._run(_END, keys, *args)
@@ -235,24 +239,8 @@ class Ledger:
         except (ResponseError, LineLost) as exc:
             raise ResultRefused(f"Redis refuses to store the result ({size} bytes): {exc}") from exc
 
-    async def _run(self, script: Script, keys: tuple[str, ...], *args: Any) -> Any:
-        return await run_written(self._line, script, keys, *args)
-
-    def _keys_of(self, call: PublishedCall) -> tuple[str, ...]:
-        keys, module = self._keys, _module(call)
-        record = keys.call(call.call_id)
-        return (
-            record,
-            keys.result(call.call_id),
-            keys.share(call.lane, call.user_id),
-            keys.running(module) if module in self._settings.module_concurrency else record,
-            keys.breaker(module),
-            keys.intent(call.user_id, call.idempotency_key) if call.idempotency_key else record,
-            keys.dead,
-            keys.dead_order,
-            keys.module_manifest(module),
-            keys.audit,
-        )
+    def _run(self, script: Script, keys: tuple[str, ...], *args: Any) -> Coroutine[Any, Any, Any]:
+        return run_written(self._line, script, keys, *args)
 
     def _ttls_of(self, call: PublishedCall) -> tuple[int, int]:
         """Seconds: its result's; and its record's, as long, and until nobody can begin the call any more."""
@@ -282,7 +270,7 @@ def is_away(attempt: Attempt) -> bool | None:
 
     `None` for an attempt that never met it: one that was refused in the worker, say.
     """
-    if attempt.result.error_code not in {None, *_MET}:
+    if attempt.result.error_code not in _MET:
         return None
     if attempt.outcome is Outcome.UNKNOWN:
         return attempt.result.error_code in {"timed_out", "module_error"}
