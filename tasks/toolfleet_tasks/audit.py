@@ -10,16 +10,16 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
 
-import structlog
 from pydantic_core import to_json
 
+from toolfleet_registry.busy_log import BusyLog
 from toolfleet_registry.contracts import Caller, PublishedCall, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.sensitive import redacted, sensitive_paths
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import wire
 from toolfleet_tasks.endings import Ending
 
-log = structlog.get_logger(__name__)
+log = BusyLog(__name__)
 
 EVENT = "tool_call_audited"
 FIELD = "line"
@@ -123,7 +123,7 @@ class Auditor:
 
     def tell(self, line: AuditLine, *, is_kept: bool = True) -> None:
         """Log the line of a call that has ended; `is_kept`: whether it is in the stream. Raises nothing."""
-        self._log(log.info, EVENT, line)
+        self._log(log.now().info, EVENT, line)
         if not is_kept:
             self.miss("Redis refuses it")
 
@@ -143,7 +143,7 @@ class Auditor:
         self.missed += 1
         if time.monotonic() >= self._silent_until:
             self._silent_until = time.monotonic() + _SILENCE_SECONDS
-            self._log(log.warning, "audit_not_written", {"reason": reason, "lines": self.missed})
+            self._log(log.now().warning, "audit_not_written", {"reason": reason, "lines": self.missed})
 
     def _log(self, write: Callable[..., object], event: str, fields: Mapping[str, Any]) -> None:
         """Fails open: where a program's logging cannot take a name, or is closed, the call's result is worth more."""

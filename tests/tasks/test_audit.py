@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -167,7 +168,8 @@ def test_no_logging_costs_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     logger = logging.getLogger("test-refusing")
     logger.setLevel(logging.INFO)
     logger.addHandler(Refusing())
-    monkeypatch.setattr("toolfleet_tasks.audit.log", structlog.wrap_logger(logger, processors=[str_of]))
+    refusing = structlog.wrap_logger(logger, processors=[str_of])
+    monkeypatch.setattr("toolfleet_tasks.audit.log", SimpleNamespace(now=lambda: refusing))
     auditor.tell({"tool": "owls.echo"}, is_kept=False)
 
     assert (auditor.untold, auditor.missed) == (2, 1)

@@ -2,11 +2,12 @@
 
 import structlog
 
+from toolfleet_registry.busy_log import BusyLog
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.outcomes import Attempt
 from toolfleet_workers.runner import Proceed
 
-log = structlog.get_logger(__name__)
+log = BusyLog(__name__)
 
 
 class CallLog:
@@ -19,7 +20,7 @@ class CallLog:
         """Bind around `proceed`; what it raises passes."""
         # Not bound_contextvars, which looks through the whole context for values to restore: nobody else binds these.
         structlog.contextvars.bind_contextvars(call_id=call.call_id, tool=call.tool_name)
-        log.debug("tool_call_started")
+        log.now().debug("tool_call_started")
         try:
             return await proceed(call)
         finally:
