@@ -26,17 +26,24 @@ async def written(line: Line, command: tuple[Part, ...], *, size: int) -> object
         try:
             return await line.execute(*command, losses=_LOSSES if size > _HEAVY else 0)
         except ResponseError as exc:
-            if not any(text in str(exc) for text in _FORBIDDEN):
-                raise
-            log.warning("result_forbidden", error=str(exc))
-            await asyncio.sleep(_REPAIR_SECONDS)
+            await _repaired(exc)
 
 
 async def run_written(line: Line, script: Script, keys: tuple[str, ...], *args: Part, size: int = 0) -> object:
     """As `written`, for a script."""
-    try:
-        return await written(line, ("EVALSHA", script.digest, len(keys), *keys, *args), size=size)
-    except ResponseError as exc:
-        if "NOSCRIPT" not in str(exc):
-            raise
-    return await written(line, ("EVAL", script.text, len(keys), *keys, *args), size=size)
+    while True:
+        try:  # not through `written`: this is what a worker does most
+            losses = _LOSSES if size > _HEAVY else 0
+            return await line.execute("EVALSHA", script.digest, len(keys), *keys, *args, losses=losses)
+        except ResponseError as exc:
+            if "NOSCRIPT" in str(exc):
+                return await written(line, ("EVAL", script.text, len(keys), *keys, *args), size=size)
+            await _repaired(exc)
+
+
+async def _repaired(error: ResponseError) -> None:
+    """Return when it may work by now. Raises the error if Redis will not take it, whoever repairs what."""
+    if not any(text in str(error) for text in _FORBIDDEN):
+        raise error
+    log.warning("result_forbidden", error=str(error))
+    await asyncio.sleep(_REPAIR_SECONDS)
