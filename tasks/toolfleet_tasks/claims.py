@@ -1,8 +1,8 @@
 """What a process has claimed in the ledger: kept while it lives, and interrupted when it is lost."""
 
 import asyncio
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -68,17 +68,9 @@ class Claims:
         self._task: asyncio.Task[None] | None = None
         line.on_connect.append(self._renew)  # after an outage, before anybody else is told that a lease has run out
 
-    @contextmanager
-    def holding(self, claim: Claim) -> Generator[None]:
+    def holding(self, claim: Claim) -> AbstractContextManager[None]:
         """Keep the claim inside. Whoever leaves without having ended or closed the attempt has let go of it."""
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._keep(), name="toolfleet-claims")
-        self._held[claim.token] = claim
-        try:
-            yield
-        finally:
-            if self._held.pop(claim.token, None) is not None:
-                self._let_go(claim)
+        return _Holding(self, claim)
 
     def drop(self, claim: Claim) -> None:
         """The attempt is closed, or the call has ended."""
@@ -96,6 +88,15 @@ class Claims:
             self._task.cancel()
         held, self._held = list(self._held.values()), {}
         await asyncio.gather(*(self._let_go(claim) for claim in held), return_exceptions=True)
+
+    def _hold(self, claim: Claim) -> None:
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._keep(), name="toolfleet-claims")
+        self._held[claim.token] = claim
+
+    def _leave(self, claim: Claim) -> None:
+        if self._held.pop(claim.token, None) is not None:
+            self._let_go(claim)
 
     def _let_go(self, claim: Claim) -> "asyncio.Future[object]":
         keys = (claim.keys[0], claim.keys[3])
@@ -134,6 +135,21 @@ class Claims:
             if claim is not None:
                 log.warning("claim_lost", call_id=claim.call.call_id, tool=claim.call.tool_name)
                 claim.on_lost()
+
+
+class _Holding:
+    """A claim is kept inside. No generator, of which each call in flight would have one."""
+
+    __slots__ = ("_claim", "_claims")
+
+    def __init__(self, claims: Claims, claim: Claim) -> None:
+        self._claims, self._claim = claims, claim
+
+    def __enter__(self) -> None:
+        self._claims._hold(self._claim)  # noqa: SLF001 - a part of it
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._claims._leave(self._claim)  # noqa: SLF001 - as above
 
 
 def _seen(reply: "asyncio.Future[object]") -> None:
