@@ -98,14 +98,14 @@ def require_greenlet_stacks() -> None:
 class Bridge(Generic[T]):
     """Runs a synchronous function in a greenlet; awaited once, by the asyncio task that stands for the job.
 
-    Or several, one after the other, and coroutines as well: `cross` and `walk`, under the same interrupts.
+    Or, made without one: several, one after the other, and coroutines as well, under the same interrupts (`cross`, `walk`).
 
     The methods that interrupt belong to the loop's thread; only `killed` may be set from anywhere.
     """
 
-    def __init__(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> None:
+    def __init__(self, function: Callable[..., T] | None = None, *args: Any, **kwargs: Any) -> None:
         self.killed = False  # what the job still returns or raises is dropped: `JobKilled` leaves the bridge instead
-        self._start = functools.partial(function, *args, **kwargs)
+        self._start = None if function is None else functools.partial(function, *args, **kwargs)
         self._task: asyncio.Task[Any] | None = None
         self._interrupt: BaseException | None = None
         self._bodies = 0
@@ -117,8 +117,9 @@ class Bridge(Generic[T]):
         return self._bodies > 0
 
     def __await__(self) -> Generator[Any, None, T]:
-        start = self._start
-        del self._start  # it may refer to whoever has this bridge, and thousands of cycles are work for the collector
+        start, self._start = self._start, None
+        if start is None:
+            raise RuntimeError("This bridge has no function, or has been awaited.")
         return (yield from self._crossing(start))
 
     @types.coroutine

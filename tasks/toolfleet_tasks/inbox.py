@@ -49,10 +49,13 @@ class Waiter(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Expected:
-    """One who waits for a call's end, `since` when by the loop's clock."""
+    """One who waits for a call's end, `since` when by the loop's clock.
+
+    `waiter` is `None` once it waits no longer: it has us, and who have each other are work for the collector.
+    """
 
     channel: bytes
-    waiter: Waiter
+    waiter: Waiter | None
     since: float
 
 
@@ -109,7 +112,8 @@ class Inbox:
                 ear.listening.set_exception(NotPublished("the fleet was left"))
                 ear.listening.exception()  # seen: there may be nobody who waits
             for one in ear.waiting:
-                one.waiter.left()
+                if one.waiter is not None:
+                    one.waiter.left()
 
     def expect(self, call_id: str, waiter: Waiter) -> Expected:
         """Listen for the end of a call. What is sent over the inbox's own line from now on cannot be answered unheard.
@@ -138,6 +142,7 @@ class Inbox:
         ear = self._expected.get(expected.channel)
         if ear is not None and expected in ear.waiting:
             ear.waiting.remove(expected)
+            expected.waiter = None
             if not ear.waiting:
                 self._drop(expected.channel)
 
@@ -227,8 +232,10 @@ class Inbox:
         if status in READY:
             self._drop(channel)
             for expected in ear.waiting:
+                waiter, expected.waiter = expected.waiter, None
                 try:
-                    expected.waiter.ended(meta)
+                    if waiter is not None:
+                        waiter.ended(meta)
                 except Exception:  # a defect of ours: an agent that hears no results any more would be worse
                     log.exception("result_not_taken", channel=channel.decode())
         elif status == STORED:

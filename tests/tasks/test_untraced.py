@@ -31,7 +31,7 @@ def taken(app: FleetApp, *, target: Any = fast_trace_task, task: str = TASK, bod
     """What a call comes to that Celery wants run by `target`."""
     request = {"id": "call-1", "args": ["text"], "kwargs": {}, "hostname": "here", "retries": 0, "group": None, **said}
     args = (task, "call-1", request, body, "application/json", "utf-8")
-    return untraced(app, target, args, Bridge(lambda: None))
+    return untraced(app, target, args, Bridge())
 
 
 async def test_a_call_by_itself_needs_no_tracer(app: FleetApp) -> None:

@@ -63,7 +63,7 @@ class Job:
         self._assignment = assignment
         self._loop = loop
         # All of it in the bridge: what Celery stores as it is told of something may have to wait for Redis.
-        self._bridge: Bridge[None] = Bridge(self._work)
+        self._bridge: Bridge[None] = Bridge()
         self._bridge.on_limits = self._start_timers
         self._timers: list[asyncio.TimerHandle] = []
         self._hard_limit: float | None = None
@@ -76,12 +76,15 @@ class Job:
         self._is_running = True
         try:
             task = untraced(self._app, self._assignment.target, self._assignment.args, self._bridge)
-            await (self._bridge if task is None else self._run_untraced(task))
+            await (self._bridge.cross(self._work) if task is None else self._run_untraced(task))
         except (asyncio.CancelledError, JobKilled):
             if not self._bridge.killed:
                 raise
         finally:
             self._is_running = False
+            self._bridge.on_limits = (
+                _ignore  # it has us, and we have it: a call, with all it has, would wait for the collector
+            )
             for timer in self._timers:
                 timer.cancel()
             if self._ending is not None:
