@@ -37,7 +37,7 @@ async def test_it_waits_and_returns_what_the_coroutine_does() -> None:
             await_(asyncio.sleep(0))
         return seen
 
-    bridge = Bridge()
+    bridge = Bridge[Any]()
     assert await bridge.walk(body()) == ["slept", "timed out"]
 
 
@@ -48,7 +48,7 @@ async def test_what_it_raises_passes() -> None:
         await asyncio.sleep(0)
         raise LookupError("owl")
 
-    bridge = Bridge()
+    bridge = Bridge[Any]()
     with pytest.raises(LookupError, match="owl"):
         await bridge.walk(body())
     assert await bridge.cross(lambda: await_(asyncio.sleep(0, "crossed"))) == "crossed"
@@ -70,7 +70,7 @@ async def test_its_limits_hold_where_it_says_so() -> None:
             await asyncio.sleep(0.005)
         return "stored"
 
-    bridge = Bridge()
+    bridge = Bridge[Any]()
     bridge.on_limits = lambda soft, hard: seen.append((soft, hard))
     task = await start(bridge, body())
     assert not bridge.limit(3)
@@ -88,7 +88,7 @@ async def test_a_limit_that_it_does_not_catch_is_celerys_own() -> None:
         with bridge.limits():
             await asyncio.sleep(60)
 
-    bridge = Bridge()
+    bridge = Bridge[Any]()
     task = await start(bridge, body())
     bridge.limit(3)
 
@@ -138,7 +138,7 @@ async def test_a_killed_one_cleans_up_and_counts_for_nothing() -> None:
             steps.append("cleaned up")
         return "as if nothing had happened"
 
-    bridge = Bridge()
+    bridge = Bridge[Any]()
     task = await start(bridge, body())
     bridge.kill()
 
@@ -158,7 +158,7 @@ async def test_one_that_swallows_everything_is_abandoned() -> None:
             except BaseException:  # noqa: BLE001 - that is the point
                 await asyncio.sleep(0)
 
-    bridge = Bridge()
+    bridge = Bridge[Any]()
     task = await start(bridge, body())
     bridge.kill()
     await asyncio.sleep(0.01)
@@ -180,7 +180,7 @@ async def test_one_whose_task_is_closed_ends_in_order() -> None:
         finally:
             steps.append("cleaned up")
 
-    task = await start(Bridge(), body())
+    task = await start(Bridge[Any](), body())
     coroutine: Any = task.get_coro()
     coroutine.close()
     assert steps == ["cleaned up"]
