@@ -103,6 +103,8 @@ class Bridge(Generic[T]):
     The methods that interrupt belong to the loop's thread; only `killed` may be set from anywhere.
     """
 
+    __slots__ = ("_bodies", "_interrupt", "_start", "_task", "killed", "on_limits")
+
     def __init__(self, function: Callable[..., T] | None = None, *args: Any, **kwargs: Any) -> None:
         self.killed = False  # what the job still returns or raises is dropped: `JobKilled` leaves the bridge instead
         self._start = None if function is None else functools.partial(function, *args, **kwargs)

@@ -58,6 +58,19 @@ class Assignment:
 class Job:
     """Runs one assignment of `app`. Celery keeps a weak reference to it, to call `terminate`."""
 
+    __slots__ = (
+        "__weakref__",
+        "_app",
+        "_assignment",
+        "_bridge",
+        "_ending",
+        "_hard_limit",
+        "_is_cancelled",
+        "_is_running",
+        "_loop",
+        "_timers",
+    )
+
     def __init__(self, app: Any, assignment: Assignment, loop: asyncio.AbstractEventLoop) -> None:
         self._app = app
         self._assignment = assignment
