@@ -1,5 +1,6 @@
 """What every test may ask for: a real Redis server, emptied for each test, and a check of what is left in it."""
 
+import gc
 import os
 import signal
 from collections.abc import AsyncIterator, Generator, Iterator
@@ -110,6 +111,14 @@ async def fleet(bed: TestBed, worker: WorkerProcess) -> AsyncIterator[ToolFleet]
         module.forget()
     async with ToolFleet(settings=bed.settings) as fleet:
         yield fleet
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """Nothing is closed because the garbage collector has found it."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture

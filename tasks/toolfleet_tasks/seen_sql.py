@@ -34,6 +34,7 @@ from sqlalchemy.schema import CreateTable
 
 from toolfleet_registry.errors import FleetUnavailable, SettingsError, WakeLost
 from toolfleet_registry.store.sql_engines import waits_of
+from toolfleet_registry.store.sql_sockets import close_failed, let_go
 from toolfleet_tasks.seen import REMEMBERED_SECONDS, Standing
 
 T = TypeVar("T")
@@ -157,6 +158,7 @@ class SQLSeen:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 return await asyncio.to_thread(self._transact, work)
         except (SQLAlchemyError, OSError) as exc:
+            let_go(exc)
             reason = type(getattr(exc, "orig", None) or exc).__name__
             raise FleetUnavailable(f"The database of seen wake-ups does not answer ({reason}).") from exc
 
@@ -202,7 +204,9 @@ def _limit(on: Connection) -> None:
 def _engine(url: str) -> Engine:
     try:
         parts = make_url(url)
-        return create_engine(parts, connect_args=waits_of(parts), poolclass=NullPool, hide_parameters=True)
+        return close_failed(
+            create_engine(parts, connect_args=waits_of(parts), poolclass=NullPool, hide_parameters=True)
+        )
     except (ArgumentError, ValueError, SQLAlchemyError, ImportError) as exc:
         raise SettingsError(
             f"The URL for seen wake-ups is none that SQLAlchemy can use here ({type(exc).__name__})."

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from support.waiting import wait_until_sync
 from toolfleet_workers.ports import free_port
 from toolfleet_workers.processes import _end_with_parent
@@ -36,6 +38,12 @@ class PostgresServer:
             yield
         finally:
             os.killpg(self.process.pid, signal.SIGCONT)
+
+
+def connections_to(port: int) -> list[str]:
+    """The connections of this process to a port, with their states, whoever still holds them."""
+    own = psutil.Process().net_connections()
+    return [f"{each.laddr} {each.status}" for each in own if each.raddr and each.raddr.port == port]
 
 
 def find_postgres() -> Path | None:

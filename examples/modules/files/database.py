@@ -32,6 +32,7 @@ from sqlalchemy.pool import NullPool
 
 from modules.files.errors import FileRefused, FilesUnavailable
 from modules.files.settings import FileSettings
+from toolfleet_registry.store.sql_sockets import close_failed, let_go
 
 _PATIENCE_SECONDS = 5
 # PostgreSQL gives up before we do; a client that stands still in a transaction lets go of its locks.
@@ -146,7 +147,7 @@ class Database:
             yield
         except (SQLAlchemyError, OSError) as exc:
             self._has_tables = False  # somebody may have removed them, or the file
-            # No traceback: its frames hold open sockets.
+            let_go(exc)
             logger.warning("the database of file records does not answer: %s", str(exc).partition("\n")[0])
             raise FilesUnavailable("The database of file records does not answer; try again later.") from exc
 
@@ -175,6 +176,8 @@ def _engine(url: URL, *, is_sqlite: bool) -> Engine:
         connect |= {"check_same_thread": False, "isolation_level": None}
         return create_engine(url, connect_args=connect, poolclass=NullPool, hide_parameters=True)
     # A connection takes pg8000 some 50 ms to make.
-    return create_engine(
-        url, connect_args=connect, pool_pre_ping=True, pool_timeout=_PATIENCE_SECONDS, hide_parameters=True
+    return close_failed(
+        create_engine(
+            url, connect_args=connect, pool_pre_ping=True, pool_timeout=_PATIENCE_SECONDS, hide_parameters=True
+        )
     )

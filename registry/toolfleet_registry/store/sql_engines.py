@@ -11,6 +11,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.pool import NullPool, StaticPool
 
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
+from toolfleet_registry.store.sql_sockets import close_failed, let_go
 from toolfleet_registry.store.sql_tables import IDENTITY, METADATA, STATE
 
 _PATIENCE_SECONDS = 5
@@ -95,6 +96,7 @@ class Database:
         try:
             yield
         except (SQLAlchemyError, OSError) as exc:
+            let_go(exc)
             raise FleetUnavailable(f"The registry's database {self._where} does not answer: {_reason(exc)}") from exc
 
 
@@ -120,7 +122,7 @@ def _read(url: str) -> URL:
 
 def _engine(url: URL, options: dict[str, Any], *, pool: Any) -> Engine:
     try:
-        return create_engine(url, connect_args=options, poolclass=pool, hide_parameters=True)
+        return close_failed(create_engine(url, connect_args=options, poolclass=pool, hide_parameters=True))
     except ImportError as exc:
         raise SettingsError(
             f"The registry's URL needs the package {exc.name!r}, or must name another driver, as in postgresql+pg8000://…"

@@ -1,6 +1,5 @@
 """What a registry does when its server is away, frozen or full, or when somebody else has written there."""
 
-import gc
 import re
 import time
 from collections.abc import Callable, Generator
@@ -12,7 +11,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.pool import NullPool
 
-from support.postgres import PostgresServer
+from support.postgres import PostgresServer, connections_to
 from support.redis_faults import FaultyRedis, faulty_redis
 from support.redis_setups import SETUPS
 from toolfleet import FleetUnavailable
@@ -217,18 +216,16 @@ def registry_in_redis(redis_url: str) -> Generator[RedisToolRegistry]:
         yield registry
 
 
-@pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # pg8000 leaves its socket to the collector
+@pytest.mark.usefixtures("no_collector")
 def test_a_frozen_postgresql_keeps_nobody_waiting(postgres: PostgresServer, postgres_url: str) -> None:
-    """Neither who has asked it before nor who has not; afterwards all goes on."""
+    """Neither who has asked it before nor who has not; afterwards all goes on, and what has failed is closed."""
     known, new = SQLToolRegistry(postgres_url), SQLToolRegistry(postgres_url)
     with opened(known, new):
         known.register(SPEC)
         with postgres.frozen(), ThreadPoolExecutor() as threads:
             asked = [lambda: known.register(SPEC), known.snapshot, new.list_all]
             said = [*threads.map(fails_in_time, asked, timeout=60)]
-        gc.collect()
+        assert connections_to(postgres.port) == []
         assert all(f"127.0.0.1:{postgres.port}/postgres" in each for each in said)
         assert known.list_all() == new.list_all() == [known.register(SPEC)]
 

@@ -1,0 +1,43 @@
+"""The sockets of pg8000 that have failed: closed at once, and not when the garbage collector finds them."""
+
+import socket
+import traceback
+from typing import Any
+
+from sqlalchemy import Engine, event
+
+_PORT = 5432
+
+
+def close_failed(engine: Engine) -> Engine:
+    """Have an engine close the socket of a connection that cannot be made; returns it.
+
+    pg8000 asks first whether the server speaks TLS. If no answer comes it loses the socket, open. So it gets one of ours.
+    """
+    if engine.dialect.driver == "pg8000":
+        event.listen(engine, "do_connect", _connect)
+    return engine
+
+
+def let_go(exc: BaseException | None) -> None:
+    """Empty the frames that an error has come through: a socket that pg8000 has closed is open as long as they read it."""
+    while exc is not None:
+        traceback.clear_frames(exc.__traceback__)
+        exc = exc.__context__
+
+
+def _connect(dialect: Any, _record: Any, words: list[Any], options: dict[str, Any]) -> Any:
+    """As SQLAlchemy does it, which is left to do it with a unix socket. Raises what the driver raises."""
+    if options.get("unix_sock") is not None:
+        return None
+    address = options.get("host") or "localhost", options.get("port") or _PORT
+    try:
+        sock = socket.create_connection(address, options.get("timeout"), options.get("source_address"))
+    except OSError as exc:
+        raise dialect.loaded_dbapi.InterfaceError(str(exc)) from exc
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return dialect.loaded_dbapi.Connection(*words, **options, sock=sock)
+    except BaseException:
+        sock.close()
+        raise

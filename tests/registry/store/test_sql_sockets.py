@@ -1,0 +1,70 @@
+"""Which sockets are open after a connection to PostgreSQL has failed: none."""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Generator
+
+import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+from support.postgres import connections_to
+from toolfleet_registry.store.sql_sockets import close_failed, let_go
+from toolfleet_workers.ports import free_port
+
+SECONDS = 0.2
+
+NO_TLS = b"N"
+REFUSAL = b"E" + (4 + len(b"SFATAL\0C28000\0Mno\0\0")).to_bytes(4) + b"SFATAL\0C28000\0Mno\0\0"
+
+
+@contextlib.contextmanager
+def answering(*answers: bytes) -> Generator[int]:
+    """A server that says one thing for each that it hears, and then nothing; yields its port."""
+
+    def serve() -> None:
+        there, _ = server.accept()
+        with there:
+            for answer in answers:
+                there.recv(2**16)
+                there.sendall(answer)
+            while there.recv(2**16):
+                pass
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        thread.join(10)
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        (),  # silent when it is asked for TLS
+        (NO_TLS,),  # silent when it is told who we are
+        (b"S",),  # silent in the middle of a handshake
+        (b"?",),  # no PostgreSQL
+        (NO_TLS, b"R"),  # silent in the middle of an answer
+        (NO_TLS, REFUSAL),  # it does not know us
+    ],
+)
+@pytest.mark.usefixtures("no_collector")
+def test_a_connection_that_cannot_be_made_leaves_no_socket(answers: tuple[bytes, ...]) -> None:
+    """Whatever the server says, or does not say; nobody waits for the garbage collector."""
+    with answering(*answers) as port:
+        url, options = f"postgresql+pg8000://owl@127.0.0.1:{port}/owls", {"timeout": SECONDS}
+        engine = close_failed(create_engine(url, connect_args=options, poolclass=NullPool))
+        with pytest.raises((SQLAlchemyError, OSError)) as failed, engine.connect():
+            pass
+        let_go(failed.value)
+        assert connections_to(port) == []
+
+
+def test_a_server_that_is_away_is_the_drivers_error() -> None:
+    """As SQLAlchemy wraps it, with the reason."""
+    engine = close_failed(create_engine(f"postgresql+pg8000://owl@127.0.0.1:{free_port()}/owls"))
+    with pytest.raises(SQLAlchemyError, match="refused"), engine.connect():
+        pass
