@@ -20,6 +20,17 @@ from toolfleet_workers.redis_server import redis_server
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Thousands of tests are made, and all of them stay: the garbage collector looks through them neither now nor later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Another process gets what a test has logged, as UTF-8: a lone surrogate in it would end the whole run."""
     report = yield
