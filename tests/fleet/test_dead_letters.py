@@ -1,10 +1,11 @@
 """A call whose end nobody can know is kept for a person, who looks at it, runs it anew, or drops it."""
 
 import asyncio
+import contextlib
 import json
 import os
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ from toolfleet_workers.redis_server import redis_server
 
 PIN = "4711-0815"
 PAY = ToolCall(tool_name="bank.pay", arguments={"to": "bob", "pin": PIN})
+
+
+Start = Callable[[], WorkerProcess]
 
 
 class Bank:
@@ -66,14 +70,22 @@ async def fleet(bed: TestBed) -> AsyncIterator[ToolFleet]:
         yield fleet
 
 
-async def provoke(bed: TestBed, bank: Bank, work: "asyncio.Task[ToolResult]") -> ToolResult:
-    """The worker is killed while the module has the call; another one finds it."""
-    with bed.worker() as killed:
-        await wait_until(lambda: bank.module.running, "the module has the call")
-        killed.process.kill()
-        await wait_until(lambda: not bank.module.running, "its caller has gone")
-    with bed.worker():
-        return await asyncio.wait_for(work, 30)
+async def provoke(
+    bank: Bank, work: "asyncio.Task[ToolResult]", killed: WorkerProcess, finder: Callable[[], object]
+) -> ToolResult:
+    """A worker is killed while the module has the call; another one, which is started then, finds it."""
+    await wait_until(lambda: bank.module.running, "the module has the call")
+    killed.process.kill()
+    await wait_until(lambda: not bank.module.running, "its caller has gone")
+    finder()
+    return await asyncio.wait_for(work, 30)
+
+
+@pytest.fixture
+def start(bed: TestBed) -> Iterator[Start]:
+    """Starts workers that stay until the test's end, however it goes."""
+    with contextlib.ExitStack() as stack:
+        yield lambda: stack.enter_context(bed.worker())
 
 
 async def dead(bed: TestBed, *words: str, code: int = 0, stdin: str = "") -> str:
@@ -98,10 +110,10 @@ def known(letter: Kept) -> DeadLetter:
 
 
 async def test_an_unknown_end_is_kept_and_can_be_replayed(
-    bed: TestBed, fleet: ToolFleet, bank: Bank, owner: Caller
+    bed: TestBed, fleet: ToolFleet, bank: Bank, owner: Caller, start: Start
 ) -> None:
     """It is listed, shown without its sensitive argument, and with that run once more, as a new call."""
-    result = await provoke(bed, bank, asyncio.create_task(fleet.call(PAY, owner)))
+    result = await provoke(bank, asyncio.create_task(fleet.call(PAY, owner)), start(), start)
     assert (result.error_code, result.effect_state) == ("outcome_unknown", "unknown")
     assert result.audit is not None
     call_id = result.audit.call_id
@@ -118,8 +130,7 @@ async def test_an_unknown_end_is_kept_and_can_be_replayed(
 
     bank.hangs = False
     assert await dead(bed, "replay", call_id, "to=eve", code=1) == ""
-    with bed.worker():
-        again = json.loads(await dead(bed, "replay", call_id, "--args", "-", "--json", stdin=json.dumps({"pin": PIN})))
+    again = json.loads(await dead(bed, "replay", call_id, "--args", "-", "--json", stdin=json.dumps({"pin": PIN})))
     assert (again["success"], again["result"]) == (True, "paid bob")
     assert again["audit"]["call_id"] != call_id
     assert [request["arguments"] for request in bank.module.calls("pay")] == [PAY.arguments] * 2
@@ -127,13 +138,14 @@ async def test_an_unknown_end_is_kept_and_can_be_replayed(
 
 
 async def test_a_replay_with_an_unknown_end_takes_the_letters_place(
-    bed: TestBed, fleet: ToolFleet, bank: Bank, owner: Caller
+    bed: TestBed, fleet: ToolFleet, bank: Bank, owner: Caller, start: Start
 ) -> None:
     """There is one letter still, which names the first; and it can be dropped."""
-    first = await provoke(bed, bank, asyncio.create_task(fleet.call(PAY, owner)))
+    workers = list[WorkerProcess]()
+    first = await provoke(bank, asyncio.create_task(fleet.call(PAY, owner)), start(), lambda: workers.append(start()))
     assert first.audit is not None
     replay = fleet.replay(first.audit.call_id, arguments={"pin": PIN})
-    second = await provoke(bed, bank, asyncio.create_task(replay))
+    second = await provoke(bank, asyncio.create_task(replay), workers[0], start)
     assert second.error_code == "outcome_unknown"
     assert second.audit is not None
 
