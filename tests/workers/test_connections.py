@@ -254,14 +254,6 @@ async def test_closing_the_executor_ends_what_waits_as_unknown() -> None:
     assert attempt.result.effect_state == "unknown"
 
 
-async def test_an_aiohttp_that_bypasses_our_connector_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nobody can see that a request is sent, no call passes: a lost one would be taken for one that was not."""
-    monkeypatch.delattr(connections._Connector, "connect")
-    async with raw_module(answering(http(reply()))) as module, executor_for(module.url) as executor:
-        with pytest.raises(RuntimeError, match="takes its connections from elsewhere"):
-            await executor.execute(published(), seconds=SECONDS)
-
-
 async def test_no_proxy_of_the_environment_sees_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tool calls go to their module and nowhere else."""
     async with raw_module(answering(http(reply()))) as module, raw_module(answering(http(reply()))) as proxy:

@@ -406,9 +406,7 @@ async def test_a_late_reply_that_nobody_asked_for_is_not_the_next_calls_reply() 
     async with raw_module(talkative) as module, executor_for(module.url) as executor:
         await executor.execute(published(), seconds=SECONDS)
         late.set()
-        await wait_until(
-            lambda: any(connection.should_close for connection in idle_connections(executor)), "the reply has arrived"
-        )
+        await wait_until(lambda: not idle_connections(executor), "the reply has arrived")
         attempt = await executor.execute(published(), seconds=SECONDS)
 
     assert attempt.result.result == "yours"

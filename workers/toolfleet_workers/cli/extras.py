@@ -5,10 +5,10 @@ import importlib.util
 from toolfleet_registry.errors import SettingsError
 
 _LIBRARIES = {
-    "worker": ("aiohttp",),
+    "worker": ("httptools",),
     "flower": ("flower",),
-    "up": ("aiohttp", "flower"),
-    "demo": ("aiohttp", "flower"),
+    "up": ("httptools", "flower"),
+    "demo": ("httptools", "flower"),
 }
 
 

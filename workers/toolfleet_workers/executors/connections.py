@@ -1,30 +1,29 @@
-"""A worker's connections to modules: one pool a process, kept alive between calls, with aiohttp.
+"""A worker's connections to modules: one pool a process, kept alive between calls.
 
-Nothing of a call stays for the next and nothing of the environment gets into one: no cookies, redirects, proxies,
-netrc or answers to 401.
+Nothing of a call stays for the next and nothing of the environment gets into one: there are no cookies, redirects,
+proxies, netrc or answers to 401.
 """
 
 import asyncio
 import os
-from collections.abc import Mapping
-from contextvars import ContextVar
+import ssl
 from dataclasses import dataclass
+from socket import gaierror
 
-import aiohttp
 import httpx
-from aiohttp.tracing import Trace
+from aiohappyeyeballs import start_connection
 
+from toolfleet_workers.executors.connection import Connection
+from toolfleet_workers.executors.no_reply import NotConnected
+from toolfleet_workers.executors.pool import Pool
 from toolfleet_workers.executors.request import ModuleRequest
-
-# What can go wrong on the way. The class of an error decides nothing but words: see `Progress`.
-CONNECTION_ERRORS = (aiohttp.ClientError, UnicodeError)  # the last: no host can be named so
+from toolfleet_workers.executors.response import Response
+from toolfleet_workers.executors.target import Origin
 
 # Longer than a module needs that is merely busy, short enough to try again.
 CONNECT_SECONDS = 5
-# A POST on a connection that its server is just closing has an unknown outcome. Servers close idle ones after 2 s
-# (gunicorn) or 5 s (uvicorn, node); the rest is room for a slow network and a busy loop.
-_KEEPALIVE_SECONDS = 1
-_MAX_DIRTY = 10  # pooled connections of one module that are thrown away for one call
+# Of a host with several addresses, the next one is tried when this is over: RFC 8305.
+_NEXT_ADDRESS_SECONDS = 0.25
 
 
 @dataclass(slots=True)
@@ -37,98 +36,74 @@ class Progress:
 class Connections:
     """A pool for the running loop, made at the first request; a new one when the loop has changed.
 
-    `headers` go with every request, beside its own. `with_tls`: whether any module is reached by https.
+    `with_tls`: whether any module is reached by https.
     """
 
-    def __init__(self, headers: Mapping[str, str], *, with_tls: bool) -> None:
-        self._headers = headers
+    def __init__(self, *, with_tls: bool) -> None:
         # As discovery has it. Reading the certificates takes a noticeable part of a worker's start.
-        self._ssl = httpx.create_ssl_context() if with_tls else True
-        self._session: aiohttp.ClientSession | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ssl = httpx.create_ssl_context() if with_tls else None
+        self._pool: Pool | None = None
 
-    async def post(self, request: ModuleRequest, progress: Progress) -> aiohttp.ClientResponse:
-        """Send the request, once; returns the response when its headers are there. The caller releases it.
+    async def post(self, request: ModuleRequest, progress: Progress) -> Response:
+        """Send the request, once; returns the response when its header is there. The caller releases it.
 
-        Raises one of `CONNECTION_ERRORS`; `progress` then says whether anything was sent.
+        Raises `NoReply`; `progress` then says whether anything was sent. Raises `ValueError` for impossible headers.
         """
-        session = self._session
-        if session is None or self._loop is not asyncio.get_running_loop():
-            session = await self._open()
-        _progress.set(progress)
-        response = await session.post(request.url, data=request.body, headers=request.headers, allow_redirects=False)
-        if not progress.sent:  # calls that are lost would be taken for calls that may be repeated
-            response.close()
-            raise RuntimeError(f"aiohttp {aiohttp.__version__} takes its connections from elsewhere than a connector.")
+        head = request.head()
+        pool, loop = self._pool, asyncio.get_running_loop()
+        if pool is None or pool.loop is not loop:
+            # The connections of a loop that could still run are its own; those of a closed one are only to be forgotten.
+            pool = self._pool = Pool(loop)
+        origin = request.target.origin
+        connection = pool.take(origin) or await self._connect(pool, origin)
+        progress.sent = True
+        connection.send(head, request.body)
+        try:
+            while (response := connection.response()) is None:
+                await connection.more()
+        except BaseException:  # also when nobody waits any more
+            connection.release()
+            raise
         return response
 
     async def aclose(self) -> None:
         """Close every connection, in use or not."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        pool, self._pool = self._pool, None
+        if pool is not None and pool.loop is asyncio.get_running_loop():
+            await pool.aclose()
 
-    async def _open(self) -> aiohttp.ClientSession:
-        old, old_loop = self._session, self._loop
-        self._loop = asyncio.get_running_loop()
-        self._session = session = aiohttp.ClientSession(
-            # No limit: how many calls run is decided by the worker's slots, and a call must not wait in two places.
-            connector=_Connector(limit=0, keepalive_timeout=_KEEPALIVE_SECONDS, ssl=self._ssl),
-            headers=self._headers,
-            # The whole exchange has its limit from the executor.
-            timeout=aiohttp.ClientTimeout(connect=CONNECT_SECONDS, sock_connect=CONNECT_SECONDS),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            trust_env=False,
-        )
-        # The connections of a loop that could still run are its own; those of a closed one are only to be forgotten.
-        if old is not None and old_loop is not None and old_loop.is_closed():
-            await old.close()
-        return session
-
-
-class _Connector(aiohttp.TCPConnector):
-    """Notes that a request is sent when it gets its connection: nothing is written before, and no wait comes between.
-
-    Gives out no connection on which the module has spoken unasked: the next call would take it for its reply.
-    """
-
-    async def connect(
-        self,
-        req: aiohttp.ClientRequest,
-        traces: list[Trace],
-        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp's signature
-    ) -> aiohttp.connector.Connection:
-        for _ in range(_MAX_DIRTY):
-            connection = await super().connect(req, traces, timeout)
-            if connection.protocol is not None and not connection.protocol.should_close:
-                _progress.get().sent = True
-                return connection
-            connection.close()
-        raise aiohttp.ClientConnectionError("it closes connections, or sends data, before it is asked anything")
+    async def _connect(self, pool: Pool, origin: Origin) -> Connection:
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                addresses = await pool.addresses.of(origin.host, origin.port)
+                sock = await start_connection(addresses, happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS, interleave=1)
+                _, connection = await pool.loop.create_connection(
+                    lambda: Connection(origin, pool, pool.loop),
+                    sock=sock,
+                    ssl=self._ssl if origin.is_tls else None,
+                    server_hostname=origin.host.rstrip(".") if origin.is_tls else None,
+                )
+        except (OSError, UnicodeError) as exc:
+            raise NotConnected(_why(exc)) from exc
+        if pool.is_closed:
+            connection.abort()
+        if not connection.is_open:
+            raise NotConnected("it closes connections, or sends data, before it is asked anything")
+        return connection
 
 
-def why_not_connected(exc: BaseException) -> str:
+def _why(exc: OSError | UnicodeError) -> str:
     """The reason in words that name no address: a model reads them."""
     match exc:
-        case aiohttp.ClientConnectorDNSError() | UnicodeError():
+        case gaierror() | UnicodeError():  # the last: no host can be named so
             return "its host name cannot be resolved"
-        case aiohttp.ClientConnectorCertificateError():
+        case ssl.SSLCertVerificationError():
             return "its TLS certificate is not trusted"
-        case aiohttp.ClientSSLError():
+        case ssl.SSLError():
             return "the TLS handshake failed"
-        case aiohttp.ServerTimeoutError():
+        case TimeoutError(errno=None):
             return f"no connection within {CONNECT_SECONDS}s"
         case OSError(errno=int(number)):
             return os.strerror(number)
-        case other:
-            return str(other)
-
-
-def is_broken_reply(exc: BaseException) -> bool:
-    """Whether the module replied, but not with an HTTP response from start to end."""
-    return isinstance(exc, (aiohttp.ClientPayloadError, aiohttp.ClientResponseError))
-
-
-# aiohttp connects in the task of the request; it offers no other way to pass something to the connector.
-_progress: ContextVar[Progress] = ContextVar("progress")
+        case _:  # it was closed in the handshake, or its addresses fail for several reasons
+            return "it cannot be connected to"

@@ -7,30 +7,24 @@ import asyncio
 from collections.abc import Mapping
 from http import HTTPStatus
 
-import aiohttp
-import httpx
 import structlog
-from yarl import URL
 
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable, InvalidToolName
 from toolfleet_registry.names import ToolName
 from toolfleet_registry.outcomes import Attempt, Outcome
 from toolfleet_workers.attempts import told, unsuccessful
-from toolfleet_workers.executors.connections import (
-    CONNECTION_ERRORS,
-    Connections,
-    Progress,
-    is_broken_reply,
-    why_not_connected,
-)
+from toolfleet_workers.executors.connections import Connections, Progress
 from toolfleet_workers.executors.error_body import start_of_error
 from toolfleet_workers.executors.ndjson import is_stream, read_last_line
-from toolfleet_workers.executors.reconcile import build_question, judge_answer
+from toolfleet_workers.executors.no_reply import NoReply, ReplyBroken
+from toolfleet_workers.executors.reconcile import QUESTION_HEADERS, build_question, judge_answer
 from toolfleet_workers.executors.reply import judge_reply
 from toolfleet_workers.executors.reply_body import read_reply
 from toolfleet_workers.executors.request import COMMON_HEADERS, CallerToken, ModuleRequest, build_request
+from toolfleet_workers.executors.response import Response
 from toolfleet_workers.executors.statuses import judge_status
+from toolfleet_workers.executors.target import Target
 
 log = structlog.get_logger(__name__)
 
@@ -47,12 +41,12 @@ class HttpExecutor:
     ) -> None:
         if max_reply_bytes <= 0:
             raise ValueError(f"max_reply_bytes must be positive, not {max_reply_bytes}")
-        # By httpx first: discovery has it read them, and both must come to the same place.
-        self._urls = {module: URL(str(httpx.URL(f"{url.rstrip('/')}/execute"))) for module, url in services.items()}
+        bases = {module: url.rstrip("/") for module, url in services.items()}
+        self._targets = {name: Target.of(f"{base}/execute", COMMON_HEADERS) for name, base in bases.items()}
+        self._questions = {name: Target.of(f"{base}/reconcile", QUESTION_HEADERS) for name, base in bases.items()}
         self._max_reply_bytes = max_reply_bytes
         self._caller_token = caller_token
-        with_tls = any(url.scheme == "https" for url in self._urls.values())
-        self._connections = Connections(COMMON_HEADERS, with_tls=with_tls)
+        self._connections = Connections(with_tls=any(target.origin.is_tls for target in self._targets.values()))
 
     async def execute(self, call: PublishedCall, *, seconds: float) -> Attempt:
         """One attempt within `seconds`. Raises `TimeoutError` if they are over after the request was sent."""
@@ -70,15 +64,15 @@ class HttpExecutor:
 
     async def reconcile(self, call: PublishedCall, *, seconds: float) -> Attempt | None:
         """Ask the call's module what became of it, within `seconds`; `None` if that remains unknown."""
-        url = self._urls.get(call.tool_name.partition(".")[0])
-        if url is None:
+        target = self._questions.get(call.tool_name.partition(".")[0])
+        if target is None:
             return None
         lines = log.bind(call_id=call.call_id, tool=call.tool_name)
         try:
             async with asyncio.timeout(seconds):
-                attempt = await self._ask(call, url, seconds)
-        except (TimeoutError, *CONNECTION_ERRORS) as exc:
-            lines.warning("reconcile_unanswered", error=told(exc))
+                attempt = await self._ask(call, target, seconds)
+        except (TimeoutError, NoReply) as exc:
+            lines.warning("reconcile_unanswered", error=_cause(exc))
         except (BodyTooLarge, BodyUnreadable, ValueError) as exc:
             lines.warning("reconcile_answer_invalid", error=str(exc))
         else:
@@ -95,17 +89,17 @@ class HttpExecutor:
             module = ToolName.parse(call.tool_name).module
         except InvalidToolName as exc:
             return unsuccessful(call, Outcome.PERMANENT, "invalid_tool_name", str(exc))
-        url = self._urls.get(module)
-        if url is None:
+        target = self._targets.get(module)
+        if target is None:
             return unsuccessful(call, Outcome.PERMANENT, "unknown_module", f"Unknown module: {module}")
         try:
-            return build_request(call, url, seconds=seconds, caller_token=self._caller_token)
+            return build_request(call, target, seconds=seconds, caller_token=self._caller_token)
         except ValueError as exc:
             text = f"Tool execution error: the arguments are not JSON: {exc}"
             return unsuccessful(call, Outcome.PERMANENT, "invalid_arguments", text)
 
-    async def _ask(self, call: PublishedCall, url: URL, seconds: float) -> Attempt | None:
-        question = build_question(call, url, seconds=seconds, caller_token=self._caller_token)
+    async def _ask(self, call: PublishedCall, target: Target, seconds: float) -> Attempt | None:
+        question = build_question(call, target, seconds=seconds, caller_token=self._caller_token)
         response = await self._connections.post(question, Progress())
         try:
             if response.status != HTTPStatus.OK:  # most modules have no such endpoint
@@ -121,11 +115,11 @@ class HttpExecutor:
                 return await self._judge(call, response)
             finally:
                 response.release()
-        except CONNECTION_ERRORS as exc:
-            log.warning("module_connection_failed", sent=progress.sent, error=told(exc))
-            return _lost(call, exc) if progress.sent else _not_sent(call, why_not_connected(exc))
+        except NoReply as exc:
+            log.warning("module_connection_failed", sent=progress.sent, error=_cause(exc))
+            return _lost(call, exc) if progress.sent else _not_sent(call, str(exc))
 
-    async def _judge(self, call: PublishedCall, response: aiohttp.ClientResponse) -> Attempt:
+    async def _judge(self, call: PublishedCall, response: Response) -> Attempt:
         if response.status != HTTPStatus.OK:
             return judge_status(call, response, await start_of_error(response))
         try:
@@ -144,10 +138,15 @@ def _not_sent(call: PublishedCall, reason: str) -> Attempt:
     return unsuccessful(call, Outcome.NOT_SENT, "module_unreachable", text)
 
 
-def _lost(call: PublishedCall, exc: BaseException) -> Attempt:
-    if is_broken_reply(exc):
+def _lost(call: PublishedCall, exc: NoReply) -> Attempt:
+    if isinstance(exc, ReplyBroken):
         text = "Tool execution error: the module's reply is invalid: not HTTP, or cut short"
         return unsuccessful(call, Outcome.UNKNOWN, "invalid_response", text)
     # Not module_unreachable: that code promises that nothing was executed.
     text = "Tool execution error: the connection to the module was lost before it replied"
     return unsuccessful(call, Outcome.UNKNOWN, "module_error", text)
+
+
+def _cause(exc: TimeoutError | NoReply) -> str:
+    """For the log: what the operating system said, where it was asked."""
+    return told(exc.__cause__ if isinstance(exc.__cause__, OSError) else exc)

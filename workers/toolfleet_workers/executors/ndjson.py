@@ -11,12 +11,10 @@ import re
 import time
 from typing import Any
 
-import aiohttp
-
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable
 from toolfleet_registry.progress import LONGEST_MESSAGE, report
 from toolfleet_workers.executors.error_text import readable
-from toolfleet_workers.executors.headers import read_header
+from toolfleet_workers.executors.response import Response
 
 CONTENT_TYPE = "application/x-ndjson"
 
@@ -27,22 +25,22 @@ _BYTES_AT_ONCE = 4 * 2**20
 _BYTES_A_SECOND = 2**20
 
 
-def is_stream(response: aiohttp.ClientResponse) -> bool:
+def is_stream(response: Response) -> bool:
     """Whether the module answers in lines."""
-    content_type: str = response.headers.get("Content-Type", "")
-    return content_type.partition(";")[0].strip().lower() == CONTENT_TYPE
+    content_type = response.field("content-type") or ""
+    return re.split("[;,]", content_type, maxsplit=1)[0].strip().lower() == CONTENT_TYPE
 
 
-async def read_last_line(response: aiohttp.ClientResponse, limit: int) -> bytes:
+async def read_last_line(response: Response, limit: int) -> bytes:
     """The reply, at most `limit` bytes; what comes before is reported, of each piece that arrives the latest only.
 
-    Raises `BodyTooLarge` and `BodyUnreadable`; aiohttp's errors pass.
+    Raises `BodyTooLarge`, `BodyUnreadable` and `NoReply`.
     """
-    encoding = (read_header(response, "Content-Encoding") or "identity").strip().lower()
+    encoding = (response.field("content-encoding") or "identity").strip().lower()
     if encoding != "identity":  # we asked for none
         raise BodyUnreadable("lines of progress must not be compressed")
     lines, pace = _Lines(limit), _Pace()
-    while chunk := await response.content.readany():
+    while chunk := await response.read_chunk():
         lines.feed(chunk)
         await asyncio.sleep(pace.pause(lines.progress_bytes))
     return lines.finish()

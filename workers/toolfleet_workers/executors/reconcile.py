@@ -9,23 +9,24 @@ import json
 from typing import Any, Literal
 
 from pydantic import ConfigDict, ValidationError, ValidationInfo, model_validator
-from yarl import URL
 
 from toolfleet_registry.bodies import loads_strict
 from toolfleet_registry.contracts import ModuleMessage, PublishedCall, ToolResult
 from toolfleet_registry.outcomes import Attempt, Outcome
 from toolfleet_workers.attempts import unsuccessful
 from toolfleet_workers.executors.reply import ModuleReply, attempt_of, why_invalid
-from toolfleet_workers.executors.request import CallerToken, ModuleRequest, headers_of
+from toolfleet_workers.executors.request import COMMON_HEADERS, CallerToken, ModuleRequest, headers_of
+from toolfleet_workers.executors.target import Target
+
+QUESTION_HEADERS = {**COMMON_HEADERS, "Accept": "application/json"}  # nothing runs, so there is no progress
 
 
 def build_question(
-    call: PublishedCall, url: URL, *, seconds: float, caller_token: CallerToken | None = None
+    call: PublishedCall, target: Target, *, seconds: float, caller_token: CallerToken | None = None
 ) -> ModuleRequest:
-    """The request that asks after `call`; `url` is that of the module's `/execute`."""
-    headers = headers_of(call, seconds=seconds, caller_token=caller_token)
-    headers["Accept"] = "application/json"  # nothing runs, so there is no progress
-    return ModuleRequest(url.with_name("reconcile"), json.dumps({"call_id": call.call_id}).encode(), headers)
+    """The request that asks after `call`; `target` is its module's `/reconcile`."""
+    body = json.dumps({"call_id": call.call_id}).encode()
+    return ModuleRequest(target, body, headers_of(call, seconds=seconds, caller_token=caller_token))
 
 
 def judge_answer(call: PublishedCall, body: bytes) -> Attempt | None:

@@ -1,18 +1,16 @@
 """The body of a module's reply, read within a limit."""
 
-import aiohttp
-
 from toolfleet_registry.bodies import BodyReader
-from toolfleet_workers.executors.headers import read_header
+from toolfleet_workers.executors.response import Response
 
 
-async def read_reply(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """The body, as `BodyReader` reads it; aiohttp's errors pass."""
+async def read_reply(response: Response, limit: int) -> bytes:
+    """The body, as `BodyReader` reads it; `NoReply` passes."""
     reader = BodyReader(
         limit,
-        encoding=read_header(response, "Content-Encoding") or "",
-        announced=read_header(response, "Content-Length") or "",
+        encoding=response.field("content-encoding") or "",
+        announced=response.field("content-length") or "",
     )
-    while chunk := await response.content.readany():
+    while chunk := await response.read_chunk():
         reader.feed(chunk)
     return reader.finish()

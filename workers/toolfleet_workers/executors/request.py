@@ -1,13 +1,13 @@
 """The request that carries a call to its module."""
 
 import json
-from collections.abc import AsyncGenerator, Callable
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from yarl import URL
-
 from toolfleet_registry.contracts import PublishedCall
+from toolfleet_workers.executors.target import Target
 
 # What is the same for every call.
 COMMON_HEADERS = {
@@ -23,27 +23,29 @@ CallerToken = Callable[[PublishedCall], str]
 
 @dataclass(slots=True)
 class ModuleRequest:
-    """A `POST`, with its headers beside `COMMON_HEADERS`. Can be sent once."""
+    """A `POST`, with its headers beside those of its target."""
 
-    url: URL
-    body: bytes | AsyncGenerator[bytes]
+    target: Target
+    body: bytes
     headers: dict[str, str]
+
+    def head(self) -> bytes:
+        """All that goes before the body. Raises `ValueError` if a header would make another one, or end them."""
+        fields = "".join([f"{name}: {value}\r\n" for name, value in self.headers.items()])
+        if len(_BREAK.findall(fields)) != 2 * len(self.headers):
+            raise ValueError("a header must not have a line break or a null byte in it")
+        return b"%b%bContent-Length: %d\r\n\r\n" % (self.target.head, fields.encode(), len(self.body))
 
 
 def build_request(
-    call: PublishedCall, url: URL, *, seconds: float, caller_token: CallerToken | None = None
+    call: PublishedCall, target: Target, *, seconds: float, caller_token: CallerToken | None = None
 ) -> ModuleRequest:
     """`{tool_name, arguments, user_id}` as JSON; no `user_id` for a call that has none.
 
     The same call id goes with every attempt, so that a module can tell a repeat; the time left lets it give up
     when we do; a caller's token lets it trust the user id. Raises `ValueError` if the arguments are not JSON.
     """
-    content = _dump(call)
-    headers = headers_of(call, seconds=seconds, caller_token=caller_token)
-    if len(content) <= _PART_BYTES:
-        return ModuleRequest(url, content, headers)
-    headers["Content-Length"] = str(len(content))
-    return ModuleRequest(url, _parts(content), headers)
+    return ModuleRequest(target, _dump(call), headers_of(call, seconds=seconds, caller_token=caller_token))
 
 
 def headers_of(call: PublishedCall, *, seconds: float, caller_token: CallerToken | None) -> dict[str, str]:
@@ -64,11 +66,5 @@ def _dump(call: PublishedCall) -> bytes:
         raise ValueError(str(exc)) from exc
 
 
-async def _parts(content: bytes) -> AsyncGenerator[bytes]:
-    """Large arguments a piece at a time, so that other calls get their turn between two."""
-    for start in range(0, len(content), _PART_BYTES):
-        yield content[start : start + _PART_BYTES]
-
-
 _JSON = json.JSONEncoder(allow_nan=False)
-_PART_BYTES = 2**18
+_BREAK = re.compile("[\r\n\0]")

@@ -1,22 +1,20 @@
 """What an HTTP status other than 200 means for a call."""
 
-import aiohttp
-
 from toolfleet_registry.contracts import ErrorCode, PublishedCall
 from toolfleet_registry.outcomes import Attempt, Outcome
 from toolfleet_registry.retry_after import parse_retry_after
 from toolfleet_workers.attempts import unsuccessful
-from toolfleet_workers.executors.headers import read_header
+from toolfleet_workers.executors.response import Response
 
 
-def judge_status(call: PublishedCall, response: aiohttp.ClientResponse, body: str) -> Attempt:
+def judge_status(call: PublishedCall, response: Response, body: str) -> Attempt:
     """The attempt's end. `body` is the readable start of the response's body."""
     status = response.status
     outcome, code = _BY_STATUS.get(status) or _BY_CLASS.get(status // 100, _NO_ANSWER)
     attempt = unsuccessful(call, outcome, code, f"Module returned status {status}: {body}".rstrip())
     if outcome is not Outcome.TURNED_AWAY:
         return attempt
-    wish = parse_retry_after(read_header(response, "Retry-After"))
+    wish = parse_retry_after(response.field("retry-after"))
     return Attempt(outcome, attempt.result.model_copy(update={"retry_after_seconds": wish}), wish)
 
 

@@ -1,0 +1,187 @@
+"""One connection to a module: a request goes out, its response comes in, and then it is free for the next."""
+
+import asyncio
+from typing import Protocol, cast
+
+from toolfleet_workers.executors.no_reply import ConnectionLost, NoReply, ReplyBroken
+from toolfleet_workers.executors.response import Response
+from toolfleet_workers.executors.target import Origin
+
+# Of a request: what is larger is written in parts, so that other calls get their turn between two.
+_PART_BYTES = 2**18
+# Of a body that nobody has read yet: the module has to wait with more.
+_MAX_UNREAD_BYTES = 2**17
+
+
+class Keeper(Protocol):
+    """Has the connections."""
+
+    def add(self, connection: "Connection") -> None:
+        """It has been opened."""
+        ...
+
+    def keep(self, connection: "Connection") -> None:
+        """It is free for another request."""
+        ...
+
+    def forget(self, connection: "Connection") -> None:
+        """It has been closed."""
+        ...
+
+
+class Connection(asyncio.Protocol):
+    """A connection to `origin`. It `is_open` while a request may be sent, and idle since that time of its loop."""
+
+    __slots__ = (
+        "_failure",
+        "_is_asked",
+        "_is_full",
+        "_is_paused",
+        "_keeper",
+        "_loop",
+        "_response",
+        "_rest",
+        "_transport",
+        "_waiter",
+        "idle_since",
+        "is_open",
+        "origin",
+    )
+    _transport: asyncio.Transport
+
+    def __init__(self, origin: Origin, keeper: Keeper, loop: asyncio.AbstractEventLoop) -> None:
+        self.origin = origin
+        self.is_open = False
+        self.idle_since = 0.0
+        self._keeper = keeper
+        self._loop = loop
+        self._is_asked = False  # a response is due
+        self._response: Response | None = None  # as far as it has come
+        self._rest: memoryview | None = None  # of a request's body
+        self._is_full = False  # nothing should be written now
+        self._is_paused = False  # nothing is read now
+        self._waiter: asyncio.Future[None] | None = None
+        self._failure: type[NoReply] | None = None  # why nothing more comes
+
+    def send(self, head: bytes, body: bytes) -> None:
+        """Send a request, for which the connection must be open and idle."""
+        self._is_asked = True
+        if len(body) <= _PART_BYTES:
+            self._transport.write(head + body)
+        else:
+            self._transport.write(head)
+            self._rest = memoryview(body)
+            self._write_on()
+
+    def response(self) -> Response | None:
+        """The response to the request, once its head is there."""
+        response = self._response
+        return response if response is not None and response.has_head else None
+
+    def more(self) -> asyncio.Future[None]:
+        """Done when more of the response may be there. Raises `NoReply` if no more will come."""
+        if self._failure is not None:
+            raise self._failure
+        if self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
+        self._waiter = waiter = self._loop.create_future()
+        return waiter
+
+    def release(self) -> None:
+        """The response is done with: keep the connection if it is clean."""
+        response, self._response, self._is_asked = self._response, None, False
+        if (
+            response is None
+            or not (self.is_open and response.is_whole and response.keeps_connection)
+            or self._rest is not None
+            or self._transport.get_write_buffer_size()
+        ):
+            self.abort()
+        else:
+            self._keeper.keep(self)
+        if response is not None:
+            response.end()
+
+    def close(self) -> None:
+        """End an idle connection as its protocol wants it."""
+        self.is_open = False
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Close now, whatever is still to be read or written."""
+        self._fail(ConnectionLost)
+        self._transport.abort()
+
+    # What the transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It is open, after the TLS handshake if there is one."""
+        self._transport = cast("asyncio.Transport", transport)
+        self.is_open = True
+        self._keeper.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Some of the response, or what nobody asked for: the next call would take that for its reply."""
+        response = self._response
+        if response is None and self._is_asked:
+            self._response = response = Response(self)
+        if response is None or response.is_whole:
+            self.abort()
+            return
+        try:
+            response.feed(data)
+        except ReplyBroken:
+            self._fail(ReplyBroken)
+            self._transport.abort()
+            return
+        if response.unread_bytes > _MAX_UNREAD_BYTES and not response.is_whole:
+            self._is_paused = True
+            self._transport.pause_reading()
+        self._wake()
+
+    def eof_received(self) -> None:
+        """The module says no more."""
+        self._ended(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is closed, by whomever."""
+        self._ended(exc)
+        self._keeper.forget(self)
+
+    def pause_writing(self) -> None:
+        """The module is slow to read."""
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        """It has read."""
+        self._is_full = False
+        self._write_on()
+
+    def _write_on(self) -> None:
+        """Write the next part of a large body, if it is time for one."""
+        if self._rest is None or self._is_full or not self.is_open:
+            return
+        part, rest = self._rest[:_PART_BYTES], self._rest[_PART_BYTES:]
+        self._rest = rest or None
+        self._transport.write(part)
+        if self._rest is not None and not self._is_full:
+            self._loop.call_soon(self._write_on)
+
+    def _ended(self, exc: Exception | None) -> None:
+        response = self._response
+        if response is not None and exc is None and self._failure is None:
+            response.end()
+        self._fail(ConnectionLost if response is None or not response.has_head else ReplyBroken)
+
+    def _fail(self, failure: type[NoReply]) -> None:
+        """Nothing more comes: of the reasons for that, the first counts."""
+        self.is_open = False
+        self._rest = None
+        self._failure = self._failure or failure
+        self._wake()
+
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
