@@ -22,3 +22,10 @@ def idle_connections(executor: HttpExecutor) -> list[Connection]:
     pool = executor._connections._pool
     assert pool is not None
     return pool.idle()
+
+
+def open_connections(executor: HttpExecutor) -> int:
+    """How many there are, in use or not."""
+    pool = executor._connections._pool
+    assert pool is not None
+    return len(pool._all)

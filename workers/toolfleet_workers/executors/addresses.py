@@ -20,10 +20,14 @@ class Addresses:
         """Raises `OSError`, or `UnicodeError` for what cannot be a host's name. Such an answer is not kept."""
         loop = asyncio.get_running_loop()
         since, answer = self._asked.get((host, port), (0.0, None))
-        if answer is None or (answer.done() and (answer.exception() or loop.time() > since + _GOOD_SECONDS)):
+        if answer is None or (answer.done() and (_has_failed(answer) or loop.time() > since + _GOOD_SECONDS)):
             answer = loop.create_task(_ask(host, port))
             self._asked[host, port] = loop.time(), answer
         return await asyncio.shield(answer)  # others may wait for it, too
+
+
+def _has_failed(answer: asyncio.Task[Sequence[AddrInfoType]]) -> bool:
+    return answer.cancelled() or answer.exception() is not None
 
 
 async def _ask(host: str, port: int) -> Sequence[AddrInfoType]:

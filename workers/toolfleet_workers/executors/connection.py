@@ -82,9 +82,7 @@ class Connection(asyncio.Protocol):
         """Done when more of the response may be there. Raises `NoReply` if no more will come."""
         if self._failure is not None:
             raise self._failure
-        if self._is_paused:
-            self._is_paused = False
-            self._transport.resume_reading()
+        self._read_on()
         self._waiter = waiter = self._loop.create_future()
         return waiter
 
@@ -99,14 +97,10 @@ class Connection(asyncio.Protocol):
         ):
             self.abort()
         else:
+            self._read_on()  # or nobody would notice that the module closes it
             self._keeper.keep(self)
         if response is not None:
             response.end()
-
-    def close(self) -> None:
-        """End an idle connection as its protocol wants it."""
-        self.is_open = False
-        self._transport.close()
 
     def abort(self) -> None:
         """Close now, whatever is still to be read or written."""
@@ -157,6 +151,11 @@ class Connection(asyncio.Protocol):
         """It has read."""
         self._is_full = False
         self._write_on()
+
+    def _read_on(self) -> None:
+        if self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
 
     def _write_on(self) -> None:
         """Write the next part of a large body, if it is time for one."""

@@ -47,17 +47,15 @@ class Connections:
     async def post(self, request: ModuleRequest, progress: Progress) -> Response:
         """Send the request, once; returns the response when its header is there. The caller releases it.
 
-        Raises `NoReply`; `progress` then says whether anything was sent. Raises `ValueError` for impossible headers.
+        Raises `NoReply`; `progress` then says whether anything was sent.
         """
-        head = request.head()
         pool, loop = self._pool, asyncio.get_running_loop()
         if pool is None or pool.loop is not loop:
             # The connections of a loop that could still run are its own; those of a closed one are only to be forgotten.
             pool = self._pool = Pool(loop)
-        origin = request.target.origin
-        connection = pool.take(origin) or await self._connect(pool, origin)
+        connection = pool.take(request.origin) or await self._connect(pool, request.origin)
         progress.sent = True
-        connection.send(head, request.body)
+        connection.send(request.head, request.body)
         try:
             while (response := connection.response()) is None:
                 await connection.more()

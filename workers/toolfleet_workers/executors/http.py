@@ -95,8 +95,7 @@ class HttpExecutor:
         try:
             return build_request(call, target, seconds=seconds, caller_token=self._caller_token)
         except ValueError as exc:
-            text = f"Tool execution error: the arguments are not JSON: {exc}"
-            return unsuccessful(call, Outcome.PERMANENT, "invalid_arguments", text)
+            return unsuccessful(call, Outcome.PERMANENT, "invalid_arguments", f"Tool execution error: {exc}")
 
     async def _ask(self, call: PublishedCall, target: Target, seconds: float) -> Attempt | None:
         question = build_question(call, target, seconds=seconds, caller_token=self._caller_token)

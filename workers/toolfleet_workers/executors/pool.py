@@ -31,7 +31,7 @@ class Pool:
             connection = idle.pop()
             if connection.is_open and connection.idle_since >= oldest:
                 return connection
-            connection.close()
+            connection.abort()
         return None
 
     def idle(self) -> list[Connection]:
@@ -71,7 +71,7 @@ class Pool:
         oldest = self.loop.time() - _KEEPALIVE_SECONDS
         for connection in self.idle():
             if connection.idle_since <= oldest:
-                connection.close()
+                connection.abort()
         self._idle = {
             origin: still for origin, idle in self._idle.items() if (still := [one for one in idle if one.is_open])
         }

@@ -15,7 +15,7 @@ from toolfleet_registry.contracts import ModuleMessage, PublishedCall, ToolResul
 from toolfleet_registry.outcomes import Attempt, Outcome
 from toolfleet_workers.attempts import unsuccessful
 from toolfleet_workers.executors.reply import ModuleReply, attempt_of, why_invalid
-from toolfleet_workers.executors.request import COMMON_HEADERS, CallerToken, ModuleRequest, headers_of
+from toolfleet_workers.executors.request import COMMON_HEADERS, CallerToken, ModuleRequest, request_about
 from toolfleet_workers.executors.target import Target
 
 QUESTION_HEADERS = {**COMMON_HEADERS, "Accept": "application/json"}  # nothing runs, so there is no progress
@@ -26,7 +26,7 @@ def build_question(
 ) -> ModuleRequest:
     """The request that asks after `call`; `target` is its module's `/reconcile`."""
     body = json.dumps({"call_id": call.call_id}).encode()
-    return ModuleRequest(target, body, headers_of(call, seconds=seconds, caller_token=caller_token))
+    return request_about(call, target, body, seconds=seconds, caller_token=caller_token)
 
 
 def judge_answer(call: PublishedCall, body: bytes) -> Attempt | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolfleet_registry.contracts import PublishedCall
-from toolfleet_workers.executors.target import Target
+from toolfleet_workers.executors.target import Origin, Target
 
 # What is the same for every call.
 COMMON_HEADERS = {
@@ -23,18 +23,11 @@ CallerToken = Callable[[PublishedCall], str]
 
 @dataclass(slots=True)
 class ModuleRequest:
-    """A `POST`, with its headers beside those of its target."""
+    """A `POST` to `origin`. `head` is all that goes before the body."""
 
-    target: Target
+    origin: Origin
+    head: bytes
     body: bytes
-    headers: dict[str, str]
-
-    def head(self) -> bytes:
-        """All that goes before the body. Raises `ValueError` if a header would make another one, or end them."""
-        fields = "".join([f"{name}: {value}\r\n" for name, value in self.headers.items()])
-        if len(_BREAK.findall(fields)) != 2 * len(self.headers):
-            raise ValueError("a header must not have a line break or a null byte in it")
-        return b"%b%bContent-Length: %d\r\n\r\n" % (self.target.head, fields.encode(), len(self.body))
 
 
 def build_request(
@@ -43,17 +36,24 @@ def build_request(
     """`{tool_name, arguments, user_id}` as JSON; no `user_id` for a call that has none.
 
     The same call id goes with every attempt, so that a module can tell a repeat; the time left lets it give up
-    when we do; a caller's token lets it trust the user id. Raises `ValueError` if the arguments are not JSON.
+    when we do; a caller's token lets it trust the user id. Raises `ValueError`, with a reason that can be shown, if the
+    arguments are not JSON or the call's id would end its header.
     """
-    return ModuleRequest(target, _dump(call), headers_of(call, seconds=seconds, caller_token=caller_token))
+    return request_about(call, target, _dump(call), seconds=seconds, caller_token=caller_token)
 
 
-def headers_of(call: PublishedCall, *, seconds: float, caller_token: CallerToken | None) -> dict[str, str]:
-    """What every request about a call carries."""
-    headers = {"Idempotency-Key": call.call_id, "Toolfleet-Time-Left-Ms": str(max(0, int(seconds * 1000)))}
-    if caller_token is not None:
-        headers["Toolfleet-Caller"] = caller_token(call)
-    return headers
+def request_about(
+    call: PublishedCall, target: Target, body: bytes, *, seconds: float, caller_token: CallerToken | None
+) -> ModuleRequest:
+    """A request with the headers that each one about a call carries. Raises `ValueError` as `build_request` does."""
+    token = "" if caller_token is None else f"Toolfleet-Caller: {caller_token(call)}\r\n"
+    if _BREAK.search(call.call_id):
+        raise ValueError("the call's id must not have a line break or a null byte in it")
+    fields = (
+        f"Idempotency-Key: {call.call_id}\r\nToolfleet-Time-Left-Ms: {max(0, int(seconds * 1000))}\r\n{token}"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    return ModuleRequest(target.origin, target.head + fields.encode(), body)
 
 
 def _dump(call: PublishedCall) -> bytes:
@@ -62,8 +62,8 @@ def _dump(call: PublishedCall) -> bytes:
         body["user_id"] = call.user_id
     try:
         return _JSON.encode(body).encode()
-    except (TypeError, RecursionError) as exc:
-        raise ValueError(str(exc)) from exc
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise ValueError(f"the arguments are not JSON: {exc}") from exc
 
 
 _JSON = json.JSONEncoder(allow_nan=False)

@@ -110,8 +110,9 @@ class Response:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A field of the header, or one that follows the body: of those we need none."""
-        self._fields_bytes += len(name) + len(value)
-        if self._fields_bytes > _MAX_HEADER_BYTES or b"\0" in value:
+        self._fields_bytes += len(b": \r\n") + len(name) + len(value)
+        # Of what the leniency lets pass, these could make two readers understand two things.
+        if self._fields_bytes > _MAX_HEADER_BYTES or b"\0" in value or name[-1:].isspace():
             raise ReplyBroken
         if not self.has_head:
             self._fields.append((name.lower(), value))
