@@ -31,4 +31,7 @@ def _has_failed(answer: asyncio.Task[Sequence[AddrInfoType]]) -> bool:
 
 
 async def _ask(host: str, port: int) -> Sequence[AddrInfoType]:
-    return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    try:  # what is no name needs no name service, and no thread to wait for one
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)

@@ -55,8 +55,8 @@ class Connections:
             pool = self._pool = Pool(loop)
         connection = pool.take(request.origin) or await self._connect(pool, request.origin)
         progress.sent = True
-        connection.send(request.head, request.body)
         try:
+            connection.send(request.head, request.body)
             while (response := connection.response()) is None:
                 await connection.more()
         except BaseException:  # also when nobody waits any more
@@ -85,6 +85,7 @@ class Connections:
             raise NotConnected(_why(exc)) from exc
         if pool.is_closed:
             connection.abort()
+            raise NotConnected("the worker is stopping")
         if not connection.is_open:
             raise NotConnected("it closes connections, or sends data, before it is asked anything")
         return connection
@@ -104,4 +105,4 @@ def _why(exc: OSError | UnicodeError) -> str:
         case OSError(errno=int(number)):
             return os.strerror(number)
         case _:  # it was closed in the handshake, or its addresses fail for several reasons
-            return "it cannot be connected to"
+            return "no connection could be made"
