@@ -20,6 +20,7 @@ from support.waiting import wait_until
 from toolfleet_registry.outcomes import Outcome
 from toolfleet_workers.executors import pool
 from toolfleet_workers.executors.connections import Connections, Progress
+from toolfleet_workers.executors.no_reply import NoReply
 from toolfleet_workers.executors.request import ModuleRequest
 from toolfleet_workers.executors.response import Response
 from toolfleet_workers.executors.target import Target
@@ -112,6 +113,24 @@ async def test_a_body_is_read_no_faster_than_it_is_asked_for(connections: Connec
         response.release()
 
     assert size == 2**24
+
+
+async def test_a_body_that_we_stop_reading_is_not_whole(connections: Connections) -> None:
+    """Though without a length it ends with its connection: it was not the module that ended that."""
+
+    async def endless(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(b"HTTP/1.1 200 OK\r\n\r\n" + reply())
+        await peer.gone()
+
+    async with raw_module(endless) as module:
+        response = await post(connections, module.url)
+        assert await response.read_chunk() == reply()
+        await connections.aclose()
+
+        with pytest.raises(NoReply):
+            await response.read_chunk()
+        response.release()
 
 
 async def test_a_module_may_reply_while_it_reads() -> None:

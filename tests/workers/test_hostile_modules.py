@@ -15,7 +15,7 @@ from support.raw_module import Behaviour, Peer, after_request, answering, http, 
 from support.waiting import wait_until
 from toolfleet_registry.contracts import ErrorCode
 from toolfleet_registry.outcomes import Attempt, Outcome
-from toolfleet_workers.executors import error_body
+from toolfleet_workers.executors import error_body, pool
 from toolfleet_workers.executors.http import HttpExecutor
 
 LIMIT = 2**20
@@ -80,6 +80,7 @@ def bomb() -> bytes:
         (flooding(head=b"", part=b"x" * 2**16), "invalid_response"),  # one endless status line
         (flooding(head=CHUNKED, part=b"f" * 2**16), "invalid_response"),  # one endless chunk length
         (flooding(head=CHUNKED + b"0\r\n", part=b"X-Flood: y\r\n" * 1000), "invalid_response"),  # endless trailers
+        (flooding(head=CHUNKED + b"0\r\nX-Flood: ", part=b"x" * 2**16), "invalid_response"),  # one endless trailer
         (flooding(head=CHUNKED, part=b"20\r\n" + b"x" * 32 + b"\r\n"), "result_too_large"),  # endless, in small chunks
         (flooding(head=b"HTTP/1.1 200 OK\r\n", part=b"a:b\r\n" * 1000), "invalid_response"),  # endless tiny headers
     ],
@@ -152,6 +153,7 @@ async def test_what_is_not_a_whole_http_reply_is_invalid(answer: bytes) -> None:
         b"HTTP/1.1 200 OK\r\nContent-Le",  # in the headers
         b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n" + reply()[:20],  # in the body
         CHUNKED + b"5\r\n12345\r\n",  # between two chunks
+        b"HTTP/1.1 200 OK\r\n\r\n" + reply(),  # whole, but for an end that says so
     ],
 )
 async def test_a_connection_that_is_reset_is_unknown(start: bytes) -> None:
@@ -391,8 +393,9 @@ async def test_a_reply_that_nobody_asked_for_is_not_the_next_calls_reply() -> No
     assert module.connections == 3
 
 
-async def test_a_late_reply_that_nobody_asked_for_is_not_the_next_calls_reply() -> None:
+async def test_a_late_reply_that_nobody_asked_for_is_not_the_next_calls_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same when it comes while the connection is idle."""
+    monkeypatch.setattr(pool, "_KEEPALIVE_SECONDS", 60)  # longer than the test waits
     late = asyncio.Event()
 
     async def talkative(peer: Peer) -> None:
