@@ -66,6 +66,8 @@ SHORT = Lengths(
             "inline_aiohttp",
             "raw_batched",
             "toolfleet_100",
+            "toolfleet_40",
+            "toolfleet_40_2",
             "raw_batched_100",
         }
     ),

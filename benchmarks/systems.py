@@ -108,6 +108,21 @@ SYSTEMS = (
     ),
     replace(
         OURS,
+        name="toolfleet_40",
+        title="**toolfleet**, 40 at a time",
+        settings={"TOOLFLEET_WORKER_CONCURRENCY": "40"},
+        workloads=("W2",),
+    ),
+    replace(
+        OURS,
+        name="toolfleet_40_2",
+        title="**toolfleet**, 2 worker processes, 40 at a time each",
+        workers=2,
+        settings={"TOOLFLEET_WORKER_CONCURRENCY": "40"},  # so few that slots are the limit, and not this machine
+        workloads=("W2",),
+    ),
+    replace(
+        OURS,
         name="toolfleet_stock",
         title="toolfleet, stock transport",
         settings={"TOOLFLEET_FAST_TRANSPORT": "0", "TOOLFLEET_VISIBILITY_TIMEOUT": "7200"},
@@ -142,6 +157,14 @@ SYSTEMS = (
     System("inline_aiohttp", "no queue: aiohttp", "direct", "inline", "inline:aiohttp"),
     replace(RAW, name="raw", title="bare Redis lists", client="raw:one", worker=(*_RAW, "one")),
     RAW,
+    replace(
+        RAW,
+        name="raw_batched_own",
+        title="bare Redis lists, batched, with our connections to modules",
+        environment="toolfleet",
+        worker=(*_RAW, "own"),
+        workloads=("W1", "W2"),
+    ),
     replace(
         RAW,
         name="raw_batched_100",

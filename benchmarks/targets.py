@@ -82,6 +82,11 @@ TARGETS = (
     Target("5,000 calls of 10 s in one process, MB resident", _memory, at_most=250),
     Target("client alone, calls/s, to asyncio.to_thread(get)", _client, at_least=4),
     Target("W1, two worker processes to one", _against(_OURS, "W1", ours="toolfleet_2"), at_least=1.6),
+    Target(
+        "W2, two worker processes to one, each 40 at a time",
+        _against("toolfleet_40", "W2", ours="toolfleet_40_2"),
+        at_least=1.6,
+    ),
     Target("cold start, to Celery with threads", _against(_CELERY, "cold", "cold_seconds"), at_most=0.4),
     Target("W1, 200 queues to one", _many_queues, at_least=0.8),
 )

@@ -1,12 +1,13 @@
 """The least that a queue can do, and so what Python and Redis allow: no guarantee, no library.
 
-`python -m benchmarks.peers.raw.worker one|many`: each call and each result in a command of its own, or all that are
-ready at once.
+`python -m benchmarks.peers.raw.worker one|many|own`: each call and each result in a command of its own, or all that are
+ready at once; or that, with our worker's connections to modules instead of aiohttp's.
 """
 
 import asyncio
 import json
 import sys
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from benchmarks.peers.raw.lists import CALLS, Lists
@@ -17,10 +18,10 @@ from benchmarks.work import CONCURRENCY
 class Worker:
     """Runs up to `CONCURRENCY` calls at a time."""
 
-    def __init__(self, *, many: bool) -> None:
+    def __init__(self, post: Callable[..., Awaitable[Any]], *, many: bool) -> None:
         self._lists = Lists()
         self._many = many
-        self._post = AsyncPoster()
+        self._post = post
         self._free = CONCURRENCY
         self._room = asyncio.Event()
         self._running: set[asyncio.Task[None]] = set()
@@ -70,7 +71,12 @@ class Worker:
 
 async def main() -> None:
     """Run a worker."""
-    await Worker(many=sys.argv[1] == "many").run()
+    if sys.argv[1] == "own":
+        from benchmarks.peers.toolfleet.poster import OwnPoster  # noqa: PLC0415 - its environment is ours
+
+        await Worker(OwnPoster(), many=True).run()
+    else:
+        await Worker(AsyncPoster(), many=sys.argv[1] == "many").run()
 
 
 if __name__ == "__main__":
