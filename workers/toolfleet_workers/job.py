@@ -95,9 +95,8 @@ class Job:
                 raise
         finally:
             self._is_running = False
-            self._bridge.on_limits = (
-                _ignore  # it has us, and we have it: a call, with all it has, would wait for the collector
-            )
+            # We have it, and it has us: a call, with all that it has, would wait for the collector.
+            self._bridge.on_limits = _ignore
             for timer in self._timers:
                 timer.cancel()
             if self._ending is not None:
