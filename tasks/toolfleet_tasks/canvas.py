@@ -17,6 +17,8 @@ from toolfleet_tasks.envelope import Links
 from toolfleet_tasks.results import word_of
 
 _AFTER = ("callbacks", "errbacks", "chain", "chord")
+LINKS = frozenset(_AFTER)
+"""What a message's body says of what follows its call, by Celery's names."""
 
 
 class LinkFailed(FleetError):

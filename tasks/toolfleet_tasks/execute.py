@@ -54,7 +54,7 @@ def register(app: Celery) -> None:
 
 def _body(task: Task, message: str) -> str:  # one function for all apps: Celery warns of two with the same name
     end: Callable[[], str] | None = getattr(task.request, END, None)
-    return _bridged(task, message) if end is None else end()
+    return end() if callable(end) else _bridged(task, message)  # a message's header of this name is only text
 
 
 async def run(task: Any, message: str) -> str:

@@ -14,6 +14,7 @@ from celery.app.trace import fast_trace_task
 
 from toolfleet_tasks import execute, lines
 from toolfleet_tasks.bridge import Bridge
+from toolfleet_tasks.canvas import LINKS
 from toolfleet_tasks.envelope import TASK, has_no_links
 
 _OF_TRACER = 6  # task, id, request, body, content type and encoding
@@ -62,6 +63,17 @@ def untraced(app: Any, target: Callable[..., Any], args: tuple[Any, ...], bridge
     _, _, said, body, *_ = args
     if lines.current() is None or not app.settings.is_fast or any(signal.receivers for signal in _AROUND):
         return None
-    if said.get("group") is not None or not has_no_links(body) or len(said["args"]) != 1:
+    if not has_no_links(body) or not _is_as_ours(said):
         return None
     return UntracedTask(app, said, bridge.limits)
+
+
+def _is_as_ours(said: Mapping[str, Any]) -> bool:
+    """Whether headers and arguments are what our own messages have. Whatever else lies in a queue is for the tracer to end.
+
+    It takes links from a body only, and has defaults of its own for what headers do not say.
+    """
+    args = said["args"]
+    if not isinstance(args, list) or len(args) != 1 or said.get("retries") is None:
+        return False
+    return said.get("group") is None and LINKS.isdisjoint(said)

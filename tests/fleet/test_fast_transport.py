@@ -293,6 +293,11 @@ def _message(**changes: Any) -> bytes:
     return json.dumps(message | {"content-type": "application/json", "content-encoding": "utf-8"} | changes).encode()
 
 
+def _call_with(args: str) -> str:
+    links = '{"callbacks": null, "errbacks": null, "chain": null, "chord": null}'
+    return base64.b64encode(f"[{args}, {{}}, {links}]".encode()).decode()
+
+
 GARBAGE = [
     b"no json",
     b"\x00\xff",
@@ -309,6 +314,10 @@ GARBAGE = [
     _message(properties={"body_encoding": 5}),
     _message(body="no base64"),
     _message(body=""),
+    _message(body=_call_with("5")),
+    _message(body=_call_with("null")),
+    _message(body=_call_with('{"message": "text"}')),
+    _message(body=_call_with('["text"]'), headers={"retries": None}),
     _message(**{"content-type": "application/x-python-serialize"}),
     _message(**{"content-type": None, "content-encoding": "klingon"}),
 ]

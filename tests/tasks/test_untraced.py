@@ -9,7 +9,7 @@ from celery import signals
 from celery.app.trace import fast_trace_task, trace_task_ret
 
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks import lines
+from toolfleet_tasks import execute, lines
 from toolfleet_tasks.app import FleetApp, make_app
 from toolfleet_tasks.bridge import Bridge
 from toolfleet_tasks.envelope import TASK
@@ -52,8 +52,14 @@ async def test_a_call_by_itself_needs_no_tracer(app: FleetApp) -> None:
         {"group": "group-1"},
         {"args": ["text", "more"]},
         {"args": []},
+        {"args": 5},
+        {"args": None},
+        {"args": {"message": "text"}},
+        {"chain": [{"task": "toolfleet.execute"}]},
+        {"errbacks": []},
+        {"retries": None},
     ],
-    ids="-".join,
+    ids=str,
 )
 async def test_everything_else_is_for_the_tracer(app: FleetApp, otherwise: dict[str, Any]) -> None:
     """Links of a canvas, other tasks, other targets, and messages that are not written as ours."""
@@ -74,6 +80,20 @@ async def test_where_somebody_listens_the_tracer_runs(app: FleetApp, name: str) 
     finally:
         signal.disconnect(listener)
     assert taken(app) is not None
+
+
+@pytest.mark.parametrize("header", ["done", 5, None])
+async def test_no_message_says_how_its_call_has_ended(
+    app: FleetApp, header: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Celery shows a message's headers beside what we put into the request; the call is run for all that."""
+    monkeypatch.setattr(execute, "_bridged", lambda *_: "run")
+    task = app.tasks[TASK]
+    task.push_request(**{execute.END: header})
+    try:
+        assert task.run("text") == "run"
+    finally:
+        task.pop_request()
 
 
 async def test_stock_parts_need_the_tracer(app: FleetApp) -> None:

@@ -48,7 +48,7 @@ async def test_a_job_that_has_ended_goes_without_the_collector(
     """With its request, its message and its task: thousands of them a second would be a tenth of a worker's work."""
     monkeypatch.setattr(execute, "run", by_itself)
     ends: list[Any] = []
-    args = (TASK, "call-1", {"id": "call-1", "args": ["text"]}, BODY, "application/json", "utf-8")
+    args = (TASK, "call-1", {"id": "call-1", "args": ["text"], "retries": 0}, BODY, "application/json", "utf-8")
     gc.collect()
     gc.disable()
     try:
