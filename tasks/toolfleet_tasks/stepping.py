@@ -45,6 +45,8 @@ def driven(
             except StopIteration as stop:
                 result: T = stop.value
                 return result
+            except GeneratorExit as exc:  # its own: from here it would look as if the task had been dropped
+                raise RuntimeError("coroutine raised GeneratorExit") from exc
             error = None
             try:
                 yield waited_for

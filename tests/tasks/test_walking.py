@@ -54,6 +54,18 @@ async def test_what_it_raises_passes() -> None:
     assert await bridge.cross(lambda: await_(asyncio.sleep(0, "crossed"))) == "crossed"
 
 
+@pytest.mark.parametrize("kind", [StopIteration, GeneratorExit])
+async def test_what_would_end_us_silently_is_an_error(kind: type[BaseException]) -> None:
+    """Whoever awaits it hears of it, and its call has an end."""
+
+    async def body() -> None:
+        await asyncio.sleep(0)
+        raise kind
+
+    with pytest.raises(RuntimeError, match=f"coroutine raised {kind.__name__}"):
+        await Bridge[Any]().walk(body())
+
+
 async def test_its_limits_hold_where_it_says_so() -> None:
     """There the soft limit is a cancellation as well, that task groups let pass; afterwards timeouts work again."""
     seen: list[object] = []
