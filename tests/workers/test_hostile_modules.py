@@ -21,6 +21,7 @@ from toolfleet_workers.executors.http import HttpExecutor
 LIMIT = 2**20
 SECONDS = 15
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+INTERIM = b"HTTP/1.1 104 X\r\n"  # none of those that the parser knows to have no body
 
 
 async def attempt_with(behaviour: Behaviour, *, seconds: float = SECONDS, limit: int = LIMIT) -> Attempt:
@@ -83,6 +84,8 @@ def bomb() -> bytes:
         (flooding(head=CHUNKED + b"0\r\nX-Flood: ", part=b"x" * 2**16), "invalid_response"),  # one endless trailer
         (flooding(head=CHUNKED, part=b"20\r\n" + b"x" * 32 + b"\r\n"), "result_too_large"),  # endless, in small chunks
         (flooding(head=b"HTTP/1.1 200 OK\r\n", part=b"a:b\r\n" * 1000), "invalid_response"),  # endless tiny headers
+        (flooding(head=INTERIM + b"Content-Length: 99999999999\r\n\r\n", part=b"x" * 2**16), "invalid_response"),
+        (flooding(head=INTERIM + b"Transfer-Encoding: chunked\r\n\r\n", part=b"1\r\nx\r\n" * 1000), "invalid_response"),
     ],
 )
 async def test_a_flood_ends_at_the_limit(behaviour: Behaviour, code: ErrorCode) -> None:

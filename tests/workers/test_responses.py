@@ -121,6 +121,7 @@ async def test_a_response_that_ends_its_connection_is_read(answer: bytes, closes
         OK + CHUNKED + b"\r\n" + in_chunks(BODY, trailers=b"X: y\r\n" * 2**14),
         b"HTTP/1.1 101 X\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n" + OK + LENGTH + b"\r\n" + BODY,
         b"HTTP/1.1 101 X\r\n\r\n" + OK + LENGTH + b"\r\n" + BODY,
+        b"HTTP/1.1 104 X\r\n" + LENGTH + b"\r\n" + BODY + OK + LENGTH + b"\r\n" + BODY,
         b"HTTP/1.1 99 X\r\n" + LENGTH + b"\r\n" + BODY,
         b"HTTP/1.1 099 X\r\n" + LENGTH + b"\r\n" + BODY,
         BODY,

@@ -134,6 +134,8 @@ class Response:
 
     def on_body(self, part: bytes) -> None:
         """Some of the body."""
+        if not self.has_head:  # an interim response has none; nobody would read it, and so nothing bound it
+            raise ReplyBroken
         self._body.append(part)
         self.unread_bytes += len(part)
         self._is_in_fields = False
