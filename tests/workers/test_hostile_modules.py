@@ -419,6 +419,33 @@ async def test_a_late_reply_that_nobody_asked_for_is_not_the_next_calls_reply(mo
     assert module.connections == 2
 
 
+@pytest.mark.parametrize(
+    "speak",
+    [lambda writer: writer.write(http(reply(result="not yours"))), lambda writer: writer.write_eof()],
+    ids=["reply", "end"],
+)
+async def test_what_arrives_just_before_the_next_call_is_not_its_reply(
+    speak: Callable[[asyncio.StreamWriter], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if the loop has had no turn in which to notice it: nothing was sent over that connection."""
+    monkeypatch.setattr(pool, "_KEEPALIVE_SECONDS", 60)  # longer than the test waits
+    peers: list[Peer] = []
+
+    async def talkative(peer: Peer) -> None:
+        peers.append(peer)
+        await peer.request()
+        await peer.send(http(reply(result="yours")))
+        await peer.gone()
+
+    async with raw_module(talkative) as module, executor_for(module.url) as executor:
+        await executor.execute(published(), seconds=SECONDS)
+        speak(peers[0].writer)
+        attempt = await executor.execute(published(), seconds=SECONDS)
+
+    assert attempt.result.result == "yours"
+    assert [request.connection for request in module.requests] == [1, 2]
+
+
 async def test_a_server_that_speaks_first_is_sent_nothing() -> None:
     """The banner of another protocol on every connection: the call is not sent to whoever that is."""
 

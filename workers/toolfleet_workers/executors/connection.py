@@ -1,6 +1,7 @@
 """One connection to a module: a request goes out, its response comes in, and then it is free for the next."""
 
 import asyncio
+import select
 from typing import Protocol, cast
 
 from toolfleet_workers.executors.no_reply import ConnectionLost, NoReply, ReplyBroken
@@ -62,6 +63,12 @@ class Connection(asyncio.Protocol):
         self._is_paused = False  # nothing is read now
         self._waiter: asyncio.Future[None] | None = None
         self._failure: type[NoReply] | None = None  # why nothing more comes
+
+    def is_quiet(self) -> bool:
+        """Whether nothing has come since it is idle: the loop looks only once a turn, and this looks now."""
+        arrivals = select.poll()
+        arrivals.register(self._transport.get_extra_info("socket"), select.POLLIN)
+        return not arrivals.poll(0)
 
     def send(self, head: bytes, body: bytes) -> None:
         """Send a request, for which the connection must be open and idle."""

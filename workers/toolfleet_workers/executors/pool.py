@@ -29,7 +29,8 @@ class Pool:
         oldest = self.loop.time() - _KEEPALIVE_SECONDS
         while idle:
             connection = idle.pop()
-            if connection.is_open and connection.idle_since >= oldest:
+            # What has come unasked, or that the module has closed, must not meet the next request.
+            if connection.is_open and connection.idle_since >= oldest and connection.is_quiet():
                 return connection
             connection.abort()
         return None
