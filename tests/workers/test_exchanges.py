@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import shutil
 import socket
 import ssl
@@ -340,6 +341,30 @@ async def test_a_host_is_asked_for_once_and_each_of_its_addresses_tried(names: C
     assert module.connections == 10
     assert asked == ["research.example"]
     assert module.requests[0].headers["host"] == "research.example"
+
+
+async def test_a_name_service_that_fails_when_nobody_waits_any_more_is_no_error_of_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Asyncio has nothing to complain of: the call that asked has its end already."""
+    loop, has_ended, complaints = asyncio.get_running_loop(), asyncio.Event(), list[dict[str, Any]]()
+
+    async def fail(*args: Any, **options: Any) -> None:
+        await has_ended.wait()
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(loop, "getaddrinfo", fail)
+    loop.set_exception_handler(lambda _, context: complaints.append(context))
+    async with executor_for("http://research.example") as executor:
+        attempt = await executor.execute(published(), seconds=0.05)
+        asking = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        has_ended.set()
+        await asyncio.wait(asking)
+    del asking, executor
+    gc.collect()
+
+    assert attempt.outcome is Outcome.NOT_SENT
+    assert complaints == []
 
 
 async def test_a_host_at_none_of_whose_addresses_anybody_listens_is_told_in_words(

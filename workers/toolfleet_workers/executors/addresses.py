@@ -22,6 +22,7 @@ class Addresses:
         since, answer = self._asked.get((host, port), (0.0, None))
         if answer is None or (answer.done() and (_has_failed(answer) or loop.time() > since + _GOOD_SECONDS)):
             answer = loop.create_task(_ask(host, port))
+            answer.add_done_callback(_has_failed)  # or asyncio logs a failure for which nobody waits any more
             self._asked[host, port] = loop.time(), answer
         return await asyncio.shield(answer)  # others may wait for it, too
 
