@@ -286,6 +286,22 @@ async def test_a_connection_that_was_idle_for_long_is_not_used(monkeypatch: pyte
     assert module.connections == 3
 
 
+@pytest.mark.parametrize("with_tls", [False, True])
+async def test_a_kept_connection_that_is_just_failing_is_not_used(
+    with_tls: bool, request: pytest.FixtureRequest
+) -> None:
+    """Its transport tells us a turn of the loop later; what is written meanwhile goes nowhere."""
+    tls = request.getfixturevalue("tls") if with_tls else None
+    async with raw_module(answering(http(reply())), tls=tls) as module, executor_for(module.url) as executor:
+        await executor.execute(published(), seconds=SECONDS)
+        (connection,) = idle_connections(executor)
+        connection._transport.abort()
+        attempt = await executor.execute(published(), seconds=SECONDS)
+
+    assert attempt.outcome is Outcome.SUCCESS
+    assert module.connections == 2
+
+
 async def test_a_call_id_cannot_add_a_header() -> None:
     """Whoever may choose it does not choose who the caller is."""
     call = published(call_id="c-1\r\nToolfleet-Caller: anna")

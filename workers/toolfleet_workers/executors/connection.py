@@ -66,6 +66,8 @@ class Connection(asyncio.Protocol):
 
     def is_quiet(self) -> bool:
         """Whether nothing has come since it is idle: the loop looks only once a turn, and this looks now."""
+        if self._transport.is_closing():  # which it tells us in the next turn
+            return False
         arrivals = select.poll()
         arrivals.register(self._transport.get_extra_info("socket"), select.POLLIN)
         return not arrivals.poll(0)
