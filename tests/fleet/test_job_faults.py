@@ -28,6 +28,11 @@ QUICK = {"jobs_interval_seconds": 0.2, "shortest_poll_seconds": 0.05, "visibilit
 POLL = Poll(tool_name="works.state", arguments={"id": {"$from": "task.id"}}, interval_seconds=0.3)
 
 
+@pytest.fixture(autouse=True)
+def _in_fast_mode(fast_mode: None) -> None:
+    """A lease so short is for workers that renew it; what is about others says so."""
+
+
 def beds(folder: Path, works: Works, url: str) -> TestBed:
     logs = folder / "logs"
     logs.mkdir()

@@ -250,7 +250,7 @@ async def test_after_a_lost_worker_the_next_one_is_heard(
 
 
 async def test_without_redis_progress_is_dropped_and_the_result_comes(
-    bed: TestBed, owner: Caller, tmp_path: Path
+    bed: TestBed, owner: Caller, tmp_path: Path, fast_mode: None
 ) -> None:
     """What was said while it was away is lost, what is said later is heard, and the end is the call's."""
     end = tmp_path / "end"

@@ -53,7 +53,7 @@ class Runner:
 
 
 @pytest.fixture
-async def ledger(redis_url: str) -> AsyncIterator[Ledger]:
+async def ledger(redis_url: str, fast_mode: None) -> AsyncIterator[Ledger]:
     async with worker_ledger(redis_url, visibility_timeout=2) as ledger:
         yield ledger
 
