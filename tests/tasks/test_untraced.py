@@ -59,7 +59,7 @@ async def test_a_call_by_itself_needs_no_tracer(app: FleetApp) -> None:
         {"errbacks": []},
         {"retries": None},
     ],
-    ids=str,
+    ids="-".join,
 )
 async def test_everything_else_is_for_the_tracer(app: FleetApp, otherwise: dict[str, Any]) -> None:
     """Links of a canvas, other tasks, other targets, and messages that are not written as ours."""
