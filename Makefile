@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install redis-server demo test lint format lock up list-modules refresh-tools bench-install bench bench-short bench-catalog bench-jobs proofs chaos leak-check clean
+.PHONY: help install redis-server demo test lint format lock up list-modules refresh-tools bench-install bench bench-short bench-catalog bench-jobs explore proofs chaos leak-check clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -36,6 +36,9 @@ JOBS ?= 3
 
 test: $(READY) ## The whole suite, with a Redis of its own for each of its processes (JOBS=1: one after the other)
 	@$(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
+explore: $(READY) ## The tests of properties, on other examples each time: what they find is a fault, here or in the test
+	@HYPOTHESIS_PROFILE=exploring $(BIN)/pytest -q -n $(JOBS) -m hypothesis tests
 
 lint: $(READY) ## Style, formatting, types twice, import rules
 	@$(BIN)/ruff check

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
@@ -17,6 +18,12 @@ from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolFleet
 from toolfleet_registry.keys import Keys
 from toolfleet_workers.redis_server import redis_server
+
+# What properties are tried on is the same in each run: what a change has broken is seen, and nothing else. `make explore`
+# tries others, each time.
+settings.register_profile("repeatable", derandomize=True)
+settings.register_profile("exploring", print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
 @pytest.hookimpl(wrapper=True)

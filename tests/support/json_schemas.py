@@ -114,7 +114,7 @@ def plain_schemas(draw: st.DrawFn, depth: int = 2, only: Sequence[str] = PLAIN) 
     nested: dict[str, st.SearchStrategy[dict[str, Any]]] = {
         "array": inner.map(lambda items: {"type": "array", "items": items}),
         "any": st.lists(inner, min_size=1, max_size=3).map(lambda branches: {"anyOf": branches}),
-        "one": st.lists(inner, min_size=1, max_size=3).map(lambda branches: {"oneOf": branches}),
+        "one": st.lists(inner, min_size=1, max_size=3, unique_by=repr).map(lambda branches: {"oneOf": branches}),
         "object": plain_objects(depth=depth - 1, only=only),
     }
     flat: dict[str, st.SearchStrategy[dict[str, Any]]] = {

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, given, reject, settings
 from jsonschema import Draft202012Validator
 from jsonschema.validators import validator_for
 
@@ -22,8 +22,10 @@ def test_the_reference_implementation_agrees(schema: dict[str, Any], arguments: 
     judge: Any = validator_for(own, default=Draft202012Validator)(own)
     found = checked(tool, arguments)
 
-    if found.arguments is None:
-        assert not judge.is_valid(arguments)
-    else:
-        assert judge.is_valid(found.arguments)
+    try:
+        is_right = judge.is_valid(arguments if found.arguments is None else found.arguments)
+    except TypeError:  # it trips over schemas of older drafts, such as `items: false` with `additionalItems`
+        reject()
+    assert is_right == (found.arguments is not None)
+    if found.arguments is not None:
         assert arguments.keys() <= found.arguments.keys()
