@@ -77,7 +77,7 @@ leak-check: $(READY) ## 100,000 calls of every kind leave nothing behind (about 
 bench-install: $(READY) ## An environment for each peer of the benchmark, built before it is run
 	@$(BIN)/python -m benchmarks.environments
 
-bench: $(READY) ## The fleet and its peers side by side: tables and a picture in benchmarks/results/ (about 25 minutes)
+bench: $(READY) ## The fleet and its peers side by side: tables and a picture in benchmarks/results/ (about 17 minutes)
 	@$(BIN)/python -m benchmarks $(BENCH)
 
 bench-short: $(READY) ## The same in three minutes: one round, fewer peers

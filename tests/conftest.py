@@ -1,5 +1,6 @@
 """What every test may ask for: a real Redis server, emptied for each test, and a check of what is left in it."""
 
+import asyncio
 import gc
 import os
 import signal
@@ -17,6 +18,9 @@ from support.owls import make_module
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolFleet
 from toolfleet_registry.keys import Keys
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks import lines
+from toolfleet_tasks.app import FleetApp, make_app
 from toolfleet_workers.redis_server import redis_server
 
 # What properties are tried on is the same in each run: what a change has broken is seen, and nothing else. `make explore`
@@ -101,6 +105,14 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder as working directory, far from any `toolfleet.toml` or run file."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+async def lined_app() -> AsyncIterator[FleetApp]:
+    """An app whose worker has lines; nothing is at their other end."""
+    lines.start(asyncio.get_running_loop())
+    yield make_app(Settings(redis_url="redis://127.0.0.1:1/0", fast_transport=True))
+    await lines.stop()
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,5 @@
 """Which calls run without Celery's tracer, and what their task says of its request."""
 
-import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -19,14 +17,6 @@ BY_ITSELF = b'[["text"], {}, {"callbacks": null, "errbacks": null, "chain": null
 LINKED = b'[["text"], {}, {"callbacks": null, "errbacks": null, "chain": [{}], "chord": null}]'
 
 
-@pytest.fixture
-async def app() -> AsyncIterator[FleetApp]:
-    """An app whose worker has lines; nothing is at their other end."""
-    lines.start(asyncio.get_running_loop())
-    yield make_app(Settings(redis_url="redis://127.0.0.1:1/0", fast_transport=True))
-    await lines.stop()
-
-
 def taken(app: FleetApp, *, target: Any = fast_trace_task, task: str = TASK, body: Any = BY_ITSELF, **said: Any) -> Any:
     """What a call comes to that Celery wants run by `target`."""
     request = {"id": "call-1", "args": ["text"], "kwargs": {}, "hostname": "here", "retries": 0, "group": None, **said}
@@ -34,11 +24,11 @@ def taken(app: FleetApp, *, target: Any = fast_trace_task, task: str = TASK, bod
     return untraced(app, target, args, Bridge())
 
 
-async def test_a_call_by_itself_needs_no_tracer(app: FleetApp) -> None:
+async def test_a_call_by_itself_needs_no_tracer(lined_app: FleetApp) -> None:
     """Its task has Celery's names for what the message says, and `None` for what it does not say."""
-    task = taken(app)
+    task = taken(lined_app)
 
-    assert (task.app, task.request.id, task.request.hostname) == (app, "call-1", "here")
+    assert (task.app, task.request.id, task.request.hostname) == (lined_app, "call-1", "here")
     assert (task.request.shadow, task.request.chain, task.request.is_stored) == (None, None, False)
 
 
@@ -61,13 +51,13 @@ async def test_a_call_by_itself_needs_no_tracer(app: FleetApp) -> None:
     ],
     ids="-".join,
 )
-async def test_everything_else_is_for_the_tracer(app: FleetApp, otherwise: dict[str, Any]) -> None:
+async def test_everything_else_is_for_the_tracer(lined_app: FleetApp, otherwise: dict[str, Any]) -> None:
     """Links of a canvas, other tasks, other targets, and messages that are not written as ours."""
-    assert taken(app, **otherwise) is None
+    assert taken(lined_app, **otherwise) is None
 
 
 @pytest.mark.parametrize("name", ["task_prerun", "task_postrun", "task_success"])
-async def test_where_somebody_listens_the_tracer_runs(app: FleetApp, name: str) -> None:
+async def test_where_somebody_listens_the_tracer_runs(lined_app: FleetApp, name: str) -> None:
     """Whoever instruments Celery sees the fleet's calls as he does all tasks."""
 
     def listener(**_: Any) -> None:
@@ -76,19 +66,19 @@ async def test_where_somebody_listens_the_tracer_runs(app: FleetApp, name: str) 
     signal = getattr(signals, name)
     signal.connect(listener)
     try:
-        assert taken(app) is None
+        assert taken(lined_app) is None
     finally:
         signal.disconnect(listener)
-    assert taken(app) is not None
+    assert taken(lined_app) is not None
 
 
 @pytest.mark.parametrize("header", ["done", 5, None])
 async def test_no_message_says_how_its_call_has_ended(
-    app: FleetApp, header: Any, monkeypatch: pytest.MonkeyPatch
+    lined_app: FleetApp, header: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Celery shows a message's headers beside what we put into the request; the call is run for all that."""
     monkeypatch.setattr(execute, "_bridged", lambda *_: "run")
-    task = app.tasks[TASK]
+    task = lined_app.tasks[TASK]
     task.push_request(**{execute.END: header})
     try:
         assert task.run("text") == "run"
@@ -96,10 +86,10 @@ async def test_no_message_says_how_its_call_has_ended(
         task.pop_request()
 
 
-async def test_stock_parts_need_the_tracer(app: FleetApp) -> None:
+async def test_stock_parts_need_the_tracer(lined_app: FleetApp) -> None:
     """It stores what the ledger has not, and so it does under a pool without lines."""
     stock = make_app(Settings(redis_url="redis://127.0.0.1:1/0", fast_transport=False, visibility_timeout=7200))
     assert taken(stock) is None
 
     await lines.stop()
-    assert taken(app) is None
+    assert taken(lined_app) is None

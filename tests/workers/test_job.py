@@ -3,28 +3,18 @@
 import asyncio
 import gc
 import weakref
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from celery.app.trace import fast_trace_task
 
-from toolfleet_registry.settings import Settings
-from toolfleet_tasks import execute, lines
-from toolfleet_tasks.app import FleetApp, make_app
+from toolfleet_tasks import execute
+from toolfleet_tasks.app import FleetApp
 from toolfleet_tasks.bridge import bridged, limits
 from toolfleet_tasks.envelope import TASK
 from toolfleet_workers.job import Assignment, Job
 
 BODY = b'[["text"], {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
-
-
-@pytest.fixture
-async def app() -> AsyncIterator[FleetApp]:
-    """An app whose worker has lines; nothing is at their other end."""
-    lines.start(asyncio.get_running_loop())
-    yield make_app(Settings(redis_url="redis://127.0.0.1:1/0", fast_transport=True))
-    await lines.stop()
 
 
 @bridged
@@ -43,7 +33,7 @@ async def by_itself(task: Any, _: str) -> str:
 
 @pytest.mark.parametrize("target", [by_a_tracer, fast_trace_task], ids=["traced", "untraced"])
 async def test_a_job_that_has_ended_goes_without_the_collector(
-    app: FleetApp, target: Any, monkeypatch: pytest.MonkeyPatch
+    lined_app: FleetApp, target: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With its request, its message and its task: thousands of them a second would be a tenth of a worker's work."""
     monkeypatch.setattr(execute, "run", by_itself)
@@ -52,7 +42,9 @@ async def test_a_job_that_has_ended_goes_without_the_collector(
     gc.collect()
     gc.disable()
     try:
-        job = Job(app, Assignment.from_celery(target, args, {}, {"callback": ends.append}), asyncio.get_running_loop())
+        job = Job(
+            lined_app, Assignment.from_celery(target, args, {}, {"callback": ends.append}), asyncio.get_running_loop()
+        )
         task = asyncio.create_task(job.run())
         await task
         left = weakref.ref(job)
