@@ -43,4 +43,6 @@ RUN python -m compileall -q examples
 USER 10001:10001
 # A worker finishes its calls then.
 STOPSIGNAL SIGTERM
+# Of the command below. Whoever runs another one has its own check, as in docker-compose.yml, or --no-healthcheck.
+HEALTHCHECK --interval=30s --timeout=10s --start-period=30s CMD ["toolfleet", "worker", "--check", "--live"]
 CMD ["toolfleet", "worker"]

@@ -3,8 +3,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
+# Bytecode is kept, whatever the caller's environment says: tests start hundreds of Pythons, and each would compile everything.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help install redis-server demo test lint format lock up list-modules refresh-tools bench-install bench bench-short bench-catalog bench-jobs explore proofs chaos leak-check clean
+.PHONY: help install redis-server demo test lint format lock up list-modules refresh-tools logs-core logs-module redis-cli restart-module bench-install bench bench-short bench-catalog bench-jobs test-versions explore proofs load-proofs chaos pauses leak-check clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -37,6 +40,12 @@ JOBS ?= 3
 test: $(READY) ## The whole suite, with a Redis of its own for each of its processes (JOBS=1: one after the other)
 	@$(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
+# The others than that of .venv, of which one is in what `make test` runs.
+VERSIONS ?= 3.11 3.12 3.13
+
+test-versions: $(READY) ## A short tier with each other version of Python that is installed here (VERSIONS="3.12 3.13")
+	@.ci/versions $(VERSIONS)
+
 explore: $(READY) ## The tests of properties, on other examples each time: what they find is a fault, here or in the test
 	@HYPOTHESIS_PROFILE=exploring $(BIN)/pytest -q -n $(JOBS) -m hypothesis tests
 
@@ -65,11 +74,29 @@ list-modules: $(READY) ## What every module offers, and how old the news is
 refresh-tools: $(READY) ## Ask every module now
 	@$(BIN)/toolfleet modules refresh
 
-proofs: $(READY) ## The tests that take long: a minute of chaos, and a Redis that is frozen, or half gone, for a while
+logs-core: $(READY) ## What the worker logs that looks at the modules, such as `module_discovered` (of the fleet that `make up` runs here)
+	@$(BIN)/toolfleet logs worker-fast
+
+logs-module: $(READY) ## What a module logs (M=research)
+	@$(BIN)/toolfleet logs "$(or $(M),$(error Which module? make logs-module M=research))"
+
+redis-cli: $(READY) ## Redis's own command line at the fleet's Redis
+	@$(BIN)/toolfleet redis-cli
+
+restart-module: $(READY) ## Restart a module (M=research)
+	@$(BIN)/toolfleet restart "$(or $(M),$(error Which module? make restart-module M=research))"
+
+proofs: $(READY) ## The tests that take long: three minutes of chaos, whole fleets whose processes die, and a Redis that is frozen, or half gone, for a while
 	@$(BIN)/pytest -q -m slow
+
+load-proofs: $(READY) ## The proofs that need the machine to themselves: three minutes of chaos, bursts of 20,000 calls, hanging modules, stopped workers, the largest arguments (13 min)
+	@$(BIN)/pytest -q -m load
 
 chaos: $(READY) ## 20,000 calls and 2,000 jobs under 200 faults, and what became of them (20 min; CHAOS="--seed 2 --minutes 5")
 	@PYTHONPATH=tests $(BIN)/python -m chaos --calls 20000 --jobs 2000 --faults 200 --seed 1 --minutes 20 $(CHAOS)
+
+pauses: $(READY) ## 24 workers that stand still beyond their leases amid 14,400 calls, twice: nothing begins too late (12 min)
+	@PYTHONPATH=tests $(BIN)/python -m pauses $(PAUSES)
 
 leak-check: $(READY) ## 100,000 calls of every kind leave nothing behind (about two minutes)
 	@LEAK_CHECK_CALLS=100000 $(BIN)/pytest -q tests/fleet/test_leaks.py

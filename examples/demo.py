@@ -48,7 +48,8 @@ class Agent:
 
     async def run(self, calls: list[ToolCall], caller: Caller = ANALYST) -> list[ToolResult]:
         """Run calls side by side, and keep what came of them."""
-        results = await self.fleet.call_many(calls, caller)
+        # The demo kills workers, and a slow machine takes its time to start them again.
+        results = await self.fleet.call_many(calls, caller, waits_for_worker=True)
         self.history.extend(results)
         return results
 
@@ -152,7 +153,7 @@ def _table(history: list[ToolResult]) -> Table:
 def _row(result: ToolResult) -> list[str]:
     audit = result.audit
     outcome = "success" if result.success else str(result.error_code)
-    if audit is None or not audit.attempts:
+    if not audit.attempts:
         return [result.tool_name, "-", outcome, "-", "-", "0"]
     queue = f"tools.{result.tool_name.partition('.')[0]}"
     return [result.tool_name, queue, outcome, f"{audit.queued_ms:.0f}", f"{audit.duration_ms:.0f}", str(audit.attempts)]

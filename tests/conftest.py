@@ -53,7 +53,8 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 def _own_settings_only(tmp_path_factory: pytest.TempPathFactory) -> None:
     """No setting of the person who runs the tests reaches them: no variable, no file, no ignored signal.
 
-    But for one: `TOOLFLEET_FAST_TRANSPORT=0` runs everything with the stock transport.
+    But for one: `TOOLFLEET_FAST_TRANSPORT=0` runs everything with the stock transport. Calls wait for a worker: in most tests
+    that is the test itself, or it comes later; those of what agents do without one set `unserved_seconds`.
     """
     os.chdir(tmp_path_factory.mktemp("nowhere"))
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
@@ -62,6 +63,7 @@ def _own_settings_only(tmp_path_factory: pytest.TempPathFactory) -> None:
     for name in [name for name in os.environ if name.startswith("TOOLFLEET_")]:
         if name != "TOOLFLEET_FAST_TRANSPORT":
             del os.environ[name]
+    os.environ["TOOLFLEET_UNSERVED_SECONDS"] = "inf"
 
 
 @pytest.fixture
@@ -139,7 +141,7 @@ async def fleet(bed: TestBed, worker: WorkerProcess) -> AsyncIterator[ToolFleet]
     """An agent's fleet, with a worker."""
     for module in bed.modules:
         module.forget()
-    async with ToolFleet(settings=bed.settings) as fleet:
+    async with ToolFleet(settings=bed.settings.model_copy(update={"unserved_seconds": 5})) as fleet:
         yield fleet
 
 

@@ -37,7 +37,7 @@ class Calls:
                 return result
             pause = max(wait, result.retry_after_seconds or 0)
             if time.monotonic() + pause > give_up_at:
-                if result.error_code == "internal":
+                if result.error_code == "fleet_unavailable":
                     raise FleetAway(result.error)
                 return result
             await asyncio.sleep(pause)

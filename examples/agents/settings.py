@@ -1,7 +1,7 @@
 """What the core is told from outside: `AGENT_…` variables. The fleet's own are `TOOLFLEET_…`, as everywhere."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -10,6 +10,7 @@ from toolfleet import Caller
 
 _CLONE = Path(__file__).resolve().parents[2]
 
+Level = Literal["guest", "user", "admin", "owner"]
 Count = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -33,9 +34,9 @@ class AgentSettings(BaseSettings):
         "You are a helpful assistant with tools. Long work goes on in the background: start it, make a job with "
         "scheduler.add_job that polls it, with on_complete resume_conversation, and tell the user; you are woken at its end."
     )
-    permission: str = "user"
+    permission: Level = "user"
     """What a user may do who is not in `permissions`."""
-    permissions: dict[str, str] = {}
+    permissions: dict[str, Level] = {}
     """User id -> permission, as JSON."""
     token: SecretStr | None = None
     """What bots send as `Authorization: Bearer …`. None: anybody who reaches the port may speak for any user."""

@@ -4,12 +4,11 @@
 that nobody starts it twice; `end.json` when all that it started has ended; `log/` holds what it printed, in pieces named
 by the position of their first byte; a file `cancel` asks for the end. A lock that the keeper inherits says that it lives.
 
-These are limits against accidents, not a sandbox: the command runs as the module's own user and reaches what that user
-reaches. For commands that may be hostile, run the module in a container of its own.
+The job says whether the command runs in a sandbox (`sandboxes/`); it is never started without one that the job asks for. Else
+there are limits against accidents only: it runs as the module's own user and reaches what that user reaches.
 """
 
 import contextlib
-import ctypes
 import json
 import os
 import resource
@@ -18,10 +17,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).parents[1]))  # an isolated interpreter looks nowhere near its program
+
+from modules.kept_log import Log
+from modules.sandboxes import linux
+from modules.sandboxes.commands import OpenCommand, SandboxedCommand
+from modules.sandboxes.processes import below, lowered
+from modules.sandboxes.sandbox import ProgramMissing
 
 TICK_SECONDS = 0.02  # between two looks at a command that does something: a fork bomb must not get far
 REST_SECONDS = 0.25  # the longest pause while nothing changes: a keeper at rest costs nothing
@@ -29,41 +35,7 @@ CANCEL_SECONDS = 0.1  # between two looks for the file
 KILL_SECONDS = 5.0  # for what does not end even when killed
 USER_PROCESSES = 4096  # of our user in all: the kernel's net, if a bomb is faster than we are; root has none
 FLOOD_BYTES = 4 * 2**20  # read a second: who prints more is slowed down, and does not wear the disk out
-PIECES = 8  # of a log; the first stays, of the others the oldest goes
-_PR_SET_PDEATHSIG = 1  # prctl(2)
-_PR_SET_CHILD_SUBREAPER = 36
 _STDIN = 0
-
-
-class Log:
-    """What the command prints: the beginning and the latest of it, in at most `limit` bytes."""
-
-    def __init__(self, folder: Path, limit: int) -> None:
-        self._folder = folder
-        self._piece_bytes = max(1, limit // PIECES)
-        self.position = 0
-        """Bytes that were printed so far."""
-        self._room = 0
-        self._names: list[Path] = []
-        folder.mkdir(exist_ok=True)
-
-    def add(self, data: bytes) -> None:
-        """Write what was printed next."""
-        while data:
-            if self._room == 0:
-                self._begin_piece()
-            part, data = data[: self._room], data[self._room :]
-            # A full disk must not end the command; the log has a hole then.
-            with contextlib.suppress(OSError), self._names[-1].open("ab") as piece:
-                piece.write(part)
-            self.position += len(part)
-            self._room -= len(part)
-
-    def _begin_piece(self) -> None:
-        self._names.append(self._folder / f"{self.position:015d}")
-        self._room = self._piece_bytes
-        if len(self._names) > PIECES:
-            self._names.pop(1).unlink(missing_ok=True)
 
 
 class Command:
@@ -78,20 +50,11 @@ class Command:
         self._alive: list[int] = []
         self._seen: tuple[list[int], int] = ([], 0)
         self._signals = _wake_by_signals()
-        with Path(job["stdin"] or os.devnull).open("rb") as stdin:
-            self._process = subprocess.Popen(
-                job["argv"],
-                stdin=stdin,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                cwd=job["cwd"],
-                env=job["env"],
-                start_new_session=True,
-                preexec_fn=self._limit,  # noqa: PLW1509 - this process has one thread
-            )
-        self.pid = self._process.pid
+        start = OpenCommand if job["sandbox"] is None else SandboxedCommand
+        self._command = start(job, self._limit)
+        self.pid = self._command.pid
         self.exit_code: int | None = None
-        self._output = self._process.stdout.fileno() if self._process.stdout else -1
+        self._output = self._command.output
         os.set_blocking(self._output, False)
 
     def watch(self, *, until: float | None) -> str | None:
@@ -143,9 +106,11 @@ class Command:
                 self._log.add(data)
 
     def _signal(self, signum: signal.Signals) -> None:
-        with contextlib.suppress(OSError):
-            os.killpg(self.pid, signum)  # all at once, before one can start another
-        for pid in _below(os.getpid()):  # and those that left the group
+        hidden = self._command.hidden if signum == signal.SIGTERM else 0  # what they look after may end in good order
+        if not hidden:
+            with contextlib.suppress(OSError):
+                os.killpg(self.pid, signum)  # all at once, before one can start another
+        for pid in islice(below(os.getpid()), hidden, None):  # and those that left the group
             with contextlib.suppress(OSError):
                 os.kill(pid, signum)
 
@@ -159,11 +124,11 @@ class Command:
             if pid == 0:
                 return True
             if pid == self.pid:
-                self.exit_code = self._process.returncode = os.waitstatus_to_exitcode(status)
+                self.exit_code = self._command.exit_code(status)
 
     def _is_crowded(self) -> bool:
-        limit: int = self._job["processes"]
-        self._alive = list(islice(_below(os.getpid()), limit + 1))
+        limit: int = self._job["processes"] + self._command.hidden
+        self._alive = list(islice(below(os.getpid()), limit + 1))
         return len(self._alive) > limit
 
     def _has_changed(self) -> bool:
@@ -173,13 +138,14 @@ class Command:
 
     def _limit(self) -> None:
         """Runs in the child, before the command."""
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        linux.die_with_parent()
+        linux.be_killed_first()
         os.nice(self._job["nice"])
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_FSIZE, _lowered(resource.RLIMIT_FSIZE, self._job["file_bytes"]))
+        resource.setrlimit(resource.RLIMIT_FSIZE, lowered(resource.RLIMIT_FSIZE, self._job["file_bytes"]))
         if self._job["memory_bytes"] is not None:
-            resource.setrlimit(resource.RLIMIT_AS, _lowered(resource.RLIMIT_AS, self._job["memory_bytes"]))
-        resource.setrlimit(resource.RLIMIT_NPROC, _lowered(resource.RLIMIT_NPROC, USER_PROCESSES))
+            resource.setrlimit(resource.RLIMIT_AS, lowered(resource.RLIMIT_AS, self._job["memory_bytes"]))
+        resource.setrlimit(resource.RLIMIT_NPROC, lowered(resource.RLIMIT_NPROC, USER_PROCESSES))
 
 
 def main() -> None:
@@ -187,6 +153,7 @@ def main() -> None:
     path = Path(sys.argv[1])
     folder, job = path.parent, json.loads(path.read_text("utf-8"))
     os.chdir("/")  # nobody's folder is in use because of us
+    os.set_inheritable(job["lock"], False)
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # Asked to end, we end the command in good order first.
         signal.signal(signum, lambda *_: (folder / "cancel").touch())
@@ -194,7 +161,7 @@ def main() -> None:
         _write(folder / "end.json", {"why": "cancelled", "exit_code": None, "ended_at": time.time()})
         return
     _write(folder / "started.json", {"keeper": os.getpid(), "started_at": time.time()})
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what the command starts and leaves behind becomes our child
+    linux.adopt_orphans()  # what the command starts and leaves behind becomes our child
     _write(folder / "end.json", {**_run(job, folder), "ended_at": time.time()})
 
 
@@ -203,7 +170,7 @@ def _run(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     until = None if limit is None else time.monotonic() + limit
     try:
         command = Command(job, folder)
-    except (OSError, subprocess.SubprocessError) as exc:
+    except (OSError, subprocess.SubprocessError, ProgramMissing, RuntimeError) as exc:
         return {"why": "not_started", "exit_code": None, "error": str(exc)}
     why: str | None = "failed"
     try:
@@ -239,28 +206,6 @@ def _start_of(pid: int) -> str | None:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     return None
-
-
-def _below(pid: int) -> Iterator[int]:
-    """Every process that descends from `pid`, each before its children; none where there is no /proc."""
-    waiting = [pid]
-    while waiting:
-        with contextlib.suppress(OSError):  # it has just ended
-            for task in Path(f"/proc/{waiting.pop()}/task").iterdir():
-                for child in map(int, (task / "children").read_text().split()):
-                    yield child
-                    waiting.append(child)
-
-
-def _lowered(kind: int, limit: int) -> tuple[int, int]:
-    hard = resource.getrlimit(kind)[1]
-    lowered = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-    return lowered, lowered
-
-
-def _prctl(option: int, value: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(option, value)
 
 
 if __name__ == "__main__":

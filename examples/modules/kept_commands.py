@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -32,8 +33,25 @@ Why = Literal["ended", "cancelled", "timed_out", "processes", "not_started", "fa
 
 
 @dataclass(frozen=True, slots=True)
+class SandboxPlan:
+    """What a command in a sandbox sees, beside the system's programs: files and folders, at their own places.
+
+    `owner` is a name: what bears the same has the same user id, if root starts it. `memory_disk_mb` is for /tmp and the like.
+    """
+
+    owner: str
+    readable: list[str]
+    writable: list[str]
+    network: bool = False
+    memory_disk_mb: int = 64
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
-    """What a keeper is told. `stdin` is a file; with `end_with_parent` the command ends when the module does."""
+    """What a keeper is told. `stdin` is a file; with `end_with_parent` the command ends when the module does.
+
+    With a `sandbox` the command runs in one or not at all.
+    """
 
     argv: list[str]
     cwd: str
@@ -47,6 +65,7 @@ class Job:
     grace_seconds: float = 5.0
     nice: int = 5
     end_with_parent: bool = False
+    sandbox: SandboxPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +96,25 @@ class KeptCommand:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def start(self, job: Job) -> "subprocess.Popen[bytes] | None":
-        """Start the keeper; `None` if the command runs, or has ever been started. Nobody starts it twice."""
+    def start(self, job: Job, gate: socket.socket | None = None) -> "subprocess.Popen[bytes] | None":
+        """Start the keeper; `None` if the command runs, or has ever been started. Nobody starts it twice.
+
+        `gate` is the end of a `Gate` that belongs into the command's sandbox.
+        """
         with self._locked() as lock:
             if lock is None or self._has("end.json") or self._has("started.json"):
                 return None
             path = self.folder / "job.json"
             env = {**job.env, MARK: self.folder.name}
-            path.write_text(json.dumps({**asdict(job), "env": env}), "utf-8")
+            passed = {"lock": lock} if gate is None else {"lock": lock, "gate": gate.fileno()}
+            path.write_text(json.dumps({**asdict(job), "env": env, "gate": None, **passed}), "utf-8")
             return subprocess.Popen(
                 [sys.executable, "-I", "-S", str(_KEEPER), str(path)],
                 stdin=subprocess.PIPE if job.end_with_parent else subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env={"PATH": os.defpath},  # no more of ours: our environment may hold secrets
-                pass_fds=(lock,),  # the lock is the keeper's from now on
+                pass_fds=tuple(passed.values()),  # the lock is the keeper's from now on
                 start_new_session=True,
             )
 

@@ -5,15 +5,26 @@ import json
 import math
 import re
 import zlib
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Mapping
+from typing import Any, NoReturn, Protocol
 
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable
 
-if TYPE_CHECKING:  # workers read bodies, and have no use for httpx
-    import httpx
-
 # Real data stays far below; pydantic's JSON parser stops at 200 levels, of which our envelopes need some.
 MAX_DEPTH = 100
+
+
+class Streamed(Protocol):
+    """An answer whose body is still to be read. `headers` have names in lower case."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """By name."""
+        ...
+
+    async def chunk(self) -> bytes:
+        """The next piece of the body as it was sent; empty at its end."""
+        ...
 
 
 class BodyReader:
@@ -44,16 +55,13 @@ class BodyReader:
         return bytes(self._body)
 
 
-async def read_body(response: "httpx.Response", limit: int) -> bytes:
-    """The body of a streamed response, as `BodyReader` reads it.
-
-    Errors of the connection pass as httpx's own. The caller closes the response.
-    """
-    headers = response.headers
+async def read_body(answer: Streamed, limit: int) -> bytes:
+    """The body of an answer, as `BodyReader` reads it. Errors of the connection pass as the answer's own."""
+    headers = answer.headers
     reader = BodyReader(
         limit, encoding=headers.get("content-encoding", ""), announced=headers.get("content-length", "")
     )
-    async for chunk in response.aiter_raw():
+    while chunk := await answer.chunk():
         reader.feed(chunk)
     return reader.finish()
 

@@ -3,13 +3,15 @@
 import asyncio
 import functools
 import itertools
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from toolfleet_registry.arguments import fault_in
+from toolfleet_registry import fleet_clock
+from toolfleet_registry.arguments import size_fault
 from toolfleet_registry.aside import aside
+from toolfleet_registry.call_faults import fault_in_call
+from toolfleet_registry.catalog_state import CatalogState, newer_failures
 from toolfleet_registry.contracts import (
     Caller,
     ErrorCode,
@@ -21,19 +23,25 @@ from toolfleet_registry.contracts import (
 )
 from toolfleet_registry.discovery import ManifestFailure, discover
 from toolfleet_registry.errors import InvalidToolName, RegistryAway
+from toolfleet_registry.hidden_tools import say_hidden
 from toolfleet_registry.hints import FOR_NOBODY
+from toolfleet_registry.known_modules import KnownModules
 from toolfleet_registry.local_tools import look_at_local
+from toolfleet_registry.loggers import get_logger
+from toolfleet_registry.look_failures import LookFailure
 from toolfleet_registry.manifests import CachedManifest, ManifestCache
+from toolfleet_registry.module_directory import ModuleDirectory
 from toolfleet_registry.names import ToolName
 from toolfleet_registry.permissions import Modules, denial, module_denial, reaches
+from toolfleet_registry.reach import modules_of
 from toolfleet_registry.registrar import OpenRegistry, Registrar
 from toolfleet_registry.scheduler_tools import look_at_scheduler
-from toolfleet_registry.schemas.validation import Checked, checked
 from toolfleet_registry.search import ToolSearch
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.factory import open_store
+from toolfleet_registry.told_arguments import checked_with
 from toolfleet_registry.toolset import ToolSet, described
-from toolfleet_registry.verdicts import broken_tools, seen_tools
+from toolfleet_registry.verdicts import seen_tools
 
 _MANY = 200  # tools: to sort and index them takes some ms, which an event loop should not wait
 
@@ -46,33 +54,30 @@ class Judged:
     arguments: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    error: str
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class _State:
-    """All that the catalog knows at one moment. Replaced as a whole, so that no reader sees half of a change."""
-
-    manifests: Mapping[str, CachedManifest] = field(default_factory=dict[str, CachedManifest])
-    failures: Mapping[str, _Failure] = field(default_factory=dict[str, _Failure])
-    tools: ToolSet = field(default_factory=ToolSet)
-
-
 class Catalog:
-    """The tools of the modules in the settings, held in memory: a listing or a decision costs no round trip.
+    """The tools of the modules that are known, held in memory: a listing or a decision costs no round trip.
 
-    `open_registry` is for tests; by default it is what the settings say.
+    `open_registry` is for tests; by default it is what the settings say. `known` are the modules, and takes over what the
+    `directory` says with each reading; without one they are those of the settings. `asks_fleet`: an agent's, which has the
+    fleet ask the modules rather than itself.
     """
 
-    def __init__(self, settings: Settings, cache: ManifestCache, open_registry: OpenRegistry | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        cache: ManifestCache,
+        open_registry: OpenRegistry | None = None,
+        *,
+        known: KnownModules | None = None,
+        directory: ModuleDirectory | None = None,
+        asks_fleet: bool = False,
+    ) -> None:
         self._settings = settings
-        self._modules = settings.modules
+        self._known = KnownModules(settings) if known is None else known
+        self._directory, self._asks_fleet = directory, asks_fleet
         self._cache = cache
         self._registrar = Registrar(cache, open_registry or functools.partial(open_store, settings))
-        self._state = _State()
+        self._state = CatalogState()
         self._search: tuple[ToolSet, ToolSearch] | None = None
         self._reads = itertools.count(1)
         self._shown = 0  # the read that made the present state
@@ -80,40 +85,51 @@ class Catalog:
         self._filling = asyncio.Lock()
 
     async def ensure(self) -> None:
-        """Fill an empty catalog, once: from the cache, or by asking the modules if the cache has nothing."""
+        """Fill an empty catalog, once: from the cache, or by having the modules asked if the cache has nothing."""
         async with self._filling:
-            if self._is_filled:
-                return
-            if not await self.load():
-                await self.refresh()
-            self._is_filled = True
+            if not self._is_filled:
+                await self.reload()
+                self._is_filled = True
+
+    async def reload(self) -> None:
+        """Take over what the cache holds; where it has lost everything, only the modules know."""
+        if not await self.load():
+            await self.refresh()
 
     async def load(self) -> bool:
         """Take over what the cache holds now: after another process's look, for example.
 
-        False, and nothing changes, if it holds nothing: it may have lost it, and only the modules know.
+        False, and nothing changes, if there are modules and it holds nothing: it may have lost it, and only the modules know.
         """
         read = next(self._reads)
+        await self._read_directory()
         manifests = await self._cache.load(self._modules)
-        if not manifests:
+        if not manifests and self._modules:
             return False
-        failures = {
-            module: failure
-            for module, failure in self._state.failures.items()
-            if module not in manifests or (manifests[module].discovered_at or 0) < failure.at
-        }
+        manifests |= await self._kept(self._modules - manifests.keys())
+        noted = {} if self._directory is None else await self._directory.failures.read()
+        failures = newer_failures({**self._state.failures, **noted}, manifests)
         await self._take_over(read, manifests, failures)
         return True
 
     async def refresh(self) -> dict[str, ModuleStatus]:
-        """Ask every module now, and take into the registry what they offer. One that fails keeps its last good tools.
+        """Have every module asked now, and take into the registry what they offer. One that fails keeps its last good tools.
 
-        So do all, if the registry does not answer: without it nobody knows what operators have switched off.
+        So do all, if the registry does not answer: without it nobody knows what operators have switched off. In an agent the
+        fleet's workers ask; where none do, the agent asks itself, and logs that.
         """
+        await self._read_directory()
+        if not await self._fleet_has_looked() or not await self.load():
+            await self._look()
+        return self.statuses()
+
+    async def _look(self) -> None:
         looks = await discover(
-            self._settings.module_services,
+            self._known.settings.module_services,
             timeout_seconds=self._settings.discovery_timeout_seconds,
             max_bytes=self._settings.max_manifest_bytes,
+            at_once=self._settings.manifest_requests,
+            guards=self._known.guards,
         )
         looks |= await look_at_local(self._settings)
         looks |= look_at_scheduler(self._settings)
@@ -127,19 +143,34 @@ class Catalog:
             errors |= dict.fromkeys(found, str(exc))
         kept = [module for module in errors if await self._cache.renew(module)]
         manifests |= await self._cache.load(kept)
-        now = time.time()
-        failures = {module: _Failure(error, now) for module, error in errors.items()}
+        manifests |= await self._kept(self._modules - manifests.keys())
+        now = fleet_clock.now()
+        failures = {module: LookFailure(error, now) for module, error in errors.items()}
+        if self._directory is not None:
+            await self._directory.failures.note(failures, looks.keys() - errors.keys())
         await self._take_over(next(self._reads), manifests, failures)
-        return self.statuses()
+
+    async def _fleet_has_looked(self) -> bool:
+        """Whether workers have asked the modules for us. They know none that only the settings here name."""
+        if not self._asks_fleet or self._directory is None:
+            return False
+        is_theirs = self._settings.modules <= self._known.entries.keys()
+        seconds = self._settings.discovery_timeout_seconds + _LOOK_MARGIN_SECONDS
+        if is_theirs and await self._directory.is_tended() and await self._directory.looks.request(seconds=seconds):
+            return True
+        _log.info("agent_looks_itself", modules=len(self._known.settings.module_services))
+        return False
 
     def statuses(self) -> dict[str, ModuleStatus]:
-        """What is known of each module in the settings, by name."""
-        state = self._state
-        return {module: self._status(module, state) for module in sorted(self._modules)}
+        """What is known of each module, by name."""
+        state, stale = self._state, self._settings.manifest_stale_seconds
+        return {module: state.status(module, stale_seconds=stale) for module in sorted(self._modules)}
 
     def tools(self, caller: Caller) -> list[ToolDefinition]:
-        """What this caller may use, sorted by name."""
-        return list(self._state.tools.usable(caller.permission, self._modules_of(caller)))
+        """What this caller may use, sorted by name. The log says once how many are left out because of their modules."""
+        tools, modules = self._state.tools, self._modules_of(caller)
+        say_hidden(tools, caller, modules)
+        return list(tools.usable(caller.permission, modules))
 
     def judge(self, call: ToolCall, caller: Caller, told: Mapping[str, Any] | None = None) -> Judged | ToolResult:
         """What may be published for the call, or the refusal that the caller gets.
@@ -150,15 +181,15 @@ class Catalog:
         tool = self.usable(call, caller)
         if isinstance(tool, ToolResult):
             return tool
-        if fault := fault_in(call.arguments):
+        most = self._settings.max_arguments_bytes
+        if fault := fault_in_call(call, caller, most_bytes=most):
             return _refused(call, "invalid_arguments", fault)
         coerces = ToolName.parse(tool.name).module in self._settings.coerce_numbers_modules
-        if told:
-            result = _checked_with(told, tool, call.arguments, coerces_numbers=coerces)
-        else:
-            result = checked(tool, call.arguments, coerces_numbers=coerces)
+        result = checked_with(told, tool, call.arguments, coerces_numbers=coerces)
         if result.arguments is None:
             return _refused(call, "invalid_arguments", str(result.fault))
+        if result.arguments is not call.arguments and (fault := size_fault(result.arguments, most=most)):
+            return _refused(call, "invalid_arguments", fault)
         return Judged(tool, result.arguments)
 
     def usable(self, call: ToolCall, caller: Caller) -> ToolDefinition | ToolResult:
@@ -188,6 +219,20 @@ class Catalog:
 
         return await asyncio.to_thread(find)
 
+    @property
+    def _modules(self) -> frozenset[str]:
+        return self._known.names
+
+    async def _read_directory(self) -> None:
+        if self._directory is not None:
+            self._known.take((await self._directory.read()).entries)
+
+    async def _kept(self, modules: frozenset[str]) -> Mapping[str, CachedManifest]:
+        """What the registry keeps of modules whose manifests have expired; as it is known here, where it cannot be asked."""
+        kept = await self._registrar.kept(modules)
+        known = self._state.manifests
+        return {name: known[name] for name in modules & known.keys()} if kept is None else kept
+
     def _index_of(self, tools: ToolSet) -> ToolSearch:
         """The index of these tools; two who ask for a new one at the same moment may both make it."""
         known = self._search
@@ -211,7 +256,7 @@ class Catalog:
         return tool.definition
 
     def _modules_of(self, caller: Caller) -> Modules:
-        return self._settings.default_guest_modules if caller.allowed_modules is None else caller.allowed_modules
+        return modules_of(caller, self._settings.default_guest_modules)
 
     def _hint(self, name: ToolName, caller: Caller) -> str | None:
         state = self._state
@@ -220,29 +265,8 @@ class Catalog:
         near = state.tools.near(name, caller.permission)
         return f"Did you mean {' or '.join(near)}?" if near else None
 
-    def _status(self, module: str, state: _State) -> ModuleStatus:
-        failure = state.failures.get(module)
-        cached = state.manifests.get(module)
-        if cached is None:
-            return ModuleStatus(module=module, ok=False, error=failure.error if failure else "no manifest yet")
-        names = {tool.name for tool in cached.manifest.tools}
-        verdicts = {name: verdict for name, verdict in cached.verdicts.items() if name in names}
-        age = cached.age_seconds
-        return ModuleStatus(
-            module=module,
-            ok=failure is None,
-            tools=len(names),
-            closed_tools=broken_tools(cached.manifest, cached.verdicts),
-            error=failure.error if failure else None,
-            age_seconds=age,
-            is_stale=age is not None and age > self._settings.manifest_stale_seconds,
-            disabled=sum(verdict.is_disabled for verdict in verdicts.values()),
-            withheld=sum(verdict.is_withheld for verdict in verdicts.values()),
-            drifted=sum(verdict.digest is not None and not verdict.is_withheld for verdict in verdicts.values()),
-        )
-
     async def _take_over(
-        self, read: int, manifests: Mapping[str, CachedManifest], failures: Mapping[str, _Failure]
+        self, read: int, manifests: Mapping[str, CachedManifest], failures: Mapping[str, LookFailure]
     ) -> None:
         """Show what was read, unless something that was read later is shown already."""
 
@@ -253,21 +277,7 @@ class Catalog:
         is_large = sum(len(cached.manifest.tools) for cached in manifests.values()) > _MANY
         made = await aside(tools, is_large=is_large)
         if read > self._shown:
-            self._shown, self._state = read, _State(manifests, failures, made)
-
-
-def _checked_with(
-    told: Mapping[str, Any], tool: ToolDefinition, arguments: dict[str, Any], *, coerces_numbers: bool
-) -> Checked:
-    whole = checked(tool, {**arguments, **told}, coerces_numbers=coerces_numbers)
-    if whole.arguments is not None:
-        return whole
-    properties = {} if tool.input_schema is None else tool.input_schema.get("properties")
-    names = {*(properties if isinstance(properties, dict) else ()), *(parameter.name for parameter in tool.parameters)}
-    named = {name: value for name, value in told.items() if name in names}
-    part = checked(tool, {**arguments, **named}, coerces_numbers=coerces_numbers)
-    rest = {name: value for name, value in told.items() if name not in named}
-    return part if part.arguments is None else Checked({**part.arguments, **rest})
+            self._shown, self._state = read, CatalogState(manifests, failures, made)
 
 
 def _refused(call: ToolCall, code: ErrorCode, error: str, *, hint: str | None = None) -> ToolResult:
@@ -285,3 +295,5 @@ def _encodable(text: str) -> str:
 
 
 _MOST_SHOWN = 256
+_LOOK_MARGIN_SECONDS = 10.0  # beyond a module's time to answer: others are asked before it, and all is taken in
+_log = get_logger(__name__)

@@ -6,13 +6,45 @@ What modules send is read leniently (they are deployed at other times than we ar
 
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
+from pydantic.json_schema import SkipJsonSchema
 
-Effect = Literal["read", "idempotent", "once"]
-"""What repeating a call would do: nothing, nothing more, or the thing once more. Absent: nobody said."""
+from toolfleet_registry.messages import Message, ModuleMessage, Since
+from toolfleet_registry.spoken import UNSPOKEN, Spoken
+from toolfleet_registry.tool_definition import (
+    CostClass,
+    Effect,
+    ModuleManifest,
+    ToolAnnotations,
+    ToolDefinition,
+    ToolParameter,
+)
 
-CostClass = Literal["free", "cheap", "expensive"]
-"""What a call costs, roughly: for budgets."""
+__all__ = [
+    "Audit",
+    "Caller",
+    "Conversation",
+    "CostClass",
+    "Effect",
+    "EffectState",
+    "ErrorCode",
+    "Level",
+    "Message",
+    "ModuleManifest",
+    "ModuleMessage",
+    "ModuleStatus",
+    "PublishedCall",
+    "Since",
+    "Terms",
+    "ToolAnnotations",
+    "ToolCall",
+    "ToolDefinition",
+    "ToolParameter",
+    "ToolResult",
+]
+
+Level = Literal["guest", "user", "admin", "owner"]
+"""What somebody may do: each level may do what those before it may."""
 
 EffectState = Literal["none", "done", "unknown"]
 """Whether the call's effect has happened: surely not, surely, or nobody can know."""
@@ -32,11 +64,13 @@ ErrorCode = Literal[
     "module_error",
     "invalid_response",
     "result_too_large",
+    "result_dropped",
     "timed_out",
     "expired",
     "cancelled",
     "outcome_unknown",
     "conflict",
+    "fleet_unavailable",
     "internal",
 ]
 """Why a call failed: a closed set, so that an agent can branch on it."""
@@ -45,99 +79,34 @@ ErrorCode = Literal[
 _COLLECTIONS = (list, set, frozenset, tuple)
 
 
-class Message(BaseModel):
-    """A message of our own: frozen, and an unknown field is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-
-class ModuleMessage(BaseModel):
-    """A message from a module: frozen; a field that we do not know is ignored."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class ToolParameter(ModuleMessage):
-    """One argument of a tool. `type` is a JSON Schema type name; `enum` lists the allowed values.
-
-    A `sensitive` one is kept nowhere after its call has ended.
-    """
-
-    name: str = Field(min_length=1)
-    type: str = Field(min_length=1)
-    description: str = ""
-    required: bool = True
-    enum: list[Any] | None = None
-    sensitive: bool = False
-
-
-class ToolAnnotations(ModuleMessage):
-    """What the Model Context Protocol lets a tool say about itself; names and meaning are that protocol's."""
-
-    readOnlyHint: bool | None = None  # noqa: N815 - the protocol's name
-    idempotentHint: bool | None = None  # noqa: N815 - as above
-    destructiveHint: bool | None = None  # noqa: N815 - as above
-
-
-class ToolDefinition(ModuleMessage):
-    """A tool as its module describes it.
-
-    `name` is `module.method`. `parameters` is the flat form of the arguments; `input_schema` (a JSON Schema
-    2020-12 object) replaces it where a module needs more. `required_permission` is one of guest, user, admin,
-    owner; any other value closes the tool. `timeout_seconds` overrides the module's limit for this tool. `effect`,
-    `idempotent` and `annotations` say what a repeat would do: see `effects.effect_of`. `successor` is the tool to use
-    instead of a deprecated one. `cooldown_seconds` and `daily_limit` (per UTC day) hold for each user; `cost` is free,
-    cheap or expensive; `requires_gate` asks the agent's gate before each call.
-    """
-
-    name: str = Field(min_length=3, max_length=256)
-    description: str = ""
-    parameters: list[ToolParameter] = []
-    required_permission: str = "guest"
-    input_schema: dict[str, Any] | None = None
-    output_schema: dict[str, Any] | None = None
-    version: str | None = None
-    tags: list[str] = []
-    effect: Effect | None = None
-    idempotent: bool | None = None
-    annotations: ToolAnnotations | None = None
-    timeout_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    cost: str | None = None
-    cooldown_seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    daily_limit: int | None = Field(default=None, ge=0)
-    requires_gate: bool = False
-    deprecated: bool = False
-    successor: str | None = None
-
-
-class ModuleManifest(ModuleMessage):
-    """What a module says it offers: the answer to `GET /manifest`."""
-
-    module_name: str = Field(min_length=1)
-    description: str = ""
-    tools: list[ToolDefinition]
-
-
 class ToolCall(Message):
     """One request to run a tool, as an agent or its model makes it.
 
     Takes any name and any arguments: `ToolFleet.call` judges them, so that a model's nonsense comes back as a
-    `ToolResult` and not as an exception. `idempotency_key` names the intention: a second call of the same user with
-    the same key brings the first one's result.
+    `ToolResult` and not as an exception.
     """
 
     tool_name: str
+    """`module.method`, or whatever a model has written."""
     arguments: Any = Field(default_factory=dict)
+    """A JSON object, by names of the tool's arguments; defaults may be left out."""
     user_id: str | None = None
+    """In whose name, at most 256 characters; the caller's own `user_id` wins over it."""
     idempotency_key: str | None = None
+    """Names the intention: a second call of the same user with the same key brings the first one's result."""
+    spoken: SkipJsonSchema[Spoken] = Field(default=UNSPOKEN, exclude=True, repr=False)
+    """How a model has named the tool, if `to_call` has read it: errors are in the names of its provider. Never sent."""
 
 
 class Caller(Message):
-    """Who asks. `allowed_modules`: a set of names, `"*"` for all, `None` for `default_guest_modules`."""
+    """Who asks, and what they may do."""
 
     user_id: str | None = None
-    permission: str = "guest"
+    """The user's id, which modules are told, at most 256 characters; it wins over the call's own."""
+    permission: Level = "guest"
+    """What this caller may do: tools that ask for a higher level are neither listed nor run."""
     allowed_modules: frozenset[str] | Literal["*"] | None = None
+    """The modules that this caller reaches: their names, or `"*"` for all. `None`: all that the permission allows, and for a guest `default_guest_modules`."""
 
     @field_validator("allowed_modules", mode="before")
     @classmethod
@@ -149,41 +118,64 @@ class Conversation(Message):
     """Where a call comes from; given to the modules that must find the way back, over what the model wrote."""
 
     conversation_id: str | None = None
+    """The conversation that a job's end wakes."""
     platform: str | None = None
+    """What the conversation runs on, such as `telegram`."""
     platform_channel_id: str | None = None
+    """The channel there."""
     platform_thread_id: str | None = None
+    """The thread in that channel."""
 
 
 class Audit(Message):
-    """What the fleet saw of a call. `ts`: when it ended; `queued_ms`: from publishing to the last attempt's start."""
+    """What the fleet saw of a call."""
 
     call_id: str
+    """The call's id, also in logs, in the audit and as Celery's task id. Empty: the fleet has not seen such a call."""
     tool: str
+    """The tool's name."""
     ts: float
+    """When the call ended, in seconds since the epoch."""
     attempts: int = 0
+    """How often it was begun, at most twice; 0: its tool never heard of it."""
     queued_ms: float | None = None
+    """Milliseconds from its publishing to the last attempt's start; `None`: no worker had it."""
     duration_ms: float | None = None
+    """Milliseconds of the last attempt."""
     worker: str | None = None
+    """Which worker ran it last."""
+
+    # Each result that is written is compared with its default: a tenth of the time of pydantic's own way.
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Audit) and self.call_id == other.call_id and super().__eq__(other)
+
+    def __hash__(self) -> int:
+        return hash(self.call_id)
 
 
 class ToolResult(Message):
-    """How a call ended. Exactly one comes back for every call, whatever happened.
-
-    `success` with `result`, or not, with `error` (text for the model), `error_code`, and what may be done next:
-    `retryable` says that a repeat cannot double an effect, `retry_after_seconds` when it makes sense,
-    `effect_state` whether the effect has happened, `hint` what the model may do.
-    """
+    """How a call ended. Exactly one comes back for every call, whatever happened: a success with `result`, or an `error`."""
 
     tool_name: str
+    """The tool that was asked for."""
     success: bool
+    """Whether the tool did what it was asked for."""
     result: Any = None
+    """What the tool answered, as JSON; `None` if it failed."""
     error: str | None = None
+    """What went wrong, in words for the model."""
     error_code: ErrorCode | None = None
+    """What went wrong, for programs; `None` for a success."""
     retryable: bool = False
+    """Whether a repeat cannot double an effect."""
     retry_after_seconds: float | None = None
+    """When a repeat makes sense; `None`: nothing is known of that."""
     effect_state: EffectState = "unknown"
+    """Whether the effect has happened: `none`, `done`, or `unknown` where nobody can know."""
     hint: str | None = None
-    audit: Audit | None = None
+    """What the model may do next, in one sentence; `None` for a success."""
+    audit: Audit = Audit(call_id="", tool="", ts=0)
+    """What the fleet saw of the call. Every result that the fleet hands out has it."""
 
     @classmethod
     def ok(cls, tool_name: str, result: Any) -> Self:
@@ -255,21 +247,30 @@ class PublishedCall(Message):
     job_id: str | None = None
 
 
-class ModuleStatus(Message):
-    """What the last look at a module found. `age_seconds`: of its last good manifest, `None` if it has none.
+NEVER_LOOKED_AT = "no manifest yet"
+"""The error of a module that nobody has looked at."""
 
-    `is_stale`: that one is older than `manifest_stale_seconds`. `disabled`, `withheld` and `drifted` count its tools that
-    an operator has switched off, has not approved, and that have other content than registered under the same version.
-    `closed_tools` are wrong in themselves.
-    """
+
+class ModuleStatus(Message):
+    """What the last look at a module found."""
 
     module: str
+    """The module's name."""
     ok: bool
+    """Whether it answered with a good manifest."""
     tools: int = 0
+    """How many tools it has."""
     closed_tools: tuple[str, ...] = ()
+    """The tools that nobody can use, for what they say of themselves."""
     error: str | None = None
+    """Why the look failed."""
     age_seconds: float | None = None
+    """The age of its last good manifest; `None` if it has none."""
     is_stale: bool = False
+    """Whether that one is older than `manifest_stale_seconds`."""
     disabled: int = 0
+    """Tools that an operator has switched off."""
     withheld: int = 0
+    """Tools that no operator has approved, of a pinned module."""
     drifted: int = 0
+    """Tools with other content than was registered under the same version."""

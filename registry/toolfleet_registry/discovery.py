@@ -1,25 +1,31 @@
-"""Asking every module at once what it offers. What one module does, or fails to do, never touches another."""
+"""Asks every module what it offers, a bounded number at once. What one does, or fails to do, never touches another."""
 
 import asyncio
-import ssl
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import TypeAlias
 
 import httpx
-import structlog
 
-from toolfleet_registry.admission import admit, closed_tools, read_document, unknown_fields
+from toolfleet_registry.admission import admit, read_document, unknown_fields
 from toolfleet_registry.aside import aside
 from toolfleet_registry.bodies import read_body
-from toolfleet_registry.contracts import ModuleManifest
+from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable, ManifestRefused
+from toolfleet_registry.http_get import NoAnswer, anywhere, requested
+from toolfleet_registry.loggers import get_logger
+from toolfleet_registry.permissions import broken_because, level_of_tool
 from toolfleet_registry.schema import unknown_types
 from toolfleet_registry.terms import unknown_costs
 
-_log: structlog.stdlib.BoundLogger = structlog.get_logger()
+_log = get_logger(__name__)
+
+
+_AT_WORK = 50  # more would not be answered sooner: an answer takes about two milliseconds of this process's time
+_TURN_SECONDS = 0.5  # who is silent for longer costs no time meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,37 +45,39 @@ async def discover(
     *,
     timeout_seconds: float,
     max_bytes: int,
-    client: httpx.AsyncClient | None = None,
+    at_once: int = 500,
+    guards: Mapping[str, Callable[[str], bool]] = MappingProxyType({}),
 ) -> dict[str, Look]:
     """`GET /manifest` of every module (name -> base URL), each within `timeout_seconds` whatever it does.
 
+    So many are asked at once as this process can serve: some dozens, and beside them up to `at_once` that have been silent
+    for a while. A module's time begins with its turn. `guards` say, for some modules, at which IP addresses they may be.
+
     Follows no redirect, and uses no proxy. Logs one of `module_discovered`, `module_manifest_error`
-    and `module_unreachable` for each module, and raises nothing for what a module does. A `client` of your own
-    should have no connection limit; it stays open.
+    and `module_unreachable` for each module, and raises nothing for what a module does.
     """
-    if client is None:
-        with_tls = any(url.lower().startswith("https:") for url in services.values())
-        async with _new_client(with_tls=with_tls) as own:
-            return await discover(services, timeout_seconds=timeout_seconds, max_bytes=max_bytes, client=own)
-    scout = _Scout(client, timeout_seconds, max_bytes)
-    looks = await asyncio.gather(*(scout.look(module, url) for module, url in services.items()))
-    return dict(zip(services, looks, strict=True))
+    return await _Scout(timeout_seconds, max_bytes, asyncio.Semaphore(at_once), guards).look_at_all(services)
 
 
 @dataclass(frozen=True, slots=True)
 class _Scout:
-    client: httpx.AsyncClient
     timeout_seconds: float
     max_bytes: int
+    asked: asyncio.Semaphore
+    guards: Mapping[str, Callable[[str], bool]]
+    at_work: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_WORK))
 
     @property
     def _connect_seconds(self) -> float:
-        # For TCP and for TLS each, so that both end before the deadline: httpcore closes a socket whose handshake
-        # times out, and leaves one open whose handshake is cancelled.
-        return self.timeout_seconds / 2
+        return self.timeout_seconds / 2  # what does not even connect is told apart from what is slow
+
+    async def look_at_all(self, services: Mapping[str, str]) -> dict[str, Look]:
+        looks = await asyncio.gather(*(self.look(module, url) for module, url in services.items()))
+        return dict(zip(services, looks, strict=True))
 
     async def look(self, module: str, url: str) -> Look:
-        found = await self._within_time(module, url)
+        async with self.asked, _turn(self.at_work):
+            found = await self._within_time(module, url)
         _report(module, found)
         return found
 
@@ -79,9 +87,7 @@ class _Scout:
                 return await self._fetch(module, url)
         except TimeoutError:
             return ManifestFailure(f"no complete manifest within {self.timeout_seconds:g} s")
-        except httpx.TimeoutException:  # the only one set
-            return ManifestFailure(f"no connection within {self._connect_seconds:g} s")
-        except (httpx.HTTPError, httpx.InvalidURL) as exc:
+        except (NoAnswer, httpx.InvalidURL) as exc:
             return ManifestFailure(str(exc)[:_MOST_SHOWN] or type(exc).__name__)
         except Exception as exc:  # noqa: BLE001 - what nobody thought of must not stop the looks at other modules
             _log.exception("module_look_failed", module=module)
@@ -89,23 +95,14 @@ class _Scout:
 
     async def _fetch(self, module: str, url: str) -> Look:
         target = httpx.URL(f"{url}/manifest")
-        # httpx logs the URLs that it asks for, with their passwords.
-        auth = httpx.BasicAuth(target.username, target.password) if target.userinfo else None
-        request = self.client.stream(
-            "GET",
-            target.copy_with(userinfo=b""),
-            headers=_HEADERS,
-            auth=auth,
-            follow_redirects=False,
-            timeout=httpx.Timeout(None, connect=self._connect_seconds),
-        )
-        async with request as response:
-            status = response.status_code
+        allows = self.guards.get(module, anywhere)
+        async with requested(target, headers=_HEADERS, connect_seconds=self._connect_seconds, allows=allows) as answer:
+            status = answer.status
             if status != HTTPStatus.OK:
-                note = "; redirects are not followed" if response.is_redirect else ""
+                note = "; redirects are not followed" if answer.is_redirect else ""
                 return ManifestFailure(f"answered with status {status}{note}", status)
             try:
-                body = await read_body(response, self.max_bytes)
+                body = await read_body(answer, self.max_bytes)
                 manifest, ignored, odd = await aside(lambda: _read(module, body), is_large=len(body) > _LARGE)
             except (BodyTooLarge, BodyUnreadable, ManifestRefused) as exc:
                 return ManifestFailure(str(exc), status)
@@ -114,6 +111,26 @@ class _Scout:
         if odd:
             _log.warning("parameter_types_unknown", module=module, types=odd)
         return manifest
+
+
+@asynccontextmanager
+async def _turn(at_work: asyncio.Semaphore) -> AsyncGenerator[None]:
+    """Be one of those at work, but for no longer than a module takes that answers at once."""
+    await at_work.acquire()
+    is_over = False
+
+    def end() -> None:
+        nonlocal is_over
+        if not is_over:
+            is_over = True
+            at_work.release()
+
+    timer = asyncio.get_running_loop().call_later(_TURN_SECONDS, end)
+    try:
+        yield
+    finally:
+        timer.cancel()
+        end()
 
 
 def _read(module: str, body: bytes) -> tuple[ModuleManifest, list[str], list[str]]:
@@ -126,8 +143,8 @@ def _read(module: str, body: bytes) -> tuple[ModuleManifest, list[str], list[str
 def _report(module: str, found: Look) -> None:
     if isinstance(found, ModuleManifest):
         _log.info("module_discovered", module=module, tools=len(found.tools), status=HTTPStatus.OK.value)
-        if closed := closed_tools(found):
-            _log.warning("tools_closed", module=module, tools=closed, reason="unknown required_permission")
+        if closed := [tool for tool in found.tools if level_of_tool(tool.required_permission) is None]:
+            _log.warning("tools_closed", module=module, tools=_reasons(closed[:_MOST_TYPES]))
         if unknown := unknown_costs(found.tools):
             _log.warning("costs_unknown", module=module, costs=unknown[:_MOST_TYPES], counted_as="expensive")
     elif found.status is None:
@@ -136,24 +153,15 @@ def _report(module: str, found: Look) -> None:
         _log.warning("module_manifest_error", module=module, status=found.status, error=found.error)
 
 
-def _new_client(*, with_tls: bool) -> httpx.AsyncClient:
-    return httpx.AsyncClient(
-        # A context without certificates trusts nobody, and costs nothing.
-        verify=_trusted_certificates() if with_tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
-        trust_env=False,
-        # With a limit, modules that never answer would use up the time of those that wait for a connection.
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
-    )
-
-
-@cache
-def _trusted_certificates() -> ssl.SSLContext:
-    return httpx.create_ssl_context()  # reads all certificates, which takes 20 ms
+def _reasons(closed: list[ToolDefinition]) -> dict[str, str]:
+    """Why nobody may use these tools, by name."""
+    asked = ((tool.name, tool.required_permission) for tool in closed)
+    return {name: broken_because(one) or f"it needs the unknown permission {one[:_SHOWN]!r}" for name, one in asked}
 
 
 _LARGE = 200_000  # bytes of a manifest: to read them takes some 10 ms, which no event loop should wait
-_MOST_TYPES = 20  # of parameters that mean nothing to us, in one line
+_MOST_TYPES = 20  # of parameters that mean nothing to us, and of tools that are closed, in one line
+_SHOWN = 60  # characters of foreign text in a reason
 _MOST_SHOWN = 300  # characters of an error, which may quote all that a module sent
 
-# httpx would also offer brotli and zstandard where these are installed.
 _HEADERS = {"accept": "application/json", "accept-encoding": "gzip, deflate", "user-agent": "toolfleet"}

@@ -13,9 +13,12 @@ Programming and set-up errors raise; what happens to a call never does, it is a 
     │   └── RegistryAway     where the registry keeps its tools does not answer, or is another fleet's
     ├── OperationRefused     what an operator wants cannot be done with these tools
     ├── NotPublished         a call is surely not in its queue
+    │   └── BrokerUnavailable  for the broker is away, or takes nothing now
     ├── PublishUnconfirmed   a call may or may not be in its queue
     │   └── BegunBefore      a call that is published again was begun, or has ended
+    ├── ToolNotKnown         a worker does not know yet who may use a tool
     ├── MessageRefused       a message in a queue is not what a holder of the signing key sent
+    │   └── MessageTooLarge  it is larger than an agent publishes it
     ├── NoSuchDeadLetter     no dead letter has this call id
     ├── CallRefused          a call cannot be made a signature: its `result` says why
     ├── LinkFailed           a call of a chain or a chord has not succeeded; in Celery's results only
@@ -66,7 +69,7 @@ class BodyUnreadable(FleetError):
 
 
 class NoRedis(FleetError):
-    """No Redis server: set TOOLFLEET_REDIS_URL, or install redis-server, or the 'toolfleet[worker]' extra."""
+    """No Redis server: set TOOLFLEET_REDIS_URL, or install redis-server; with Python 3.11 and 3.12 the 'toolfleet[worker]' extra has one."""
 
     def __init__(self) -> None:
         super().__init__(type(self).__doc__)
@@ -88,6 +91,14 @@ class NotPublished(FleetError):
     """The broker could not be reached, so the call is not in its queue."""
 
 
+class BrokerUnavailable(NotPublished):
+    """The broker is away or takes nothing now; `passes`: within seconds, most often, so that it is worth another try."""
+
+    def __init__(self, message: str, *, passes: bool) -> None:
+        self.passes = passes
+        super().__init__(message)
+
+
 class PublishUnconfirmed(FleetError):
     """The broker was sent the call and did not answer: it may be in its queue."""
 
@@ -96,8 +107,21 @@ class BegunBefore(PublishUnconfirmed):
     """The ledger has a record of the call: it was begun, or has ended, and is not published again."""
 
 
+class ToolNotKnown(FleetError):
+    """A worker does not know yet who may use a tool: it may in `seconds`, when the call shall come back."""
+
+    def __init__(self, tool_name: str, seconds: float) -> None:
+        self.tool_name = tool_name
+        self.seconds = seconds
+        super().__init__(f"Who may use {tool_name!r} is not known yet.")
+
+
 class MessageRefused(FleetError):
     """A message is not signed, was changed, or belongs to another call; the message says which."""
+
+
+class MessageTooLarge(MessageRefused):
+    """A message has more arguments, or a longer name of its user or intention, than an agent publishes."""
 
 
 class NoSuchDeadLetter(FleetError):

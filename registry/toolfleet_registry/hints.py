@@ -5,28 +5,33 @@ Where an effect may have happened and a repeat could double it, no sentence invi
 
 import math
 
-from toolfleet_registry.contracts import ErrorCode, ToolResult
+from toolfleet_registry.contracts import Effect, ErrorCode, ToolResult
 
 
-def hint_for(result: ToolResult) -> str | None:
-    """One sentence for a failed result, `None` for a success. A hint that a result has already is for the caller to keep."""
+def hint_for(result: ToolResult, effect: Effect | None = None) -> str | None:
+    """One sentence for a failed result, `None` for a success. A hint that a result has already is for the caller to keep.
+
+    `effect`: the tool's, where it is known.
+    """
     if result.success:
         return None
-    if result.retryable and result.error_code != "cancelled":  # that one nobody wants any more
-        return _for_repeatable(result)
+    # What was taken back before it began nobody wants any more.
+    if result.retryable and not (result.error_code == "cancelled" and result.effect_state == "none"):
+        return _for_repeatable(result, effect)
     if result.effect_state == "none":
         return _BY_CODE.get(result.error_code, _REFUSED) if result.error_code else _REFUSED
     return _DONE if result.effect_state == "done" else _PERHAPS_DONE
 
 
-def _for_repeatable(result: ToolResult) -> str:
+def _for_repeatable(result: ToolResult, effect: Effect | None) -> str:
     if result.error_code == "rate_limited" and result.effect_state == "none":
         return _when_free(result.retry_after_seconds)
     if result.error_code == "result_too_large":  # the same call would have the same result
         return "Ask for less, such as a part of it; repeating the call does no harm."
     after = f" after {math.ceil(result.retry_after_seconds)} s" if result.retry_after_seconds else ""
     if result.error_code == "module_error" and result.effect_state == "none":  # the tool itself says why
-        return f"Nothing was executed: correct the call by what the error says; it may be repeated{after}."
+        nothing = "It only reads, so nothing has changed" if effect == "read" else "Nothing was executed"
+        return f"{nothing}: correct the call by what the error says; it may be repeated{after}."
     return {
         "none": f"Nothing was executed: the call may be repeated as it is{after}.",
         "done": f"Its effect has happened, and a repeat adds nothing to it: the call may be repeated{after} for its answer.",
@@ -69,5 +74,6 @@ _BY_CODE: dict[ErrorCode, str] = {
     "expired": "Nothing was executed, as its time was over: call it anew with more time, if it is still wanted.",
     "cancelled": "Nothing was executed, as it was taken back: call it anew only if the person wants it after all.",
     "conflict": "Nothing was executed: other arguments need another idempotency key, and this key needs its first arguments.",
+    "fleet_unavailable": "Nothing was executed: the fleet is away, so go on without this tool, or tell the person.",
     "internal": "Nothing was executed: the fault is the fleet's, so go on without this tool, or tell the person.",
 }

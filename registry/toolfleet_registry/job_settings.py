@@ -1,16 +1,14 @@
 """The settings of jobs, and of the agent's core that their ends wake; a part of `Settings`."""
 
 from base64 import b64decode
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings
 
 from toolfleet_registry.names import SCHEDULER
+from toolfleet_registry.setting_values import Count, Seconds
 from toolfleet_registry.urls import is_http_url
-
-Seconds = Annotated[int, Field(gt=0)]
-Count = Annotated[int, Field(gt=0)]
 
 _SECRET_BYTES, _LONGEST_SECRET_BYTES = 24, 64  # as Standard Webhooks has it
 

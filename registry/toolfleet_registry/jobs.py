@@ -40,33 +40,35 @@ class JobRefused(FleetError):
 
 
 class Poll(Message):
-    """The call that finds out whether the work is over.
-
-    A value `{"$from": "<JMESPath>"}` anywhere in `arguments` is taken from the start call's result. Polls are `interval_seconds`
-    apart, each wait `backoff` times the one before, up to `longest_interval_seconds`. The job completes when a poll's result
-    fulfils `until` (`None`: with the first that succeeds), or fails if it fulfils `failed_when` as well; after
-    `max_seconds` it has timed out.
-    """
+    """The call that finds out whether the work is over."""
 
     tool_name: str
+    """`module.method`."""
     arguments: dict[str, Any] = Field(default_factory=dict)
+    """A value `{"$from": "<JMESPath>"}` anywhere in them is taken from the start call's result."""
     interval_seconds: PositiveSeconds = 30
+    """From one poll to the next."""
     backoff: float = Field(default=1.0, ge=1, le=10)
+    """Each wait is so many times the one before."""
     longest_interval_seconds: PositiveSeconds = 600
+    """No wait is longer, whatever the backoff."""
     until: Condition | None = Field(default_factory=lambda: {"status": ["completed", "failed"]})
+    """The job is over when a poll's result fulfils this; `None`: with the first poll that succeeds."""
     failed_when: Condition | None = Field(default_factory=lambda: {"status": ["failed", "error", "cancelled"]})
+    """The job has failed if that result fulfils this as well."""
     max_seconds: PositiveSeconds = 86_400
+    """After so long the job has timed out."""
 
 
 class Schedule(Message):
-    """When a job begins, and whether it does so again: `at`, or by `cron` (five fields) in `timezone` (IANA name).
-
-    `at` may be given as a `datetime` that knows its zone.
-    """
+    """When a job begins, and whether it does so again."""
 
     at: float | None = None
+    """When it begins: seconds since the epoch, or a `datetime` that knows its zone."""
     cron: str | None = Field(default=None, max_length=200)
+    """When it begins again and again: five fields."""
     timezone: str = "UTC"
+    """The zone of `cron`, by its IANA name."""
 
     @field_validator("at", mode="before")
     @classmethod
@@ -110,52 +112,76 @@ class JobSpec(Message):
 
 
 class Job(Message):
-    """A job as its creator sees it. `polls`: how many were made; `due_at`: when the next one is, of a job that waits.
-
-    `result`, of a job that has ended, is that of the call that it ended by (the last poll, or the start): none if that failed,
-    its time was over, its result is larger than 64 kB, or sensitive.
-    """
+    """A job as its creator sees it."""
 
     job_id: str
+    """The job's id."""
     state: JobState
+    """Where it is, or how it has ended."""
     name: str = ""
+    """What its creator calls it."""
     tool_name: str | None = None
+    """The tool that it polls, or starts."""
     user_id: str | None = None
+    """Whose it is."""
     conversation_id: str | None = None
+    """Which conversation its end wakes."""
     schedule: Schedule | None = None
+    """When it begins, if not at once."""
     created_at: float
+    """When it was made, in seconds since the epoch."""
     deadline_at: float
+    """When it ends at the latest, in seconds since the epoch."""
     due_at: float | None = None
+    """When its next poll is, in seconds since the epoch, if it waits."""
     ended_at: float | None = None
+    """When it ended, in seconds since the epoch."""
     polls: int = 0
+    """How many polls were made."""
     result: Any = None
+    """Of a job that has ended, the result of its last poll or its start; `None` if that failed, is larger than 64 kB, or sensitive."""
     error: str | None = None
+    """What went wrong, in words."""
     error_code: ErrorCode | None = None
+    """What went wrong, for programs."""
 
 
 class WakeUp(Message):
-    """What a conversation is told: the body of `POST {core_url}/continue` (or `/notify`), and of `fleet.completions`.
-
-    `wake_id` is the same however often it is delivered; over HTTP it is also the `webhook-id`. `kind` is what its receiver is to
-    do: `continue` the conversation, or only `notify` its user. `result` is the last poll's; a larger one than 64 kB is left
-    out, `result_preview` is its beginning, and `is_truncated` says so. A sensitive one is left out, too, and the message says so.
-    """
+    """What a conversation is told: the body of `POST {core_url}/continue` (or `/notify`), and of `fleet.completions`."""
 
     type: Literal["job.completed", "job.failed", "job.timed_out"]
+    """How the job has ended."""
     kind: WakeKind = "continue"
+    """What its receiver is to do: `continue` the conversation, or only `notify` its user."""
     wake_id: str
+    """The same however often the news are delivered; over HTTP it is also the `webhook-id`."""
     job_id: str
+    """The job that has ended."""
     timestamp: float
+    """When it ended, in seconds since the epoch."""
     conversation_id: str | None = None
+    """The conversation that it was made in."""
     user_id: str | None = None
+    """Whose job it is."""
     platform: str | None = None
+    """What the conversation runs on."""
     platform_channel_id: str | None = None
+    """The channel there."""
     platform_thread_id: str | None = None
+    """The thread in that channel."""
     message: str
+    """What the agent is told, in words."""
     name: str = ""
+    """What the job's creator calls it."""
     tool_name: str | None = None
+    """The tool that it polled, or started."""
     result: Any = None
+    """The last poll's result; `None` if it is larger than 64 kB, or sensitive, as the message says."""
     result_preview: str | None = None
+    """The beginning of a result that is too large."""
     is_truncated: bool = False
+    """Whether the result is too large, so that only its preview is here."""
     error: str | None = None
+    """What went wrong, in words."""
     error_code: ErrorCode | None = None
+    """What went wrong, for programs."""

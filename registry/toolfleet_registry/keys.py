@@ -6,10 +6,11 @@ them, and ours, begin with the fleet's prefix, if it has one.
 
 import hashlib
 import json
-import re
 from dataclasses import dataclass
+from typing import Literal
 
-_OURS = "toolfleet:"
+from toolfleet_registry.key_rules import OURS, RULES, KeyRule
+
 _SEPARATORS = ":_-."  # Celery puts a `_` after a prefix that ends in none of these, before the names of results
 
 
@@ -25,22 +26,50 @@ class Keys:
 
     def refresh_slot(self, slot: int) -> str:
         """Held by the one refresh of a time slot, so that two beats do the work once. Expires with the slot."""
-        return f"{self.prefix}{_OURS}refresh:{slot}"
+        return f"{self.prefix}{OURS}refresh:{slot}"
+
+    def manifest_fetch(self, module: str) -> str:
+        """Who asks a module for its manifest because a call needs it: until when nobody else does. Expires after the last."""
+        return f"{self.prefix}{OURS}manifest-fetch:{module}"
 
     @property
     def manifests_changed(self) -> str:
         """A pub/sub channel, no key: carries the changed module's name."""
-        return f"{self.prefix}{_OURS}manifests-changed"
+        return f"{self.prefix}{OURS}manifests-changed"
 
     @property
     def manifests_revision(self) -> str:
         """How often a manifest has changed: what workers ask for before they read all."""
-        return f"{self.prefix}{_OURS}manifests-revision"
+        return f"{self.prefix}{OURS}manifests-revision"
+
+    @property
+    def modules(self) -> str:
+        """A hash, the directory: each module's entry, by its name."""
+        return f"{self.prefix}{OURS}modules"
+
+    @property
+    def modules_revision(self) -> str:
+        """How often the directory has changed: what workers ask for before they read it."""
+        return f"{self.prefix}{OURS}modules-revision"
+
+    @property
+    def module_feeds(self) -> str:
+        """Which entries of the directory live processes have in their settings. Expires when all of them are silent."""
+        return f"{self.prefix}{OURS}module-feeds"
+
+    def look(self, which: int | Literal["asked", ""]) -> str:
+        """How often agents have asked for a look at all modules; of a single one, whether it is done, which expires. 0: the one that waits."""
+        return f"{self.prefix}{OURS}look:{which}"
+
+    @property
+    def look_failures(self) -> str:
+        """A hash: why the last look at a module has failed. Expires `manifest_ttl_seconds` after the last look."""
+        return f"{self.prefix}{OURS}look-failures"
 
     @property
     def tool_changes(self) -> str:
         """How many tools were ever found added, changed, removed and drifted."""
-        return f"{self.prefix}{_OURS}tool-changes"
+        return f"{self.prefix}{OURS}tool-changes"
 
     def queue(self, name: str) -> str:
         """The list in which a queue's messages wait."""
@@ -48,22 +77,40 @@ class Keys:
 
     def bell(self, queue: str) -> str:
         """A list of at most one token: the queue of that name may hold something, and nobody is at it."""
-        return f"{self.prefix}{_OURS}bell:{queue}"
+        return f"{self.prefix}{OURS}bell:{queue}"
 
     @property
     def quarantine(self) -> str:
         """A list of at most 1,000 items that lay in a queue and were no calls, the newest first."""
-        return f"{self.prefix}{_OURS}quarantine"
+        return f"{self.prefix}{OURS}quarantine"
 
     @property
     def quarantined(self) -> str:
         """How many items were ever put into quarantine."""
-        return f"{self.prefix}{_OURS}quarantined"
+        return f"{self.prefix}{OURS}quarantined"
 
     @property
     def modes(self) -> str:
         """Which live workers use which transport."""
-        return f"{self.prefix}{_OURS}modes"
+        return f"{self.prefix}{OURS}modes"
+
+    @property
+    def clock(self) -> str:
+        """What the fleet's time has on Redis's, and how late it is. Expires a day after the last worker has looked."""
+        return f"{self.prefix}{OURS}clock"
+
+    @property
+    def clock_notes(self) -> str:
+        """How far the machine of each live worker is off. Expires when all of them are silent."""
+        return f"{self.prefix}{OURS}clock-notes"
+
+    def holder(self, name: str) -> str:
+        """The channel of a worker that holds messages: it lives while it listens there. No key."""
+        return f"{self.prefix}{OURS}holder:{name}"
+
+    def left(self, name: str) -> str:
+        """That such a worker was told to end. Expires when its leases have long run out."""
+        return f"{self.prefix}{OURS}left:{name}"
 
     def result(self, call_id: str) -> str:
         """What Celery stored of a call; also the channel on which it is announced."""
@@ -72,66 +119,83 @@ class Keys:
 
     def call(self, call_id: str) -> str:
         """The ledger's record of a call. Expires with its result, and not before its deadline."""
-        return f"{self.prefix}{_OURS}call:{call_id}"
+        return f"{self.prefix}{OURS}call:{call_id}"
 
     def share(self, lane: str, user_id: str | None) -> str:
         """The published, unfinished calls of one user in a lane. Expires at the last one's deadline."""
-        return f"{self.prefix}{_OURS}share:{lane}:{_digest(user_id or '')[:16]}"
+        return f"{self.prefix}{OURS}share:{lane}:{_digest(user_id or '')[:16]}"
+
+    def stored(self, user_id: str | None) -> str:
+        """The larger results of a user that are stored, by when they expire; with `:bytes` behind it, their sum. Expires with the last."""
+        return f"{self.prefix}{OURS}stored:{_digest(user_id or '')[:16]}"
+
+    def readers(self, call_id: str) -> str:
+        """The calls that wait for the result of this one, by their ids. Expires with the last one's deadline."""
+        return f"{self.prefix}{OURS}readers:{call_id}"
 
     def running(self, module: str) -> str:
         """The calls that run in a module that may run so many only. Expires with the last one's lease."""
-        return f"{self.prefix}{_OURS}running:{module}"
+        return f"{self.prefix}{OURS}running:{module}"
 
     def breaker(self, module: str) -> str:
         """A module's failures in a row, and until when it is left alone. Expires when they are long ago."""
-        return f"{self.prefix}{_OURS}breaker:{module}"
+        return f"{self.prefix}{OURS}breaker:{module}"
 
     def slots(self, lane: str) -> str:
         """How many calls each live worker of a lane runs at once. Expires when all of them are silent."""
-        return f"{self.prefix}{_OURS}slots:{lane}"
+        return f"{self.prefix}{OURS}slots:{lane}"
+
+    @property
+    def consumers(self) -> str:
+        """Which worker consumes which queues, by until when its note counts. Expires an hour after the last note."""
+        return f"{self.prefix}{OURS}consumers"
+
+    def consumed(self, digest: str) -> str:
+        """The queues, by their keys, that workers with this digest of them consume. Expires after the notes with it."""
+        return f"{self.prefix}{OURS}consumed:{digest}"
 
     def intent(self, user_id: str | None, idempotency_key: str) -> str:
         """The call that a user's idempotency key stands for. Expires with that call's record."""
-        return f"{self.prefix}{_OURS}intent:{_digest(json.dumps([user_id, idempotency_key]))[:32]}"
+        return f"{self.prefix}{OURS}intent:{_digest(json.dumps([user_id, idempotency_key]))[:32]}"
 
     def limit(self, user_id: str | None, name: str) -> str:
         """A user's calls that count in a limit: of a tool, or of a cost class. Expires with the day, or the cooldown.
 
         With `:unbegun` behind it, those that no worker has begun yet, each until its deadline.
         """
-        return f"{self.prefix}{_OURS}limit:{_digest(json.dumps([user_id or '', name]))[:32]}"
+        return f"{self.prefix}{OURS}limit:{_digest(json.dumps([user_id or '', name]))[:32]}"
 
     def held(self, call_id: str) -> str:
         """The limits in which a call counts. Expires with its deadline, and once it was begun with its record."""
-        return f"{self.prefix}{_OURS}held:{call_id}"
+        return f"{self.prefix}{OURS}held:{call_id}"
 
     @property
     def dead(self) -> str:
         """Calls with an unknown end, by their id, at most `dead_letters_kept`."""
-        return f"{self.prefix}{_OURS}dead"
+        return f"{self.prefix}{OURS}dead"
 
     @property
     def dead_order(self) -> str:
         """Their ids, by when they died."""
-        return f"{self.prefix}{_OURS}dead-order"
+        return f"{self.prefix}{OURS}dead-order"
 
     @property
     def audit(self) -> str:
         """A stream with one line a call that has ended, about `audit_kept` of them."""
-        return f"{self.prefix}{_OURS}audit"
+        return f"{self.prefix}{OURS}audit"
 
     def job(self, job_id: str) -> str:
         """A job: what it is to do, and where it is. Expires `job_kept_seconds` after its end."""
-        return f"{self.prefix}{_OURS}job:{job_id}"
+        return f"{self.prefix}{OURS}job:{job_id}"
 
     @property
     def jobs_due(self) -> str:
         """The ids of all jobs that have not ended, by when (ms) something is to be done about them."""
-        return f"{self.prefix}{_OURS}jobs-due"
+        return f"{self.prefix}{OURS}jobs-due"
 
     def jobs_of(self, user_id: str | None) -> str:
         """The ids of a user's jobs that have not ended, by when they were made."""
-        return f"{self.prefix}{_OURS}jobs-of:{_digest(user_id or '')[:16]}"
+        return f"{self.prefix}{OURS}jobs-of:{_digest(user_id or '')[:16]}"
 
     def jobs_ended_of(self, user_id: str | None) -> str:
         """The same of those that have. Expires with the last one's record."""
@@ -140,16 +204,16 @@ class Keys:
     @property
     def jobs_ended(self) -> str:
         """The latest of all jobs that have ended, by when. Expires with the last one's record."""
-        return f"{self.prefix}{_OURS}jobs-ended"
+        return f"{self.prefix}{OURS}jobs-ended"
 
     def wake(self, wake_id: str) -> str:
         """News of a job's end that have not been accepted yet, and how often that was tried."""
-        return f"{self.prefix}{_OURS}wake:{wake_id}"
+        return f"{self.prefix}{OURS}wake:{wake_id}"
 
     @property
     def wakes_due(self) -> str:
         """Their ids, by when (ms) the next try is due."""
-        return f"{self.prefix}{_OURS}wakes-due"
+        return f"{self.prefix}{OURS}wakes-due"
 
     @property
     def calls_due(self) -> str:
@@ -159,127 +223,75 @@ class Keys:
     @property
     def dead_wakes(self) -> str:
         """News that nobody accepted, by their id, at most `dead_wakes_kept`."""
-        return f"{self.prefix}{_OURS}dead-wakes"
+        return f"{self.prefix}{OURS}dead-wakes"
 
     @property
     def dead_wakes_order(self) -> str:
         """Their ids, by when they were given up."""
-        return f"{self.prefix}{_OURS}dead-wakes-order"
+        return f"{self.prefix}{OURS}dead-wakes-order"
 
     @property
     def dead_wakes_bytes(self) -> str:
         """How many bytes they have, together."""
-        return f"{self.prefix}{_OURS}dead-wakes-bytes"
+        return f"{self.prefix}{OURS}dead-wakes-bytes"
 
     def completions(self, conversation_id: str) -> str:
         """A stream: the news for a conversation whose agent has no HTTP. Expires `completions_kept_seconds` after the last."""
-        return f"{self.prefix}{_OURS}completions:{_digest(conversation_id)[:32]}"
+        return f"{self.prefix}{OURS}completions:{_digest(conversation_id)[:32]}"
 
     def seen(self, receiver: str, wake_id: str) -> str:
         """What a core has done about a wake-up. Expires when it cannot come again."""
-        return f"{self.prefix}{_OURS}seen:{receiver}:{wake_id}"
+        return f"{self.prefix}{OURS}seen:{receiver}:{wake_id}"
 
     def progress(self, call_id: str) -> str:
         """How far a running call says it is; also the channel on which that is announced. Expires with the call's deadline."""
-        return f"{self.prefix}{_OURS}progress:{call_id}"
+        return f"{self.prefix}{OURS}progress:{call_id}"
 
     def module_reply(self, call_id: str) -> str:
         """What a module remembers of a call, if it keeps that in Redis. Expires when it forgets the call."""
-        return f"{self.prefix}{_OURS}module-reply:{call_id}"
+        return f"{self.prefix}{OURS}module-reply:{call_id}"
 
     @property
     def module_replies(self) -> str:
         """Since when no such reply can have been lost, and in which run of Redis."""
-        return f"{self.prefix}{_OURS}module-replies"
+        return f"{self.prefix}{OURS}module-replies"
 
     @property
     def registry_tools(self) -> str:
         """A hash: each tool's registration, by its name."""
-        return f"{self.prefix}{_OURS}registry:tools"
+        return f"{self.prefix}{OURS}registry:tools"
 
     @property
     def registry_pins(self) -> str:
         """A hash: which digests of a module's tools operators have approved."""
-        return f"{self.prefix}{_OURS}registry:pins"
+        return f"{self.prefix}{OURS}registry:pins"
+
+    @property
+    def registry_manifests(self) -> str:
+        """A hash: each module's last good manifest, for when it has expired everywhere else."""
+        return f"{self.prefix}{OURS}registry:manifests"
 
     @property
     def registry_events(self) -> str:
         """A stream: the last 10,000 changes of the registry."""
-        return f"{self.prefix}{_OURS}registry:events"
+        return f"{self.prefix}{OURS}registry:events"
 
     @property
     def registry_revision(self) -> str:
         """A hash: how often the registry has changed, and which one it is."""
-        return f"{self.prefix}{_OURS}registry:revision"
+        return f"{self.prefix}{OURS}registry:revision"
 
     @property
     def registry_identity(self) -> str:
         """Which registry is this fleet's: the first one that anything was taken into. It may be in another server."""
-        return f"{self.prefix}{_OURS}registry-identity"
+        return f"{self.prefix}{OURS}registry-identity"
 
-    def rule_of(self, key: str) -> "KeyRule | None":
+    def rule_of(self, key: str) -> KeyRule | None:
         """What holds for a key that was found in Redis; `None` if nobody of the fleet makes such keys."""
         if not key.startswith(self.prefix):
             return None
         name = key.removeprefix(self.prefix)
         return next((rule for rule in RULES if rule.pattern.fullmatch(name)), None)
-
-
-@dataclass(frozen=True, slots=True)
-class KeyRule:
-    """What keys of one kind look like, without the prefix. `lasting` says why such a key has no TTL; `None`: it must have one."""
-
-    pattern: re.Pattern[str]
-    lasting: str | None = None
-
-
-RULES = (
-    KeyRule(re.compile(r"module_manifest:[^:]+")),
-    KeyRule(re.compile(rf"{_OURS}refresh:\d+")),
-    KeyRule(re.compile(rf"{_OURS}manifests-revision"), lasting="a counter"),
-    KeyRule(re.compile(rf"{_OURS}tool-changes"), lasting="four counters"),
-    KeyRule(re.compile(rf"{_OURS}modes")),
-    KeyRule(
-        re.compile(rf"{_OURS}bell:(tools\..+|toolfleet\.control)"),
-        lasting="at most one token a queue; it goes when the queue is read",
-    ),
-    KeyRule(re.compile(rf"{_OURS}quarantine"), lasting="kept for an operator; at most 1,000 items"),
-    KeyRule(re.compile(rf"{_OURS}quarantined"), lasting="a counter"),
-    KeyRule(re.compile(rf"{_OURS}(call|running|breaker):.+")),
-    KeyRule(re.compile(rf"{_OURS}share:(fast|slow):[0-9a-f]{{16}}")),
-    KeyRule(re.compile(rf"{_OURS}slots:(fast|slow)")),
-    KeyRule(re.compile(rf"{_OURS}intent:[0-9a-f]{{32}}")),
-    KeyRule(re.compile(rf"{_OURS}limit:[0-9a-f]{{32}}(:unbegun)?")),
-    KeyRule(re.compile(rf"{_OURS}held:.+")),
-    KeyRule(re.compile(rf"{_OURS}dead(-order)?"), lasting="kept for an operator; at most `dead_letters_kept`"),
-    KeyRule(re.compile(rf"{_OURS}audit"), lasting="kept for an operator; about `audit_kept` lines"),
-    KeyRule(re.compile(rf"{_OURS}job:.+"), lasting="waits, for days perhaps; its end gives it a TTL"),
-    KeyRule(re.compile(rf"{_OURS}jobs-due"), lasting="what waits; a job leaves it with its end"),
-    KeyRule(re.compile(rf"{_OURS}jobs-of:[0-9a-f]{{16}}"), lasting="of a user with a job that has not ended"),
-    KeyRule(re.compile(rf"{_OURS}jobs-(of:[0-9a-f]{{16}}:)?ended")),
-    KeyRule(
-        re.compile(rf"{_OURS}(wake:.+|wakes-due(:calls)?)"),
-        lasting="not accepted yet; after `wake_give_up_seconds` they are dead",
-    ),
-    KeyRule(
-        re.compile(rf"{_OURS}dead-wakes(-order|-bytes)?"), lasting="kept for an operator; at most `dead_wakes_kept`"
-    ),
-    KeyRule(re.compile(rf"{_OURS}(completions|seen|progress):.+")),
-    KeyRule(re.compile(rf"{_OURS}module-reply:.+")),
-    KeyRule(re.compile(rf"{_OURS}module-replies"), lasting="two values"),
-    KeyRule(re.compile(rf"{_OURS}registry:(tools|pins)"), lasting="what operators decide; nobody else knows it"),
-    KeyRule(re.compile(rf"{_OURS}registry:events"), lasting="at most 10,000, for whoever follows the registry"),
-    KeyRule(re.compile(rf"{_OURS}registry:revision"), lasting="counters, and the registry's name for itself"),
-    KeyRule(re.compile(rf"{_OURS}registry-identity"), lasting="without it a process with another registry would rule"),
-    KeyRule(re.compile(r"_?celery-(task|taskset)-meta-.+")),  # also how far a chord's header is
-    KeyRule(re.compile(r"(tools\..+|toolfleet\.control)"), lasting="a queue: the broker removes it when it is empty"),
-    KeyRule(re.compile(r"unacked(_index|_mutex)?"), lasting="the broker's own: messages that a worker holds"),
-    KeyRule(
-        re.compile(r"_kombu\.binding(\..+|_deadlines|_permanent\..+)"),
-        lasting="the broker's own: which queue is bound to which exchange",
-    ),
-    KeyRule(re.compile(r".*\.reply\.celery\.pidbox"), lasting="the broker's own: answers to inspect commands"),
-)
 
 
 def _digest(text: str) -> str:

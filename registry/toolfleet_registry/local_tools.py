@@ -13,21 +13,20 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-import structlog
-
 from toolfleet_registry.admission import admit
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.discovery import Look, ManifestFailure
 from toolfleet_registry.errors import ManifestRefused, SettingsError
 from toolfleet_registry.handlers import path_of
 from toolfleet_registry.local_function import LocalFunction
+from toolfleet_registry.loggers import get_logger
 from toolfleet_registry.names import LOCAL
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.tags import ToolDef, handler_in
 
 SETTING = "TOOLFLEET_LOCAL_TOOLS"
 
-_log: structlog.stdlib.BoundLogger = structlog.get_logger()
+_log = get_logger(__name__)
 
 
 class LocalTools:

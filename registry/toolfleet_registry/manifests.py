@@ -7,17 +7,17 @@ any such thing. In the same value, so that a manifest, its age and its verdicts 
 
 import hashlib
 import json
-import time
-from collections.abc import Awaitable, Iterable, Mapping
+import math
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-import structlog
 from pydantic import TypeAdapter, ValidationError
 from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
+from toolfleet_registry import fleet_clock
 from toolfleet_registry.admission import admit, read_document
 from toolfleet_registry.answering import answering
 from toolfleet_registry.aside import aside
@@ -25,6 +25,7 @@ from toolfleet_registry.bodies import MAX_DEPTH
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.errors import ManifestRefused
 from toolfleet_registry.keys import Keys
+from toolfleet_registry.loggers import get_logger
 from toolfleet_registry.verdicts import Verdict, Verdicts
 
 DISCOVERED_AT = "discovered_at"
@@ -64,7 +65,7 @@ _DEPTH = MAX_DEPTH + 2
 
 _WHATEVER = "*"
 
-_log: structlog.stdlib.BoundLogger = structlog.get_logger()
+_log = get_logger(__name__)
 _verdicts: TypeAdapter[dict[str, Verdict]] = TypeAdapter(dict[str, Verdict])
 
 
@@ -72,18 +73,34 @@ _verdicts: TypeAdapter[dict[str, Verdict]] = TypeAdapter(dict[str, Verdict])
 class CachedManifest:
     """A module's last good manifest, and what of it is not in effect. `mark` tells the stored value from others.
 
-    `discovered_at` is `None` where another program wrote it without.
+    `discovered_at` is `None` where another program wrote it without. `is_kept`: it has expired, and this is what the
+    registry keeps of it.
     """
 
     manifest: ModuleManifest
     discovered_at: float | None
     verdicts: Verdicts = field(default_factory=dict[str, Verdict])
     mark: str = field(default="", compare=False, repr=False)
+    is_kept: bool = False
 
     @property
     def age_seconds(self) -> float | None:
         """Since the look that found it; the clocks of two machines may differ, so never below zero."""
-        return None if self.discovered_at is None else max(0.0, time.time() - self.discovered_at)
+        return None if self.discovered_at is None else max(0.0, fleet_clock.now() - self.discovered_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Successor:
+    """What a look just found, and the mark of what it is to follow: '' where nothing was there."""
+
+    manifest: ModuleManifest
+    verdicts: Verdicts
+    expected: str
+
+    @classmethod
+    def of(cls, before: CachedManifest | None, manifest: ModuleManifest, verdicts: Verdicts) -> "Successor":
+        """What is to follow what was loaded `before`, `None` if there was nothing."""
+        return cls(manifest, verdicts, "" if before is None else before.mark)
 
 
 class ManifestCache:
@@ -92,10 +109,10 @@ class ManifestCache:
     What it has read it reads anew only when it has changed; what is large it reads and writes in a thread.
     """
 
-    def __init__(self, redis: Redis, *, ttl_seconds: int, keys: Keys = Keys()) -> None:  # noqa: B008 - it is frozen
+    def __init__(self, redis: Redis, *, ttl_seconds: float, keys: Keys = Keys()) -> None:  # noqa: B008 - it is frozen
         self._redis = redis
         self._keys = keys
-        self._ttl_seconds = ttl_seconds
+        self._ttl_seconds = math.ceil(ttl_seconds)
         self._seen: dict[str, CachedManifest] = {}
 
     async def check(self) -> None:
@@ -105,32 +122,30 @@ class ManifestCache:
 
     async def save(self, manifest: ModuleManifest, verdicts: Verdicts | None = None) -> CachedManifest:
         """Store what a look just found, whatever is there, and announce it on `keys.manifests_changed` if it is news."""
-        saved = await self._save(manifest, verdicts or {}, _WHATEVER)
+        (saved,) = await self.succeed([Successor(manifest, verdicts or {}, expected=_WHATEVER)])
         assert saved is not None  # noqa: S101 - nothing else was asked for
         return saved
 
-    async def succeed(
-        self, before: CachedManifest | None, manifest: ModuleManifest, verdicts: Verdicts
-    ) -> CachedManifest | None:
-        """Store it as `save` does, if what was loaded `before` (`None`: nothing) is what is there now; else `None`."""
-        return await self._save(manifest, verdicts, "" if before is None else before.mark)
-
-    async def _save(self, manifest: ModuleManifest, verdicts: Verdicts, expected: str) -> CachedManifest | None:
-        module, at = manifest.module_name, time.time()
-        is_large = len(manifest.tools) > _MANY
-        content, value = await aside(lambda: _written(manifest, verdicts, at), is_large=is_large)
-        async with self._answering():
-            # What was replaced comes back in the same step, so that of two writers none misses a change.
-            key, rest = self._keys.module_manifest(module), (expected, value, self._ttl_seconds)
-            answer = await self._redis.execute_command("EVAL", _SAVE, 1, key, *rest, **_AS_BYTES)
-        is_saved, before = cast("tuple[int, bytes]", answer)
-        if not is_saved:
-            return None
-        if await aside(lambda: _content_of(before) != content, is_large=is_large):
-            async with self._answering():
-                await self._redis.incr(self._keys.manifests_revision)
-                await self._redis.publish(self._keys.manifests_changed, module)
-        return self._remember(CachedManifest(manifest, at, verdicts, _mark(value)))
+    async def succeed(self, successors: Sequence["Successor"]) -> list[CachedManifest | None]:
+        """Store each as `save` does, if what it follows is what is there now; else `None`, in its place."""
+        at = fleet_clock.now()
+        is_large = sum(1 + len(one.manifest.tools) for one in successors) > _MANY
+        written = await aside(
+            lambda: [_written(one.manifest, one.verdicts, at) for one in successors], is_large=is_large
+        )
+        async with self._answering(), self._redis.pipeline(transaction=False) as pipeline:
+            for one, (_, value) in zip(successors, written, strict=True):
+                # What was replaced comes back in the same step, so that of two writers none misses a change.
+                key = self._keys.module_manifest(one.manifest.module_name)
+                pipeline.execute_command("EVAL", _SAVE, 1, key, one.expected, value, self._ttl_seconds, **_AS_BYTES)
+            answers = cast("list[tuple[int, bytes]]", await pipeline.execute())
+        replaced = [before if is_saved else None for is_saved, before in answers]
+        changed = await aside(lambda: _changed(written, replaced), is_large=is_large)
+        await self.announce(*(successors[place].manifest.module_name for place in changed))
+        return [
+            None if before is None else self._remember(CachedManifest(one.manifest, at, one.verdicts, _mark(value)))
+            for one, (_, value), before in zip(successors, written, replaced, strict=True)
+        ]
 
     async def replace(self, cached: CachedManifest, verdicts: Verdicts) -> CachedManifest | None:
         """Store other verdicts on a manifest that was loaded, and announce it; `None` if another one is there by now."""
@@ -147,6 +162,13 @@ class ManifestCache:
         async with self._answering():
             return bool(await self._redis.expire(self._keys.module_manifest(module), self._ttl_seconds))
 
+    async def renew_all(self, modules: Iterable[str]) -> None:
+        """The same for several modules, in one round trip."""
+        async with self._answering(), self._redis.pipeline(transaction=False) as pipeline:
+            for module in modules:
+                pipeline.expire(self._keys.module_manifest(module), self._ttl_seconds)
+            await pipeline.execute()
+
     async def load(self, modules: Iterable[str]) -> dict[str, CachedManifest]:
         """The manifests that there are of these modules. An entry that breaks a rule is skipped with a warning."""
         names = list(modules)
@@ -158,6 +180,16 @@ class ManifestCache:
         there = {name: value for name, value in zip(names, values, strict=True) if value is not None}
         found = await aside(lambda: self._read_all(there), is_large=sum(map(len, there.values())) > _LARGE)
         return {name: self._remember(cached) for name, cached in found.items() if cached is not None}
+
+    async def announce(self, *modules: str) -> None:
+        """Have everybody read anew what is known of modules: something about them has changed, here or elsewhere."""
+        if not modules:
+            return
+        async with self._answering(), self._redis.pipeline(transaction=False) as pipeline:
+            pipeline.incr(self._keys.manifests_revision)
+            for module in modules:
+                pipeline.publish(self._keys.manifests_changed, module)
+            await pipeline.execute()
 
     async def revision(self) -> int:
         """Another number after each change of what is stored."""
@@ -200,11 +232,27 @@ class ManifestCache:
         return answering(self._redis, seconds=_PATIENCE_SECONDS)
 
 
-def _written(manifest: ModuleManifest, verdicts: Verdicts, at: float | None) -> tuple[dict[str, Any], bytes]:
-    """The content, and the whole value."""
+def kept_text(cached: CachedManifest) -> str:
+    """What the registry keeps of a manifest: what is stored here, without when it was found."""
+    return json.dumps(_content(cached.manifest, cached.verdicts))
+
+
+def read_kept(module: str, text: str) -> CachedManifest | None:
+    """A manifest that the registry has kept; `None`, with a warning, if it breaks a rule."""
+    cached = _read(module, text.encode(), "")
+    return None if cached is None else replace(cached, is_kept=True)
+
+
+def _content(manifest: ModuleManifest, verdicts: Verdicts) -> dict[str, Any]:
     content = manifest.model_dump(mode="json", exclude_none=True)
     if verdicts:
         content[VERDICTS] = _verdicts.dump_python(dict(verdicts), mode="json", exclude_defaults=True)
+    return content
+
+
+def _written(manifest: ModuleManifest, verdicts: Verdicts, at: float | None) -> tuple[dict[str, Any], bytes]:
+    """The content, and the whole value."""
+    content = _content(manifest, verdicts)
     return content, json.dumps(content if at is None else {**content, DISCOVERED_AT: at}).encode()
 
 
@@ -231,9 +279,15 @@ def _verdicts_in(document: Mapping[str, Any]) -> dict[str, Verdict]:
     return verdicts
 
 
-def _content_of(value: bytes | None) -> Mapping[str, Any] | None:
+def _changed(written: Sequence[tuple[Mapping[str, Any], bytes]], replaced: Sequence[bytes | None]) -> list[int]:
+    """The places of those that say something else than what they have replaced; `None` where they were not stored."""
+    pairs = enumerate(zip(written, replaced, strict=True))
+    return [at for at, ((content, _), before) in pairs if before is not None and _content_of(before) != content]
+
+
+def _content_of(value: bytes) -> Mapping[str, Any] | None:
     try:
-        document = read_document(value or b"", depth=_DEPTH)
+        document = read_document(value, depth=_DEPTH)
     except ManifestRefused:
         return None
     document.pop(DISCOVERED_AT, None)

@@ -43,6 +43,13 @@ def is_module_name(name: str) -> bool:
     return _MODULE.fullmatch(name) is not None
 
 
+def name_fault(name: str) -> str | None:
+    """What is wrong with a tool's name that can be read; `None`: nothing. Such a tool is closed: others may look just like it."""
+    return (
+        None if _SAFE.fullmatch(name) else f"its name {name!a} has more than ASCII letters, digits, '_', '-' and dots"
+    )
+
+
 def provider_name(name: str) -> str:
     """The name under which every provider accepts a tool; no two tools share one.
 
@@ -62,6 +69,7 @@ def provider_name(name: str) -> str:
 
 _DIGEST = 10
 _MODULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
+_SAFE = re.compile(r"[A-Za-z0-9_.-]+", re.ASCII)
 _METHOD = re.compile(r"\S{1,192}")
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", re.ASCII)
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)

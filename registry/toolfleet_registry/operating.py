@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from toolfleet_registry.batch_registration import asked
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.definitions import definition_of, spec_of
 from toolfleet_registry.digests import digest_of
@@ -14,7 +15,7 @@ from toolfleet_registry.errors import OperationRefused, SettingsError
 from toolfleet_registry.manifests import CachedManifest, ManifestCache
 from toolfleet_registry.permissions import Access
 from toolfleet_registry.redis_servers import async_client
-from toolfleet_registry.registrar import Registrar, asked
+from toolfleet_registry.registrar import Registrar
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.specs import RegistryEvent, ToolRegistration
 from toolfleet_registry.store.factory import open_store

@@ -8,12 +8,18 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal, TypeAlias
 
+from toolfleet_registry.contracts import Level
+
 Modules: TypeAlias = frozenset[str] | Literal["*"]
 """What a caller may reach: these modules, or all."""
 
 
 BROKEN = "broken: "
 """What a tool asks for that has nothing good but its name."""
+
+
+OF_FUNCTIONS: Level = "user"
+"""What a tool asks for that is a function, unless its author says otherwise. A manifest that says nothing asks for `guest`."""
 
 
 class Permission(IntEnum):
@@ -55,6 +61,13 @@ def level_of_caller(permission: str) -> Permission:
 def level_of_tool(required_permission: str) -> Permission | None:
     """The level a tool asks for; `None` if it is unknown, which closes the tool: a typo must not open it."""
     return _LEVELS.get(required_permission)
+
+
+def level_fault(permission: str) -> str | None:
+    """What is wrong with a word for a level, as a clause; `None`: nothing."""
+    if level_of_tool(permission) is not None:
+        return None
+    return f"permission must be guest, user, admin or owner, not {permission!r}"
 
 
 def permits(permission: str, required_permission: str) -> bool:

@@ -9,12 +9,14 @@ LONGEST_MESSAGE = 500  # characters: a line or two for a person who waits
 
 
 class Progress(BaseModel):
-    """`fraction` of the work that is done, 0 to 1, `None` if nobody knows; `message` says what is going on."""
+    """How far a running call has come."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     fraction: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
+    """How much of the work is done, from 0 to 1; `None` if nobody knows."""
     message: str = Field(default="", max_length=LONGEST_MESSAGE)
+    """What is going on."""
 
 
 Sink = Callable[[Progress], object]

@@ -5,7 +5,7 @@ fork.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
@@ -176,6 +176,19 @@ class _Bounded(AbstractConnection):
         except BaseException:  # whoever gives up has no connection that he could close
             await self.disconnect(nowait=True)
             raise
+
+    async def send_packed_command(
+        self,
+        command: bytes | str | Iterable[bytes],
+        check_health: bool = True,  # noqa: FBT001, FBT002 - redis-py's
+    ) -> None:
+        # redis-py waits with `asyncio.wait_for`, which loses a cancellation on Python 3.11: what was cancelled would go on.
+        task = asyncio.current_task()
+        asked = task.cancelling() if task else 0
+        await super().send_packed_command(command, check_health)
+        if task and task.cancelling() > asked:
+            await self.disconnect(nowait=True)  # nobody will read the reply
+            raise asyncio.CancelledError
 
 
 class _TcpConnection(_Bounded, Connection):

@@ -4,6 +4,8 @@ import math
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
+from toolfleet_registry import fleet_clock
+
 # A day: whoever asks for more does not expect this call again, and no number of theirs may overflow ours.
 LONGEST_SECONDS = 86_400.0
 
@@ -12,7 +14,7 @@ def parse_retry_after(value: str | None, *, now: datetime | None = None) -> floa
     """Seconds to wait, 0 to `LONGEST_SECONDS`; `None` for an absent or a senseless value. A past date is 0."""
     if value is None:
         return None
-    seconds = _seconds(value.strip(), now or datetime.now(UTC))
+    seconds = _seconds(value.strip(), now or fleet_clock.utc_now())
     return None if seconds is None else min(max(seconds, 0.0), LONGEST_SECONDS)
 
 

@@ -10,14 +10,27 @@ FOLDER = ".toolfleet"
 NAME = "run.json"
 
 
-class RunFile(BaseModel):
-    """`pid` is the `up` process; `settings` are those that it decided, named as in `Settings`; `flower_url` for people."""
+class Process(BaseModel):
+    """One of its processes. `state`: `starting`, `ready`, `stopping`, `restarting`, or `dead`, which ended again and again."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
+
+    pid: int
+    state: str
+
+
+class RunFile(BaseModel):
+    """`pid` is the `up` process; `settings` are those that it decided, named as in `Settings`; `flower_url` for people.
+
+    `processes` are those that it runs, by name, as they were when they last changed.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")  # a setting may be `inf`
 
     pid: int = Field(gt=0, lt=2**31)
     settings: dict[str, Any]
     flower_url: str | None = None
+    processes: dict[str, Process] = {}
 
     def write(self, folder: Path) -> Path:
         """Write it into `folder/.toolfleet` in one step, so that no reader sees half of it."""
@@ -32,10 +45,16 @@ class RunFile(BaseModel):
 
 def find_run_file(start: Path) -> RunFile | None:
     """The nearest one in `start` or a folder above whose process still lives."""
+    found = find_running(start)
+    return None if found is None else found[1]
+
+
+def find_running(start: Path) -> tuple[Path, RunFile] | None:
+    """The same, with the `.toolfleet` folder in which it lies."""
     for folder in (start, *start.parents):
         found = _read(folder / FOLDER / NAME)
         if found is not None:
-            return found
+            return folder / FOLDER, found
     return None
 
 

@@ -1,19 +1,16 @@
-"""Which arguments of a tool must not be kept after its call has ended, and a call's arguments without them.
+"""Finds which arguments of a tool must not be kept after its call has ended.
 
 A place is a JSON pointer (RFC 6901) in which a step `*` stands for every member of an object and every item of an array.
-Fails closed: what cannot be followed, in a schema or in arguments, is sensitive as a whole.
+Fails closed: what cannot be followed in a schema is sensitive as a whole.
 """
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 from toolfleet_registry.contracts import ToolDefinition
-
-REDACTED = "[redacted]"
-"""What stands in the place of a value that is not kept."""
+from toolfleet_registry.redaction import DEEPEST, is_index, steps_of
 
 EVERYTHING = ""
 """The place of all arguments."""
@@ -22,12 +19,10 @@ _Place: TypeAlias = tuple[str, ...]
 
 _MARKS = ("sensitive", "x-sensitive", "writeOnly")
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-_DEEPEST = 32  # steps of a place; what lies deeper is hidden with what holds it
 _MOST_STEPS = (
     20_000  # through one schema, some 20 ms: definitions that use each other can stand for endlessly many places
 )
 _LONGEST = 2_000  # characters of all places of a tool: they travel with each call
-_SHORTEST_SECRET = 4  # characters; to look for less in a text would hide half of it
 
 _known: dict[int, tuple["weakref.ref[ToolDefinition]", tuple[str, ...]]] = {}
 
@@ -45,26 +40,6 @@ def sensitive_paths(tool: ToolDefinition) -> tuple[str, ...]:
     found = _bounded({(parameter.name,) for parameter in tool.parameters if parameter.sensitive} | _in_schema(tool))
     _known[key] = (weakref.ref(tool, lambda _: _known.pop(key, None)), found)
     return found
-
-
-def redacted(arguments: Mapping[str, Any], paths: Iterable[str]) -> dict[str, Any]:
-    """A copy with `REDACTED` at these places. A value that is not of the shape that a place asks for is hidden as well."""
-    tree = _tree(paths)
-    if tree.is_end:
-        return dict.fromkeys(arguments, REDACTED)
-    hidden = _hidden(dict(arguments), (tree,)) if tree.children else dict(arguments)
-    return hidden if isinstance(hidden, dict) else dict.fromkeys(arguments, REDACTED)
-
-
-def scrubbed(text: str, arguments: Mapping[str, Any], kept: Mapping[str, Any]) -> str:
-    """A text, such as a module's error, without the values that `arguments` have and `kept`, their copy, has not.
-
-    As far as they stand in it as they are; of fewer than 4 characters they are not looked for.
-    """
-    secrets = {secret for name, value in arguments.items() for secret in _secrets(value, kept.get(name, REDACTED))}
-    for secret in sorted(secrets, key=len, reverse=True):  # the longest first: others may be parts of it
-        text = text.replace(secret, REDACTED)
-    return text
 
 
 def has_mark(schema: dict[str, Any]) -> bool:
@@ -96,7 +71,7 @@ class _Search:
             if self._steps_left <= 0:
                 return {()}
             schema, place, entered = waiting.pop()
-            if not isinstance(schema, dict) or len(place) >= _DEEPEST:
+            if not isinstance(schema, dict) or len(place) >= DEEPEST:
                 self._close_if_marked(schema, place)
             elif _is_marked(schema):
                 self._found.add(place)
@@ -140,7 +115,7 @@ class _Search:
             target = self._target(schema[name])
             if target is None:
                 self._found.add(place)
-            elif id(target) in entered or len(entered) > _DEEPEST:
+            elif id(target) in entered or len(entered) > DEEPEST:
                 self._close_if_marked(target, place)
             else:
                 yield target, entered | {id(target)}
@@ -154,10 +129,10 @@ class _Search:
         if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
             return None
         node: Any = self._root
-        for step in _steps(unquote(reference[1:])):
+        for step in steps_of(unquote(reference[1:])):
             if isinstance(node, dict):
                 node = node.get(step)
-            elif isinstance(node, list) and _is_index(step) and int(step) < len(node):
+            elif isinstance(node, list) and is_index(step) and int(step) < len(node):
                 node = node[int(step)]
             else:
                 return None
@@ -212,82 +187,3 @@ def _bounded(places: set[_Place]) -> tuple[str, ...]:
 
 def _escaped(step: str) -> str:
     return step.replace("~", "~0").replace("/", "~1")
-
-
-def _steps(pointer: str) -> list[str]:
-    return [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
-
-
-def _is_index(step: str) -> bool:
-    return step.isascii() and step.isdigit() and len(step) <= _DEEPEST
-
-
-@dataclass(slots=True)
-class _Node:
-    """A step of places: those that go on, by their next step. `indices` are steps that are meant for arrays."""
-
-    is_end: bool = False
-    children: dict[str, "_Node"] = field(default_factory=dict)
-    indices: set[str] = field(default_factory=set)
-    has_names: bool = False
-
-
-def _tree(paths: Iterable[str]) -> _Node:
-    root = _Node()
-    for path in paths:
-        node = root
-        # What is no pointer has no steps: it hides everything.
-        for step in _steps(path)[:_DEEPEST] if path.startswith("/") else ():
-            if _is_index(step):
-                node.indices.add(step)
-            node.has_names = node.has_names or not (_is_index(step) or step == "*")
-            node = node.children.setdefault(step, _Node())
-        node.is_end = True
-    return root
-
-
-def _hidden(value: Any, nodes: tuple[_Node, ...]) -> Any:
-    """The value without what lies at the ends of these nodes."""
-    if any(node.is_end for node in nodes):
-        return REDACTED
-    if isinstance(value, dict):
-        if any(not node.indices <= value.keys() for node in nodes):
-            return REDACTED
-        members = ((name, child, _next(nodes, name)) for name, child in value.items())
-        return {name: _hidden(child, after) if after else child for name, child, after in members}
-    if isinstance(value, list | tuple):
-        if any(node.has_names for node in nodes):
-            return REDACTED
-        items = ((child, _next(nodes, str(index))) for index, child in enumerate(value))
-        return [_hidden(child, after) if after else child for child, after in items]
-    return value if value is None else REDACTED
-
-
-def _next(nodes: tuple[_Node, ...], step: str) -> tuple[_Node, ...]:
-    return tuple(node.children[name] for node in nodes for name in {step, "*"} & node.children.keys())
-
-
-def _secrets(value: Any, kept: Any) -> Iterator[str]:
-    """The texts in a value that its copy has not."""
-    if value is kept:
-        return
-    if isinstance(value, dict) and isinstance(kept, dict):
-        for name, child in value.items():
-            yield from _secrets(child, kept.get(name, REDACTED))
-    elif isinstance(value, list | tuple) and isinstance(kept, list):
-        for child, copy in zip(value, kept, strict=False):
-            yield from _secrets(child, copy)
-    elif kept == REDACTED:
-        yield from _texts(value)
-
-
-def _texts(value: Any) -> Iterator[str]:
-    waiting = [value]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, dict):
-            waiting.extend(node.values())
-        elif isinstance(node, list | tuple):
-            waiting.extend(node)
-        elif not (node is None or isinstance(node, bool)) and len(text := str(node)) >= _SHORTEST_SECRET:
-            yield text

@@ -8,7 +8,7 @@ import weakref
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.sensitive import has_mark
 
-OUR_WORDS = frozenset({"timed_out", "expired", "cancelled", "outcome_unknown", "internal"})
+OUR_WORDS = frozenset({"timed_out", "expired", "cancelled", "outcome_unknown", "fleet_unavailable", "internal"})
 """Error codes of ends that no module has worded."""
 
 _known: dict[int, tuple["weakref.ref[ToolDefinition]", bool]] = {}

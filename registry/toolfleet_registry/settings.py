@@ -4,8 +4,8 @@ Read from, first wins: arguments, the environment (`TOOLFLEET_…`), the nearest
 running `toolfleet up`. A wrong one is one sentence at start, never a surprise later.
 """
 
-import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -19,32 +19,51 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from toolfleet_registry.contracts import CostClass
+from toolfleet_registry import setting_sources
 from toolfleet_registry.errors import SettingsError
-from toolfleet_registry.job_settings import Count, JobSettings, Seconds
+from toolfleet_registry.job_settings import JobSettings
 from toolfleet_registry.keys import Keys
+from toolfleet_registry.module_settings import ModuleSettings
 from toolfleet_registry.names import LOCAL, SCHEDULER, is_module_name
+from toolfleet_registry.overload_settings import OverloadSettings
+from toolfleet_registry.probe_settings import ProbeSettings
+from toolfleet_registry.retry_settings import RetrySettings
 from toolfleet_registry.runfile import find_run_file
+from toolfleet_registry.server_settings import ServerSettings
+from toolfleet_registry.setting_values import Count, Seconds, read_json
+from toolfleet_registry.signing_settings import SigningSettings
 from toolfleet_registry.urls import check_broker_url, check_redis_url, is_http_url, is_redis_url, is_sentinel_url
 
-PREFIX = "TOOLFLEET_"
-TOML_NAME = "toolfleet.toml"
+PREFIX = setting_sources.PREFIX
 HARD_LIMIT_MARGIN = 10  # seconds from a call's limit to Celery's hard limit: time to report the soft one
 LONGEST_RETRY_DELAY = 30  # seconds: the longest Retry-After that is honoured
 SCHEDULING_MARGIN = 10  # seconds beyond the longest call, before its message may be taken for lost
 _FAST_LEASE_SECONDS = 60  # a killed worker's calls come back within about a minute
 _STOCK_LEASE_SECONDS = 7200
-_SIGNS_IN_A_KEY = 8  # different ones: blanks and a repeated letter are no secret
 _SHORTEST_LEASE_SECONDS = 2  # below, a worker that is briefly busy renews too late
 
 Names = Annotated[frozenset[str], NoDecode]
 
 
-class Settings(JobSettings, BaseSettings):
+class Settings(
+    OverloadSettings,
+    RetrySettings,
+    SigningSettings,
+    ServerSettings,
+    ModuleSettings,
+    JobSettings,
+    ProbeSettings,
+    BaseSettings,
+):
     """The fleet's settings; `load_settings` reads them and says clearly what is wrong."""
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX, frozen=True, extra="forbid", env_ignore_empty=True, hide_input_in_errors=True
+        env_prefix=PREFIX,
+        frozen=True,
+        extra="forbid",
+        env_ignore_empty=True,
+        hide_input_in_errors=True,
+        ser_json_inf_nan="strings",  # `inf`, in a run file or a child's environment
     )
 
     # URLs may hold passwords: they are in no repr, which logs and tracebacks show.
@@ -61,7 +80,7 @@ class Settings(JobSettings, BaseSettings):
     module_services: Annotated[dict[str, str], NoDecode] = Field(default={}, repr=False)
     """Module name -> base URL."""
     slow_modules: Names = frozenset({"myfitnesspal", "garmin", "renpho_biometrics", "claude_code", "deployer"})
-    """Modules of the `slow` lane: known to wait for slow services, builds or deployments."""
+    """Modules of the `slow` lane: of those that Toolfleet was first made for, the ones that wait for services, builds or deployments."""
     default_timeout: Seconds = 30
     """A call's limit: longer than nearly every tool, shorter than a person's patience."""
     tool_execution_timeout: Seconds = 120
@@ -71,7 +90,7 @@ class Settings(JobSettings, BaseSettings):
     max_timeout: Seconds = 3600
     """No call may run longer, whatever a manifest says."""
     default_guest_modules: Names = frozenset({"research", "file_manager", "code_executor", "knowledge"})
-    """What a caller reaches that does not say: modules that hold nobody's private data."""
+    """What a guest reaches who names no modules: of those that Toolfleet was first made for, the ones without private data."""
     context_modules: Names = frozenset({"scheduler", "location"})
     """Modules that are told on which platform and channel a conversation runs, to send messages back."""
     manifest_ttl_seconds: Seconds = 3600
@@ -88,30 +107,14 @@ class Settings(JobSettings, BaseSettings):
     """When the broker takes an unfinished message for lost; None: `lease_seconds` says."""
     lane: Literal["fast", "slow", "all"] = "all"
     """Which modules a worker serves: the slow ones, the others, or all."""
-    worker_concurrency: Annotated[int, Field(gt=0, le=100_000)] = 1000
-    """Calls in flight in one worker process. A waiting call costs about 30 kB."""
     drain_seconds: float = Field(default=140, gt=0)
     """How long a stopping worker lets running calls finish: the slow lane's hard limit, and a margin."""
     loop_stall_seconds: float = Field(default=5, gt=0)
     """After so long without a tick of the event loop, the watchdog logs what blocks it."""
     result_ttl_seconds: Seconds = 6 * 3600
     """How long a result can be fetched, and a caller's idempotency key is remembered."""
-    backlog_limit: Count = 10_000
-    """Calls that wait in a module's queue before further ones are told `busy`: more would hardly be answered in time."""
-    module_backlogs: Annotated[dict[str, Count], NoDecode] = {}
-    """Module name -> that limit, for single modules."""
-    module_concurrency: Annotated[dict[str, Count], NoDecode] = {}
-    """Module name -> calls that may run there at once, over all workers; without an entry as many as there are slots."""
-    calls_per_caller: Count | None = None
-    """A caller's published, unfinished calls in a lane; None: twice the slots of its workers, so that none stays idle."""
-    breaker_failures: Count = 20
-    """Failures in a row after which a module counts as away: more than a restart under light load brings."""
-    breaker_seconds: float = Field(default=10, gt=0)
-    """How long a module that is away is left alone, before one call tries it."""
     dead_letters_kept: Count = 10_000
     """Calls with an unknown end that are kept for an operator; the oldest go first."""
-    signing_key: str | None = Field(default=None, repr=False, min_length=32)
-    """Signs calls on their way, and callers to modules. One value for agents and workers; None: nothing is signed."""
     registry_url: str | None = Field(default=None, repr=False)
     """Where the registry keeps what operators decide: a Redis or SQLAlchemy URL; None: the fleet's Redis."""
     manifest_stale_seconds: Seconds = 900
@@ -120,14 +123,14 @@ class Settings(JobSettings, BaseSettings):
     """Modules whose number arguments may come as strings: "5" becomes 5. For others that is an error."""
     local_tools: str | None = None
     """`package.module:name` of tools that are functions of our own and run in the workers, as module `local`."""
-    cost_budgets: Annotated[dict[CostClass, Count], NoDecode] = {}
-    """Cost class (free, cheap, expensive) -> calls a user may make a UTC day; one value for agents and workers."""
     gate_blocks_once: bool = True
     """Whether a gate that fails or is late blocks tools whose effect must not happen twice; others run with a warning."""
     audit_kept: Count = 50_000
     """Lines of the audit in Redis, of about half a kB; the oldest go first."""
     log_format: Literal["console", "json"] = "console"
+    """How our commands write their logs: for people, or one JSON object a line."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """What our commands log: this and whatever is more serious."""
 
     @property
     def broker(self) -> str | None:
@@ -140,7 +143,7 @@ class Settings(JobSettings, BaseSettings):
         return self.fast_transport and self._has_redis_broker
 
     @property
-    def lease_seconds(self) -> int:
+    def lease_seconds(self) -> float:
         """The visibility timeout that holds. Fast workers renew their leases; stock ones cannot, so that theirs exceeds the longest call."""
         return self.visibility_timeout or (_FAST_LEASE_SECONDS if self.is_fast else _STOCK_LEASE_SECONDS)
 
@@ -157,25 +160,28 @@ class Settings(JobSettings, BaseSettings):
 
     @property
     def _has_redis_broker(self) -> bool:
-        return self.broker is None or is_redis_url(self.broker)
+        return (broker := self.broker) is None or is_redis_url(broker)
 
     @field_validator(
-        "slow_modules", "default_guest_modules", "context_modules", "coerce_numbers_modules", mode="before"
+        "slow_modules",
+        "default_guest_modules",
+        "context_modules",
+        "coerce_numbers_modules",
+        "scale_from_zero_lanes",
+        mode="before",
     )
     @classmethod
     def _read_names(cls, value: Any) -> Any:
         if not isinstance(value, str):
             return value
         if value.lstrip().startswith("["):
-            return _read_json(value)
+            return read_json(value)
         return [name.strip() for name in value.split(",") if name.strip()]
 
-    @field_validator(
-        "module_services", "module_timeouts", "module_backlogs", "module_concurrency", "cost_budgets", mode="before"
-    )
+    @field_validator("module_services", "module_timeouts", mode="before")
     @classmethod
     def _read_mapping(cls, value: Any) -> Any:
-        return _read_json(value) if isinstance(value, str) else value
+        return read_json(value) if isinstance(value, str) else value
 
     @field_validator("module_services")
     @classmethod
@@ -196,13 +202,6 @@ class Settings(JobSettings, BaseSettings):
     @classmethod
     def _check_broker_url(cls, url: str | None) -> str | None:
         return None if url is None else check_broker_url(url)
-
-    @field_validator("signing_key")
-    @classmethod
-    def _check_signing_key(cls, key: str | None) -> str | None:
-        if key is not None and len(set(key)) < _SIGNS_IN_A_KEY:
-            raise ValueError("must be random: `openssl rand -base64 32` makes one")
-        return key
 
     @field_validator("key_prefix")
     @classmethod
@@ -256,45 +255,46 @@ class Settings(JobSettings, BaseSettings):
         return (
             init_settings,
             env_settings,
-            TomlConfigSettingsSource(settings_cls, _find_toml(Path.cwd())),
+            TomlConfigSettingsSource(settings_cls, setting_sources.find_toml(Path.cwd())),
             InitSettingsSource(settings_cls, run_file.settings if run_file else {}),
         )
 
 
 def load_settings(**overrides: Any) -> Settings:
-    """Read the settings. Raises `SettingsError` with one sentence a wrong setting."""
+    """Read the settings. Raises `SettingsError` with one sentence a wrong setting; warns of misspelt variables."""
+    setting_sources.warn_of_misspelt(Settings.model_fields)
     try:
         return Settings(**overrides)
     except ValidationError as exc:
-        raise SettingsError(" ".join(_sentence(error) for error in exc.errors(include_url=False))) from exc
+        sentences = [_sentence(error, overrides) for error in exc.errors(include_url=False)]
+        raise SettingsError(" ".join(sentences)) from exc
     except ValueError as exc:  # a broken TOML file
-        raise SettingsError(f"{TOML_NAME}: {exc}.") from exc
+        raise SettingsError(f"{setting_sources.TOML_NAME}: {exc}.") from exc
 
 
-def _sentence(error: Any) -> str:
+def _sentence(error: Any, overrides: Mapping[str, Any]) -> str:
     reason = error["msg"].removeprefix("Value error, ")
     if not error["loc"]:
         return f"{reason}."
-    name = PREFIX + str(error["loc"][0]).upper()
+    name = str(error["loc"][0])
+    shown = _shown(name, overrides)
     if error["type"] == "extra_forbidden":
-        return f"{name}: there is no such setting."
+        like = setting_sources.likeliest(name, Settings.model_fields)
+        return f"{shown}: there is no such setting{'.' if like is None else f'; did you mean {like}?'}"
     # Our own words say enough; and a URL may hold a password that must not be shown.
-    if error["type"] == "value_error" or error["loc"][0] in _WITH_URLS:
-        return f"{name}: {reason}."
-    return f"{name}: {reason}, not {error['input']!r}."
+    if error["type"] == "value_error" or name in _WITH_URLS:
+        return f"{shown}: {reason}."
+    return f"{shown}: {reason}, not {error['input']!r}."
 
 
-def _read_json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as exc:
-        raise ValueError(f"must be JSON ({exc})") from exc
-
-
-def _find_toml(start: Path) -> Path | None:
-    candidates = (folder / TOML_NAME for folder in (start, *start.parents))
-    return next((path for path in candidates if path.is_file()), None)
+def _shown(name: str, overrides: Mapping[str, Any]) -> str:
+    """What a wrong setting is called where it was written."""
+    if name not in overrides:
+        origin = setting_sources.origin_of(name, start=Path.cwd())
+        if origin.source == "file":
+            return f"{origin.place}: {name}"
+    return PREFIX + name.upper()
 
 
 _URLS = {"redis_url", "broker_url", "registry_url", "module_services", "core_url"}
-_WITH_URLS = frozenset({*_URLS, "signing_key", "core_secret"})
+_WITH_URLS = frozenset({*_URLS, "signing_key", "signing_keys_old", "core_secret"})

@@ -16,44 +16,60 @@ EventKind = Literal["registered", "changed", "enabled", "disabled", "removed"]
 
 
 class ToolSpec(Message):
-    """The specification of a tool. `tool_name` is its key; `input_schema` and `output_schema` are any JSON objects.
-
-    `version` names the specification: two that differ must not have the same one, nor both have none. `deprecated` tools
-    may name their `successor`. `details` is what their owner keeps beside, such as the rest of a module's definition.
-    """
+    """The specification of a tool."""
 
     tool_name: str = Field(min_length=1)
+    """Its key."""
     version: str | None = None
+    """Names the specification: two that differ must not have the same one, nor both have none."""
     description: str | None = None
+    """What the tool does."""
     input_schema: dict[str, JsonValue]
+    """Any JSON object: what the tool takes."""
     output_schema: dict[str, JsonValue]
+    """Any JSON object: what it returns."""
     tags: list[str] = Field(default=[])
+    """What it can be searched by."""
     deprecated: bool = False
+    """Whether it should not be used any more."""
     successor: str | None = None
+    """The tool to use instead of a deprecated one."""
     details: dict[str, JsonValue] = Field(default={})
+    """What its owner keeps beside, such as the rest of a module's definition."""
 
 
 class ToolRegistration(Message):
-    """A specification in a registry. `created_at` (ISO 8601, UTC) is when this specification was registered there."""
+    """A specification in a registry."""
 
     spec: ToolSpec
+    """The specification."""
     enabled: bool = True
+    """Whether no operator has switched the tool off."""
     created_at: str | None = None
+    """When this specification was registered there: ISO 8601, UTC."""
 
 
 class ToolRegistrySnapshot(Message):
-    """All that a registry holds, by tool name; `pins` are the digests that operators have approved, by module and tool."""
+    """All that a registry holds."""
 
     tools: list[ToolRegistration] = Field(default=[])
+    """The registrations, by tool name."""
     pins: dict[str, dict[str, str]] = Field(default={})
+    """The digests that operators have approved, by module and tool."""
 
 
 class RegistryEvent(Message):
-    """One change of a registry. Ids grow; `digest` and `version` are those of the specification after it, if there is one."""
+    """One change of a registry."""
 
     id: str
+    """Grows from event to event."""
     kind: EventKind
+    """What happened."""
     tool_name: str
+    """To which tool."""
     version: str | None = None
+    """That of the specification after it, if there is one."""
     digest: str | None = None
+    """That of the specification after it, if there is one."""
     at: datetime
+    """When."""

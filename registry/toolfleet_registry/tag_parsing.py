@@ -24,23 +24,26 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class TagCall:
-    """A tag that was found: the tool's name, what it is told, and the text of its line or lines."""
+    """A tag that was found."""
 
     name: str
+    """The tool's name."""
     context: ToolContext
+    """What the tool is told."""
     text: str
+    """The text of the tag's line or lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedResponse:
-    """The calls in their order of appearance, and the text without the tags that nobody is to see.
-
-    `is_cut`: a bound was reached, so that there may be further tags in the text.
-    """
+    """What was found in a model's text."""
 
     tool_calls: list[TagCall] = field(default_factory=list)
+    """The calls, in the order of their tags."""
     display_text: str = ""
+    """The text without the tags that nobody is to see."""
     is_cut: bool = False
+    """Whether a bound was reached, so that there may be further tags in the text."""
 
 
 def parse_response(

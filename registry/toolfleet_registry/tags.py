@@ -18,19 +18,22 @@ from toolfleet_registry.tag_patterns import TagPattern
 
 
 class ToolContext(Message):
-    """What a tag's tool is told: the text after the tag, and what the agent knows of the conversation.
-
-    `groups` has the text of each of the tag's groups by name, "" for one that is not there. `user` is whoever asks, as
-    the call's caller has it; `confidence` the model's own rating.
-    """
+    """What a tag's tool is told."""
 
     raw_arg: str
+    """The text after the tag."""
     user_message: str = ""
+    """What the user has written."""
     user: str = ""
+    """Whoever asks, as the call's caller has it."""
     chat_id: int = 0
+    """The chat, by its number on its platform."""
     kb_context: str | None = None
+    """What the agent's knowledge base has said of it."""
     confidence: float | None = Field(default=None, allow_inf_nan=False)
+    """The model's own rating."""
     groups: dict[str, str] = Field(default={})
+    """The text of each of the tag's groups by name, "" for one that is not there."""
 
     @field_validator("raw_arg", "user_message", "user", "kb_context")
     @classmethod
@@ -39,40 +42,46 @@ class ToolContext(Message):
 
 
 class TagResult(Message):
-    """What a tag's tool came to. `message` is to be sent to the chat, `None` for silence; `side_effects` name what was done.
-
-    In the result of `TagRegistry.execute`, `audit` has `duration_ms`, `tool`, `ts` and `call_id`, which are always the
-    fleet's own words; what else a handler puts there stays.
-    """
+    """What a tag's tool came to."""
 
     success: bool
+    """Whether it did what it was asked for."""
     message: str | None = None
+    """What is to be sent to the chat; `None` for silence."""
     side_effects: list[str] = Field(default=[])
+    """What was done, by names."""
     audit: dict[str, Any] = Field(default={})
+    """In the result of `TagRegistry.execute` it has `duration_ms`, `tool`, `ts` and `call_id`, which are always the fleet's own words; what else a handler puts there stays."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToolDef:
-    """A tool that a model calls by `tag_prefix`. Checked when it is registered.
-
-    `arg_pattern` is a regular expression for what follows `PREFIX: ` up to a line's end; its groups are named, in their
-    order, by `arg_groups`. `handler` is a module's tool (`"module.method"`, called with the groups as its arguments), or
-    an async function of one's own, as `"package.module:function"` or as itself: it runs in a worker that has this very
-    tool in `TOOLFLEET_LOCAL_TOOLS`, as `local.<name>`. `cooldown_seconds` and `daily_limit` hold for each user; 0: none.
-    """
+    """A tool that a model calls by `tag_prefix`. Checked when it is registered."""
 
     name: str
+    """The tool's name; its function is the tool `local.<name>`."""
     description: str
+    """What a model is told of the tool."""
     tag_prefix: str
+    """What begins the tag's line, before its colon."""
     arg_pattern: str = r"(.+)"
+    """A regular expression for what follows `PREFIX: ` up to a line's end."""
     arg_groups: Sequence[str] = field(default_factory=lambda: ["raw_arg"])
+    """The names of its groups, in their order."""
     prompt_example: str = ""
+    """How a prompt shows the tag; empty: made from its groups."""
     handler: str | Callable[..., Awaitable[Any]]
+    """A module's tool (`"module.method"`, called with the groups as its arguments), or an async function, as `"package.module:function"` or as itself: it runs in a worker that has this very tool in `TOOLFLEET_LOCAL_TOOLS`."""
     cost: CostClass
+    """What a call costs, roughly: for budgets."""
     requires_gate: bool
+    """Whether the agent's gate is asked before each call."""
     strip_from_display: bool = True
+    """Whether a person does not see the tag."""
     cooldown_seconds: int = 0
+    """The pause between two calls of one user; 0: none."""
     daily_limit: int = 0
+    """How many calls one user has in a UTC day; 0: any number."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,25 +9,25 @@ from toolfleet_registry.contracts import CostClass, Message, Terms, ToolDefiniti
 
 
 class LimitUse(Message):
-    """One limit of one user: calls `used` on this UTC day, how many are `left` (`None`: any number).
-
-    `free_at`: when the next call may be made, in seconds since the epoch; `None`: now.
-    """
+    """One limit of one user."""
 
     used: int
+    """Calls that were used on this UTC day."""
     left: int | None
+    """How many are left; `None`: any number."""
     free_at: float | None
+    """When the next call may be made, in seconds since the epoch; `None`: now."""
 
 
 class Remaining(Message):
-    """What a user has left: of each cost class with a budget, and of each limited tool, by name.
-
-    `resets_at`: when the next UTC day begins, in seconds since the epoch.
-    """
+    """What a user has left today."""
 
     costs: dict[CostClass, LimitUse]
+    """Of each cost class with a budget."""
     tools: dict[str, LimitUse]
+    """Of each limited tool, by name."""
     resets_at: float
+    """When the next UTC day begins, in seconds since the epoch."""
 
 
 def terms_of(tool: ToolDefinition) -> Terms | None:

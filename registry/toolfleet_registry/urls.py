@@ -1,5 +1,6 @@
 """Which URLs a fleet can work with. The reasons never repeat a URL: it may hold a password."""
 
+import functools
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -58,6 +59,7 @@ def check_broker_url(url: str) -> str:
     return url
 
 
+@functools.lru_cache(maxsize=64)  # asked several times a call
 def is_redis_url(url: str) -> bool:
     """Whether it is one of Redis, reached in whichever way."""
     return url.partition("://")[0] in _REDIS_SCHEMES

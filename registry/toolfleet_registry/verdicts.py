@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from toolfleet_registry.contracts import Message, ModuleManifest, ToolDefinition
+from toolfleet_registry.names import name_fault
 from toolfleet_registry.permissions import Access, level_of_tool
 
 
@@ -45,13 +46,14 @@ def seen_tools(manifest: ModuleManifest, verdicts: Verdicts) -> Iterator[SeenToo
     for offered in manifest.tools:
         verdict = verdicts.get(offered.name)
         tool = offered if verdict is None or verdict.kept is None else verdict.kept
-        closed = None if verdict is None else closed_because(tool.name, verdict)
+        closed = closed_because(tool.name, verdict or _NOTHING)
         yield SeenTool(tool, Access(tool.name, module, tool.required_permission, closed))
 
 
 def broken_tools(manifest: ModuleManifest, verdicts: Verdicts) -> tuple[str, ...]:
     """The tools that nobody can use because of what they say of themselves, sorted."""
     faulty = {name for name, verdict in verdicts.items() if verdict.fault is not None}
+    faulty |= {tool.name for tool in manifest.tools if name_fault(tool.name) is not None}
     seen = seen_tools(manifest, verdicts)
     return tuple(
         sorted(
@@ -68,4 +70,8 @@ def closed_because(tool_name: str, verdict: Verdict) -> str | None:
         return f"Tool {tool_name!r} is disabled by an operator."
     if verdict.is_withheld:
         return f"Tool {tool_name!r} is withheld: no operator has approved what its module offers now."
-    return None if verdict.fault is None else f"Tool {tool_name!r} is closed: {verdict.fault}."
+    fault = verdict.fault or name_fault(tool_name)
+    return None if fault is None else f"Tool {tool_name!r} is closed: {fault}."
+
+
+_NOTHING = Verdict()

@@ -18,6 +18,8 @@ from toolfleet_tasks.dead import UnreadableLetter
 from toolfleet_tasks.dead_wakes import KeptWake
 from toolfleet_tasks.evaluation import EvalGate, GateDecision
 from toolfleet_tasks.handle import CallHandle
+from toolfleet_tasks.sync import SyncToolFleet
+from toolfleet_tasks.sync_handle import SyncCallHandle
 
 __all__ = [
     "CallHandle",
@@ -43,6 +45,8 @@ __all__ = [
     "Schedule",
     "Settings",
     "SettingsError",
+    "SyncCallHandle",
+    "SyncToolFleet",
     "ToolCall",
     "ToolDefinition",
     "ToolFleet",

@@ -1,5 +1,6 @@
 """What a module is written with: `from toolfleet.sdk import Module, Context, ToolError, ModuleBusy`."""
 
+from toolfleet_registry.private_process import hide_process
 from toolfleet_registry.sdk.client import ModuleClient, ModuleResult
 from toolfleet_registry.sdk.context import Context
 from toolfleet_registry.sdk.failures import ModuleBusy, ToolError
@@ -21,4 +22,5 @@ __all__ = [
     "Replies",
     "SQLiteReplies",
     "ToolError",
+    "hide_process",
 ]

@@ -3,25 +3,25 @@
 The measurements behind the reasons: Celery 5.7 and kombu 5.7 on Redis 7, by killing, freezing and restarting things.
 """
 
+import math
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import kombu.transport.redis
 from celery import Celery
-from celery.signals import setup_logging
-from kombu.entity import Exchange, Queue
 from kombu.utils.objects import cached_property
 from redis.asyncio.connection import parse_url
 
+from toolfleet_registry.known_modules import KnownModules
 from toolfleet_registry.redis_servers import sentinel_options, tls_options
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_registry.urls import is_redis_url, is_sentinel_url, read_sentinel_url
 from toolfleet_tasks import execute, guard, refresh, resume
 from toolfleet_tasks.connections import Connections
-from toolfleet_tasks.logs import configure_logs
-from toolfleet_tasks.ports import JobKeeper, Runner
+from toolfleet_tasks.module_queues import make_queue
+from toolfleet_tasks.ports import JobKeeper, Runner, ServedModules
 from toolfleet_tasks.queues import CONTROL, Lane, queues_of
-from toolfleet_tasks.signing import Seal
+from toolfleet_tasks.signing import Seal, seal_of
 
 # A worker with a free slot and a running call dies when Redis restarts: kombu's clean-up then meets a `None` and
 # raises AttributeError. As a connection error it makes the worker reconnect, which is what was meant.
@@ -32,17 +32,23 @@ _CONNECT_SECONDS = 4  # Celery's default
 
 
 class FleetApp(Celery):  # type: ignore[misc] # Celery ships no types
-    """The app of one process: its settings, its lane and, in a worker, what runs a call and what keeps jobs going."""
+    """The app of one process: its settings, its lane and, in a worker, what runs a call and what keeps jobs going.
 
+    `modules` are those that the process knows of; in a worker `served_modules` keeps them in step with the directory.
+    """
+
+    log_cls = "toolfleet_tasks.celery_logs:FleetLogging"
     settings: Settings
     lane: Lane
+    modules: KnownModules
+    served_modules: ServedModules | None = None
     runner: Runner | None = None
     jobs: JobKeeper | None = None
 
     @cached_property
     def seal(self) -> Seal:
         """What signs the calls that are published, and opens those that come."""
-        return Seal(self.settings.signing_key)
+        return seal_of(self.settings)
 
     @cached_property
     def broker_connections(self) -> Connections:
@@ -70,15 +76,16 @@ def make_app(settings: Settings, *, lane: Lane = "all", stores_results: bool = T
         amqp="toolfleet_tasks.amqp:FleetAMQP" if settings.is_fast else None,
         # Celery's own dispatcher takes a third of a worker's time.
         events="toolfleet_tasks.events:FleetEvents" if settings.is_fast else None,
+        # Celery's own has workers obey whoever reaches the broker: an order ends them, or takes their queues away.
+        control="toolfleet_tasks.remote_control:FleetControl",
     )
     if not stores_results:  # a client: whoever waits for it wants to know soon that the broker is away
         app.conf.broker_connection_timeout = 1
     app.settings = settings
     app.lane = lane
+    app.modules = KnownModules(settings)
     app.conf.update(_delivery(), **_broker(settings), **_results(settings), **_worker(settings))
-    app.conf.task_queues = [
-        Queue(name, Exchange("toolfleet", type="direct"), routing_key=name) for name in queues_of(lane, settings)
-    ]
+    app.conf.task_queues = [make_queue(name) for name in queues_of(lane, settings)]
     app.conf.beat_schedule = refresh.schedule(settings) | resume.schedule(settings)
     execute.register(app)
     refresh.register(app, settings)
@@ -101,10 +108,13 @@ def __getattr__(name: str) -> FleetApp:
 
 def _backend_url(settings: Settings) -> str | None:
     url = _celery_url(settings.redis_url)
-    if url is None or not settings.is_fast:
+    if url is None or not (settings.is_fast or settings.signing_key):
         return url
     # Celery's own backend waits for Redis three times with every result, and sleeps on the loop while it is away.
-    return f"toolfleet_tasks.backend:Fleet{'Sentinel' if url.startswith('sentinel') else ''}Backend+{url.removeprefix('redis+')}"
+    # And it signs nothing.
+    kind = "Fleet" if settings.is_fast else "Signing"
+    where = "Sentinel" if url.startswith("sentinel") else ""
+    return f"toolfleet_tasks.backend:{kind}{where}Backend+{url.removeprefix('redis+')}"
 
 
 def _celery_url(url: str | None) -> str | None:
@@ -193,7 +203,7 @@ def _results(settings: Settings) -> dict[str, Any]:
     return {
         # Without it a Redis restart loses results.
         "result_backend_always_retry": True,
-        "result_expires": settings.result_ttl_seconds,
+        "result_expires": math.ceil(settings.result_ttl_seconds),
         # Arguments would be kept beside every result.
         "result_extended": False,
         # The defaults (120 s and none) hang on a frozen Redis.
@@ -225,11 +235,3 @@ def _worker(settings: Settings) -> dict[str, Any]:
         "worker_hijack_root_logger": False,
         "worker_redirect_stdouts": False,
     }
-
-
-def _configure_logs(**_: object) -> None:
-    """Taken by Celery as a replacement for its own log configuration, in workers, beat and Flower alike."""
-    configure_logs(load_settings())
-
-
-setup_logging.connect(_configure_logs, weak=False)

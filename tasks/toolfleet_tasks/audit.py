@@ -1,6 +1,6 @@
 """A call's audit line: who asked for what, what was decided on its way, and how it ended.
 
-Neither arguments nor results nor a module's words are in it. Who wins a call's end in the ledger writes its line there,
+Neither arguments nor results nor a module's words are in it, but for the `side_effects` that a tag's tool names. Who wins a call's end in the ledger writes its line there,
 in the same step, and then tells the log; calls that never get that far have theirs from `audit_trail.py`.
 """
 
@@ -8,14 +8,18 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from pydantic_core import to_json
 
+from toolfleet_registry import fleet_clock
 from toolfleet_registry.busy_log import BusyLog
 from toolfleet_registry.contracts import Caller, PublishedCall, ToolCall, ToolDefinition, ToolResult
-from toolfleet_registry.sensitive import redacted, sensitive_paths
+from toolfleet_registry.outcomes import AuditOutcome
+from toolfleet_registry.redaction import redacted
+from toolfleet_registry.sensitive import sensitive_paths
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.tags import TagResult
 from toolfleet_tasks import wire
 from toolfleet_tasks.endings import Ending
 
@@ -30,9 +34,6 @@ AuditLine: TypeAlias = dict[str, Any]
 
 PartsOfLine: TypeAlias = tuple[str, str, str, str, int]
 """A line's beginning, its end for each way in which the call can end, and how many lines are kept."""
-
-AuditOutcome = Literal["success", "failed", "refused", "unknown"]
-"""`refused` calls were never sent to their module, and `unknown` is whether one has happened."""
 
 _REFUSED = frozenset(
     {
@@ -50,6 +51,7 @@ _REFUSED = frozenset(
 )
 _DECIDED = {"permission_denied": "permission", "rate_limited": "limits", "blocked_by_gate": "gate"}
 _LONGEST_NAME = 256  # characters of a name or an id: what a model writes may be anything
+_MOST_SIDE_EFFECTS = 20  # a line stays about as long as the others
 _SILENCE_SECONDS = 10.0  # between two log lines about lines that were not written
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -74,9 +76,11 @@ class Auditor:
     ) -> tuple[AuditLine, str, int]:
         """The line of a call that a worker has ended, as it goes to `FINISH`, and how many are kept."""
         line, seen = self._about(call, {**decisions, "published": "yes"}), result.audit
-        if seen is not None:
+        if seen.call_id:
             line["ts"], line["attempts"], line["queued_ms"] = seen.ts, seen.attempts, seen.queued_ms
             line["duration_ms"], line["worker"] = seen.duration_ms, seen.worker
+        if type(result.result) is dict and "side_effects" in result.result:
+            line["side_effects"] = _side_effects(call, result.result)
         line = _known(line | _end(result))
         return line, text_of(line), self._kept
 
@@ -98,7 +102,7 @@ class Auditor:
         line: AuditLine = {
             "call_id": call_id,
             "tool": _cut(call.tool_name),
-            "ts": time.time(),
+            "ts": fleet_clock.now(),
             "user_id": _cut(call.user_id if caller.user_id is None else caller.user_id),
             "permission": _cut(caller.permission),
             "signed": self._is_signed,
@@ -112,13 +116,13 @@ class Auditor:
         """What `END` makes the line of, whichever way the call turns out to end."""
         line = _known(self._about(call, {**call.decisions, "published": "yes"}))
         waited = {"queued_ms": round(max(line["ts"] - call.published_at, 0) * 1000, 1)}
-        unbegun, undone, unknown = _tail(ending.unbegun, waited), _tail(ending.undone), _tail(ending.unknown)
+        unbegun, undone, unknown = tail_of(ending.unbegun, waited), tail_of(ending.undone), tail_of(ending.unknown)
         return (text_of(line)[:-1], unbegun, undone, unknown, self._kept)
 
     def parts_of_refusal(self, call_id: str, result: ToolResult) -> PartsOfLine:
         """The same for a call of which its message, which was refused, can say nothing."""
-        line = {"call_id": call_id, "tool": _cut(result.tool_name), "ts": time.time(), "signed": False}
-        head, tail = text_of({**line, "decisions": {"published": "message_refused"}})[:-1], _tail(result)
+        line = {"call_id": call_id, "tool": _cut(result.tool_name), "ts": fleet_clock.now(), "signed": False}
+        head, tail = text_of({**line, "decisions": {"published": "message_refused"}})[:-1], tail_of(result)
         return (head, tail, tail, tail, self._kept)
 
     def tell(self, line: AuditLine, *, is_kept: bool = True) -> None:
@@ -135,7 +139,7 @@ class Auditor:
         if text:
             self.tell(json.loads(text), is_kept=is_kept)
         else:  # it was sent twice, for its first answer was lost: what ended it stands in its result, until that expires
-            ended = _end(_stored(answer[1])) if answer[1] else {}
+            ended = _stored_end(answer[1]) if answer[1] else {}
             self.tell(_known(json.loads(f"{parts[0]}}}") | ended))
 
     def miss(self, reason: str) -> None:
@@ -156,7 +160,7 @@ class Auditor:
         return {
             "call_id": call.call_id,
             "tool": call.tool_name,
-            "ts": time.time(),
+            "ts": fleet_clock.now(),
             "user_id": _cut(call.user_id),
             "permission": _cut(call.caller.permission),
             "signed": self._is_signed,
@@ -185,6 +189,15 @@ def arguments_digest(arguments: Mapping[str, Any], sensitive: tuple[str, ...]) -
         return None
 
 
+def _side_effects(call: PublishedCall, value: Mapping[str, Any]) -> list[str | None] | None:
+    """What was done, as a `TagResult` names it; `None` for any other result, and where a tool has something sensitive."""
+    named = value["side_effects"]
+    is_tags = "message" in value and value.keys() <= TagResult.model_fields.keys()
+    if not is_tags or not isinstance(named, list) or call.sensitive or call.hides_results:
+        return None
+    return [_cut(name) for name in named[:_MOST_SIDE_EFFECTS] if isinstance(name, str)] or None
+
+
 def _known(line: AuditLine) -> AuditLine:
     return {name: value for name, value in line.items() if value is not None}
 
@@ -206,12 +219,16 @@ def _outcome(result: ToolResult) -> AuditOutcome:
     return "refused" if result.error_code in _REFUSED else "failed"
 
 
-def _tail(result: ToolResult, more: AuditLine | None = None) -> str:
+def tail_of(result: ToolResult, more: AuditLine | None = None) -> str:
+    """The end of the line of a call that ends so: `parts_of_end` has its beginning."""
     return f",{text_of(_known({**(more or {}), **_end(result)}))[1:]}"
 
 
-def _stored(value: bytes) -> ToolResult:
-    return wire.load(ToolResult, json.loads(value)["result"])
+def _stored_end(value: bytes) -> AuditLine:
+    try:
+        return _end(wire.load(ToolResult, json.loads(value)["result"]))
+    except (ValueError, LookupError, TypeError):  # somebody has written something else there: nobody's end fails for it
+        return {}
 
 
 def _cut(name: str | None) -> str | None:

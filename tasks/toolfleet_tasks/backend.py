@@ -11,23 +11,26 @@ import threading
 from datetime import UTC, datetime
 from typing import Any
 
-import structlog
 from celery import states
 from celery.backends.redis import RedisBackend, SentinelBackend
 from celery.exceptions import ImproperlyConfigured
 from kombu.exceptions import EncodeError
 from kombu.utils.json import JSONEncoder
+from kombu.utils.objects import cached_property
 from redis.exceptions import ResponseError
 
+from toolfleet_registry.loggers import get_logger
 from toolfleet_tasks import lines, scripts
 from toolfleet_tasks.bridge import Bridge, await_, in_bridge
 from toolfleet_tasks.insisting import insisted
 from toolfleet_tasks.line import Line, LineClosed, LineLost, Part
 from toolfleet_tasks.lines import Lines
 from toolfleet_tasks.shelf import ANNOUNCED_AT_MOST, STORED
+from toolfleet_tasks.signatures import Signatures
+from toolfleet_tasks.verifier import signed_part
 from toolfleet_tasks.written import written
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 _encode = JSONEncoder().encode
@@ -39,7 +42,26 @@ class ResultRefused(EncodeError):
     """Redis refuses to store a result, for good. Celery then stores this as the call's failure."""
 
 
-class _OverTheLine:
+class _Signing:
+    """Signs the ends of calls, where the fleet does: beside Celery's own fields, which their readers find as ever."""
+
+    def encode(self: Any, data: Any) -> Any:
+        """As the stock backend."""
+        return super().encode(self._signed(data))  # type: ignore[misc] # Celery's backend
+
+    def _signed(self: Any, data: Any) -> Any:
+        is_end = isinstance(data, dict) and "task_id" in data and data.get("status") in states.READY_STATES
+        if self.app.settings.signing_key is None or not is_end:
+            return data
+        told, text = signed_part(data)
+        return {**data, "signature": self._signatures[told].of(data["task_id"], text)}
+
+    @cached_property
+    def _signatures(self: Any) -> dict[str, Signatures]:
+        return {told: Signatures(self.app.settings, told) for told in ("result", "failure")}
+
+
+class _OverTheLine(_Signing):
     """What both backends have on top of Celery's. The app has `settings`; raises `ImproperlyConfigured` for other formats."""
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -143,7 +165,7 @@ class _OverTheLine:
         return here.to(settings.redis_url, master=settings.sentinel_master)
 
     def _write(self: Any, line: Line, meta: dict[str, Any]) -> None:
-        value, state = _encoded(meta), meta["status"]
+        value, state = _encoded(self._signed(meta)), meta["status"]
         try:
             _write_down(line, self._command(meta, value), size=len(value))
         except LineClosed:  # the worker ends; the message is not acked
@@ -160,7 +182,7 @@ class _OverTheLine:
         """Have the call end with something, where its failure cannot be stored."""
         failure = self.encode_result(refusal, states.FAILURE)
         short = {**meta, "status": states.FAILURE, "result": failure, "traceback": None}
-        value = _encoded(short)
+        value = _encoded(self._signed(short))
         try:
             _write_down(line, self._command(short, value), size=len(value))
         except (ResponseError, LineLost) as exc:  # somebody's key of another type stands there, perhaps
@@ -178,6 +200,14 @@ class FleetBackend(_OverTheLine, RedisBackend):  # type: ignore[misc] # Celery s
 
 class FleetSentinelBackend(_OverTheLine, SentinelBackend):  # type: ignore[misc] # as above
     """Results in whichever Redis is the master."""
+
+
+class SigningBackend(_Signing, RedisBackend):  # type: ignore[misc] # Celery ships no types
+    """The stock backend in a fleet that signs."""
+
+
+class SigningSentinelBackend(_Signing, SentinelBackend):  # type: ignore[misc] # as above
+    """The same through Sentinel."""
 
 
 def _announcement(meta: dict[str, Any], value: str) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from kombu.connection import Connection
 
-from toolfleet_registry.errors import NotPublished
+from toolfleet_registry.errors import BrokerUnavailable
 
 _LOOK_SECONDS = 1.0  # between two questions for the same queue
 _SURE_SECONDS = 0.1  # the same, while it seems to be full: what was published here may have been taken long ago
@@ -28,7 +28,7 @@ class Backlogs:
         self._known: dict[str, _Backlog] = {}
 
     def of(self, queue: str, connection: Connection, *, limit: int) -> int:
-        """How many wait now, as far as is known; at `limit` it is asked again. Raises `NotPublished` without an answer."""
+        """How many wait now, as far as is known; at `limit` it is asked again. Raises `BrokerUnavailable` without an answer."""
         backlog = self._known.setdefault(queue, _Backlog())
         age = time.monotonic() - backlog.looked_at
         is_old = age >= (_SURE_SECONDS if backlog.waiting >= limit else _LOOK_SECONDS)
@@ -54,5 +54,5 @@ def _asked(queue: str, connection: Connection) -> int:
     except connection.channel_errors:  # there is no such queue: with Redis that is an empty one
         return 0
     except Exception as exc:  # whatever kombu and its transports raise
-        raise NotPublished(str(exc) or "no answer") from exc
+        raise BrokerUnavailable(str(exc) or "no answer", passes=True) from exc
     return int(found.message_count)

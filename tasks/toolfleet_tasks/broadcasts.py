@@ -5,13 +5,13 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-import structlog
 from kombu.utils.json import loads
 
+from toolfleet_registry.loggers import get_logger
 from toolfleet_tasks.bridge import Bridge
 from toolfleet_tasks.line import Line, Push
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Hearer(Protocol):

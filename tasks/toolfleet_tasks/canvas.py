@@ -29,6 +29,8 @@ class CallTask(Task):  # type: ignore[misc] # Celery ships no types
     """The base of the task that runs a call: a worker of one lane can publish a link of another's."""
 
     throws = (LinkFailed,)
+    # Characters of a result in which events look for how it ended, with stock parts: a module's words stand before its code.
+    resultrepr_maxsize = 2**16
     limits = staticmethod(limits)
 
     def apply_async(self, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:

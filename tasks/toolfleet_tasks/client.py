@@ -1,14 +1,16 @@
 """`ToolFleet`: what an agent holds. Judges a call, publishes it, and brings its result."""
 
 import asyncio
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from toolfleet_registry.contracts import Caller, Conversation, ModuleStatus, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
-from toolfleet_registry.formats import tools_to_openai_format
+from toolfleet_registry.formats import Converted, as_spoken, tools_to_openai_format
 from toolfleet_registry.letters import DeadLetter
+from toolfleet_registry.reach import as_sent
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_registry.tags import ToolContext
 from toolfleet_registry.terms import Remaining
@@ -22,9 +24,9 @@ from toolfleet_tasks.client_letters import LetterMethods
 from toolfleet_tasks.client_wakes import WakeMethods
 from toolfleet_tasks.evaluation import NOTHING_MORE, Circumstances, EvalGate
 from toolfleet_tasks.handle import CallHandle, Follow
-from toolfleet_tasks.joining import Joined, JoinedHandle
-from toolfleet_tasks.logs import log_to_stdlib
+from toolfleet_tasks.joining import Joined, handle_of
 from toolfleet_tasks.loops import Sessions
+from toolfleet_tasks.progress_listener import OnProgress, telling
 from toolfleet_tasks.replay import replay_of, run_replay
 from toolfleet_tasks.sync import SyncToolFleet
 
@@ -41,7 +43,6 @@ class ToolFleet(JobMethods, LetterMethods, WakeMethods, CanvasMethods):
     def __init__(
         self, url: str | None = None, settings: Settings | None = None, *, gate: EvalGate | None = None
     ) -> None:
-        log_to_stdlib()
         settings = settings or load_settings()
         if url is not None:
             settings = settings.model_copy(update={"redis_url": _checked(url)})
@@ -60,10 +61,21 @@ class ToolFleet(JobMethods, LetterMethods, WakeMethods, CanvasMethods):
         return SyncToolFleet(lambda: cls(url, settings, gate=gate))
 
     async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def open(self) -> Self:
+        """Open the fleet without `async with`, in a notebook or where a framework starts. Raises what entering it does.
+
+        `close` it at the end: as often as it was opened and entered.
+        """
         await self._sessions.enter()
         return self
 
-    async def __aexit__(self, *exc_info: object) -> None:
+    async def close(self) -> None:
+        """Close what `open` has opened. Calls that are under way end with a result that says so; a closed fleet stays closed."""
         await self._sessions.leave()
         self._leave_canvas()
 
@@ -81,7 +93,7 @@ class ToolFleet(JobMethods, LetterMethods, WakeMethods, CanvasMethods):
         return await (await self._sessions.opened()).search(text, caller, tags=tags, limit=limit)
 
     @staticmethod
-    def tools_to_openai_format(tools: Iterable[ToolDefinition]) -> list[dict[str, Any]]:
+    def tools_to_openai_format(tools: Iterable[ToolDefinition]) -> Converted:
         """Tools as OpenAI's Chat Completions take them."""
         return tools_to_openai_format(tools)
 
@@ -100,7 +112,7 @@ class ToolFleet(JobMethods, LetterMethods, WakeMethods, CanvasMethods):
         """
         return await (await self._sessions.opened()).remaining(caller)
 
-    async def call(
+    async def call(  # noqa: PLR0913 - what an agent may say of a call
         self,
         call: ToolCall,
         caller: Caller,
@@ -108,6 +120,8 @@ class ToolFleet(JobMethods, LetterMethods, WakeMethods, CanvasMethods):
         conversation: Conversation | None = None,
         context: ToolContext | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - the call's deadline: travels to the worker and the module
+        waits_for_worker: bool = False,
+        on_progress: OnProgress | None = None,
     ) -> ToolResult:
         """Run a tool and bring its result, by `timeout` seconds at the latest. Never raises for what happens to the call.
 
@@ -115,12 +129,21 @@ class ToolFleet(JobMethods, LetterMethods, WakeMethods, CanvasMethods):
 
         While its caller has as many calls under way as `calls_per_caller` allows, it waits for its turn, within its time.
         With an idempotency key that this user has used before it brings that call's result, or waits for it. `context` is
-        for the gate.
+        for the gate. `on_progress`, async or plain, gets each `Progress` that the tool reports, in order; whatever it raises
+        is logged, and the result comes all the same.
+
+        Where no worker serves the tool's module it waits for one, and is `busy` once there has been none for
+        `unserved_seconds`; one that `waits_for_worker` waits in the queue, within its time.
 
         If the awaiting task is cancelled, the call is taken back; one that waits for another's result only waits no more.
         """
         around = Circumstances(context) if context is not None else NOTHING_MORE
-        return await _ended(await self._begin(call, caller, conversation, timeout, waits=True, around=around))
+        asked = call, caller, conversation, timeout
+        follow = await self._begin(*asked, waits=True, waits_for_worker=waits_for_worker, around=around)
+        if on_progress is None or isinstance(follow, ToolResult):
+            return as_spoken(await _ended(follow), call.spoken)
+        async with telling(handle_of(follow).progress(), on_progress):
+            return as_spoken(await _ended(follow), call.spoken)
 
     async def call_around(
         self,
@@ -141,14 +164,16 @@ class ToolFleet(JobMethods, LetterMethods, WakeMethods, CanvasMethods):
         *,
         conversation: Conversation | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - as in `call`
+        waits_for_worker: bool = False,
     ) -> list[ToolResult]:
         """Run tools side by side; the results come in the order of `calls`.
 
         If the awaiting task is cancelled, those that have not ended are taken back.
         """
-        running = [
-            asyncio.ensure_future(self.call(call, caller, conversation=conversation, timeout=timeout)) for call in calls
-        ]
+        run = functools.partial(
+            self.call, caller=caller, conversation=conversation, timeout=timeout, waits_for_worker=waits_for_worker
+        )
+        running = [asyncio.ensure_future(run(call)) for call in calls]
         try:
             return await asyncio.gather(*running)
         except BaseException:  # `gather` leaves the others alone when one of them raises
@@ -163,21 +188,22 @@ class ToolFleet(JobMethods, LetterMethods, WakeMethods, CanvasMethods):
         conversation: Conversation | None = None,
         context: ToolContext | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - as in `call`
+        waits_for_worker: bool = False,
     ) -> CallHandle:
         """Publish a call and return at once with a handle on it. A refused call's handle has its result already.
 
+        Where no worker serves the tool's module it returns once one has come, or the call is `busy`, as in `call`.
         Beyond `calls_per_caller` it does not wait: its result is `busy`. With an idempotency key that this user has used
         before the handle is one on that call, with its id; cancelling it leaves the call to whoever made it first.
         """
         around = Circumstances(context) if context is not None else NOTHING_MORE
-        follow = await self._begin(call, caller, conversation, timeout, waits=False, around=around)
-        if isinstance(follow, Joined):
-            return JoinedHandle(follow)
-        if isinstance(follow, Follow):
-            return CallHandle(follow.call_id, follow.tool_name, follow.ending, follow)
+        asked = call, caller, conversation, timeout
+        follow = await self._begin(*asked, waits=False, waits_for_worker=waits_for_worker, around=around)
+        if not isinstance(follow, ToolResult):
+            return handle_of(follow, call.spoken)
         ending: asyncio.Future[ToolResult] = asyncio.get_running_loop().create_future()
         ending.set_result(follow)
-        return CallHandle(follow.audit.call_id if follow.audit else "", follow.tool_name, ending)
+        return CallHandle(follow.audit.call_id, follow.tool_name, ending, spoken=call.spoken)
 
     async def replay(
         self,
@@ -196,14 +222,15 @@ class ToolFleet(JobMethods, LetterMethods, WakeMethods, CanvasMethods):
         _check_seconds(timeout)
         session = await self._sessions.opened()
         letter = await session.dead.show(call_id)
+        old = letter.caller if isinstance(letter, DeadLetter) else Caller()
+        asked_by = caller or as_sent(old, self._settings.default_guest_modules)
 
         def ended(result: ToolResult) -> ToolResult:
-            if result.audit is not None:  # the new call's own
+            if result.audit.call_id:  # the new call's own
                 return result
-            asked_by = caller or (letter.caller if isinstance(letter, DeadLetter) else Caller())
             return session.trail.refused(ToolCall(tool_name=result.tool_name), asked_by, result, {})
 
-        again = replay_of(letter, arguments or {}, caller)
+        again = replay_of(letter, arguments or {}, asked_by)
         if isinstance(again, ToolResult):
             return ended(again)
         seconds = session.drafts.seconds_for(again.call, again.caller, again.conversation, timeout)
@@ -214,7 +241,7 @@ class ToolFleet(JobMethods, LetterMethods, WakeMethods, CanvasMethods):
 
         return ended(await run_replay(session.dead, call_id, seconds=seconds, run=run))
 
-    async def _begin(
+    async def _begin(  # noqa: PLR0913 - what an agent may say of a call
         self,
         call: ToolCall,
         caller: Caller,
@@ -222,6 +249,7 @@ class ToolFleet(JobMethods, LetterMethods, WakeMethods, CanvasMethods):
         seconds: float | None,
         *,
         waits: bool,
+        waits_for_worker: bool = False,
         around: Circumstances = NOTHING_MORE,
     ) -> Follow | Joined | ToolResult:
         _check_seconds(seconds)
@@ -234,10 +262,11 @@ class ToolFleet(JobMethods, LetterMethods, WakeMethods, CanvasMethods):
                     session = await self._sessions.opened()
             except (FleetUnavailable, TimeoutError) as exc:
                 reason = str(exc) or "Redis does not answer"
-                result = endings.not_published(call.tool_name, reason)
+                result = endings.fleet_unavailable(call.tool_name, reason)
                 return refused_without_redis(self._settings, call, caller, result)
             seconds = None if seconds is None else seconds - (clock() - began_at)
-        return await session.begin(call, caller, conversation, seconds, waits=waits, around=around)
+        asked = call, caller, conversation, seconds
+        return await session.begin(*asked, waits=waits, waits_for_worker=waits_for_worker, around=around)
 
 
 async def _ended(follow: Follow | Joined | ToolResult) -> ToolResult:

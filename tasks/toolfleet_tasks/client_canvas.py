@@ -1,15 +1,15 @@
 """The part of `ToolFleet` that makes signatures, for Celery's own canvas: `group`, `chord` and `chain`."""
 
-import time
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from toolfleet_registry import fleet_clock
 from toolfleet_registry.contracts import Caller, Conversation, PublishedCall, ToolCall, ToolResult
 from toolfleet_registry.errors import FleetError
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import endings, results
+from toolfleet_tasks.end_check import Meta
 from toolfleet_tasks.envelope import TASK, args_shown
-from toolfleet_tasks.inbox import Meta
 from toolfleet_tasks.loops import Sessions
 from toolfleet_tasks.queues import Route
 
@@ -118,7 +118,7 @@ def _signed(app: "FleetApp", call: PublishedCall, route: Route) -> "Signature":
         shadow=call.tool_name,
         soft_time_limit=route.soft_limit,
         time_limit=route.hard_limit,
-        expiration=max(call.deadline_at - time.time(), 0),
+        expiration=max(call.deadline_at - fleet_clock.now(), 0),
         argsrepr=args_shown(call),
         kwargsrepr="{}",
     )

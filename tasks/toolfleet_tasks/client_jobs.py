@@ -1,13 +1,14 @@
 """The part of `ToolFleet` that makes, shows and cancels jobs."""
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
+from toolfleet_registry import fleet_clock
 from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolResult
 from toolfleet_registry.jobs import Completion, Job, JobRefused, JobSpec, Poll, Schedule
+from toolfleet_registry.reach import resolved
 from toolfleet_tasks.job_desk import JobDesk
 from toolfleet_tasks.job_ids import job_id_for
 from toolfleet_tasks.loops import Sessions
@@ -44,12 +45,12 @@ class JobMethods:
         Raises `JobRefused` if it could not run or nobody would hear of its end; `FleetUnavailable` when Redis does not
         answer: it may exist then, and asked for again under its key it is one.
         """
-        session, now = await self._sessions.opened(), time.time()
+        session, now = await self._sessions.opened(), fleet_clock.now()
         key = idempotency_key or (start.idempotency_key if start else None)
         seconds = _default_seconds(poll, schedule, session.settings.max_job_seconds) if deadline is None else deadline
         spec = _spec(
             job_id=job_id_for(caller.user_id, key),
-            caller=caller,
+            caller=resolved(caller, session.settings.default_guest_modules),
             conversation=conversation or Conversation(),
             on_complete=(on_complete,) if isinstance(on_complete, str | ToolCall) else on_complete,
             created_at=now,
@@ -93,5 +94,5 @@ def _default_seconds(poll: Poll | None, schedule: Schedule | None, longest: floa
     """A recurring job lasts as long as a job may; one that begins later has its time from then on."""
     if schedule is not None and schedule.cron is not None:
         return longest
-    ahead = max((schedule.at or 0) - time.time(), 0) if schedule is not None else 0
+    ahead = max((schedule.at or 0) - fleet_clock.now(), 0) if schedule is not None else 0
     return min(ahead + max(_NO_DEADLINE_SECONDS, 2 * poll.max_seconds if poll is not None else 0), longest)

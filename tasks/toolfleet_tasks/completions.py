@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-import structlog
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.jobs import WakeUp
+from toolfleet_registry.loggers import get_logger
 from toolfleet_tasks import wire
 from toolfleet_tasks.cancelling import end, is_wanted
 from toolfleet_tasks.completion_scripts import DONE, KEEP, LEAVE, SKIP, TAKE
@@ -20,7 +20,7 @@ from toolfleet_tasks.script import Script
 from toolfleet_tasks.signing import Seal
 from toolfleet_tasks.written import run_written
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _GROUP = "readers"
 _BLOCK_MS = 4_000  # less than the line's patience with a silent server

@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from celery import Celery
 from kombu.common import maybe_declare
 from kombu.connection import Connection
+from kombu.entity import Queue
 
-from toolfleet_registry.errors import NotPublished
+from toolfleet_registry.errors import BrokerUnavailable
+from toolfleet_tasks.module_queues import make_queue
 
 # What py-amqp is told, and other transports ignore. Without the first, "sent" means "lies in a buffer of this machine";
 # without the others a broker that is frozen holds a thread for ever, and the process with it at its end.
@@ -25,13 +27,13 @@ class Connections:
 
     @contextmanager
     def one(self, queue: str | None = None) -> Generator[Connection]:
-        """A connection that has just worked, to a broker that has the queue. Raises `NotPublished` if there is none."""
+        """A connection that has just worked, to a broker that has the queue. Raises `BrokerUnavailable` if there is none."""
         connection = self._take()
         try:
             try:
                 self._make_ready(connection, queue)
             except Exception as exc:  # whatever kombu and its transports raise
-                raise NotPublished(str(exc) or "no answer") from exc
+                raise BrokerUnavailable(str(exc) or "no answer", passes=True) from exc
             yield connection
         except BaseException:
             connection.collect()
@@ -59,7 +61,15 @@ class Connections:
             connection.collect()
         connection.ensure_connection(max_retries=max(len(connection.alt) - 1, 0), interval_start=0)
         if queue is not None:
-            maybe_declare(self._app.amqp.queues[queue], connection.default_channel)
+            maybe_declare(self._queue(queue), connection.default_channel)
+
+    def _queue(self, name: str) -> Queue:
+        """The queue of a module, which may have come after the app was made: whoever publishes there has judged its call."""
+        queues = self._app.amqp.queues
+        if name not in queues:
+            queues.add(make_queue(name))
+        queue: Queue = queues[name]
+        return queue
 
 
 def _is_alive(connection: Connection) -> bool:

@@ -19,8 +19,9 @@ from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.errors import MessageRefused, NoSuchDeadLetter
 from toolfleet_registry.keys import Keys
 from toolfleet_registry.letters import DeadAttempt, DeadLetter
-from toolfleet_registry.sensitive import REDACTED, redacted, scrubbed
+from toolfleet_registry.redaction import REDACTED, redacted, scrubbed
 from toolfleet_registry.sensitive_results import OUR_WORDS
+from toolfleet_registry.settings import Settings
 from toolfleet_tasks import wire
 from toolfleet_tasks.dead_scripts import SETTLE, TAKE
 from toolfleet_tasks.signing import Seal
@@ -31,11 +32,25 @@ NOT_KEPT = "[not kept]"
 MOST_LISTED = 1_000
 """Letters that one look may bring."""
 
+_DEAD_CODES = frozenset({"outcome_unknown", "internal"})
 _MOST_BYTES = 64_000  # of a letter's arguments as JSON: all letters together must leave Redis room for the fleet
 _LONGEST_TEXT = 2_000  # characters of a reason or a key
 _PATIENCE_SECONDS = 5  # a command takes a millisecond, or Redis is away
 _CHUNK = 1_000  # letters dropped at once, so that Redis is not held up
 _AS_BYTES = {NEVER_DECODE: True}  # however the client was built: a letter may be no text
+
+
+def is_dead(call: PublishedCall, result: ToolResult, *, is_unseen: bool, is_exhausted: bool) -> bool:
+    """Whether an operator must hear of a call that ended so: nobody can know its end, or it failed inside the fleet, or twice.
+
+    `is_unseen`: nobody has heard the end of its last attempt; `is_exhausted`: there were two. A `read` tool that has
+    answered that it failed leaves nothing to find out.
+    """
+    if result.success:
+        return False
+    has_answered = call.effect == "read" and result.effect_state == "none" and result.error_code == "module_error"
+    is_unknown = is_unseen and result.effect_state == "unknown" and call.effect not in {"read", "idempotent"}
+    return is_unknown or (is_exhausted and not has_answered) or result.error_code in _DEAD_CODES
 
 
 def dead_letter(
@@ -89,7 +104,9 @@ class UnreadableLetter:
     """What is kept under a call's id is no dead letter: another version's, perhaps. It can be dropped only."""
 
     call_id: str
+    """The call's id."""
     reason: str
+    """Why it cannot be read."""
 
 
 Kept: TypeAlias = DeadLetter | UnreadableLetter
@@ -98,13 +115,20 @@ Kept: TypeAlias = DeadLetter | UnreadableLetter
 class DeadLetters:
     """The dead letters in Redis. Everything raises `FleetUnavailable` when Redis does not answer within 5 s.
 
-    With a signing key, a letter that was not signed with it is unreadable: nobody replays what a stranger has planted.
+    With a signing key, a letter that was not signed with it, or one of the old ones, is unreadable: nobody replays what a stranger has planted.
     """
 
-    def __init__(self, redis: Redis, keys: Keys = Keys(), *, signing_key: str | None = None) -> None:  # noqa: B008 - it is frozen
+    def __init__(
+        self,
+        redis: Redis,
+        keys: Keys = Keys(),  # noqa: B008 - it is frozen
+        *,
+        signing_key: str | None = None,
+        old_keys: Sequence[str] = (),
+    ) -> None:
         self._redis = redis
         self._keys = keys
-        self._seal = Seal(signing_key, purpose="dead letter")
+        self._seal = Seal(signing_key, purpose="dead letter", old_keys=old_keys)
 
     async def count(self) -> int:
         """How many there are."""
@@ -195,6 +219,11 @@ class DeadLetters:
                 yield
             finally:  # asked too seldom to keep a connection
                 await self._redis.connection_pool.disconnect(inuse_connections=False)
+
+
+def dead_letters_of(redis: Redis, settings: Settings) -> DeadLetters:
+    """Those of a fleet with these settings."""
+    return DeadLetters(redis, settings.keys, signing_key=settings.signing_key, old_keys=settings.signing_keys_old)
 
 
 def _within_bounds(arguments: dict[str, Any]) -> dict[str, Any]:

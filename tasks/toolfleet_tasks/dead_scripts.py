@@ -29,6 +29,17 @@ end
 the letter, which whoever wrote it may not have known.
 """
 
+BURY_ENDED = (
+    BURY
+    + """
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+bury(KEYS[2], KEYS[3], ARGV[1], now, ARGV[2], tonumber(ARGV[3]), redis.call('HGET', KEYS[1], 'log'))
+return 1
+"""
+)
+"""Keep the letter of a call that has ended already. KEYS: record, dead letters, their order. ARGV: call id, letter, how many are kept."""
+
 TAKE = """
 local letter = redis.call('HGET', KEYS[1], ARGV[1])
 if not letter then return false end

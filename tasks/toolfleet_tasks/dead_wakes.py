@@ -24,21 +24,24 @@ _PATIENCE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class KeptWake:
-    """News of a job's end. Times are seconds since the epoch.
-
-    `kind`: continue, notify, or call. `due_at`: when the next try is, of news that wait; `died_at`: when the others were given
-    up. `tries`: how many were begun; `error`: why the last one failed. `body` is what is sent, or of a call what is to be
-    called, without that if it has sensitive arguments; `None` if it cannot be read, or is not the fleet's.
-    """
+    """News of a job's end that wait, or were given up."""
 
     wake_id: str
+    """The id of the news."""
     kind: str
+    """`continue`, `notify`, or `call`."""
     tries: int
+    """How many tries were begun."""
     first_at: float
+    """When the first one was, in seconds since the epoch."""
     due_at: float | None
+    """When the next one is, in seconds since the epoch, of news that wait."""
     died_at: float | None
+    """When they were given up, in seconds since the epoch."""
     error: str
+    """Why the last try failed."""
     body: dict[str, Any] | None
+    """What is sent, or of a call what is to be called, without sensitive arguments; `None` if it cannot be read, or is not the fleet's."""
 
     def told(self, name: str) -> str | None:
         """A field of the body, if it is a text."""
@@ -87,7 +90,7 @@ class KeptWakes:
 
         Raises `NotReplayable` as well.
         """
-        names = (*self._dead, self._keys.wake(wake_id), self._keys.wakes_due)
+        names = (*self._dead, self._keys.wake(wake_id), self._keys.wakes_due, self._keys.clock)
         became: int = await self._ask("EVAL", REPLAY, len(names), *names, wake_id)
         if became < 0:
             why = "cannot be read" if became == -1 else "are a call with sensitive arguments, which are not kept"

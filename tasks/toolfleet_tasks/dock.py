@@ -9,13 +9,14 @@ from redis import Redis
 
 from toolfleet_registry.keys import Keys
 from toolfleet_tasks import lines
+from toolfleet_tasks.bells import Bells
 from toolfleet_tasks.broadcasts import Broadcasts
+from toolfleet_tasks.burst_intake import BurstIntake
+from toolfleet_tasks.consumed_queues import ConsumedQueues
 from toolfleet_tasks.intake import Intake, Quarantine, Room
 from toolfleet_tasks.leases import Leases, Store
 from toolfleet_tasks.lines import Lines
 from toolfleet_tasks.queues import queue_of
-
-_UNBOUNDED = 2**31  # a channel without a prefetch count
 
 
 class Dock:
@@ -25,56 +26,86 @@ class Dock:
         self._channel = channel
         self._lines = workers_lines
         self._is_closed = False
+        self._slots = workers_lines.slots
+        self._consumed = ConsumedQueues(channel, workers_lines.resting)
         keys = Keys(channel.global_keyprefix)
         line = workers_lines.to_broker()
         self.leases = _leases_of(workers_lines, lambda: Leases(line, _store(channel, keys), workers_lines.loop))
         self.intake = Intake(
             self,
             line=line,
-            bell=workers_lines.to_broker("bell"),
+            bells=Bells(line, lambda number: workers_lines.to_broker(f"bells {number}"), keys.bell("")),
             leases=self.leases,
             quarantine=Quarantine(keys.quarantine, keys.quarantined),
             rooms={queue_of(name): Room(keys.running(name), bound) for name, bound in workers_lines.bounds.items()},
         )
+        self._burst_intake = BurstIntake(
+            self, self.intake, line=line, bell=workers_lines.to_broker("burst bell"), bell_prefix=keys.bell("")
+        )
         self.broadcasts = Broadcasts(self, line=workers_lines.to_broker("broadcasts"), prefix=keys.prefix)
         workers_lines.listeners.append(self.broadcasts.take)
+        workers_lines.resting.on_end.append(self.intake.wake)
         self._tasks = [
             workers_lines.loop.create_task(self.intake.run(), name="toolfleet-intake"),
+            workers_lines.loop.create_task(self._burst_intake.run(), name="toolfleet-burst-intake"),
             workers_lines.loop.create_task(self.broadcasts.run(), name="toolfleet-broadcasts"),
         ]
 
     def update(self) -> None:
-        """The channel consumes other queues, or listens to other topics, than before."""
+        """The channel consumes other queues, or listens to other topics, or the pool has another size, than before."""
+        self._slots.resize(self._lines.capacity())
         self.broadcasts.listen()
         self.intake.wake()
 
     def queues(self) -> Sequence[str]:
         """As the intake asks."""
-        queues: list[str] = self._channel.active_queues
-        return queues
+        return self._consumed.names
 
     def room(self) -> int:
-        """As the intake asks: how much the channel may still deliver."""
-        qos = self._channel.qos
-        return qos.prefetch_count - len(qos._delivered) if qos.prefetch_count else _UNBOUNDED  # noqa: SLF001
+        """As the intake asks."""
+        return self._slots.open
+
+    def burst(self) -> tuple[Sequence[str], int]:
+        """As the intakes ask."""
+        return ((), 0) if self._slots.open > 0 else self._slots.rooms_of(self.queues())
+
+    def expect(self, count: int) -> None:
+        """As the intakes do."""
+        self._slots.expect(count)
 
     def deliver(self, message: dict[str, Any], queue: str) -> None:
-        """As the intake does. A queue that is consumed no longer gets it back."""
-        if queue in self._channel.active_queues:
+        """As the intake does. A queue that is consumed no longer, or not now, gets it back."""
+        if queue in self._consumed:
             self._channel.connection._deliver(message, queue)  # noqa: SLF001
         else:
             self.leases.put_back([message["properties"]["delivery_tag"]], begun=False)
 
     def forget(self, tag: str) -> None:
         """As the intake does."""
-        self._channel.qos._delivered.pop(tag, None)  # noqa: SLF001
+        self._give_back(self._channel.qos._delivered.pop(tag, None))  # noqa: SLF001
         self.intake.wake()
+
+    def delivered(self, message: Any) -> None:
+        """The channel holds one message more."""
+        if isinstance(message.headers.get("eta"), str):
+            self._slots.defer(message.delivery_tag)
+            return
+        self._slots.take(message.delivery_info["routing_key"])
+        if self._slots.open <= 0:
+            self._burst_intake.begin()
 
     def let_go(self, message: Any) -> None:
         """The channel has done with a delivered message, or gives it back; `None` for one that it does not know."""
         if message is not None:
+            self._give_back(message)
             self.intake.make_room(message.delivery_info["routing_key"], message.headers["id"])
         self.intake.wake()
+
+    def _give_back(self, message: Any) -> None:
+        if message is None:
+            return
+        if self._slots.give_back(message.delivery_tag, message.delivery_info["routing_key"]):
+            self._burst_intake.wake()
 
     def topics(self) -> Iterable[str]:
         """As the broadcasts ask."""
@@ -93,11 +124,15 @@ class Dock:
         for task in self._tasks:
             task.cancel()
         self._lines.listeners.remove(self.broadcasts.take)
+        self._lines.resting.on_end.remove(self.intake.wake)
         if lines.current() is self._lines:
             self.broadcasts.close()
             running = {request.message.delivery_tag for request in tuple(state.active_requests)}
-            delivered = set(self._channel.qos._delivered)  # noqa: SLF001
-            self.leases.put_back(delivered - running, begun=False)
+            delivered = self._channel.qos._delivered  # noqa: SLF001
+            dropped = set(delivered) - running
+            for tag in dropped:
+                self._give_back(delivered.pop(tag))
+            self.leases.put_back(dropped, begun=False)
 
     def give_up(self, client: Redis) -> None:
         """For a worker that ends, whose lines are closed: settle with Redis over `client` what is still held."""
@@ -115,6 +150,8 @@ def _leases_of(workers_lines: Lines, make: Callable[[], Leases]) -> Leases:
     if leases is None:
         leases = _LEASES[workers_lines] = make()
         workers_lines.settle.append(leases.settled)
+        workers_lines.leaving.append(leases.leave)
+        leases.show_life(workers_lines.to_broker("broadcasts"))
     return leases
 
 
@@ -125,4 +162,6 @@ def _store(channel: Any, keys: Keys) -> Store:
         queue_prefix=keys.prefix,
         bell_prefix=keys.bell(""),
         seconds=channel.visibility_timeout,
+        holder_prefix=keys.holder(""),
+        left_prefix=keys.left(""),
     )

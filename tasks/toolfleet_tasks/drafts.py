@@ -1,11 +1,12 @@
 """How a call that somebody wishes becomes one that may be published: judged, routed, with its deadline and its tool's facts."""
 
-import time
 from typing import Any
 
+from toolfleet_registry import fleet_clock
 from toolfleet_registry.catalog import Catalog, Judged
 from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.effects import effect_of
+from toolfleet_registry.known_modules import KnownModules
 from toolfleet_registry.sensitive import sensitive_paths
 from toolfleet_registry.sensitive_results import has_sensitive_results
 from toolfleet_registry.settings import Settings
@@ -20,9 +21,10 @@ _LONGEST_TIMEOUT = 10 * 365 * 86400.0  # seconds: longer is for ever, which cloc
 class Drafts:
     """Judges by the catalog, and costs no round trip."""
 
-    def __init__(self, catalog: Catalog, settings: Settings) -> None:
+    def __init__(self, catalog: Catalog, settings: Settings, known: KnownModules | None = None) -> None:
         self._catalog = catalog
         self._settings = settings
+        self._known = KnownModules(settings) if known is None else known
 
     def judge(self, call: ToolCall, caller: Caller, conversation: Conversation | None) -> Judged | ToolResult:
         """What may be published for the call, with what its module is told of the conversation; or the refusal."""
@@ -41,7 +43,11 @@ class Drafts:
         judged = self.judge(call, caller, conversation)
         if isinstance(judged, ToolResult):
             return 0
-        return self.deadline(route_for(judged.tool, self._settings), seconds) - time.time()
+        return self.deadline(self.route(judged.tool), seconds) - fleet_clock.now()
+
+    def route(self, tool: ToolDefinition) -> Route:
+        """Where a call of the tool goes, and how long it may take."""
+        return route_for(tool, self._known.settings)
 
     def facts_of(self, tool: ToolDefinition, route: Route, around: Circumstances) -> dict[str, Any]:
         """What a call's message says of its tool, and when."""
@@ -49,9 +55,9 @@ class Drafts:
             "tool_name": tool.name,
             "effect": effect_of(tool),
             "limit_seconds": route.limit,
-            "published_at": time.time(),
+            "published_at": fleet_clock.now(),
             "terms": terms_for(tool, around.terms, self._settings),
-            "lane": lane_of(tool.name.partition(".")[0], self._settings),
+            "lane": lane_of(tool.name.partition(".")[0], self._known.settings),
             "sensitive": sensitive_paths(tool),
             "hides_results": has_sensitive_results(tool),
         }
@@ -60,4 +66,4 @@ class Drafts:
         """Without a wish of the caller's: two full attempts, each delivered twice. Nothing waits for ever."""
         if seconds is None:
             seconds = 2 * route.hard_limit + 2 * self._settings.lease_seconds
-        return time.time() + min(seconds, _LONGEST_TIMEOUT)
+        return fleet_clock.now() + min(seconds, _LONGEST_TIMEOUT)

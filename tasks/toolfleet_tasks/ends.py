@@ -6,7 +6,8 @@ from redis.exceptions import ResponseError
 
 from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.keys import Keys
-from toolfleet_tasks.inbox import Inbox, Meta
+from toolfleet_tasks.end_check import Meta
+from toolfleet_tasks.inbox import Inbox
 from toolfleet_tasks.shelf import Shelf
 
 

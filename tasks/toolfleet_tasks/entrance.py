@@ -8,12 +8,12 @@ import contextlib
 import hashlib
 import json
 import math
-import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from redis.exceptions import ResponseError
 
+from toolfleet_registry import fleet_clock
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.decisions import note
 from toolfleet_registry.errors import BegunBefore, NotPublished
@@ -24,12 +24,21 @@ from toolfleet_tasks.limits import limits_of, refused_by
 from toolfleet_tasks.line import Line, LineLost, Part
 from toolfleet_tasks.overload_scripts import SHARE_KEPT_SECONDS
 from toolfleet_tasks.queues import queue_of
+from toolfleet_tasks.redis_refusals import unavailable
 from toolfleet_tasks.script import Script
 
 _BOUND_SECONDS = 5.0  # a lane's slots are looked up so often: workers note them no more often
+_SERVED_SECONDS = 1.0  # a queue that somebody consumes is looked at so often
 _KEEP_SECONDS = 300.0  # far less than a share's key lives
 _MOST_SHARES = 10_000  # of which it is remembered when they were kept
 _MARGIN_SECONDS = 30  # a key outlives its call's deadline: clocks differ. The call's record must outlive its key
+_FULL = {
+    "backlog": "its module is busy, and {count} calls wait for it already",
+    "bytes": "its module is busy, and calls of {count} bytes wait for it already",
+    "share": "its caller has {count} calls under way already",
+    "crowd": "{count} calls wait in its agent already",
+    "stored": "its caller has results of {count} bytes that wait to be fetched, or to expire",
+}
 _BUSY_SECONDS = 1.0  # until a repeat makes sense: a queue or a share moves within about that time
 
 
@@ -38,11 +47,13 @@ class Refusal:
     """Why a call is not published.
 
     `joined` and `conflict`: its idempotency key stands for the call `call_id`, which does the same or something else.
-    `open`: its module's breaker is, for `seconds`. `backlog`: `count` calls wait for the module; `share`: its caller may
-    have `count` calls under way. `limited`: it has reached a limit, as `result` says.
+    `open`: its module's breaker is, for `seconds`. `backlog`: `count` calls wait for the module, `bytes`: calls of `count` bytes do;
+    `share`: its caller may have `count` calls under way, `stored`: has results of `count` bytes that it has not fetched; `crowd`:
+    `count` calls wait in its agent. `limited`: it has reached a limit, as `result` says. `unserved`: nobody has consumed its queue for
+    `seconds`.
     """
 
-    kind: Literal["joined", "conflict", "open", "backlog", "share", "limited"]
+    kind: Literal["joined", "conflict", "open", "backlog", "bytes", "share", "stored", "crowd", "limited", "unserved"]
     call_id: str = ""
     seconds: float = 0
     count: int = 0
@@ -57,6 +68,7 @@ class Entrance:
         self._keys = settings.keys
         self._bounds: dict[str, tuple[int, float]] = {}  # by lane: a caller's share, and when that was found
         self._names: dict[str, tuple[str, str, str]] = {}  # by queue: its key, its bell, its module's breaker
+        self._served: dict[str, float] = {}  # by module: until when it counts as served, without another look
         self._slots = {lane: self._keys.slots(lane) for lane in ("fast", "slow")}
         # By lane and user: the share's key, and when it was last told to live longer.
         self._shares: dict[tuple[str, str | None], tuple[str, float]] = {}
@@ -65,47 +77,72 @@ class Entrance:
         """How many calls may wait for the call's module before it is turned away."""
         return self._settings.module_backlogs.get(_module(call), self._settings.backlog_limit)
 
-    def question(self, call: PublishedCall, queue: str, *, message: str = "", limit: int = 0) -> tuple[Part, ...]:
+    def question(
+        self, call: PublishedCall, queue: str, *, message: str = "", limit: int = 0, needs_worker: bool = False
+    ) -> tuple[Part, ...]:
         """The number of keys, keys and arguments of the call's `script_for`; with a `message` it is published as well.
 
-        `limit` is `backlog_limit`, where the queue lies in the same Redis.
+        `limit` is `backlog_limit`, where the queue lies in the same Redis. `needs_worker`: somebody must consume the queue.
         """
-        now = time.time()
+        now = fleet_clock.now()
         share, keep_ms = self._share_of(call, now)
         names: tuple[str, ...] = (*self._names_of(queue), share, self._slots[call.lane], self._keys.call(call.call_id))
         bound = self._bound_of(call.lane, now)
+        settings = self._settings
         rest: tuple[Part, ...] = (call.call_id, call.deadline_at, message, limit, bound, keep_ms)
+        looks = "1" if needs_worker and now >= self._served.get(_module(call), 0.0) else ""
+        most: tuple[Part, ...] = (settings.backlog_bytes, settings.stored_bytes_per_caller, looks)
         if not call.idempotency_key:
-            return (6, *names, *rest) if call.terms is None else self._limited(call, (*names, names[5]), (*rest, 0, ""))
+            rest = (*rest, 0, "", *most)
+            return (6, *names, *rest) if call.terms is None else self._limited(call, (*names, names[5]), rest)
         names = (*names, self._keys.intent(call.user_id, call.idempotency_key))
         kept = max(
             kept_seconds(call.idempotency_key, self._settings), math.ceil(call.deadline_at - now) + _MARGIN_SECONDS
         )
-        rest = (*rest, kept, digest_of(call))
+        rest = (*rest, kept, f"{digest_of(call)} {int(now)}", *most)
         return (7, *names, *rest) if call.terms is None else self._limited(call, names, rest)
 
     def answered(self, call: PublishedCall, reply: Any) -> Refusal | None:
         """What the script says of the call, unless it was let in. Raises `NotPublished`, or `BegunBefore`."""
+        if isinstance(reply, list) and reply[0] == b"served":
+            self._served[_module(call)] = fleet_clock.now() + _SERVED_SECONDS
+            reply = reply[1]
         if not isinstance(reply, list):
             if reply:
-                self._bounds[call.lane] = (reply, time.time())
+                self._bounds[call.lane] = (reply, fleet_clock.now())
             return None
         if reply[0] == b"failed":
-            raise NotPublished(reply[1].decode(errors="replace"))
+            reason = reply[1].decode(errors="replace")
+            raise unavailable(reason) or NotPublished(reason)
         if reply[0] == b"ended":
             raise BegunBefore("it has ended already")
+        if reply[0] == b"unserved":
+            result = endings.unserved(call.tool_name, call.lane)
+            return Refusal("unserved", seconds=reply[1] / 1000, result=result)
         if reply[0] == b"limited":
             note("limits", "denied")
             limits = limits_of(call.tool_name, call.user_id, call.terms, self._settings)
             return Refusal("limited", result=refused_by(call.tool_name, limits, reply[1:]))
         return refusal_in(reply)
 
-    async def ask(self, line: Line, call: PublishedCall, queue: str, *, limit: int = 0) -> Refusal | None:
+    async def ask(
+        self,
+        line: Line,
+        call: PublishedCall,
+        queue: str,
+        *,
+        limit: int = 0,
+        needs_worker: bool = False,
+        again: bool = False,
+    ) -> Refusal | None:
         """Let the call in, to be published by somebody else, or say why not. Asks until Redis has answered.
+
+        `again`: it may have been let in before.
 
         Raises what `answered` does, `ResponseError` where Redis refuses it, and `LineClosed`.
         """
-        return self.answered(call, await _run(line, script_for(call), self.question(call, queue, limit=limit)))
+        question = self.question(call, queue, limit=limit, needs_worker=needs_worker)
+        return self.answered(call, await _run(line, script_for(call, again=again), question))
 
     async def retract(self, line: Line, call: PublishedCall) -> None:
         """The call was let in, and is surely in no queue. Without Redis it counts until its deadline; raises nothing."""
@@ -150,8 +187,10 @@ class Entrance:
         return name, math.ceil(max(left, SHARE_KEPT_SECONDS) * 1000)
 
 
-def script_for(call: PublishedCall) -> Script:
-    """What lets the call in: calls without limits shall not pay for those of others."""
+def script_for(call: PublishedCall, *, again: bool = False) -> Script:
+    """What lets the call in: calls without limits shall not pay for those of others, nor new ones for those sent `again`."""
+    if again:
+        return entrance_scripts.ADMIT_AGAIN if call.terms is None else entrance_scripts.ADMIT_LIMITED_AGAIN
     return entrance_scripts.ADMIT if call.terms is None else entrance_scripts.ADMIT_LIMITED
 
 
@@ -176,9 +215,7 @@ def refused(tool_name: str, refusal: Refusal) -> ToolResult:
     if refusal.kind == "conflict":
         text = "Tool call refused: its idempotency key stands for a call with another tool or other arguments."
         return ToolResult.refused(tool_name, "conflict", text)
-    if refusal.kind == "backlog":
-        return _busy(tool_name, f"its module is busy, and {refusal.count} calls wait for it already")
-    return _busy(tool_name, f"its caller has {refusal.count} calls under way already")
+    return _busy(tool_name, _FULL.get(refusal.kind, _FULL["share"]).format(count=refusal.count))
 
 
 def digest_of(call: PublishedCall) -> str:

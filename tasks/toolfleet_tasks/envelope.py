@@ -10,11 +10,14 @@ import uuid
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any
 
 from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.signing_settings import SigningSettings
 from toolfleet_tasks.queues import Route
+from toolfleet_tasks.signatures import Signatures
 
 TASK = "toolfleet.execute"
 """The task that runs a call."""
@@ -108,20 +111,35 @@ def has_no_links(body: object) -> bool:
 
 
 def args_shown(call: PublishedCall) -> str:
-    """What Flower and the logs show of a call: which arguments it has, never their values."""
-    return f"({', '.join(f'{name}=…' for name in sorted(call.arguments))})"
+    """What Flower and the logs show of a call: which arguments it has, of very many the first, and never their values."""
+    names = sorted(islice(call.arguments, _NAMES_SHOWN))
+    text = ", ".join([f"{name}=…" for name in names])
+    is_whole = len(names) == len(call.arguments) and len(text) <= _SHOWN
+    return f"({text})" if is_whole else f"({text[:_SHOWN]}, …)"
 
 
-def revocation(call_ids: Iterable[str]) -> dict[str, Any]:
-    """The arguments of Celery's order `revoke`: every worker drops these calls, or interrupts them."""
-    return {"task_id": list(call_ids), "terminate": True, "signal": "SIGTERM"}
+def revocation(call_ids: Iterable[str], settings: SigningSettings | None) -> dict[str, Any]:
+    """The arguments of Celery's order `revoke`: every worker drops these calls, or interrupts them. Signed, if there is a key."""
+    order: dict[str, Any] = {"task_id": list(call_ids), "terminate": True, "signal": "SIGTERM"}
+    signature = Signatures(settings, "revocation").of(_NO_CALL, json.dumps(order, sort_keys=True))
+    return {**order, "signature": signature} if signature else order
 
 
-def revocation_message(call_ids: Iterable[str]) -> str:
+def is_signed_revocation(arguments: Mapping[str, Any], settings: SigningSettings) -> bool:
+    """Whether these arguments of the order `revoke` are as a holder of one of the keys has written them."""
+    order = {name: value for name, value in arguments.items() if name != "signature"}
+    try:
+        text = json.dumps(order, sort_keys=True)
+    except (TypeError, ValueError, RecursionError):  # what kombu's decoder has made of something else
+        return False
+    return Signatures(settings, "revocation").verify(_NO_CALL, text, arguments.get("signature"))
+
+
+def revocation_message(call_ids: Iterable[str], settings: SigningSettings | None = None) -> str:
     """The order `revocation` as a message."""
     order = {
         "method": "revoke",
-        "arguments": revocation(call_ids),
+        "arguments": revocation(call_ids, settings),
         "destination": None,
         "pattern": None,
         "matcher": None,
@@ -149,6 +167,8 @@ def revocation_topic(database: int) -> str:
 
 # Straight into the queue. With a name, kombu would look for bindings when it puts a lost message back.
 _EXCHANGE = ""
+_NAMES_SHOWN, _SHOWN = 100, 2_000  # names, and characters of all of them: they travel with the message, beside it
+_NO_CALL = ""  # the calls are in the text
 _NO_MORE = ', {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
 _NO_MORE_BYTES = _NO_MORE.encode()
 

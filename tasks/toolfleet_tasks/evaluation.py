@@ -12,16 +12,15 @@ import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import structlog
-
 from toolfleet_registry.contracts import Terms, ToolDefinition, ToolResult
 from toolfleet_registry.decisions import note
 from toolfleet_registry.effects import effect_of
+from toolfleet_registry.loggers import get_logger
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.tags import ToolContext, ToolDef
 from toolfleet_registry.terms import strictest, terms_of
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _GATE_SECONDS = 2.0  # an agent's user waits meanwhile
 _GRACE_SECONDS = 0.5  # a busy loop notices an answer late
@@ -30,10 +29,12 @@ _LONGEST_REASON = 2_000  # characters
 
 @dataclass(frozen=True, slots=True)
 class GateDecision:
-    """What a gate says of a call. `reason` is for the model, where it is not `approved`."""
+    """What a gate says of a call."""
 
     approved: bool
+    """Whether the call may be made."""
     reason: str = ""
+    """Why not, in words for the model."""
 
 
 class EvalGate(Protocol):

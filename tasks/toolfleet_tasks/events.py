@@ -14,7 +14,6 @@ from collections import deque
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import structlog
 from celery.app.events import Events
 from celery.events.dispatcher import EventDispatcher
 from celery.events.event import group_from
@@ -24,12 +23,13 @@ from kombu.serialization import dumps
 from pydantic_core import to_json
 from redis.exceptions import ResponseError
 
+from toolfleet_registry.loggers import get_logger
 from toolfleet_registry.redis_servers import connection_factory
 from toolfleet_tasks import lines
 from toolfleet_tasks.line import Line, LineClosed
 from toolfleet_tasks.lines import Lines
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 KEPT_AT_MOST = 10_000
 """Events that wait while Redis is away; the oldest are dropped then. Some megabytes, and the last minutes of a busy worker."""

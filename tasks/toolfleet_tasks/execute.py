@@ -4,47 +4,47 @@ Until the claim stands nothing is run, and what the ledger does not take as the 
 """
 
 import random
-import time
 from asyncio import CancelledError
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import structlog
 from celery import Celery, Task
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
-from celery.states import SUCCESS
 
-from toolfleet_registry import decisions
-from toolfleet_registry.contracts import Audit, ToolResult
+from toolfleet_registry import decisions, fleet_clock
+from toolfleet_registry.contracts import Audit, PublishedCall, ToolResult
 from toolfleet_registry.errors import MessageRefused, NotPublished
-from toolfleet_registry.hints import hint_for
+from toolfleet_registry.loggers import get_logger
 from toolfleet_registry.outcomes import Attempt, Outcome
 from toolfleet_registry.progress import report_to
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN
 from toolfleet_registry.terms import strictest
-from toolfleet_tasks import endings, ledgers, lines, results, unrun
+from toolfleet_tasks import endings, ledgers, lines, unrun
 from toolfleet_tasks.bridge import bridged
-from toolfleet_tasks.canvas import CallTask, go_on, is_followed
+from toolfleet_tasks.canvas import CallTask, is_followed
 from toolfleet_tasks.claims import Claim
+from toolfleet_tasks.delivery import deaths_of
 from toolfleet_tasks.envelope import TASK
-from toolfleet_tasks.job_ids import EVALUATE
-from toolfleet_tasks.kicks import kick
+from toolfleet_tasks.health_checks import checks_of
+from toolfleet_tasks.kicks import evaluate_soon
 from toolfleet_tasks.ledger import Ledger, NotClaimed, ResultRefused
+from toolfleet_tasks.message_bounds import opened
 from toolfleet_tasks.ports import Runner
 from toolfleet_tasks.progress_board import Reports
 from toolfleet_tasks.queues import SOFT_LIMIT_MARGIN
-from toolfleet_tasks.retry import MAX_ATTEMPTS, Next, decide, settled
+from toolfleet_tasks.reconciliation import as_said, is_asked, seconds_to_ask
+from toolfleet_tasks.retry import MAX_ATTEMPTS, MOST_DEATHS, Next, decide, settled
+from toolfleet_tasks.returned import returned, stored_end
 from toolfleet_tasks.second_attempt import publish_again
+from toolfleet_tasks.wire import NewerMessage
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 END = "toolfleet_end"
 """In a task's request: how the call has ended already, which its body only repeats."""
 
 _REQUEST = "toolfleet_tasks.request:FleetRequest"  # Celery's own shows arguments and results to whoever asks
-_RECONCILE_SECONDS = 5.0  # for a module to say what happened
-_EVALUATE_SECONDS = 20.0  # for its job to hear of a call's end
 
 
 def register(app: Celery) -> None:
@@ -62,10 +62,9 @@ async def run(task: Any, message: str) -> str:
 
     Raises `Ignore`, `Reject` and `Retry` as Celery's tracer understands them.
     """
-    here, settings = lines.current(), task.app.settings
-    if here is not None:
-        return await _run(task, message, ledgers.ledger_of(here, settings))
-    async with ledgers.own_ledger(settings) as ledger:
+    if (here := lines.current()) is not None:
+        return await _run(task, message, ledgers.ledger_of(here, task.app.settings))
+    async with ledgers.own_ledger(task.app.settings) as ledger:
         return await _run(task, message, ledger)
 
 
@@ -74,73 +73,57 @@ _bridged = bridged(run, is_limited=False)
 
 async def _run(task: Any, message: str, ledger: Ledger) -> str:
     try:
-        call = task.app.seal.open(message, task_id=task.request.id)
+        call = opened(message, task.app, task_id=task.request.id)
     except MessageRefused as exc:
-        return _stored(task, await unrun.refuse(task, ledger, str(exc)))
-    if call.deadline_at <= time.time():
-        text = _stored(task, await unrun.end_at_deadline(task, ledger, call))
-    elif isinstance(claim := await ledger.claim(call), NotClaimed):
+        return stored_end(task, await unrun.refuse(task, ledger, exc))
+    except NewerMessage as exc:
+        return stored_end(task, await unrun.leave_to_newer(task, ledger, exc))
+    deaths = len(deaths_of(task.request)) if task.app.settings.is_fast else None
+    if deaths is not None and deaths >= MOST_DEATHS:
+        text = await _claimed(task, ledger, call, None, deaths=deaths)
+    elif call.deadline_at <= fleet_clock.now():
+        text = stored_end(task, await unrun.end_at_deadline(task, ledger, call))
+    else:
+        known = await unrun.known_terms(task, call)  # first: what waits for that is no attempt
+        text = await _claimed(task, ledger, call, known, deaths=deaths)
+    if call.job_id is not None:
+        await evaluate_soon(task, call.job_id)
+    return text
+
+
+async def _claimed(
+    task: Any, ledger: Ledger, call: PublishedCall, known: unrun.Known, *, deaths: int | None = 0
+) -> str:
+    if isinstance(claim := await checks_of(task.app, ledger).claim(call, deaths=deaths), NotClaimed):
         if claim.reason != "done":
             await unrun.put_off(task, call, claim)
-        text = _stored(task, claim.result)
-    else:
-        with ledger.claims.holding(claim):
-            text = await _Execution(task, ledger, claim).run()
-    if call.job_id is not None:
-        await _evaluated_soon(task, call.job_id)
-    return text
-
-
-async def _evaluated_soon(task: Task, job_id: str) -> None:
-    """Have the call's job looked at: in this worker, where it has a loop, else by any. Where that gets lost, the sweep finds it."""
-    here, keeper = lines.current(), task.app.jobs
-    if here is None or keeper is None:
-        await kick(task.app, task.app.settings, here, EVALUATE, job_id)
-    else:  # the call's message is not held for that
-        here.later(keeper.evaluate(job_id, seconds=_EVALUATE_SECONDS))
-
-
-def _stored(task: Task, stored: str) -> str:
-    """The result of a call that has ended, for Celery."""
-    if not stored:  # its result has expired
-        raise Ignore
-    text = results.text_of(stored)
-    needs_result = task.app.settings.is_fast or is_followed(task.request)
-    return _returned(task, text, results.read_stored(text, "") if needs_result else None)
-
-
-def _returned(task: Task, text: str, result: ToolResult | None) -> str:
-    """What Celery gets to see: where the result stands already, a word, for Celery shows it to Flower.
-
-    Raises `LinkFailed` where others follow the call and must not be called; its own result is stored before.
-    """
-    if task.app.settings.is_fast and result is not None:
-        task.request.is_stored = True
-        text = results.word_of(result)
-    elif result is not None and not result.success and is_followed(task.request):
-        task.backend.store_result(task.request.id, text, SUCCESS, request=task.request)
-    if result is not None:
-        go_on(task.request, result)
-    return text
+        if deaths is not None and deaths >= MOST_DEATHS:
+            await unrun.bury(ledger, call, claim.result)
+        return stored_end(task, claim.result)
+    with ledger.claims.holding(claim):
+        return await _Execution(task, ledger, claim, known).run()
 
 
 class _Execution:
     """One claimed call, from here to its end or to the retry."""
 
-    def __init__(self, task: CallTask, ledger: Ledger, claim: Claim) -> None:
+    def __init__(self, task: CallTask, ledger: Ledger, claim: Claim, known: unrun.Known) -> None:
         self._task = task
         self._ledger = ledger
         self._claim = claim
+        self._known = known
         self._call = claim.call
         self._decisions = decisions.collecting(self._call.decisions)
         self._runner: Runner = task.app.runner
-        self._started_at = time.time()
+        self._started_at = fleet_clock.now()
         self._attempts = claim.attempts - (claim.granted == "go")  # those that have met the runner
 
     async def run(self) -> str:
         claim, tool_name = self._claim, self._call.tool_name
         if claim.granted == "go":
             return await self._go()
+        if claim.granted == "killed":
+            return await self._killed()
         if claim.granted == "open":
             away = endings.module_away(tool_name, claim.rest_seconds, so_far=claim.so_far)
             return await self._finish(self._settled(away))
@@ -148,9 +131,20 @@ class _Execution:
             return await self._finish(self._settled(claim.last))
         happened = await self._reconcile()
         if happened is not None:
-            return await self._as_said(happened)
+            return await self._finish(as_said(happened, self._call.effect))
         lost = endings.outcome_unknown(tool_name, "the worker that ran it was lost.")
         return await self._finish(self._settled(lost))
+
+    async def _killed(self) -> str:
+        """End a call with which two workers have died. That is said of it unless its module knows of a success."""
+        so_far = self._claim.so_far
+        happened = None if so_far == "none" else await self._reconcile()
+        if happened is not None and happened.result.success:
+            return await self._finish(as_said(happened, self._call.effect))
+        if happened is not None and happened.outcome is Outcome.NOT_SENT:
+            so_far = "none"
+        log.error("call_killed_workers", call_id=self._call.call_id, tool=self._call.tool_name, effect_state=so_far)
+        return await self._finish(endings.workers_died(self._call.tool_name, so_far))
 
     async def _go(self) -> str:
         lost = list[bool]()
@@ -160,14 +154,22 @@ class _Execution:
             raise self._late()
         if refusal is not None:
             return await self._finish(self._settled(refusal))
-        if self._call.deadline_at <= time.time():  # claiming has waited for Redis
+        if self._call.deadline_at <= fleet_clock.now():  # claiming has waited for Redis
             late = endings.at_deadline(self._call)
             return await self._finish(self._settled(late.unbegun if self._claim.so_far == "none" else late.unknown))
-        return await self._follow(await self._attempt(), seconds=time.time() - self._started_at)
+        await self._on_lease()
+        return await self._follow(await self._attempt(), seconds=fleet_clock.now() - self._started_at)
+
+    async def _on_lease(self) -> None:
+        """Hold the call for sure. After a pause, or while Redis was away, the lease may have run out before it was used."""
+        if self._claim.seconds_left() <= 0 and not await self._ledger.claims.renewed(self._claim):
+            raise self._late()
 
     async def _limited(self) -> ToolResult | None:
-        """The refusal of a call that has reached a limit; its agent may not have looked, or not known of it."""
-        known = await self._runner.terms(self._call)
+        """The refusal of a call that nobody knows, or that has reached a limit; its agent may not have looked, or not known of it."""
+        if isinstance(known := self._known, ToolResult):
+            decisions.note("permission", "not_known")
+            return known
         if known is not None and known.requires_gate and "gate" not in self._decisions:
             decisions.note("gate", "missing")
         terms = strictest(self._call.terms, known)
@@ -175,7 +177,7 @@ class _Execution:
 
     async def _attempt(self) -> Attempt:
         """One attempt within the limit and the time left. The one place that words a limit."""
-        seconds = min(self._call.limit_seconds, self._call.deadline_at - time.time())
+        seconds = min(self._call.limit_seconds, self._call.deadline_at - fleet_clock.now())
         reports = Reports(self._call, self._task.app.settings)
         report_to(reports.take)
         try:
@@ -185,7 +187,7 @@ class _Execution:
             ) as interrupt:
                 self._claim.on_lost = lambda: interrupt(_Superseded())
                 self._attempts = self._claim.attempts
-                return await self._runner.run(self._call, seconds=seconds)
+                return await self._runner.run(self._call, seconds=seconds, lease=self._claim)
         except _Superseded:
             raise self._late() from None
         except (TimeoutError, SoftTimeLimitExceeded):
@@ -195,42 +197,42 @@ class _Execution:
 
     async def _follow(self, attempt: Attempt, *, seconds: float) -> str:
         """What the table says: the retry, or the end. Where that would be unknown, the module is asked before."""
+        if attempt.unreached is not None:  # to be known before others may take the retry
+            await checks_of(self._task.app, self._ledger).missed(self._call, attempt.unreached)
         follows = self._decide(attempt)
-        if follows.delay is None and follows.result.effect_state == "unknown" and attempt.outcome is not Outcome.FAILED:
-            happened = await self._reconcile()
-            if happened is not None:
-                return await self._as_said(happened, attempt=attempt, seconds=seconds)
-        if follows.delay is None:
-            return await self._finish(follows.result, attempt=attempt, seconds=seconds)
-        return await self._retry(attempt, follows, follows.delay, seconds)
+        if follows.delay is not None:
+            return await self._retry(attempt, follows, follows.delay, seconds)
+        happened = None
+        if is_asked(attempt, follows.result):
+            # Until the module has said something, it is this that holds: for whoever cannot wait so long.
+            self._ledger.note(self._claim, follows.result.model_copy(update={"audit": self._audit()}))
+            happened = await self._reconcile(attempt)
+        result = follows.result if happened is None else as_said(happened, self._call.effect)
+        return await self._finish(result, attempt=attempt, seconds=seconds)
 
     def _decide(self, attempt: Attempt) -> Next:
         return decide(
             attempt,
             self._call.effect,
             attempts=self._claim.attempts,
-            seconds_left=self._call.deadline_at - time.time(),
+            seconds_left=self._call.deadline_at - fleet_clock.now(),
             so_far=self._claim.so_far,
             longest_delay=self._task.app.settings.lease_seconds / 2,
             jitter=random.random(),  # noqa: S311 - spreads load, guards nothing
+            retries_undeclared=self._call.effect is None and self._retries_undeclared(attempt),
         )
 
-    async def _reconcile(self) -> Attempt | None:
-        seconds = min(_RECONCILE_SECONDS, self._call.deadline_at - time.time())
-        return await self._runner.reconcile(self._call, seconds=seconds) if seconds > 0 else None
+    def _retries_undeclared(self, attempt: Attempt) -> bool:
+        if attempt.outcome is Outcome.SUCCESS:  # nearly every call: nobody is asked
+            return False
+        return self._task.app.settings.retry_undeclared or self._runner.retries_undeclared(self._call.tool_name)
 
-    async def _as_said(self, happened: Attempt, *, attempt: Attempt | None = None, seconds: float = 0) -> str:
-        """End the call as its module says. One that has not executed it will refuse this call's id from now on.
-
-        So its word counts for all attempts, also for a request that is still on its way; and no further one is made.
-        """
-        result = happened.result
-        if happened.outcome is Outcome.NOT_SENT:
-            result = result.model_copy(update={"effect_state": "none", "retryable": True})
-            result = result.model_copy(update={"hint": hint_for(result)})
-        else:
-            result = settled(happened, self._call.effect, "none")
-        return await self._finish(result, attempt=attempt, seconds=seconds)
+    async def _reconcile(self, attempt: Attempt | None = None) -> Attempt | None:
+        if seconds_to_ask(self._call, attempt, now=fleet_clock.now()) <= 0:
+            return None
+        await self._on_lease()
+        seconds = seconds_to_ask(self._call, attempt, now=fleet_clock.now())
+        return await self._runner.reconcile(self._call, seconds=seconds, lease=self._claim)
 
     async def _retry(self, attempt: Attempt, follows: Next, delay: float, seconds: float) -> str:
         """Close the attempt, then publish the call again. Where that surely fails, the call ends as the attempt has."""
@@ -265,7 +267,7 @@ class _Execution:
             text = await finish(result)
         if text is None:
             raise self._late()
-        return _returned(self._task, text, result)
+        return returned(self._task, text, result)
 
     def _late(self) -> Ignore | Reject:
         """Nobody waits for what this attempt came to: the call has ended, or another worker has it.
@@ -276,7 +278,7 @@ class _Execution:
         return Reject(requeue=True) if is_followed(self._task.request) else Ignore()
 
     def _audit(self) -> Audit:
-        now, call, request = time.time(), self._call, self._task.request
+        now, call, request = fleet_clock.now(), self._call, self._task.request
         return Audit(
             call_id=call.call_id,
             tool=call.tool_name,

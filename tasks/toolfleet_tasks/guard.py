@@ -1,4 +1,4 @@
-"""Refuses to start a worker that could not work: no runner, no queues, a wrong Redis, or another transport than the rest."""
+"""Refuses to start a worker that could not work: no runner, a wrong Redis, or another transport than the rest."""
 
 import asyncio
 from typing import Any
@@ -12,6 +12,8 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.urls import is_redis_url
 from toolfleet_tasks.cluster import refuse_cluster
 from toolfleet_tasks.presence import Presence
+from toolfleet_tasks.server_check import require_fit
+from toolfleet_tasks.timekeeping import Timekeeper
 from toolfleet_tasks.transport import require_kombu
 
 COMMAND = "celery -A toolfleet_workers.main worker"
@@ -23,7 +25,6 @@ class Requirements(bootsteps.Step):  # type: ignore[misc] # Celery ships no type
     def __init__(self, parent: Any, **options: object) -> None:
         super().__init__(parent, **options)
         require_runner(parent.app)
-        require_queues(parent.app)
         require_redis(parent.app)
 
 
@@ -42,7 +43,7 @@ def require_runner(app: Celery) -> None:
 def require_redis(app: Celery) -> None:
     """Raise `SystemExit` if the app's Redis is a node of Redis Cluster, or live workers at it use another transport.
 
-    Also if the fast transport was never tested with this kombu. A Redis that is away is waited for later.
+    Also if that Redis is too old or deletes keys by itself, or if the fast transport was never tested with this kombu. A Redis that is away is waited for later.
     """
     settings: Settings | None = getattr(app, "settings", None)
     if settings is None:
@@ -62,12 +63,7 @@ async def _look_at_redis(settings: Settings) -> None:
     for url in sorted(urls):
         async with async_client(url, master=settings.sentinel_master) as redis:
             await refuse_cluster(redis)
+            if url == settings.redis_url:
+                await Timekeeper(settings).begin(redis, runs_calls=True)
+    await require_fit(settings)
     await Presence(settings).check_in()
-
-
-def require_queues(app: Celery) -> None:
-    """Raise `SystemExit` if the worker's lane has no module: Celery would have it serve another lane's queue."""
-    if getattr(app, "lane", "all") == "slow" and not app.conf.task_queues:
-        raise SystemExit(
-            "The slow lane has no modules: name some in TOOLFLEET_SLOW_MODULES, or start no worker for it."
-        )

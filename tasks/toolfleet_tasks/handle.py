@@ -2,20 +2,23 @@
 
 import asyncio
 import contextlib
-import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, TypeVar
 
 from redis.exceptions import ResponseError
 
+from toolfleet_registry import fleet_clock
 from toolfleet_registry.contracts import Audit, PublishedCall, ToolResult
+from toolfleet_registry.formats import as_spoken
 from toolfleet_registry.hints import hint_for
 from toolfleet_registry.progress import Progress
+from toolfleet_registry.spoken import UNSPOKEN, Spoken
 from toolfleet_tasks import endings
 from toolfleet_tasks.call_status import DONE, UNKNOWN, CallStatus, Place
+from toolfleet_tasks.end_check import Meta
 from toolfleet_tasks.endings import Ending
-from toolfleet_tasks.inbox import Inbox, Meta
+from toolfleet_tasks.inbox import Inbox
 from toolfleet_tasks.ledger import Ledger
 from toolfleet_tasks.line import LineClosed, LineLost
 from toolfleet_tasks.progress_feed import follow_progress, read_progress
@@ -25,16 +28,23 @@ from toolfleet_tasks.shelf import PEEK_SECONDS
 S = TypeVar("S")
 
 _PLACES: dict[str, Place] = {"queued": "queued", "running": "running", "retrying": "retrying", "done": "done"}
-_WITHDRAW_SECONDS = 10.0  # for the ledger to hear that a call is taken back
+_TAKE_BACK_SECONDS = 10.0  # for the ledger to hear that a call is taken back
 
 
 class CallHandle:
     """One call: its `id`, its `result`, its `status`, and a way to `cancel` it."""
 
     def __init__(
-        self, call_id: str, tool_name: str, ending: asyncio.Future[ToolResult], follow: "Follow | None" = None
+        self,
+        call_id: str,
+        tool_name: str,
+        ending: asyncio.Future[ToolResult],
+        follow: "Follow | None" = None,
+        *,
+        spoken: Spoken = UNSPOKEN,
     ) -> None:
         self.id = call_id
+        self._spoken = spoken
         self.tool_name = tool_name
         self._ending = ending
         self._follow = follow
@@ -45,7 +55,7 @@ class CallHandle:
         Raises `TimeoutError` when `timeout` seconds pass before; the call goes on and can be asked for again.
         """
         async with asyncio.timeout(timeout):
-            return await asyncio.shield(self._ending)
+            return as_spoken(await asyncio.shield(self._ending), self._spoken)
 
     async def cancel(self) -> None:
         """Take the call back: one that waits never begins, one that runs is interrupted. Its result says `cancelled`."""
@@ -74,11 +84,11 @@ class Follow:
     """Follows one published call to its `ending`: a worker's result, or one that the ledger takes from us.
 
     `revoke` tells the workers to drop a call, `spawn` runs something in the background, for which whoever leaves the fleet
-    waits a little. A `guest` follows a call that somebody else has published: it never ends it. Not a task a call: a
+    waits a little, `had` confirms that its caller has a result of this stored text. A `guest` follows a call that somebody else has published: it never ends it. Not a task a call: a
     future, and a timer of the loop.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it needs of its session
         self,
         call: PublishedCall,
         inbox: Inbox,
@@ -86,6 +96,7 @@ class Follow:
         ledger: Ledger,
         revoke: Callable[[str], Coroutine[Any, Any, None]],
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        had: Callable[[PublishedCall, ToolResult, str], None],
         is_guest: bool = False,
     ) -> None:
         self.call_id = call.call_id
@@ -96,29 +107,28 @@ class Follow:
         self._ledger = ledger
         self._revoke = revoke
         self._spawn = spawn
+        self._had = had
         self._is_guest = is_guest
         self._expected = inbox.expect(call.call_id, self)
         self._timer: asyncio.TimerHandle | None = None
 
     def published(self, deadline_at: float) -> None:
-        """The call is in its queue. From now on its deadline is watched, in seconds since the epoch."""
+        """The call is in its queue, or may be. From now on its deadline is watched, in seconds since the epoch."""
         if not self.ending.done():
-            self._timer = self.ending.get_loop().call_later(deadline_at - time.time(), self._expire)
+            self._timer = self.ending.get_loop().call_later(deadline_at - fleet_clock.now(), self._expire)
 
     def unpublished(self) -> None:
         """The call is surely not in its queue: there is nothing to follow."""
         self._stop_timer()
         self._inbox.forget(self._expected)
 
-    def unconfirmed(self, deadline_at: float) -> None:
-        """The broker did not say whether it has the call. If no worker has begun it, it ends, and never will be."""
-        self.published(deadline_at)
-        self._spawn(self._withdraw())
-
     def ended(self, meta: Meta) -> None:
         """As `Waiter`."""
         if meta["status"] == "SUCCESS":
-            self._end(result_of(meta, self.tool_name))
+            result = result_of(meta, self.tool_name)
+            self._end(result)
+            if not self._is_guest:
+                self._had(self._call, result, str(meta.get("result")))
         else:  # Celery's own words; how far the call had got, the ledger knows
             self._stop_timer()
             self._spawn(self._end_as(ending_of(meta, self._call)))
@@ -131,6 +141,20 @@ class Follow:
         """The call is not in its queue, or perhaps not: it ends so, unless its result is there already."""
         self._inbox.forget(self._expected)
         self._end(result)
+
+    async def withdraw(self, nothing: ToolResult) -> None:
+        """End a call that may never have been published, as `nothing`, unless a worker has begun it: then its end will come.
+
+        Without an answer of the ledger's nothing changes: it is listened for until its deadline.
+        """
+        unknown = endings.outcome_unknown(self.tool_name, "the queue did not confirm the call.")
+        ending, stored = Ending(nothing, nothing, unknown), None
+        with contextlib.suppress(OSError, ResponseError):
+            async with asyncio.timeout(max(self._call.deadline_at - fleet_clock.now(), 0)):
+                stored = await self._in_ledger(self._ledger.withdraw, ending)
+        if stored is not None:
+            self._spawn(self._revoke(self.call_id))
+            self.refuse(read_stored(stored, self.tool_name) if stored else unknown)
 
     def give_up(self) -> None:
         """The caller has gone: take the call back."""
@@ -158,7 +182,8 @@ class Follow:
         progress = None
         if place in {"running", "retrying"}:
             with contextlib.suppress(OSError, ResponseError):
-                progress = read_progress(await self._inbox.peek(self._inbox.progress_channel(self.call_id)))
+                content = await self._inbox.peek(self._inbox.progress_channel(self.call_id))
+                progress = await read_progress(self._inbox.verifier, self.call_id, content)
         return CallStatus(place, progress)
 
     def progress(self, ending: "asyncio.Future[ToolResult]") -> AsyncGenerator[Progress]:
@@ -172,6 +197,8 @@ class Follow:
     def _end(self, result: ToolResult) -> None:
         self._stop_timer()
         if not self.ending.done():
+            if result.tool_name != self.tool_name:  # of a refused message, whose header anybody may have written
+                result = result.model_copy(update={"tool_name": self.tool_name})
             self.ending.set_result(audited(self.call_id, result))
 
     def _expire(self) -> None:
@@ -184,27 +211,13 @@ class Follow:
     def _take_back(self) -> asyncio.Task[None]:
         """The flag in the ledger holds for workers that are not up yet; the order to those that are makes it faster."""
         self._spawn(self._revoke(self.call_id))
-        seconds = min(_WITHDRAW_SECONDS, max(self._call.deadline_at - time.time(), PEEK_SECONDS))
+        seconds = min(_TAKE_BACK_SECONDS, max(self._call.deadline_at - fleet_clock.now(), PEEK_SECONDS))
         return self._spawn(self._end_as(endings.taken_back(self._call), seconds=seconds))
-
-    async def _withdraw(self) -> None:
-        nothing = endings.not_published(self.tool_name, "it did not confirm the call")
-        if time.time() >= self._call.deadline_at:
-            nothing = endings.expired(self.tool_name)
-        unknown = endings.outcome_unknown(self.tool_name, "the queue did not confirm the call.")
-        stored: str | None = ""
-        with contextlib.suppress(OSError, ResponseError):
-            async with asyncio.timeout(_WITHDRAW_SECONDS):
-                stored = await self._in_ledger(self._ledger.withdraw, Ending(nothing, nothing, unknown))
-        if stored is None:  # it runs: its end will come
-            return
-        self._spawn(self._revoke(self.call_id))
-        self.refuse(read_stored(stored, self.tool_name) if stored else unknown)
 
     async def _end_as(self, ending: Ending, *, seconds: float = PEEK_SECONDS) -> None:
         """End the call in the ledger, and here with what stands there then; where it does not answer, with what we know."""
         try:
-            async with asyncio.timeout(seconds):
+            async with self._ledger.window.place(seconds):
                 stored = await self._in_ledger(self._ledger.end, ending)
             result = read_stored(stored, self.tool_name) if stored else ending.unknown
         except (OSError, ResponseError):
@@ -233,7 +246,8 @@ def new_call_id() -> str:
 
 def audited(call_id: str, result: ToolResult) -> ToolResult:
     """The result with what is known of the call: a worker's own audit and hint, or ours."""
-    if result.audit is not None and (result.success or result.hint):
+    is_seen = bool(result.audit.call_id)
+    if is_seen and (result.success or result.hint):
         return result
-    audit = result.audit or Audit(call_id=call_id, tool=result.tool_name, ts=time.time())
+    audit = result.audit if is_seen else Audit(call_id=call_id, tool=result.tool_name, ts=fleet_clock.now())
     return result.model_copy(update={"audit": audit, "hint": result.hint or hint_for(result)})

@@ -8,27 +8,26 @@ import asyncio
 import contextlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-import structlog
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.keys import Keys
+from toolfleet_registry.loggers import get_logger
 from toolfleet_tasks.cancelling import end, is_wanted
+from toolfleet_tasks.end_check import EndCheck, Meta
 from toolfleet_tasks.line import Line, LineLost, Push
 from toolfleet_tasks.shelf import STORED, Shelf
+from toolfleet_tasks.verifier import Verifier
 from toolfleet_tasks.watches import Watches
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 READY = frozenset({"SUCCESS", "FAILURE", "REVOKED"})
 """Celery's states that nothing follows."""
-
-Meta = dict[str, Any]
-"""What Celery stores of a task: status, result, traceback and more."""
 
 _SWEEP_SECONDS = 5.0  # how often old calls are looked up
 _SUBSCRIBE_CHUNK = 500  # channels a command
@@ -73,12 +72,17 @@ class Inbox:
 
     `reads` is another line to the same Redis, not started yet: what was missed, or is large, is read over that one.
     `news` maps a channel to what is called for each message on it, and once after each connect, as something may have
-    been missed.
+    been missed. Ends that the `verifier` does not believe are no ends.
     """
 
-    def __init__(self, line: Line, reads: Line, *, news: Mapping[str, Callable[[], None]], keys: Keys) -> None:
+    def __init__(
+        self, line: Line, reads: Line, verifier: Verifier, *, news: Mapping[str, Callable[[], None]], keys: Keys
+    ) -> None:
         self._line = line
         self._shelf = Shelf(reads, self._found)
+        self.verifier = verifier
+        """Says what is believed of a call."""
+        self._check = EndCheck(verifier, self._shelf, keys=keys, ended=self._end) if verifier.is_on else None
         self._loop = asyncio.get_running_loop()
         self._result_key = keys.result("").encode()
         self._progress_key = keys.progress("").encode()
@@ -103,6 +107,8 @@ class Inbox:
         """Listen no longer. Who waits for a result is told; who waits in `listening` gets `NotPublished`."""
         if self._task is not None:
             await end([self._task])
+        if self._check is not None:
+            await self._check.aclose()
         await self._shelf.aclose()
         if self._listen_again in self._line.on_connect:
             self._line.on_connect.remove(self._listen_again)
@@ -175,6 +181,8 @@ class Inbox:
 
     def _drop(self, channel: bytes) -> None:
         ear = self._expected.pop(channel)
+        if self._check is not None:
+            self._check.forget(channel)
         if ear.listening is not None:
             ear.listening.cancel()
         if not self._leaving:
@@ -189,8 +197,8 @@ class Inbox:
 
     def _listen_again(self) -> None:
         channels = [*self._news, *self._expected, *self.watches]
-        for chunk in _chunks(channels, _SUBSCRIBE_CHUNK):
-            self._line.tell("SUBSCRIBE", *chunk)
+        for start in range(0, len(channels), _SUBSCRIBE_CHUNK):
+            self._line.tell("SUBSCRIBE", *channels[start : start + _SUBSCRIBE_CHUNK])
         self._is_new.set()
         self._is_known.clear()
 
@@ -225,21 +233,27 @@ class Inbox:
 
     def _hear(self, channel: bytes, content: bytes | None) -> None:
         """Something was announced, or found, of a call."""
-        ear, meta = self._expected.get(channel), _meta(content)
-        if ear is None or meta is None:
+        meta = _meta(content)
+        if channel not in self._expected or meta is None:
             return
         status = meta["status"]
-        if status in READY:
-            self._drop(channel)
-            for expected in ear.waiting:
-                waiter, expected.waiter = expected.waiter, None
-                try:
-                    if waiter is not None:
-                        waiter.ended(meta)
-                except Exception:  # a defect of ours: an agent that hears no results any more would be worse
-                    log.exception("result_not_taken", channel=channel.decode())
+        if status in READY and (self._check is None or self._check.passes(channel, meta)):
+            self._end(channel, meta)
         elif status == STORED:
             self._shelf.fetch(channel)
+
+    def _end(self, channel: bytes, meta: Meta) -> None:
+        ear = self._expected.get(channel)
+        if ear is None:
+            return
+        self._drop(channel)
+        for expected in ear.waiting:
+            waiter, expected.waiter = expected.waiter, None
+            try:
+                if waiter is not None:
+                    waiter.ended(meta)
+            except Exception:  # a defect of ours: an agent that hears no results any more would be worse
+                log.exception("result_not_taken", channel=channel.decode())
 
     async def _look(self) -> None:
         """Read the results whose announcement may have been lost: of all calls on a new connection, else of old ones."""
@@ -275,10 +289,6 @@ class Inbox:
         if before is not None and (not before or before != self._run_id):
             self._other_server_at = self._loop.time()
         self._is_known.set()
-
-
-def _chunks(channels: Sequence[bytes], size: int) -> list[Sequence[bytes]]:
-    return [channels[start : start + size] for start in range(0, len(channels), size)]
 
 
 def _meta(stored: bytes | None) -> Meta | None:

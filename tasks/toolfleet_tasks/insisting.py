@@ -4,15 +4,15 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-import structlog
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
+from toolfleet_registry.loggers import get_logger
 from toolfleet_tasks.bridge import await_
 
 T = TypeVar("T")
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _PAUSE_SECONDS = 1.0
 

@@ -4,46 +4,47 @@ Nothing here blocks the loop, and nothing raises when Redis is away: it goes on 
 """
 
 import asyncio
-import itertools
-import json
-import math
-import time
-import uuid
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import structlog
-from pydantic_core import from_json
 from redis.exceptions import ResponseError
 
+from toolfleet_registry.loggers import get_logger
 from toolfleet_tasks import scripts
+from toolfleet_tasks.bells import Bells
 from toolfleet_tasks.bridge import Bridge
+from toolfleet_tasks.delivery import Message, read_message
 from toolfleet_tasks.leases import Leases
 from toolfleet_tasks.line import Line, LineClosed, LineLost, Part
+from toolfleet_tasks.quarantine import QUARANTINED_AT_MOST, kept_message
+from toolfleet_tasks.ready_queues import ReadyQueues
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 BATCH = 32  # messages a turn: more would save no time, and keep them from other workers that are free
-_BELL_SECONDS = 1  # a worker looks by itself so often: a bell may be lost, or never have been rung
 _PAUSE_SECONDS = 1.0  # after Redis has refused
-_QUARANTINED_AT_MOST = 1000
 _PLACE_MS = 5000  # that a place in a module is kept for a call that was taken and not claimed yet
-_KEPT_CHARACTERS = 2**18  # of each; Redis must hold all of them
-
-Message = dict[str, Any]
 
 
 class Consumer(Protocol):
     """Whom the intake works for."""
 
     def queues(self) -> Sequence[str]:
-        """The names of the queues to take from."""
+        """The names of the queues to take from; another object when they are others."""
         ...
 
     def room(self) -> int:
-        """How many messages more may be held now."""
+        """How many messages more may be held now, from any of them."""
+        ...
+
+    def burst(self) -> tuple[Sequence[str], int]:
+        """While there is no such room: the queues from which messages may be held nevertheless, and how many."""
+        ...
+
+    def expect(self, count: int) -> None:
+        """So many messages more were asked for, and their room is nobody else's; negative: so many are no longer on their way."""
         ...
 
     def deliver(self, message: Message, queue: str) -> None:
@@ -82,7 +83,7 @@ class Intake:
         consumer: Consumer,
         *,
         line: Line,
-        bell: Line,
+        bells: Bells,
         leases: Leases,
         quarantine: Quarantine,
         rooms: Mapping[str, Room] | None = None,
@@ -90,12 +91,12 @@ class Intake:
         self._consumer = consumer
         self._rooms = rooms or {}
         self._line = line
-        self._bell = bell
+        self._bells = bells
         self._leases = leases
         self._quarantine = quarantine
         self._has_news = asyncio.Event()
-        self._name = uuid.uuid4().hex
-        self._turns = itertools.count()
+        self._ready = ReadyQueues(line, leases.store.queue_prefix)
+        self._turn = asyncio.Lock()
         self._set_asides: set[asyncio.Task[None]] = set()
 
     def wake(self) -> None:
@@ -104,25 +105,10 @@ class Intake:
 
     async def run(self) -> None:
         """Take messages until cancelled, or until a line is closed."""
-        may_hold = True  # whether a queue may hold something that no bell would tell of
-        while True:
-            try:
-                queues = await self._room_and_queues()
-                if not may_hold:
-                    await self._wait_for_bell(queues)
-                may_hold = await self._take()
-            except LineLost:
-                may_hold = True
-                if not await self._are_back():
-                    return
-            except ResponseError as exc:
-                may_hold = True
-                log.warning("queues_not_read", error=str(exc))
-                await asyncio.sleep(_PAUSE_SECONDS)
-            except Exception:  # a worker that lives and takes nothing would go unnoticed
-                may_hold = True
-                log.exception("queues_not_read")
-                await asyncio.sleep(_PAUSE_SECONDS)
+        try:
+            await keep_taking(self._look, self._line)
+        finally:
+            self._bells.rest()
 
     def make_room(self, queue: str, call_id: str) -> None:
         """A message is done with: another worker may have been waiting for its place."""
@@ -142,76 +128,105 @@ class Intake:
 
     async def _move(self, tag: str, queue: str, item: bytes, reason: str) -> None:
         text = item.decode("utf-8", errors="backslashreplace")
-        kept = json.dumps({"at": time.time(), "queue": queue, "reason": reason, "message": text[:_KEPT_CHARACTERS]})
+        kept = kept_message(queue, reason, text)
         store, place = self._leases.store, self._quarantine
         keys = (4, store.unacked, store.unacked_index, place.messages, place.counter)
         try:
-            count = await self._line.execute("EVAL", scripts.QUARANTINE, *keys, tag, kept, _QUARANTINED_AT_MOST)
+            count = await self._line.execute("EVAL", scripts.QUARANTINE, *keys, tag, kept, QUARANTINED_AT_MOST)
         except (LineLost, ResponseError) as exc:
             log.warning("message_not_quarantined", queue=queue, error=str(exc))
             return
         self._leases.drop(tag)
         log.error("message_quarantined", queue=queue, reason=reason, bytes=len(item), so_far=count)
 
+    async def _look(self, may_hold: bool) -> bool:  # noqa: FBT001 - as `keep_taking` calls it
+        queues = await self._room_and_queues()
+        if not may_hold:
+            await self._wait_for_bell(queues)
+        return await self.take(lambda: (self._consumer.queues(), self._consumer.room()))
+
+    def rung(self, queue: str) -> None:
+        """A queue's bell was heard: the next turn asks for it."""
+        self._ready.note(queue)
+
     async def _room_and_queues(self) -> Sequence[str]:
         while not ((queues := self._consumer.queues()) and self._consumer.room() > 0):
             self._has_news.clear()
+            self._bells.rest()
             await self._has_news.wait()
         return queues
 
     async def _wait_for_bell(self, queues: Sequence[str]) -> None:
-        bells = [self._leases.store.bell_prefix + queue for queue in queues]
-        token = await self._bell.send("BRPOP", *bells, _BELL_SECONDS)
-        if token is not None and not self._consumer.queues():
-            await self._bell.send("LPUSH", token[0], "1")  # no longer ours to answer
+        try:
+            rung = await self._bells.rung(queues, seconds=self._ready.seconds_left, room=self._consumer.room)
+        except LineLost:
+            self._ready.doubt()
+            raise
+        consumed = self._consumer.queues()
+        for queue in rung:
+            if queue in consumed:
+                self._ready.note(queue)
+            else:
+                self._bells.give_back(queue)  # no longer ours to answer
 
-    async def _take(self) -> bool:
-        """One turn. Returns whether something is left."""
-        queues, room = list(self._consumer.queues()), min(self._consumer.room(), BATCH)
-        if not queues or room <= 0:
-            return True
-        is_left, held = await self._reserve(queues, room)
+    async def take(self, offer: Callable[[], tuple[Sequence[str], int]]) -> bool:
+        """One turn: at most so many from these queues, as `offer` says when it begins. Whether something is left there."""
+        async with self._turn:  # two at a time would count on the same room
+            await self._ready.look(self._consumer.queues())
+            queues, room = offer()
+            if not queues or room <= 0:
+                return True
+            wanted = min(room, BATCH)
+            self._consumer.expect(wanted)
+            try:
+                await self._take(self._ready.choose(queues), wanted)
+            finally:
+                self._consumer.expect(-wanted)
+            return self._ready.is_any(queues)
+
+    async def _take(self, queues: list[str], wanted: int) -> None:
+        held = await self._reserve(queues, wanted)
         if held:
             left = deque(held)
             try:
                 await Bridge(self._deliver_all, left)
             finally:  # cancelled: what nobody has been told of must not stay here
                 self._leases.put_back([tag for tag, _, _ in left], begun=False)
-        return is_left
 
-    async def _reserve(self, queues: list[str], room: int) -> tuple[bool, list[tuple[str, str, bytes]]]:
-        """Whether something is left, and tag, queue and content of what was taken, which is held from now on."""
-        turn = next(self._turns)
-        tag, store = f"{self._name}-{turn}-", self._leases.store
-        keys = [store.unacked, store.unacked_index]
-        keys += [store.queue_prefix + queue for queue in queues] + [store.bell_prefix + queue for queue in queues]
-        bounded = [(number, self._rooms[queue]) for number, queue in enumerate(queues, 1) if queue in self._rooms]
-        keys += [one.running for _, one in bounded]
-        bounds: list[int] = [part for number, one in bounded for part in (number, one.bound)]
-        arguments: tuple[Part, ...] = (room, tag, turn % len(queues), len(store.queue_prefix), _PLACE_MS, *bounds)
+    async def _reserve(self, queues: list[str], room: int) -> list[tuple[str, str, bytes]]:
+        """Tag, queue and content of what was taken, which is held from now on."""
+        if not queues:
+            return []
+        tag = self._leases.next_tags()
         possible = [f"{tag}{i}" for i in range(room)]
         self._leases.expect(possible)
         try:
-            is_left, *found = await self._line.send("EVAL", scripts.RESERVE, len(keys), *keys, *arguments)
+            left, *found = await self._line.send("EVAL", scripts.RESERVE, *self._reserve_parts(queues, room, tag))
         except (LineLost, asyncio.CancelledError) as exc:
+            self._ready.doubt()
             if isinstance(exc, LineLost) and not exc.sent:
                 self._leases.hold([], of=possible)
             self._leases.put_back(possible, begun=False)  # what it has moved belongs to nobody now
             raise
         except ResponseError:
+            self._ready.doubt()
             self._leases.hold([], of=possible)
             raise
         held = [(found[i].decode(), queues[found[i + 1] - 1], found[i + 2]) for i in range(0, len(found), 3)]
         self._leases.hold([tag for tag, _, _ in held], of=possible)
-        return bool(is_left), held
+        served = {queue for _, queue, _ in held}
+        self._ready.put(sorted((queues[number - 1] for number in left), key=served.__contains__))
+        return held
 
-    async def _are_back(self) -> bool:
-        """Wait for the lines. False: they were closed."""
-        try:
-            await asyncio.gather(self._line.connected(), self._bell.connected())
-        except LineClosed:
-            return False
-        return True
+    def _reserve_parts(self, queues: list[str], room: int, tag: str) -> tuple[Part, ...]:
+        """The keys and arguments of one turn's `RESERVE`."""
+        store = self._leases.store
+        keys = [store.unacked, store.unacked_index]
+        keys += [store.queue_prefix + queue for queue in queues] + [store.bell_prefix + queue for queue in queues]
+        bounded = [(number, self._rooms[queue]) for number, queue in enumerate(queues, 1) if queue in self._rooms]
+        keys += [one.running for _, one in bounded]
+        bounds: list[int] = [part for number, one in bounded for part in (number, one.bound)]
+        return (len(keys), *keys, room, tag, len(store.queue_prefix), _PLACE_MS, *bounds)
 
     def _deliver_all(self, left: deque[tuple[str, str, bytes]]) -> None:
         """In a greenlet: what Celery stores of a call that it turns away is written without blocking the loop."""
@@ -231,41 +246,38 @@ class Intake:
         self.set_aside(tag, queue, item, reason)
 
 
-def read_message(item: bytes, queue: str, tag: str) -> Message:
-    """A task's message as kombu takes it, under the worker's own `tag`. Raises `ValueError` for anything else."""
+async def keep_taking(look: Callable[[bool], Awaitable[bool]], *lines: Line) -> None:
+    """Look again and again, until cancelled, or until a line is closed.
+
+    `look` gets whether a queue may hold something that no bell would tell of, and says it of the next time.
+    """
+    may_hold = True
+    while True:
+        try:
+            may_hold = await look(may_hold)
+        except LineClosed:
+            return
+        except LineLost:
+            may_hold = True
+            if not await _are_back(lines):
+                return
+        except ResponseError as exc:
+            may_hold = True
+            log.warning("queues_not_read", error=str(exc))
+            await asyncio.sleep(_PAUSE_SECONDS)
+        except Exception:  # a worker that lives and takes nothing would go unnoticed
+            may_hold = True
+            log.exception("queues_not_read")
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+
+async def _are_back(lines: Sequence[Line]) -> bool:
+    """Wait for the lines. False: they were closed."""
     try:
-        # Not kombu's decoder, which looks for objects in every dictionary: an envelope has none, and a good part of a
-        # call's time went there. It shares the names in them, with which thousands of calls wait.
-        message = from_json(item)
-    except ValueError as exc:
-        raise ValueError(f"not JSON: {exc}") from exc
-    if not isinstance(message, dict):
-        raise ValueError("not a message")  # noqa: TRY004 - one kind of error, whatever lies in a queue
-    headers, properties = message.get("headers"), message.get("properties")
-    if not (isinstance(headers, dict) and isinstance(properties, dict) and isinstance(message.get("body"), str)):
-        raise ValueError("not a message: headers, properties or body are missing")  # noqa: TRY004 - as above
-    if not (isinstance(headers.get("task"), str) and isinstance(headers.get("id"), str)):
-        raise ValueError("not a task: its name or its id is missing")  # noqa: TRY004 - as above
-    if not _are_limits(headers.get("timelimit")):
-        raise ValueError("not a task: its limits are not two numbers of seconds")
-    info = properties.get("delivery_info")
-    if not isinstance(info, dict):
-        info = properties["delivery_info"] = {}
-    info.setdefault("exchange", "")
-    info.setdefault("routing_key", queue)
-    if message.pop("redelivered", False):
-        headers["redelivered"] = info["redelivered"] = True
-    properties["delivery_tag"] = tag
-    return message
-
-
-def _are_limits(limits: object) -> bool:
-    """Whether Celery can begin with them: what fails only there would cost a slot for good."""
-    if limits is None:
-        return True
-    if not (isinstance(limits, list) and len(limits) == 2):  # noqa: PLR2004 - hard and soft
+        await asyncio.gather(*(line.connected() for line in lines))
+    except LineClosed:
         return False
-    return all(limit is None or (isinstance(limit, int | float) and 0 <= limit < math.inf) for limit in limits)
+    return True
 
 
 def _seen(reply: "asyncio.Future[Any]") -> None:

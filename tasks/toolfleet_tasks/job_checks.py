@@ -1,9 +1,9 @@
 """What is wrong with a job as it is wished, before anything of it is done: the fault in one sentence."""
 
 import math
-import time
 from collections.abc import Iterator
 
+from toolfleet_registry import fleet_clock
 from toolfleet_registry.conditions import check_condition
 from toolfleet_registry.contracts import ToolCall
 from toolfleet_registry.fillings import FROM, check_filling, takes_from_start
@@ -66,7 +66,7 @@ def _check_times(spec: JobSpec, settings: Settings) -> None:
     seconds, longest = spec.deadline_at - spec.created_at, settings.max_job_seconds
     if spec.schedule is not None:
         check_schedule(spec.schedule)
-        if spec.schedule.at is not None and spec.schedule.at > time.time() + longest:
+        if spec.schedule.at is not None and spec.schedule.at > fleet_clock.now() + longest:
             raise ValueError(f"`at` is more than {longest} s ahead (TOOLFLEET_MAX_JOB_SECONDS).")
     if not math.isfinite(seconds) or seconds <= 0:
         raise ValueError("Its deadline must lie in the future: `deadline` is a number of seconds, above 0.")
@@ -78,8 +78,8 @@ def _check_times(spec: JobSpec, settings: Settings) -> None:
         return
     if spec.schedule.cron is not None and spec.start is not None:
         raise ValueError("With a cron schedule give the call as `poll`, with `until` null: `start` is made once.")
-    first_at = spec.schedule.at if spec.schedule.cron is None else next_after(spec.schedule, time.time())
-    if first_at is not None and first_at >= time.time() + seconds:
+    first_at = spec.schedule.at if spec.schedule.cron is None else next_after(spec.schedule, fleet_clock.now())
+    if first_at is not None and first_at >= fleet_clock.now() + seconds:
         raise ValueError("Its schedule begins after its deadline.")
 
 

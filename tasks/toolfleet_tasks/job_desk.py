@@ -6,13 +6,16 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-import structlog
 from redis.exceptions import RedisError
 
+from toolfleet_registry import fleet_clock
 from toolfleet_registry.contracts import ErrorCode, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.jobs import ENDED, Job, JobRefused, JobSpec
+from toolfleet_registry.lease import UNBOUNDED, Lease, require_live
+from toolfleet_registry.loggers import get_logger
 from toolfleet_registry.names import SCHEDULER
+from toolfleet_registry.reach import as_sent
 from toolfleet_registry.sensitive import sensitive_paths
 from toolfleet_registry.sensitive_results import has_sensitive_results
 from toolfleet_registry.settings import Settings
@@ -28,7 +31,7 @@ from toolfleet_tasks.line import LineLost
 
 T = TypeVar("T")
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _SECONDS = 5.0  # for Redis to answer
 _GATE_SECONDS = 2.0  # for the agent's gate to decide about one tool
@@ -60,17 +63,19 @@ class JobDesk:
         self._kick = kick
         self._spawn = spawn
 
-    async def start(self, spec: JobSpec, *, by_key: bool = False) -> Job:
+    async def start(self, spec: JobSpec, *, by_key: bool = False, lease: Lease = UNBOUNDED) -> Job:
         """Make a job and have it begun; with the id of one that exists, that one. Raises `JobRefused`.
 
+        On a `lease` that is over by then it makes none, and raises `LeaseOver`: a call on it is to make the job.
         `by_key`: its id is that of a key of its user's, under which nothing else may be wished for.
         """
         if fault := fault_in(spec, self._settings):
             raise _refused(spec, "invalid_arguments", fault)
         wish = wish_digest(spec) if by_key else None
-        spec = (await self._judged(spec)).model_copy(update={"wish": wish})
-        now = await _answered(self._records.now())
-        shift = now - spec.created_at  # by Redis's clock: agents' may differ
+        caller = as_sent(spec.caller, self._settings.default_guest_modules)
+        spec = (await self._judged(spec.model_copy(update={"caller": caller}))).model_copy(update={"wish": wish})
+        now = fleet_clock.now()
+        shift = now - spec.created_at  # judging may have taken its time
         spec = spec.model_copy(
             update={
                 "created_at": round(now, 3),
@@ -78,6 +83,7 @@ class JobDesk:
             }
         )
         place = job_rules.first_place(spec, now=now, jitter=random.uniform(-1, 1))  # noqa: S311 - spreads load
+        require_live(lease)
         made = await _answered(self._records.create(spec, place, limit=self._settings.jobs_per_user))
         if isinstance(made, int):
             text = f"The job is refused: its user has {made} jobs that have not ended. It may be made when one of them has."
@@ -135,7 +141,7 @@ class JobDesk:
                 return None
             if job.place.state in ENDED:
                 return shown(job.spec, job.place, job.end)
-            move, now = job_rules.cancelled(job.place), await self._records.now()
+            move, now = job_rules.cancelled(job.place), fleet_clock.now()
             end = end_note(job.spec, move, now)
             if await self._records.move(job, Change(move.place, end=end)) is not None:
                 log.info("job_cancelled", job_id=job_id)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import uuid
 
 from toolfleet_registry.contracts import Message
@@ -55,10 +56,10 @@ def wake_key(wake_id: str, name: str) -> str:
 
 def kept_seconds(idempotency_key: str | None, settings: Settings) -> int:
     """How long the end of a call under this key is kept: one that follows from news, as long as these may come again."""
-    usual = settings.result_ttl_seconds
+    usual = math.ceil(settings.result_ttl_seconds)
     if idempotency_key is None or not idempotency_key.startswith(_WAKE_KEY):
         return usual
-    return max(usual, settings.wake_give_up_seconds + _WAKE_KEY_MARGIN_SECONDS)
+    return max(usual, math.ceil(settings.wake_give_up_seconds) + _WAKE_KEY_MARGIN_SECONDS)
 
 
 def wake_root(job_id: str, round_step: int | None = None) -> str:

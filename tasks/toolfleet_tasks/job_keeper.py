@@ -6,10 +6,9 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from weakref import WeakKeyDictionary
 
-import structlog
-
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.errors import MessageRefused
+from toolfleet_registry.loggers import get_logger
 from toolfleet_registry.redis_servers import connection_factory
 from toolfleet_tasks import lines, wire
 from toolfleet_tasks.app import FleetApp
@@ -24,7 +23,7 @@ from toolfleet_tasks.line import Line
 from toolfleet_tasks.wakes import DueWake, NotYet, Wakes
 from toolfleet_tasks.worker_sessions import worker_session
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _BATCH = 100  # jobs at once
 _MOST_LEASE_SECONDS = 30.0  # a tick ends before; its jobs are others' then

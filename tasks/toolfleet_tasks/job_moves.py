@@ -9,12 +9,11 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-import structlog
-
 from toolfleet_registry.contracts import ToolCall, ToolResult
 from toolfleet_registry.errors import PublishUnconfirmed
 from toolfleet_registry.fillings import filled, takes_from_start, values_for
 from toolfleet_registry.jobs import ENDED
+from toolfleet_registry.loggers import get_logger
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import endings, job_rules
 from toolfleet_tasks.job_ends import end_note, news_of
@@ -23,7 +22,7 @@ from toolfleet_tasks.job_records import Change, Found, JobRecords
 from toolfleet_tasks.job_rules import MARGIN_SECONDS, Move, Place
 from toolfleet_tasks.job_steps import JobSteps, Ready, Standing
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _EARLY_SECONDS = 0.005  # that a job may be claimed before it is due: its score has whole milliseconds
 _REST_SECONDS = 1.0  # before a call that could not be published again is tried once more
@@ -81,14 +80,14 @@ class JobMover:
         spec, steps = job.spec, await self._steps()
         call = _next_call(job)
         number = job_rules.next_number(spec, job.place)
-        ready = steps.ready(spec, call, step_call_id(spec.job_id, number), ahead=job.ahead)
+        ready = steps.ready(spec, call, step_call_id(spec.job_id, number))
         if isinstance(ready, ToolResult):
             place = job_rules.begun(spec, job.place, now=job.now, call_until=job.now)
             off = job_rules.put_off(spec, job.place, ready, now=job.now, jitter=_jitter())
             await self._apply(job, self._after(job, place, ready) if off is None else off)
             return
         before = job.place
-        place = job_rules.begun(spec, before, now=job.now, call_until=ready.call.deadline_at - job.ahead)
+        place = job_rules.begun(spec, before, now=job.now, call_until=ready.call.deadline_at)
         # First noted, then published: a call that nobody knows of would be made again under another id.
         moved = await self._records.move(job, Change(place, due_at=job.now + self._lease_seconds))
         if moved is not None:
@@ -118,7 +117,7 @@ class JobMover:
         before = place.model_copy(update={"step": place.step - 1})
         call = _next_call(replace(job, place=before))
         call_id = step_call_id(spec.job_id, place.step)
-        ready = steps.ready(spec, call, call_id, deadline_at=place.call_until, ahead=job.ahead)
+        ready = steps.ready(spec, call, call_id, deadline_at=place.call_until)
         if isinstance(ready, ToolResult) and job_rules.is_unknown(ready):
             await self._confirm(job)
         elif isinstance(ready, ToolResult):

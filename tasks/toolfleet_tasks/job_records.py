@@ -5,32 +5,37 @@ or of another version, and looked at again; after days it is taken out of the wa
 Redis does not do what it is asked.
 """
 
-import asyncio
 import json
+import math
 import random
-import time
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
-import structlog
 from redis.exceptions import ResponseError
 
+from toolfleet_registry import fleet_clock
 from toolfleet_registry.contracts import ToolCall, ToolResult
 from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.jobs import JobSpec
+from toolfleet_registry.loggers import get_logger
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import job_scripts, results, wire
 from toolfleet_tasks.job_ends import EndNote, News
+from toolfleet_tasks.job_ids import step_call_id
+from toolfleet_tasks.job_receipts import confirm, receipt_of
 from toolfleet_tasks.job_rules import Place
 from toolfleet_tasks.line import Line, Part
 from toolfleet_tasks.script import Script
-from toolfleet_tasks.signing import Seal
+from toolfleet_tasks.signatures import Signatures
+from toolfleet_tasks.signing import seal_of
+from toolfleet_tasks.verifier import Verifier
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
+_FIELDS = ("spec", "at", "told", "end", "end_signature")
 _BY = 8  # hex digits: among the changes from one place
 _UNREAD_REST = 60.0  # seconds, until a record that could not be read is looked at again: by a worker that can, perhaps
 
@@ -40,10 +45,10 @@ CallState = Literal["", "begun", "done"]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A job as it was read, at `now` by Redis's clock; `at` is its place as it was written.
+    """A job as it was read, at `now` by the fleet's clock; `at` is its place as it was written.
 
     `call_state` and `result` are those of the call that is under way; a `result` that has expired, or was not asked for, is
-    `None`. `sent_at`: when that call was confirmed to be in its queue. `ahead`: seconds that this process's clock is, of Redis's.
+    `None`. `sent_at`: when that call was confirmed to be in its queue.
     """
 
     spec: JobSpec
@@ -55,7 +60,6 @@ class Found:
     result: ToolResult | None = None
     end: EndNote | None = None
     sent_at: float | None = None
-    ahead: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +78,16 @@ class Change:
 
 
 class JobRecords:
-    """Over one line, to the Redis of the results. Belongs to the line's event loop."""
+    """Over one line, to the Redis of the results. Belongs to the line's event loop. It may share a `verifier` with others."""
 
-    def __init__(self, line: Line, settings: Settings) -> None:
+    def __init__(self, line: Line, settings: Settings, verifier: Verifier | None = None) -> None:
         self._line = line
         self._settings = settings
         self._keys = settings.keys
-        self._seal = Seal(settings.signing_key, purpose="job")
-        self._is_signed = settings.signing_key is not None
+        self._seal = seal_of(settings, purpose="job")
+        self._ends, self._verifier = Signatures(settings, "job end"), verifier or Verifier(line, settings)
+        self._is_signed = self._verifier.is_on
         self._names = (self._keys.job(""), self._keys.call(""), self._keys.result(""))
-
-    async def now(self) -> float:
-        """What Redis's clock says."""
-        seconds, micros = await self._line.execute("TIME")
-        return int(seconds) + int(micros) / 1e6
 
     async def create(self, spec: JobSpec, place: Place, *, limit: int) -> Found | int:
         """Make a job; or the one that has its id already, or how many its user has, who may have no more."""
@@ -100,22 +100,28 @@ class JobRecords:
             return int(answer[1])
         if answer[0] == b"made":
             return Found(spec, place, at, {}, spec.created_at)
-        found = self._read(spec.job_id, [*answer[1:], None, None, None][:4], spec.created_at)
+        found = await self._read(spec.job_id, [*answer[1:], *[None] * 5][:5], spec.created_at)
         return found if found is not None else limit
 
     async def look(self, job_id: str) -> Found | None:
         """A job that can be read, with what its call came to."""
         now_ms, *rest = await self._run(job_scripts.LOOK, (), *self._names, job_id)
-        return self._viewed(rest[0], now_ms / 1000) if rest and rest[0] else None
+        found = await self._viewed(rest[0], now_ms / 1000) if rest and rest[0] else None
+        if found is None or not rest[0][5]:
+            return found
+        call_id = found.place.call_id or step_call_id(job_id, found.place.step)
+        stored = await self._verifier.believed(call_id, rest[0][5])
+        tool_name = (found.spec.start or found.spec.poll or ToolCall(tool_name="")).tool_name
+        return replace(found, result=results.read_stored(stored, tool_name)) if stored else found
 
     async def claim(self, *, count: int, lease_seconds: float) -> tuple[list[Found], bool]:
         """At most `count` of the jobs that are due, which nobody else gets for so long; and whether there were so many.
 
         Results of calls that have ended are not among it: `look` has one.
         """
-        args = (*self._names, count, round(lease_seconds * 1000))
+        args = (*self._names, count, round(lease_seconds * 1000), round(fleet_clock.now() * 1000))
         now_ms, *views = await self._run(job_scripts.CLAIM, (self._keys.jobs_due,), *args)
-        found = [(view, self._viewed(view, now_ms / 1000)) for view in views]
+        found = [(view, await self._viewed(view, now_ms / 1000)) for view in views]
         for view, job in found:
             if job is None:
                 await self._put_off(view[0].decode(errors="replace"), view[2])
@@ -123,8 +129,8 @@ class JobRecords:
 
     async def rest(self) -> float | None:
         """Seconds until the next job is due, at least a millisecond; `None` if none waits."""
-        first = self._line.execute("ZRANGE", self._keys.jobs_due, 0, 0, "WITHSCORES")
-        now, found = await asyncio.gather(self.now(), first)
+        found = await self._line.execute("ZRANGE", self._keys.jobs_due, 0, 0, "WITHSCORES")
+        now = fleet_clock.now()
         return max(*_scored(found).values(), 1000 * now + 1) / 1000 - now if found else None
 
     async def move(self, job: Found, change: Change) -> Found | None:
@@ -139,24 +145,31 @@ class JobRecords:
             keys.jobs_ended_of(spec.user_id),
             keys.jobs_ended,
             keys.wakes_due,
+            keys.clock,
         )
         at = job.at if place is job.place else self._bound("at", spec.job_id, wire.dump(place))
+        end_text = "" if end is None else wire.dump(end)
         args: list[Part] = [
             spec.job_id,
             job.at,
             at,
             "" if change.due_at is None else _ms(change.due_at),
-            "" if change.told is None else self._bound("told", spec.job_id, _json(change.told)),
-            "" if end is None else wire.dump(end),
+            ""
+            if change.told is None
+            else self._bound("told", spec.job_id, json.dumps(change.told, separators=(",", ":"))),
+            end_text,
             "" if end is None else self._seal.sign(wire.dump(without_arguments(spec))),
-            self._settings.job_kept_seconds,
+            math.ceil(self._settings.job_kept_seconds),
             job_scripts.MOST_ENDED,
-            self._settings.completions_kept_seconds,
+            math.ceil(self._settings.completions_kept_seconds),
             "1" if change.is_sent else "",
+            "" if end is None else self._ends.of(spec.job_id, end_text),
         ]
         for one in change.news:
             args += (one.kind, one.wake_id, one.body, self._place_of(one))
         is_moved = await self._run(job_scripts.MOVE, names, *args)
+        if is_moved and job.result is not None:
+            confirm(self._line, receipt_of(job.spec, job.place, keys))
         return replace(job, place=place, at=at) if is_moved else None
 
     async def get(self, job_id: str) -> Found | None:
@@ -196,28 +209,26 @@ class JobRecords:
 
     async def _get_many(self, ids: Iterable[str]) -> list[Found]:
         wanted = list(ids)
-        asked = [self._line.execute("HMGET", self._keys.job(one), "spec", "at", "told", "end") for one in wanted]
-        found = [self._read(one, await answer, 0.0) for one, answer in zip(wanted, asked, strict=True)]
+        asked = [self._line.execute("HMGET", self._keys.job(one), *_FIELDS) for one in wanted]
+        found = [await self._read(one, await answer, 0.0) for one, answer in zip(wanted, asked, strict=True)]
         return [job for job in found if job is not None]
 
-    def _viewed(self, view: list[Any], now: float) -> Found | None:
-        job_id, spec, at, told, call_state, stored, sent = view
-        found = self._read(job_id.decode(errors="replace"), [spec, at, told, None], now)
+    async def _viewed(self, view: list[Any], server_now: float) -> Found | None:
+        now = fleet_clock.now()
+        job_id, spec, at, told, call_state, _, sent = view
+        found = await self._read(job_id.decode(errors="replace"), [spec, at, told, None, None], now)
         if found is None:
             return None
-        result = None
-        if stored:
-            tool_name = (found.spec.start or found.spec.poll or ToolCall(tool_name="")).tool_name
-            result = results.read_stored(stored.decode(), tool_name)
         state: CallState = "done" if call_state == b"done" else "begun" if call_state == b"begun" else ""
-        sent_at = int(sent) / 1000 if sent.isdigit() else None
-        return replace(found, call_state=state, result=result, sent_at=sent_at, ahead=time.time() - now)
+        age = server_now - int(sent) / 1000 if sent.isdigit() else -1.0
+        sent_at = now - age if age >= 0 else None  # below 0 Redis's clock was set back: nobody knows
+        return replace(found, call_state=state, sent_at=sent_at)
 
     async def _put_off(self, job_id: str, at: bytes) -> None:
         rest = _UNREAD_REST * random.uniform(0.5, 1)  # noqa: S311 - spreads load, guards nothing
         names = (self._keys.job(job_id), self._keys.jobs_due)
-        seconds = self._settings.job_kept_seconds
-        if await self._run(job_scripts.PUT_OFF, names, job_id, at, round(rest * 1000), seconds):
+        seconds = math.ceil(self._settings.job_kept_seconds)
+        if await self._run(job_scripts.PUT_OFF, names, job_id, at, _ms(fleet_clock.now() + rest), seconds):
             log.error("job_taken_out", job_id=job_id, unread_days=round(seconds / 86_400, 1))
 
     def _bound(self, kind: str, job_id: str, text: str) -> str:
@@ -231,9 +242,9 @@ class JobRecords:
             raise MessageRefused("The record is that of another job.")
         return read[len(f"{kind} {job_id} ") :] if self._is_signed else read
 
-    def _read(self, job_id: str, fields: Sequence[bytes | None], now: float) -> Found | None:
-        """`None`, and a loud word, for what is not as the fleet has written it."""
-        spec, at, told, end = fields
+    async def _read(self, job_id: str, fields: Sequence[bytes | None], now: float) -> Found | None:
+        """`None`, and a loud word, for what is not as the fleet has written it; without an end that is not."""
+        spec, at, told, end, signature = fields
         if spec is None or at is None:
             return None
         try:
@@ -241,7 +252,9 @@ class JobRecords:
             _check_is(read, job_id)
             place = wire.load(Place, self._unbound("at", job_id, at))
             values = json.loads(self._unbound("told", job_id, told)) if told else {}
-            note = wire.load(EndNote, end.decode()) if end else None
+            ended, said = (end or b"").decode(), None if signature is None else signature.decode(errors="replace")
+            is_told = ended and await self._verifier.believes(job_id, "job end", ended, said)
+            note = wire.load(EndNote, ended) if is_told else None
             return Found(read, place, at.decode(), values if isinstance(values, dict) else {}, now, end=note)
         except (MessageRefused, ValueError, RecursionError) as exc:
             log.error("job_refused", job_id=job_id, reason=str(exc).partition("\n")[0])  # noqa: TRY400 - it says all
@@ -279,10 +292,6 @@ def _scored(answer: list[Any]) -> dict[str, float]:
     if answer and isinstance(answer[0], list):
         return {member.decode(): float(score) for member, score in answer}
     return {answer[i].decode(): float(answer[i + 1]) for i in range(0, len(answer), 2)}
-
-
-def _json(value: dict[str, Any]) -> str:
-    return json.dumps(value, separators=(",", ":"))
 
 
 def _ms(moment: float) -> int:

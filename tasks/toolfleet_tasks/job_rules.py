@@ -24,7 +24,7 @@ _MOST_UNKNOWN = 40  # such tries of a job's first call: ten minutes
 # A poll that is refused so is refused for good.
 _FOR_GOOD = frozenset({"permission_denied", "invalid_arguments", "blocked_by_gate", "invalid_tool_name"})
 # What passes by itself, as long as nothing was executed.
-_PASSING = frozenset({"busy", "rate_limited", "expired", "module_unreachable"})
+_PASSING = frozenset({"busy", "rate_limited", "expired", "module_unreachable", "fleet_unavailable"})
 # What a module that is being replaced, or that is not up yet, may look like.
 _UNKNOWN = frozenset({"unknown_tool", "unknown_module"})
 # As `_PASSING`, where the fleet says that the call may be made again: nobody could publish or begin it.

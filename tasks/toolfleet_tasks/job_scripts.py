@@ -1,12 +1,14 @@
 """What happens at once inside Redis with jobs.
 
 A job is a hash: `spec` (sealed JSON), `at` (its `Place`, sealed JSON: a change names the one that it follows, so of two who move a
-job one succeeds), `told` (sealed JSON: what its polls take from its start's result) and `end` (JSON, once it is over); `sent`, of one
-whose call is under way: when that was last confirmed to be in its queue; `unread`: since when nobody could read it. Its id is in
-`jobs_due` until then, by when (ms) somebody should look at it, and in its user's set by when (ms) it was made; after that in the
-user's set of ended ones, and in that of all. Times are the server's.
+job one succeeds), `told` (sealed JSON: what its polls take from its start's result) and `end` (JSON, once it is over; with
+`end_signature`, where the fleet signs); `sent`, of one whose call is under way: when that was last confirmed to be in its queue;
+`unread`: since when nobody could read it. Its id is in `jobs_due` until then, by when (ms) somebody should look at it, and in its
+user's set by when (ms) it was made; after that in the user's set of ended ones, and in that of all. When a job
+is due is the fleet's time, as are those of its news; other times are the server's.
 """
 
+from toolfleet_tasks.clock_scripts import FLEET_TIME
 from toolfleet_tasks.script import Script
 from toolfleet_tasks.wake_scripts import WAKES
 
@@ -21,7 +23,7 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 CREATE = Script(
     _NOW
     + """
-local found = redis.call('HMGET', KEYS[1], 'spec', 'at', 'told', 'end')
+local found = redis.call('HMGET', KEYS[1], 'spec', 'at', 'told', 'end', 'end_signature')
 if found[1] then return {'exists', unpack(found)} end
 local limit = tonumber(ARGV[5])
 if redis.call('ZCARD', KEYS[3]) >= limit then
@@ -73,7 +75,7 @@ return {now, view(ARGV[4], true)}
 )
 """A job, and what its call came to. ARGV: what the names of jobs, of calls and of results begin with, id.
 
-Returns the time (ms), then id, spec, at, told, `done`, `begun` or '' for the call, what is stored of it, and when it was confirmed
+Returns the server's time (ms), then id, spec, at, told, `done`, `begun` or '' for the call, what is stored of it, and when it was confirmed
 to be in its queue (ms, or ''); or nothing.
 """
 
@@ -82,10 +84,10 @@ CLAIM = Script(
     + _VIEW
     + """
 local answer = {now}
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[4])) do
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[6], 'LIMIT', 0, ARGV[4])) do
   local found = view(id)
   if found then
-    redis.call('ZADD', KEYS[1], now + ARGV[5], id)
+    redis.call('ZADD', KEYS[1], ARGV[6] + ARGV[5], id)
     answer[#answer + 1] = found
   else
     redis.call('ZREM', KEYS[1], id)
@@ -94,26 +96,28 @@ end
 return answer
 """
 )
-"""Take jobs that are due; nobody else gets them before the lease is over. KEYS: the due ones. ARGV: as above three, how many, lease (ms).
+"""Take jobs that are due; nobody else gets them before the lease is over. KEYS: the due ones. ARGV: as above three, how many, lease (ms),
+the fleet's time (ms).
 
-Returns the time (ms) and, the longest due first, each as `LOOK` has it, but without what is stored of calls: a hundred results
+Returns the server's time (ms) and, the longest due first, each as `LOOK` has it, but without what is stored of calls: a hundred results
 could be more than Redis sends in a second. An id without a job is forgotten.
 """
 
 MOVE = Script(
     _NOW
+    + FLEET_TIME
     + WAKES
     + """
 local at = redis.call('HGET', KEYS[1], 'at')
 if at ~= ARGV[2] then return at == ARGV[3] and 1 or 0 end -- sent again, when its answer was lost
 if not redis.call('ZSCORE', KEYS[2], ARGV[1]) then return 0 end -- taken out of the way
 if ARGV[4] ~= '' then redis.call('ZADD', KEYS[2], ARGV[4], ARGV[1]) end
-for i = 12, #ARGV, 4 do
+for i = 13, #ARGV, 4 do
   local kind, id, body = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   if kind == 'completion' then
     completion_put(ARGV[i + 3], id, body, tonumber(ARGV[10]))
   else
-    wake_put(ARGV[i + 3], KEYS[6], id, now, kind, body)
+    wake_put(ARGV[i + 3], KEYS[6], id, math.floor(fleet_time(KEYS[7]) / 1000), kind, body)
   end
 end
 if ARGV[3] ~= ARGV[2] then
@@ -124,6 +128,7 @@ if ARGV[11] == '1' then redis.call('HSET', KEYS[1], 'sent', now) end
 if ARGV[5] ~= '' then redis.call('HSET', KEYS[1], 'told', ARGV[5]) end
 if ARGV[6] == '' then return 1 end
 redis.call('HSET', KEYS[1], 'spec', ARGV[7], 'end', ARGV[6])
+if ARGV[12] ~= '' then redis.call('HSET', KEYS[1], 'end_signature', ARGV[12]) end
 redis.call('HDEL', KEYS[1], 'told')
 redis.call('EXPIRE', KEYS[1], ARGV[8])
 local made = redis.call('ZSCORE', KEYS[3], ARGV[1]) or now
@@ -146,10 +151,10 @@ return 1
 )
 """Change a job that is where it is thought to be, and write what its end causes, all or nothing.
 
-KEYS: job, the due ones, its user's, the user's ended ones, all ended ones, the wakes that are due. ARGV: id, the old place, the
+KEYS: job, the due ones, its user's, the user's ended ones, all ended ones, the wakes that are due, the fleet's clock. ARGV: id, the old place, the
 new one, when to look again (ms; '': as it is), told ('': as it is); the end ('': it is not over), the spec that is kept then, for
 how many seconds, how many ended ones are listed, and of its user's kept; for how many seconds completions are kept; '1' if its call is
-now known to be in its queue; then for each piece of news its kind (`completion` for one without HTTP), id, body, and the name
+now known to be in its queue; the end's signature or ''; then for each piece of news its kind (`completion` for one without HTTP), id, body, and the name
 of its hash or stream.
 
 Returns 1, or 0 with nothing changed: others have moved it.
@@ -161,7 +166,7 @@ PUT_OFF = Script(
 if redis.call('HGET', KEYS[1], 'at') ~= ARGV[2] or not redis.call('ZSCORE', KEYS[2], ARGV[1]) then return 0 end
 redis.call('HSETNX', KEYS[1], 'unread', now)
 if now - (tonumber(redis.call('HGET', KEYS[1], 'unread')) or now) < ARGV[4] * 1000 then
-  redis.call('ZADD', KEYS[2], now + ARGV[3], ARGV[1])
+  redis.call('ZADD', KEYS[2], ARGV[3], ARGV[1])
   return 0
 end
 redis.call('EXPIRE', KEYS[1], ARGV[4])
@@ -169,7 +174,7 @@ return redis.call('ZREM', KEYS[2], ARGV[1])
 """
 )
 """A job cannot be read here: another worker may, with another key or of a newer version. KEYS: job, the due ones. ARGV: id, its place
-as it was read, when to look again (ms from now), for how many seconds nobody may have read it before nobody looks any more.
+as it was read, when to look again (ms), for how many seconds nobody may have read it before nobody looks any more.
 
 Returns 1 if nobody does; it is kept for as long once more.
 """

@@ -2,23 +2,24 @@
 
 import hashlib
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from toolfleet_registry import fleet_clock
 from toolfleet_registry.contracts import PublishedCall, ToolCall, ToolResult
 from toolfleet_registry.decisions import collecting, note
 from toolfleet_registry.errors import BegunBefore
 from toolfleet_registry.jobs import JobSpec
 from toolfleet_registry.names import SCHEDULER
+from toolfleet_registry.reach import as_sent
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.audit_trail import AuditTrail
 from toolfleet_tasks.drafts import Drafts
 from toolfleet_tasks.entrance import Refusal
 from toolfleet_tasks.evaluation import NOTHING_MORE
 from toolfleet_tasks.posting import Posting
-from toolfleet_tasks.queues import Route, route_for
+from toolfleet_tasks.queues import Route
 
 _MOST_WAITING = 250  # calls in a module's queue, where jobs add to it: an agent's own call comes after them
 
@@ -48,17 +49,17 @@ class JobSteps:
         self._settings = settings
 
     def ready(
-        self, spec: JobSpec, call: ToolCall, call_id: str, *, deadline_at: float | None = None, ahead: float = 0.0
+        self, spec: JobSpec, call: ToolCall, call_id: str, *, deadline_at: float | None = None
     ) -> Ready | ToolResult:
         """The step as it may be published, or its refusal; its deadline is that of any call, or the job's if that is earlier.
 
-        `ahead`: by how many seconds this clock is ahead of the one of `deadline_at` and of the job. Costs no round trip. A
-        refusal has its audit line.
+        Costs no round trip. A refusal has its audit line.
         """
         noted = collecting()
         if call.tool_name.partition(".")[0] == SCHEDULER:
             return self._refused(spec, call, no_jobs_by_jobs(call.tool_name), noted)
-        judged = self._drafts.judge(call, spec.caller, spec.conversation)
+        caller = as_sent(spec.caller, self._settings.default_guest_modules)
+        judged = self._drafts.judge(call, caller, spec.conversation)
         if isinstance(judged, ToolResult):
             return self._refused(spec, call, judged, noted)
         tool = judged.tool
@@ -67,13 +68,13 @@ class JobSteps:
             note("gate", "asked_for_job" if is_gated else "missing")
             if not is_gated:
                 return self._refused(spec, call, no_gate(tool.name), noted)
-        route = route_for(tool, self._settings)
+        route = self._drafts.route(tool)
         published = PublishedCall(
             call_id=call_id,
             arguments=judged.arguments,
             user_id=spec.user_id,
-            caller=spec.caller,
-            deadline_at=min(self._drafts.deadline(route, None), (deadline_at or spec.deadline_at) + ahead),
+            caller=caller,
+            deadline_at=min(self._drafts.deadline(route, None), deadline_at or spec.deadline_at),
             idempotency_key=call.idempotency_key or None,
             decisions=noted,
             job_id=spec.job_id,
@@ -87,7 +88,7 @@ class JobSteps:
         Where many calls wait for its module it is `busy`. Raises `PublishUnconfirmed` where nobody knows. Twice does no
         harm: it has one id, under which the ledger has it run once.
         """
-        if ready.call.deadline_at <= time.time():
+        if ready.call.deadline_at <= fleet_clock.now():
             return None
         try:
             answer = await self._posting.detach(ready.call, ready.route, most_waiting=_MOST_WAITING)

@@ -6,16 +6,17 @@ its waiting: the first caller still wants what was begun.
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any
 
 from redis.exceptions import ResponseError
 
+from toolfleet_registry import fleet_clock
 from toolfleet_registry.contracts import ErrorCode, PublishedCall, ToolResult
 from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.keys import Keys
 from toolfleet_registry.progress import Progress
+from toolfleet_registry.spoken import UNSPOKEN, Spoken
 from toolfleet_tasks.call_status import DONE, CallStatus
 from toolfleet_tasks.handle import CallHandle, Follow, audited
 from toolfleet_tasks.inbox import Inbox
@@ -42,7 +43,7 @@ class Joined:
         """Who hears of the other's end."""
         self._call = call
         text = "Tool call was not answered by its deadline."
-        timer = loop.call_later(call.deadline_at - time.time(), self.leave, "timed_out", text)
+        timer = loop.call_later(call.deadline_at - fleet_clock.now(), self.leave, "timed_out", text)
         self.ending.add_done_callback(lambda _: timer.cancel())
 
     def end(self, result: ToolResult) -> None:
@@ -66,8 +67,8 @@ class Joined:
 class JoinedHandle(CallHandle):
     """A handle on a joined call: its id is the other's, and cancelling it leaves the other alone."""
 
-    def __init__(self, joined: Joined) -> None:
-        super().__init__(joined.call_id, joined.tool_name, joined.ending)
+    def __init__(self, joined: Joined, *, spoken: Spoken = UNSPOKEN) -> None:
+        super().__init__(joined.call_id, joined.tool_name, joined.ending, spoken=spoken)
         self._joined = joined
 
     async def cancel(self) -> None:
@@ -87,11 +88,18 @@ class JoinedHandle(CallHandle):
                     yield progress
 
 
+def handle_of(follow: Follow | Joined, spoken: Spoken = UNSPOKEN) -> CallHandle:
+    """The handle on a call that is under way, as it was `spoken`."""
+    if isinstance(follow, Joined):
+        return JoinedHandle(follow, spoken=spoken)
+    return CallHandle(follow.call_id, follow.tool_name, follow.ending, follow, spoken=spoken)
+
+
 class Joins:
     """The calls of one agent that may be joined, and those that have joined others, also of other agents.
 
     `follow` follows a call, as a guest, that somebody else has published. `shelf` has the results; it is closed here.
-    `spawn` runs something in the background.
+    `spawn` runs something in the background; `read` confirms that a call waits no longer for another one's result.
     """
 
     def __init__(
@@ -102,12 +110,14 @@ class Joins:
         keys: Keys,
         follow: Callable[[PublishedCall], Follow],
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        read: Callable[[PublishedCall, str], None],
     ) -> None:
         self._inbox = inbox
         self._shelf = shelf
         self._keys = keys
         self._follow = follow
         self._spawn = spawn
+        self._read = read
         self._own: dict[str, Follow] = {}  # by call id: published here, with an idempotency key
         self._guests: dict[str, Follow] = {}  # by call id: published elsewhere, or given up here
         self._waiting: dict[str, set[Joined]] = {}  # by call id
@@ -130,7 +140,7 @@ class Joins:
         """Have `call`, which is not published, end as the call `call_id` that its idempotency key stands for."""
         joined = Joined(call, call_id)
         self._waiting.setdefault(call_id, set()).add(joined)
-        joined.ending.add_done_callback(lambda _: self._leave(joined))
+        joined.ending.add_done_callback(lambda _: self._leave(joined, call))
         self._attach(joined, call.model_copy(update={"call_id": call_id}))
         return joined
 
@@ -163,7 +173,8 @@ class Joins:
             return
         self._inbox.found(guest.call_id, stored)
 
-    def _leave(self, joined: Joined) -> None:
+    def _leave(self, joined: Joined, call: PublishedCall) -> None:
+        self._read(call, joined.call_id)
         waiting = self._waiting[joined.call_id]
         waiting.discard(joined)
         if waiting:

@@ -3,17 +3,21 @@
 import asyncio
 from collections.abc import Sequence
 
-import structlog
-from celery import Celery
+from celery import Celery, Task
 
 from toolfleet_registry.errors import PublishUnconfirmed
+from toolfleet_registry.loggers import get_logger
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks import lines
 from toolfleet_tasks.connections import Connections
+from toolfleet_tasks.job_ids import EVALUATE
 from toolfleet_tasks.line_publisher import LinePublisher
 from toolfleet_tasks.lines import Lines
 from toolfleet_tasks.queues import CONTROL
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
+
+_EVALUATE_SECONDS = 20.0  # for a job to hear of its call's end
 
 
 async def kick(app: Celery, settings: Settings, here: Lines | None, task: str, *args: str) -> None:
@@ -27,6 +31,15 @@ async def kick(app: Celery, settings: Settings, here: Lines | None, task: str, *
             await asyncio.to_thread(send_control, app, connections, task, args)
     except Exception as exc:  # noqa: BLE001 - whatever Redis, kombu and its transports raise
         log.warning("kick_not_published", task=task, args=args, error=str(exc) or repr(exc))
+
+
+async def evaluate_soon(task: Task, job_id: str) -> None:
+    """Have a job looked at whose call has ended: in this worker, where it has a loop, else by any. Where that gets lost, the sweep finds it."""
+    here, keeper = lines.current(), task.app.jobs
+    if here is None or keeper is None:
+        await kick(task.app, task.app.settings, here, EVALUATE, job_id)
+    else:  # the call's message is not held for that
+        here.later(keeper.evaluate(job_id, seconds=_EVALUATE_SECONDS))
 
 
 def send_control(app: Celery, connections: Connections, task: str, args: Sequence[str]) -> None:

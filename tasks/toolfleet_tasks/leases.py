@@ -2,27 +2,33 @@
 
 Each message is on lease. While the worker lives it begins the leases anew, however long a call takes; those that ran out
 are put back into their queues by any worker. After an outage of Redis everybody renews before anybody puts back; a Redis
-that takes no writes is away, too.
+that takes no writes is away, too. A Redis whose clock was set is treated alike.
 """
 
 import asyncio
+import itertools
 import time
+import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
 from redis.exceptions import ResponseError
 
+from toolfleet_registry import fleet_clock
+from toolfleet_registry.keys import Keys
+from toolfleet_registry.loggers import get_logger
+from toolfleet_registry.slewed_clock import STEP_SECONDS
 from toolfleet_tasks import scripts
 from toolfleet_tasks.line import Line, LineLost
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _LOOK_SECONDS = 0.01
 _PATIENCE_SECONDS = 1.0  # before acks are repeated that Redis cannot take just now
 _CHUNK = 500  # tags a command, so that no script holds Redis up
 _RENEWALS = 6  # a lease is begun anew so often within its time: some may fail
+_LEFT_SECONDS = 3600  # a note that a worker was told to end is there for whoever finds its messages late
 _GRACE = 3  # after an outage, others have a third of a lease to renew theirs, before any is put back
 
 
@@ -35,6 +41,8 @@ class Store:
     queue_prefix: str
     bell_prefix: str
     seconds: float
+    holder_prefix: str = Keys().holder("")
+    left_prefix: str = Keys().left("")
 
 
 class Leases:
@@ -42,6 +50,8 @@ class Leases:
 
     def __init__(self, line: Line, store: Store, loop: asyncio.AbstractEventLoop) -> None:
         self.store = store
+        self._name = uuid.uuid4().hex
+        self._turns = itertools.count()
         self._line = line
         self.loop = loop
         self._held: set[str] = set()
@@ -51,8 +61,27 @@ class Leases:
         self._put_backs: set[asyncio.Task[None]] = set()
         self._is_refused = False  # as of the last renewal that Redis answered
         self._well_since = time.monotonic()  # connected, and renewals are taken
+        self._lead: tuple[float, float] | None = None  # of Redis's clock over the monotonic one: at least, and at most
         self._task = loop.create_task(self._look_after(), name="toolfleet-leases")
         line.on_connect.append(self._on_connect)
+
+    def show_life(self, line: Line) -> None:
+        """Listen on a channel of our own, on a line that subscribes: by that others see that the process lives, if it is slow, say."""
+
+        def listen() -> None:
+            line.tell("SUBSCRIBE", self.store.holder_prefix + self._name)
+
+        line.on_connect.append(listen)
+        listen()
+
+    def leave(self) -> None:
+        """The worker was told to end: if it is cut off now, no message of its has killed it."""
+        note, seconds = self.store.left_prefix + self._name, round(3 * self.store.seconds) + _LEFT_SECONDS
+        self._line.send("SET", note, "1", "EX", seconds).add_done_callback(_seen)
+
+    def next_tags(self) -> str:
+        """What the tags of the messages of the next turn begin with: our name, after which `scripts.RESTORE` looks."""
+        return f"w{self._name}-{next(self._turns)}-"
 
     def expect(self, tags: Iterable[str]) -> None:
         """Be ready to hold messages that Redis is about to reserve under some of these tags."""
@@ -191,19 +220,35 @@ class Leases:
     async def _restore(self) -> None:
         store = self.store
         keys = (2, store.unacked, store.unacked_index, store.queue_prefix, store.bell_prefix)
+        asked_at = fleet_clock.suspend_aware()
+        holders = (store.holder_prefix, store.left_prefix)
         seconds, microseconds = await self._line.send("TIME")
+        now = int(seconds) + int(microseconds) / 1e6
+        if self._has_stepped((now - fleet_clock.suspend_aware(), now - asked_at)):
+            log.warning("redis_clock_stepped", hint="leases are renewed before any is given up")
+            self._well_since = time.monotonic()
+            self._renew()
         # Only now, for the answers to this look's renewals are here as well.
         if self._is_refused or time.monotonic() - self._well_since <= store.seconds / _GRACE:
             return
-        now = int(seconds) + int(microseconds) / 1e6
         arguments = (f"{now - store.seconds:.6f}", _CHUNK, f"{now:.6f}")
         expired = _CHUNK
         while expired == _CHUNK:
-            expired, restored, stuck = await self._line.send("EVAL", scripts.RESTORE, *keys, *arguments)
+            expired, restored, stuck = await self._line.send("EVAL", scripts.RESTORE, *keys, *arguments, *holders)
             if restored:
                 log.warning("expired_leases_restored", messages=restored)
             if stuck:
                 log.error("expired_leases_stuck", messages=stuck)
+
+    def _has_stepped(self, lead: tuple[float, float]) -> bool:
+        """Whether Redis's clock was set since the last look: then every lease has run out by it, or none does for long."""
+        before, self._lead = self._lead, lead
+        return before is not None and (lead[0] > before[1] + STEP_SECONDS or lead[1] < before[0] - STEP_SECONDS)
+
+
+def _seen(reply: "asyncio.Future[Any]") -> None:
+    if not reply.cancelled():
+        reply.exception()
 
 
 def _chunks(tags: list[str]) -> list[list[str]]:

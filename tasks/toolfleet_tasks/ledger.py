@@ -6,105 +6,107 @@ If it cannot be reached, nothing is run: `claim` waits, and so does `finish` wit
 
 import asyncio
 import itertools
-import time
 import uuid
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from redis.exceptions import ResponseError
 
+from toolfleet_registry import fleet_clock
 from toolfleet_registry.contracts import EffectState, PublishedCall, Terms, ToolResult
 from toolfleet_registry.decisions import note
 from toolfleet_registry.names import ToolName
 from toolfleet_registry.outcomes import Attempt, Outcome
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import ledger_scripts, limits_scripts, wire
-from toolfleet_tasks.audit import Auditor, PartsOfLine
-from toolfleet_tasks.claims import Claim, Claims, Granted
-from toolfleet_tasks.dead import dead_letter
+from toolfleet_tasks.answering import is_away
+from toolfleet_tasks.audit import Auditor, PartsOfLine, tail_of
+from toolfleet_tasks.claims import Claim, Claims, Granted, NotClaimed, Refusal
+from toolfleet_tasks.dead import dead_letter, is_dead
+from toolfleet_tasks.dead_scripts import BURY_ENDED
 from toolfleet_tasks.endings import Ending
 from toolfleet_tasks.job_ids import kept_seconds
 from toolfleet_tasks.ledger_keys import LedgerKeys
+from toolfleet_tasks.ledger_window import LedgerWindow
 from toolfleet_tasks.limits import limits_of, refused_by
 from toolfleet_tasks.line import Line, LineClosed, LineLost
+from toolfleet_tasks.overload_scripts import LONGEST_LEASE_SECONDS
 from toolfleet_tasks.results import announcement, celery_value
-from toolfleet_tasks.retry import MAX_ATTEMPTS
+from toolfleet_tasks.retry import MAX_ATTEMPTS, MOST_DEATHS
 from toolfleet_tasks.script import Script
-from toolfleet_tasks.signing import Seal
+from toolfleet_tasks.signatures import Signatures
+from toolfleet_tasks.signing import seal_of
+from toolfleet_tasks.verifier import Verifier
 from toolfleet_tasks.written import run_written
 
-Refusal = Literal["done", "busy", "full"]
-"""Why there is no claim: the call has ended, another worker is at it, or its module runs as many calls as it may."""
+__all__ = ["Ledger", "NotClaimed", "ResultRefused"]
 
-_LONGEST_LEASE = 15.0  # seconds: RabbitMQ delivers the calls of a dead worker at once, and they wait for this
 _MARGIN_SECONDS = 60  # a record outlives its call's deadline: clocks differ
-_WHOLE = 0.95  # of its limit: a call that had less says nothing of a silent module
+_PATIENCE_SECONDS = (
+    5.0  # from its publishing on a call waits for so long for a module that is away: most restarts take less
+)
 _ENDED = 1  # what `FINISH` says if there is nothing more to say
 _LOST = -1  # what `TAKE` says if others have the call
 _MOST_UNANSWERED = 1_000
-_DEAD_CODES = frozenset({"outcome_unknown", "internal"})
-# What an attempt can come to that has met its module, or has looked for it.
-_MET = frozenset(
-    {None, "module_unreachable", "module_error", "timed_out", "busy", "invalid_response", "result_too_large"}
-)
-
 _CLAIM, _CLOSE, _TAKE = Script(ledger_scripts.CLAIM), Script(ledger_scripts.CLOSE), Script(limits_scripts.TAKE)
 _FINISH, _END, _LOOK = Script(ledger_scripts.FINISH), Script(ledger_scripts.END), Script(ledger_scripts.LOOK)
+_BURY_ENDED = Script(BURY_ENDED)
 
 
 class ResultRefused(Exception):
     """Redis refuses to store a result, for good: its size, most often. Nothing is recorded."""
 
 
-@dataclass(frozen=True, slots=True)
-class NotClaimed:
-    """`result` is the stored text of a call that is done; `rest_seconds` when another worker's lease ends."""
-
-    reason: Refusal
-    result: str = ""
-    rest_seconds: float = 0
-
-
 class Ledger:
     """The records of one Redis, over one line. Belongs to the line's event loop.
 
     `writes_results`: whether a finished call's result is written under Celery's key here, in the same step as the
-    record; else Celery's own backend does it afterwards.
+    record; else Celery's own backend does it afterwards. What others have stored is only passed on if the `verifier`
+    believes it.
     """
 
     def __init__(self, line: Line, settings: Settings, *, writes_results: bool) -> None:
-        self.claims = Claims(line, lease_seconds=min(settings.lease_seconds, _LONGEST_LEASE))
+        self.claims = Claims(line, lease_seconds=min(settings.lease_seconds, LONGEST_LEASE_SECONDS))
+        self.window = LedgerWindow(lambda: line.heard_at)
         self._line = line
-        self._settings = settings
-        self._keys = settings.keys
+        self._settings, self._keys = settings, settings.keys
         script_keys = LedgerKeys(settings.keys, settings.module_concurrency)
         self._keys_of, self._keys_of_unknown = script_keys.of, script_keys.of_unknown
         self._writes_results = writes_results
-        self._letters = Seal(settings.signing_key, purpose="dead letter")
+        self._letters = seal_of(settings, purpose="dead letter")
+        self._results, self._attempts = Signatures(settings, "result"), Signatures(settings, "attempt")
+        self.verifier = Verifier(line, settings)
         self._auditor = Auditor(settings)
         self._unanswered = dict[str, str]()  # by call id: the token of an end that was sent, and its answer lost
-        self._name = uuid.uuid4().hex
-        self._turns = itertools.count()
+        self._name, self._turns = uuid.uuid4().hex, itertools.count()
 
-    async def claim(self, call: PublishedCall) -> Claim | NotClaimed:
-        """Ask for a call, however long Redis is away. A claim must be kept with `claims.holding`, and ended or closed."""
+    async def claim(self, call: PublishedCall, *, deaths: int | None = 0, can_reach: bool = True) -> Claim | NotClaimed:
+        """Ask for a call, however long Redis is away. A claim must be kept with `claims.holding`, and ended or closed.
+
+        `deaths`: of workers that held it; `None` where nobody counts them, but the leases of those that had begun it.
+        `can_reach`: whether this worker can connect to the call's module, as far as it knows.
+        """
         ttl = self._ttls_of(call)[1]
         claim = Claim(call, self._keys_of(call), f"{self._name}-{next(self._turns)}", ttl_seconds=ttl)
         bound = self._settings.module_concurrency.get(_module(call), 0)
-        args = (call.effect or "", ttl, bound, MAX_ATTEMPTS)
+        killed = "lapsed" if deaths is None else "yes" if deaths >= MOST_DEATHS else "no"
+        patience = round((call.published_at + _PATIENCE_SECONDS - fleet_clock.now()) * 1000)
+        args = (call.effect or "", ttl, bound, MAX_ATTEMPTS, killed, patience, int(can_reach))
+        claim.begin_by = self.claims.sending()
         try:
             answer = await self._run(_CLAIM, claim.keys, claim.token, call.call_id, self.claims.lease_ms, *args)
+            kind = answer[0].decode()
+            if kind == "done":
+                return NotClaimed("done", result=await self.verifier.believed(call.call_id, answer[1]))
+            if kind in {"busy", "full", "away", "queued", "newer"}:
+                return NotClaimed(cast("Refusal", kind), rest_seconds=answer[1] / 1000 if answer[1:] else 0)
+            claim.last = await self._last(call.call_id, answer[3])
         except asyncio.CancelledError:  # it may be granted just now
             self.claims.give_back(claim)
             raise
-        kind = answer[0].decode()
-        if kind in {"done", "busy", "full"}:
-            return _refused(kind, answer[1:])
         claim.granted = cast("Granted", kind)
         claim.attempts, claim.so_far = answer[1], cast("EffectState", answer[2].decode())
-        claim.last = wire.load(ToolResult, answer[3].decode()) if answer[3] else None
         claim.log = answer[4].decode()
         claim.rest_seconds = answer[5] / 1000 if len(answer) > 5 else 0  # noqa: PLR2004 - a repeated answer has no more
         return claim
@@ -130,15 +132,19 @@ class Ledger:
 
     async def close(self, claim: Claim, attempt: Attempt, *, seconds: float, so_far: EffectState) -> bool:
         """An attempt has ended, and another follows. False if others have the call by now."""
-        args = (
-            *self._noted(claim.call, attempt, seconds),
-            so_far,
-            wire.dump(attempt.result),
-            self._ttls_of(claim.call)[1],
-        )
+        text = wire.dump(attempt.result)
+        signature = self._attempts.of(claim.call.call_id, text)
+        args = (*self._noted(claim.call, attempt, seconds), so_far, text, self._ttls_of(claim.call)[1], signature)
         is_ours = await self._run(_CLOSE, claim.keys, claim.token, claim.call.call_id, claim.attempts, *args)
         self.claims.drop(claim)
         return bool(is_ours)
+
+    def note(self, claim: Claim, result: ToolResult) -> None:
+        """Say what its worker knows of a call before it asks further: a deadline that comes first ends the call so.
+
+        Its place in its module is free. Is not waited for; where others have the call, nothing changes.
+        """
+        self.claims.note(claim, self._value(claim.call.call_id, wire.dump(result)), tail_of(result))
 
     async def finish(
         self,
@@ -155,8 +161,9 @@ class Ledger:
         """
         call, text = claim.call, wire.dump(result)
         noted = self._noted(call, attempt, seconds) if attempt else ("", "", 0, 0)
-        value = celery_value(call.call_id, text) if self._writes_results else ""
-        announced = announcement(call.call_id, value) if value else text
+        value = self._value(call.call_id, text) if self._writes_results else ""
+        kept = self._value(call.call_id, text) if self.verifier.is_on and not value else text  # in the record itself
+        announced = announcement(call.call_id, value) if value else kept
         args = (result.effect_state, *self._ttls_of(call), value, announced)
         is_unseen = attempt is None or attempt.outcome is Outcome.UNKNOWN
         letter = self._letter(call, result, is_unseen=is_unseen, is_exhausted=claim.attempts >= MAX_ATTEMPTS)
@@ -176,21 +183,27 @@ class Ledger:
         line's other end now. Sent once, for another connection may lead to another Redis: raises `LineLost`.
         """
         answer = await self._end_once(call, ("any", int(trust_absence)), ending)
-        return str(answer[1].decode())
+        return await self.verifier.believed(call.call_id, answer[1])
 
     async def withdraw(self, call: PublishedCall, ending: Ending, *, trust_absence: bool) -> str | None:
         """As `end`, but only if no worker has ever begun it: else `None`, with nothing changed."""
         answer = await self._end_once(call, ("unbegun", int(trust_absence)), ending)
-        return None if answer[0] == b"begun" else str(answer[1].decode())
+        return None if answer[0] == b"begun" else await self.verifier.believed(call.call_id, answer[1])
 
     async def refuse(self, call_id: str, result: ToolResult) -> str | None:
         """End a call of which nothing but its id is known. `None`, with nothing changed, if a worker has ever begun it."""
         keys = self._keys_of_unknown(call_id)
-        ttl, parts = self._settings.result_ttl_seconds, self._auditor.parts_of_refusal(call_id, result)
+        ttl, parts = kept_seconds(None, self._settings), self._auditor.parts_of_refusal(call_id, result)
         args = self._end_args(call_id, ("refused", 0, ttl, ttl), Ending(result, result, result), parts)
         answer = await self._run(_END, keys, *args)
         self._auditor.tell_end(answer, parts)
-        return None if answer[0] == b"begun" else str(answer[1].decode())
+        return None if answer[0] == b"begun" else await self.verifier.believed(call_id, answer[1])
+
+    async def bury(self, call: PublishedCall, result: ToolResult) -> None:
+        """Keep a dead letter, as if it had ended so, of a call that has ended by now."""
+        keys, letter = self._keys_of(call), self._letter(call, result)
+        args = (call.call_id, letter, self._settings.dead_letters_kept)
+        await self._run(_BURY_ENDED, (keys[0], keys[6], keys[7]), *args)
 
     async def _end_once(self, call: PublishedCall, mode: tuple[str, int], ending: Ending) -> Any:
         keys, letter = self._keys_of(call), self._letter(call, ending.unknown)
@@ -218,8 +231,26 @@ class Ledger:
         self, call_id: str, how: tuple[str | int, ...], ending: Ending, parts: PartsOfLine, letter: str = ""
     ) -> tuple[Any, ...]:
         token = self._unanswered.pop(call_id, None) or f"{self._name}-{next(self._turns)}"
-        values = (celery_value(call_id, wire.dump(one)) for one in (ending.unbegun, ending.undone, ending.unknown))
-        return (token, call_id, *how, *values, letter, self._settings.dead_letters_kept, *parts)
+        values = (self._value(call_id, wire.dump(one)) for one in (ending.unbegun, ending.undone, ending.unknown))
+        yields = int(ending.yields)
+        return (token, call_id, *how, *values, letter, self._settings.dead_letters_kept, *parts, yields)
+
+    def _value(self, call_id: str, text: str) -> str:
+        return celery_value(call_id, text, self._results.of(call_id, text))
+
+    async def _last(self, call_id: str, found: bytes) -> ToolResult | None:
+        """What an earlier attempt came to: its text, with the signature before it if there is one."""
+        signature, _, text = found.decode(errors="replace").partition(" ")
+        if found.startswith(b"{"):
+            signature, text = "", found.decode()
+        if not text or not await self.verifier.believes(call_id, "attempt", text, signature or None):
+            return None
+        return wire.load(ToolResult, text)
+
+    @property
+    def line(self) -> Line:
+        """The line to its Redis."""
+        return self._line
 
     async def connected(self) -> None:
         """Wait until Redis can be asked again. Raises `LineClosed`."""
@@ -245,42 +276,20 @@ class Ledger:
     def _ttls_of(self, call: PublishedCall) -> tuple[int, int]:
         """Seconds: its result's; and its record's, as long, and until nobody can begin the call any more."""
         kept = kept_seconds(call.idempotency_key, self._settings)
-        return kept, max(kept, round(call.deadline_at - time.time()) + _MARGIN_SECONDS)
+        return kept, max(kept, round(call.deadline_at - fleet_clock.now()) + _MARGIN_SECONDS)
 
     def _noted(self, call: PublishedCall, attempt: Attempt, seconds: float) -> tuple[str, int | str, int, int]:
         failures, open_ms = self._settings.breaker_failures, round(self._settings.breaker_seconds * 1000)
-        away = is_away(attempt)
-        if away and attempt.result.error_code == "timed_out" and seconds < _WHOLE * call.limit_seconds:
-            away = None  # its caller's deadline was shorter: nobody's hurry closes a module for others
+        away = is_away(attempt, call, seconds=seconds)
         return f"{attempt.outcome} {seconds * 1000:.0f}", "" if away is None else int(away), failures, open_ms
 
     def _letter(
         self, call: PublishedCall, result: ToolResult, *, is_unseen: bool = True, is_exhausted: bool = False
     ) -> str:
         """The dead letter of a call that ends so, or "". `is_unseen`: nobody has heard the end of its last attempt."""
-        is_unknown = is_unseen and result.effect_state == "unknown" and call.effect not in {"read", "idempotent"}
-        is_dead = is_unknown or is_exhausted or result.error_code in _DEAD_CODES
-        if result.success or not is_dead:
+        if not is_dead(call, result, is_unseen=is_unseen, is_exhausted=is_exhausted):
             return ""
-        return self._letters.sign(dead_letter(call, result, died_at=time.time()))
-
-
-def is_away(attempt: Attempt) -> bool | None:
-    """Whether the module counts as away: it cannot be reached, or does not answer. Any answer of its own says it is there.
-
-    `None` for an attempt that never met it: one that was refused in the worker, say.
-    """
-    if attempt.result.error_code not in _MET:
-        return None
-    if attempt.outcome is Outcome.UNKNOWN:
-        return attempt.result.error_code in {"timed_out", "module_error"}
-    return attempt.outcome is Outcome.NOT_SENT
-
-
-def _refused(kind: str, rest: list[Any]) -> NotClaimed:
-    if kind == "done":
-        return NotClaimed("done", result=rest[0].decode())
-    return NotClaimed(cast("Refusal", kind), rest_seconds=rest[0] / 1000 if rest else 0)
+        return self._letters.sign(dead_letter(call, result, died_at=fleet_clock.now()))
 
 
 def _module(call: PublishedCall) -> str:

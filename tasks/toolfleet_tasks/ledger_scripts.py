@@ -4,9 +4,14 @@ The record is a hash:
 
 - `begun`: attempts begun, this says when they are used up; `effect`: what a repeat would do, fixed at the first claim
 - `token`, `lease` (ms): who is at it, and until when nobody else may be; `as`: what the claim was granted for
-- `closed`: whose attempt ended last; `so_far`: what ended attempts may have done; `last`: what the last one came to
+- `lapsed`: how many open attempts' leases ran out, their workers having died or been cut off
+- `closed`: whose attempt ended last; `so_far`: what ended attempts may have done; `last`: what the last one came to, and
+  `last_signature`, where the fleet signs
 - `log`: `<attempt> <outcome> <ms>;` for each that ended, or was found never closed
 - `state`: `done` once the call has its one result; `by`: who ended it; `result`: it, where Celery's own key is not written here
+- `known`, `known_line`: Celery's value and the end of the audit line of what its worker knows, which it asks the module about now
+- `v`: the version of these fields that whoever claims the call must know, if the first will not do
+- `size`: its bytes, if they count for its caller; `had`: what is to stand in its place once those who wait for it have it, too
 
 Every script may be sent again with the same token, when its answer was lost, and then answers the same.
 
@@ -16,9 +21,12 @@ the record's stands in its place.
 """
 
 from toolfleet_tasks.audit_scripts import AUDIT
+from toolfleet_tasks.breaker_scripts import BREAKER, BREAKER_PASS
 from toolfleet_tasks.dead_scripts import BURY
 from toolfleet_tasks.limits_scripts import RETURN
-from toolfleet_tasks.overload_scripts import BREAKER, ROOM, SHARE
+from toolfleet_tasks.overload_scripts import ROOM, SHARE
+from toolfleet_tasks.storage_scripts import COUNTED_FROM_BYTES, STORED
+from toolfleet_tasks.wire import VERSION
 
 _NOW = """
 local clock = redis.call('TIME')
@@ -47,13 +55,18 @@ end
 
 CLAIM = (
     _NOW
-    + BREAKER
+    + BREAKER_PASS
     + ROOM
     + """
 local token, id, bound = ARGV[1], ARGV[2], tonumber(ARGV[6])
-local found = redis.call('HMGET', KEYS[1], 'state', 'token', 'lease', 'begun', 'effect', 'so_far', 'last', 'log', 'as', 'result')
+local found = redis.call('HMGET', KEYS[1], 'state', 'token', 'lease', 'begun', 'effect', 'so_far', 'last', 'log', 'as', 'result',
+  'last_signature', 'lapsed', 'v')
+"""
+    + f"if tonumber(found[13] or 1) > {VERSION} then return {{'newer'}} end"
+    + """
 local state, holder, lease, begun = found[1], found[2], tonumber(found[3] or 0), tonumber(found[4] or 0)
 local effect, so_far, last, log, as = found[5] or ARGV[4], found[6] or 'none', found[7] or '', found[8] or '', found[9]
+if found[11] then last = found[11] .. ' ' .. last end
 if state == 'done' then
   if KEYS[3] ~= KEYS[1] then redis.call('ZREM', KEYS[3], id) end -- it may have been let in after its end
   return {'done', found[10] or redis.call('GET', KEYS[2]) or ''}
@@ -63,36 +76,46 @@ if holder == token then -- the answer was lost, and the lease may have run out m
   if bound > 0 then room_renew(KEYS[4], id, now + ARGV[3]) end
   return {as, begun, so_far, last, log}
 end
+if holder and lease > now + ARGV[3] + 1000 then -- Redis's clock was set back: it must not hold for that much longer
+  lease = now + ARGV[3]
+  redis.call('HSET', KEYS[1], 'lease', lease)
+end
 if holder and lease > now then return {'busy', lease - now} end
 local kind
+local lapsed = tonumber(found[12] or 0)
 if holder and as ~= 'go' then
   kind = as -- who was to end the call has died
 elseif holder then
   log, so_far = log .. begun .. ' never_closed 0;', 'unknown'
+  if lease > 0 then lapsed = lapsed + 1 end -- else whoever had it has let it go
   kind = (begun < tonumber(ARGV[7]) and (effect == 'read' or effect == 'idempotent')) and 'go' or 'unknown'
 else
   kind = begun < tonumber(ARGV[7]) and 'go' or 'exhausted'
 end
+local is_killed = ARGV[8] == 'yes' or (ARGV[8] == 'lapsed' and lapsed >= tonumber(ARGV[7]))
+if is_killed and (kind == 'go' or kind == 'unknown') then kind = 'killed' end
 if kind == 'go' and bound > 0 and room_take(KEYS[4], id, now, now + ARGV[3], bound) == 0 then return {'full'} end
-local rest = 0
-if kind == 'go' then rest = breaker_pass(KEYS[5], now, tonumber(ARGV[3]), id) end
+local rest, is_soon, state_of_module = 0, false, ''
+if kind == 'go' then rest, is_soon, state_of_module = breaker_pass(KEYS[5], now, ARGV[10] == '1') end
 if rest > 0 then
-  kind = 'open'
   if bound > 0 then room_leave(KEYS[4], id) end
+  if is_soon or rest <= tonumber(ARGV[9]) then return {state_of_module == 'half' and 'queued' or 'away', rest} end
+  kind = 'open'
 end
 if kind == 'go' then begun = begun + 1 end
 redis.call('HSET', KEYS[1], 'token', token, 'lease', now + ARGV[3], 'begun', begun, 'effect', effect,
   'so_far', so_far, 'log', log, 'as', kind)
+if lapsed > 0 then redis.call('HSET', KEYS[1], 'lapsed', lapsed) end
 redis.call('EXPIRE', KEYS[1], ARGV[5])
 return {kind, begun, so_far, last, log, rest}
 """
 )
-"""Ask for a call. ARGV: token, call id, lease (ms), effect, seconds to live, the module's bound (0: none), how many attempts at most. Who
-probes a module's breaker is alone in that for a lease.
+"""Ask for a call. ARGV: token, call id, lease (ms), effect, seconds to live, the module's bound (0: none), how many attempts at most, whether
+two workers have died with the call (`yes`, `no`, or `lapsed` if that is to be seen from the leases that ran out), for how many ms it may wait for a module that is away, '1' if this worker can connect to the module, as far as it knows.
 
-Returns `done` with the stored result; `busy` with the rest of another's lease (ms); `full`; or, with attempts begun, what they
-may have done, the last one's result, the log and the breaker's rest (ms): `go` (an attempt is begun), `unknown` (one was never
-closed, and must not be repeated), `exhausted` or `open`: the call is to be ended under this token.
+Returns `done` with the stored result; `busy` with the rest of another's lease (ms); `full`; `away` with the ms that its module is likely to be so, or `queued` if that is back and lets calls in one after the other; or, with attempts begun, what they
+may have done, the last one's result (its signature and a space before it, if there is one), the log and the breaker's rest (ms): `go` (an attempt is begun), `unknown` (one was never
+closed, and must not be repeated), `exhausted`, `open` or `killed`: the call is to be ended under this token.
 """
 
 RENEW = (
@@ -125,39 +148,12 @@ its token, call id, what it was granted for, attempts begun, effect, what they m
 record that is not there any more is written anew. Returns the tokens that hold no longer.
 """
 
-UNCLAIM = """
-if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return 0 end
-if redis.call('HGET', KEYS[1], 'as') ~= 'go' then -- an earlier attempt is still open, and must stay so
-  redis.call('HSET', KEYS[1], 'lease', 0)
-  return 1
-end
-redis.call('HINCRBY', KEYS[1], 'begun', -1)
-redis.call('HDEL', KEYS[1], 'token', 'lease', 'as')
-if KEYS[2] ~= KEYS[1] then redis.call('ZREM', KEYS[2], ARGV[2]) end
-if redis.call('HGET', KEYS[3], 'probe') == ARGV[2] then redis.call('HDEL', KEYS[3], 'probe_until', 'probe') end
-return 1
-"""
-"""Give a claim back of which nothing was made: nothing was sent. KEYS: record, its module's running calls, its breaker.
-ARGV: token, call id.
-"""
-
-LET_GO = """
-local holder = redis.call('HGET', KEYS[1], 'token')
-if holder == ARGV[1] then redis.call('HSET', KEYS[1], 'lease', 0) end
-if KEYS[2] ~= KEYS[1] and (not holder or holder == ARGV[1]) then redis.call('ZREM', KEYS[2], ARGV[2]) end
-return 1
-"""
-"""End a lease at once, for nobody is at the call any more, and nobody knows how far it got.
-
-KEYS: record, its module's running calls. ARGV: token, call id.
-"""
-
 _NOTED = """
 if ARGV[4] ~= '' then log = log .. ARGV[3] .. ' ' .. ARGV[4] .. ';' end
 if ARGV[5] ~= '' then
-  breaker_note(KEYS[5], now, tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]))
-elseif redis.call('HGET', KEYS[5], 'probe') == ARGV[2] then
-  redis.call('HDEL', KEYS[5], 'probe_until', 'probe') -- whether the module is there, the next one may find out
+  breaker_note(KEYS[5], now, tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[4])
+elseif ARGV[4] ~= '' then
+  breaker_spare(KEYS[5])
 end
 """
 
@@ -169,26 +165,29 @@ CLOSE = (
 local found = redis.call('HMGET', KEYS[1], 'token', 'closed', 'log', 'begun', 'state')
 local log = found[3] or ''
 if found[2] == ARGV[1] then return 1 end
+if KEYS[4] ~= KEYS[1] and found[5] == 'done' then room_leave(KEYS[4], ARGV[2]) end -- ended from outside, which leaves it its place
 if found[1] ~= ARGV[1] and (found[1] or found[4] or found[5]) then return 0 end
 """
     + _NOTED
     + """
 redis.call('HSET', KEYS[1], 'closed', ARGV[1], 'begun', ARGV[3], 'so_far', ARGV[8], 'last', ARGV[9], 'log', log)
 redis.call('HDEL', KEYS[1], 'token', 'lease', 'as')
+if ARGV[11] ~= '' then redis.call('HSET', KEYS[1], 'last_signature', ARGV[11]) end
 redis.call('EXPIRE', KEYS[1], ARGV[10])
 if KEYS[4] ~= KEYS[1] then room_leave(KEYS[4], ARGV[2]) end
 return 1
 """
 )
 """An attempt has ended, and another may follow. ARGV: token, call id, attempt, `<outcome> <ms>`, whether the module counts as away
-(1 or 0, '' if it was not met), failures and ms of its breaker, what the attempts may have done, its result, seconds to live. Returns 0 if others
-have the call by now.
+(1 or 0, '' if it was not met), failures and longest pause (ms) of its breaker, what the attempts may have done, its result, seconds to live, the
+result's signature or ''. Returns 0 if others have the call by now.
 """
 
 FINISH = (
     _NOW
     + BREAKER
     + ROOM
+    + STORED
     + _ENDED
     + """
 local found = redis.call('HMGET', KEYS[1], 'token', 'closed', 'log', 'begun', 'state', 'by')
@@ -204,19 +203,31 @@ if not found[2] or found[2] ~= ARGV[1] then
     + """
 end
 redis.call('HSET', KEYS[1], 'state', 'done', 'by', ARGV[1], 'begun', ARGV[3], 'log', log)
-redis.call('HDEL', KEYS[1], 'token', 'lease', 'as', 'last')
+redis.call('HDEL', KEYS[1], 'token', 'lease', 'as', 'last', 'last_signature', 'known', 'known_line')
 if ARGV[11] == '' then
   redis.call('HSET', KEYS[1], 'result', ARGV[12])
 else
   redis.call('SET', KEYS[2], ARGV[11], 'EX', ARGV[9])
   redis.call('PUBLISH', KEYS[2], ARGV[12] == '' and ARGV[11] or ARGV[12])
 end
+"""
+    + f"""
+local size = #ARGV[11] + (ARGV[11] == '' and #ARGV[12] or 0)
+if size >= {COUNTED_FROM_BYTES} then
+  local stored = stored_key(KEYS[3])
+  if stored then
+    stored_add(stored, ARGV[2], size, now, ARGV[9] * 1000)
+    redis.call('HSET', KEYS[1], 'size', size)
+  end
+end
+"""
+    + """
 ended(ARGV[2], ARGV[10], ARGV[8] == 'none', ARGV[13], tonumber(ARGV[14]), log)
 return audit(KEYS[10], ARGV[16], ARGV[15]) and 1 or 2
 """
 )
 """The call's one result, from who holds it. ARGV: token, call id, attempts begun, `<outcome> <ms>` ('' without an attempt), whether
-the module counts as away ('' if it was not met), failures and ms of its breaker, what has happened (effect state), seconds that the result and
+the module counts as away ('' if it was not met), failures and longest pause (ms) of its breaker, what has happened (effect state), seconds that the result and
 the record live, Celery's value for its key ('' where Celery writes it itself), the announcement ('' for the value; without a
 value the result), a dead letter ('' for none), how many of these are kept, the call's audit line, how many of these are kept.
 Returns 0 if others have ended the call, and 2 if it has ended so but for its audit line, which could not be written.
@@ -227,7 +238,7 @@ END = (
     + ROOM
     + _ENDED
     + """
-local found = redis.call('HMGET', KEYS[1], 'state', 'begun', 'token', 'so_far', 'result', 'log', 'as', 'by')
+local found = redis.call('HMGET', KEYS[1], 'state', 'begun', 'token', 'so_far', 'result', 'log', 'as', 'by', 'known', 'known_line')
 if found[1] == 'done' then
   return {found[8] == ARGV[1] and 'ended' or 'done', found[5] or redis.call('GET', KEYS[2]) or '', '', 1}
 end
@@ -239,15 +250,14 @@ if is_open then log = log .. found[2] .. ' never_closed 0;' end
 local nothing_happened = not is_open and (found[4] or 'none') == 'none'
 if not found[2] and (ARGV[4] ~= '1' or redis.call('EXISTS', KEYS[9]) == 0) then nothing_happened = ARGV[3] == 'refused' end
 redis.call('HSET', KEYS[1], 'state', 'done', 'by', ARGV[1], 'log', log)
-redis.call('HDEL', KEYS[1], 'token', 'lease', 'as', 'last')
+redis.call('HDEL', KEYS[1], 'token', 'lease', 'as', 'last', 'last_signature', 'known', 'known_line')
 local which = nothing_happened and (begun and 8 or 7) or 9
-local value = ARGV[which]
+local value, line_end = ARGV[which], ARGV[which + 6]
+if ARGV[17] == '1' and which == 9 and found[9] then value, line_end = found[9], found[10] end
 redis.call('SET', KEYS[2], value, 'EX', ARGV[5])
 redis.call('PUBLISH', KEYS[2], value)
--- Whether the module is there, this call will not tell: the next one may find out.
-if redis.call('HGET', KEYS[5], 'probe') == ARGV[2] then redis.call('HDEL', KEYS[5], 'probe_until', 'probe') end
 ended(ARGV[2], ARGV[6], nothing_happened, nothing_happened and '' or ARGV[10], tonumber(ARGV[11]), log)
-local line = ARGV[12] .. ',"attempts":' .. (found[2] or 0) .. ARGV[which + 6]
+local line = ARGV[12] .. ',"attempts":' .. (found[2] or 0) .. line_end
 return {'ended', value, line, audit(KEYS[10], ARGV[16], line) and 1 or 0}
 """
 )
@@ -257,7 +267,7 @@ ARGV: token, call id, `unbegun` to end it only if no attempt was ever begun, or 
 has happened, else `any`, '1' if a record that is not there never
 was (and the witness is there), seconds that result and record live, Celery's values for a call that was never begun, for one
 whose attempts surely did nothing, and for any other, a dead letter for the last, how many of these are kept; the beginning of
-the audit line, its end for each of the three, how many lines are kept. Returns `ended` with Celery's value, the audit line
+the audit line, its end for each of the three, how many lines are kept; '1' if what its worker has noted counts more than the third. Returns `ended` with Celery's value, the audit line
 ('' if this had been done before) and 1 if that is kept, else 0; `done` with Celery's value (of a call that had ended before,
 perhaps the result itself); or `begun`.
 """

@@ -11,8 +11,13 @@ changes nothing more. Every key that one writes has a TTL.
 LIMITS = """
 local day_ms, limit_margin_ms = 86400000, 60000
 
--- Those that nobody ever began: their agent died before it had published them, or their message is lost.
+-- Those that nobody ever began: their agent died before it had published them, or their message is lost. And what would count
+-- from later on: the server's clock was set back.
 local function limit_forget(key, now)
+  if tonumber(redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2] or 0) > now then
+    local after = '(' .. string.format('%.0f', now)
+    for _, id in ipairs(redis.call('ZRANGEBYSCORE', key, after, '+inf', 'LIMIT', 0, 500)) do redis.call('ZADD', key, now, id) end
+  end
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', key .. ':unbegun', '-inf', now, 'LIMIT', 0, 500)) do
     redis.call('ZREM', key, id)
     redis.call('ZREM', key .. ':unbegun', id)

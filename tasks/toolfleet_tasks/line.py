@@ -9,16 +9,16 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import structlog
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError, ResponseError
 
+from toolfleet_registry.loggers import get_logger
 from toolfleet_tasks.cancelling import end, is_wanted
 from toolfleet_tasks.link import LineClosed, LineLost, Link, Part, Push, is_one_of
 
 __all__ = ["Line", "LineClosed", "LineLost", "Part", "Push"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _CONNECT_SECONDS = 5.0
 _FIRST_BACKOFF, _LONGEST_BACKOFF = 0.05, 2.0  # seconds between attempts; calls wait for them
@@ -58,6 +58,11 @@ class Line:
     def is_closed(self) -> bool:
         """Whether the line was closed for good."""
         return self._is_closed
+
+    @property
+    def heard_at(self) -> float:
+        """When the server was last heard over this connection, by the loop's clock; long ago while there is none."""
+        return float("-inf") if self._link is None else self._link.heard_at
 
     def start(self) -> None:
         """Connect, and keep at it until `aclose`."""
@@ -119,7 +124,7 @@ class Line:
             log.warning("redis_refuses_for_now", line=self._name, error=str(error))
 
     async def _run(self) -> None:
-        backoff = _FIRST_BACKOFF
+        backoff = 0.0
         while is_wanted():
             began_at = self._loop.time()
             try:
@@ -128,10 +133,11 @@ class Line:
                 log.warning("redis_line_away", line=self._name, error=str(exc) or repr(exc))
             except Exception:  # a hook's, or redis-py's: without its line a worker would wait for ever
                 log.exception("redis_line_broken", line=self._name)
-            if self._loop.time() - began_at > _LONGEST_BACKOFF:
-                backoff = _FIRST_BACKOFF
+            # One that lived for longer than was waited for it has proved the server well: so a line that is cut again and
+            # again stands for at least half of the time, and a server that hangs up at once is tried ever more seldom.
+            lived = self._loop.time() - began_at
+            backoff = _FIRST_BACKOFF if lived > backoff else min(backoff * 2, _LONGEST_BACKOFF)
             await asyncio.sleep(backoff)
-            backoff = min(backoff * 2, _LONGEST_BACKOFF)
 
     async def _open(self) -> "Link":
         connection = self._connect()

@@ -1,42 +1,51 @@
 """Publishing a call over a line: kombu's message without kombu, in one write with whatever else is sent."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
-import structlog
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import PublishedCall
-from toolfleet_registry.errors import NotPublished, PublishUnconfirmed
+from toolfleet_registry.errors import BrokerUnavailable, NotPublished, PublishUnconfirmed
 from toolfleet_registry.keys import Keys
+from toolfleet_registry.loggers import get_logger
+from toolfleet_registry.signing_settings import SigningSettings
 from toolfleet_tasks import scripts
 from toolfleet_tasks.entrance import Entrance, Refusal, is_unknown_script, refusal_in, script_for
 from toolfleet_tasks.envelope import call_message, control_message, revocation_message, revocation_topic, sender
 from toolfleet_tasks.line import Line, LineLost, Part
-from toolfleet_tasks.link import is_one_of
 from toolfleet_tasks.queues import CONTROL, Route
-from toolfleet_tasks.signing import Seal
+from toolfleet_tasks.redis_refusals import unavailable
+from toolfleet_tasks.signing import Seal, seal_of
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _KICK_SECONDS = 5.0  # nobody depends on it: what is due is looked for anyway
 _REVOKE_SECONDS = 10.0  # for the line to come back, and Redis to answer
-# What Redis says before it has written anything: it does not take the script, or not its first write.
-_REFUSALS = ("OOM", "READONLY", "LOADING", "MISCONF", "NOREPLICAS", "BUSY", "MASTERDOWN")
 
 
 class LinePublisher:
     """Puts calls into their queues, each with one script. `line` goes to the broker's Redis, and its `database`.
 
-    `seal` makes the text that a call travels as; without one it is not signed. With an `entrance`, calls are judged by that script as well: where Redis has everything that there is to know.
+    With the settings `signing`, and a key in them, calls and revocations are signed. With an `entrance`, calls are judged by that script as well: where Redis has everything that there is to know.
     """
 
+    most_in_flight = 512  # answered within a tenth of a second where the agent's loop is busy with nothing else
+
     def __init__(
-        self, line: Line, *, keys: Keys, database: int, seal: Seal | None = None, entrance: Entrance | None = None
+        self,
+        line: Line,
+        *,
+        keys: Keys,
+        database: int,
+        signing: SigningSettings | None = None,
+        entrance: Entrance | None = None,
     ) -> None:
         self._line = line
-        self._seal = seal or Seal(None)
+        self._signing = signing
+        self._seal = Seal(None) if signing is None else seal_of(signing)
         self._entrance = entrance
         self._loop = asyncio.get_running_loop()
         self._keys = keys
@@ -44,19 +53,41 @@ class LinePublisher:
         self._origin = sender()
         self._revoked: list[str] = []
 
-    async def publish(self, call: PublishedCall, route: Route, *, seconds: float, limit: int = 0) -> Refusal | None:
-        """Return when Redis has the call, or refuses it: with an entrance, or where `limit` messages wait in its queue.
+    @property
+    def is_ready(self) -> bool:
+        """As `gate.Publisher`."""
+        return self._line.is_connected
 
-        Raises `NotPublished` or `PublishUnconfirmed`, in `seconds` at the latest. Sent once: after a lost answer the
-        message may be there, and a second one would be a second call.
+    async def ready(self) -> None:
+        """As `gate.Publisher`."""
+        try:
+            await self._line.connected()
+        except LineLost as exc:  # closed for good
+            raise NotPublished("the fleet was left") from exc
+
+    async def publish(
+        self,
+        call: PublishedCall,
+        route: Route,
+        *,
+        seconds: float,
+        limit: int = 0,
+        needs_worker: bool = False,
+        again: bool = False,
+    ) -> Refusal | None:
+        """As `gate.Publisher`. Redis has the call, or refuses it: with an entrance, or where `limit` messages wait in its queue.
+
+        With an entrance a call that is published `again` is in its queue once; without one it may be there twice.
         """
         message = call_message(call, route, text=self._seal.seal(call), origin=self._origin)
         if self._entrance is None:
             return await self.put(message, route.queue, seconds=seconds, limit=limit)
-        rest = self._entrance.question(call, route.queue, message=message, limit=limit)
-        script, give_up_at = script_for(call), self._loop.time() + seconds
+        if seconds <= 0:
+            raise NotPublished("no time is left")
+        rest = self._entrance.question(call, route.queue, message=message, limit=limit, needs_worker=needs_worker)
+        script, give_up_at = script_for(call, again=again), self._loop.time() + seconds
         try:
-            reply = await self._sent_once(give_up_at, "EVALSHA", script.digest, *rest)
+            reply = await self._sent_now(give_up_at, "EVALSHA", script.digest, *rest)
         except ResponseError as exc:
             if not is_unknown_script(exc):
                 raise _refused(exc) from exc
@@ -64,7 +95,10 @@ class LinePublisher:
         return self._entrance.answered(call, reply)
 
     async def put(self, message: str, queue_name: str, *, seconds: float, limit: int = 0) -> Refusal | None:
-        """Put any message into a queue, as `publish` does, and without an entrance."""
+        """Put any message into a queue, once, without an entrance; waits for the line to stand, if it must.
+
+        Raises `NotPublished` or `PublishUnconfirmed`, in `seconds` at the latest.
+        """
         names = (2, self._keys.queue(queue_name), self._keys.bell(queue_name), message)
         give_up_at = self._loop.time() + seconds
         if limit:
@@ -73,7 +107,7 @@ class LinePublisher:
         return None
 
     async def kick(self, task: str, *args: str) -> None:
-        """Have one of our own tasks run soon. Raises as `publish` does."""
+        """Have one of our own tasks run soon. Raises as `put` does."""
         await self.put(control_message(task, args, CONTROL, origin=self._origin), CONTROL, seconds=_KICK_SECONDS)
 
     async def revoke(self, call_id: str) -> None:
@@ -85,7 +119,7 @@ class LinePublisher:
         if not call_ids:
             return
         try:
-            await self._revoke(revocation_message(call_ids))
+            await self._revoke(revocation_message(call_ids, self._signing))
         except (NotPublished, OSError, ResponseError) as exc:
             log.warning("calls_not_revoked", call_ids=call_ids[:10], calls=len(call_ids), error=str(exc) or "no answer")
 
@@ -110,26 +144,32 @@ class LinePublisher:
             raise _refused(exc) from exc
 
     async def _sent_once(self, give_up_at: float, *command: Part) -> Any:
-        """The reply to what must not be sent twice. Raises `ResponseError` as well as what `publish` does."""
+        """The reply to what must not be sent twice. Raises `ResponseError` as well as what `put` does."""
         if give_up_at <= self._loop.time():
             raise NotPublished("no time is left")
         while True:
             if not self._line.is_connected:
                 await self._connected(give_up_at)
-            try:
-                return await self._send(give_up_at, *command)
-            except LineLost as exc:
-                if exc.sent:
-                    raise PublishUnconfirmed(str(exc)) from exc
-            except TimeoutError as exc:
-                raise PublishUnconfirmed("no answer") from exc
+            with contextlib.suppress(BrokerUnavailable):
+                return await self._sent_now(give_up_at, *command)
+
+    async def _sent_now(self, give_up_at: float, *command: Part) -> Any:
+        """The same over the line as it is; without one it is surely not sent."""
+        try:
+            return await self._send(give_up_at, *command)
+        except LineLost as exc:
+            if exc.sent:
+                raise PublishUnconfirmed(str(exc)) from exc
+            raise BrokerUnavailable(str(exc), passes=True) from exc
+        except TimeoutError as exc:
+            raise PublishUnconfirmed("no answer") from exc
 
     async def _connected(self, give_up_at: float) -> None:
         try:
             async with asyncio.timeout_at(give_up_at):
                 await self._line.connected()
         except TimeoutError as exc:
-            raise NotPublished("Redis does not answer") from exc
+            raise BrokerUnavailable("Redis does not answer", passes=True) from exc
         except LineLost as exc:  # closed for good
             raise NotPublished("the fleet was left") from exc
 
@@ -151,8 +191,9 @@ def _expire(reply: "asyncio.Future[Any]") -> None:
 def _refused(error: ResponseError) -> NotPublished | PublishUnconfirmed:
     """What an error of Redis says of the message: a script that fails on its way leaves behind what it has written."""
     text = str(error)
-    may_not_begin = text.startswith("NOPERM") and "script" not in text
-    if may_not_begin or is_one_of(_REFUSALS, error):
+    if (away := unavailable(text)) is not None:
+        return away
+    if text.startswith("NOPERM") and "script" not in text:
         return NotPublished(text)
     log.warning("publishing_failed", error=text)
     return PublishUnconfirmed(text)

@@ -8,12 +8,13 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 
-import structlog
-
+from toolfleet_registry.loggers import get_logger
 from toolfleet_registry.redis_servers import connection_factory
+from toolfleet_tasks.fair_slots import UNBOUNDED, FairSlots
 from toolfleet_tasks.line import Line, Push
+from toolfleet_tasks.resting import RestingQueues
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _SETTLE_SECONDS = 5.0  # for what was written last to be answered, before the lines are closed
 
@@ -22,8 +23,9 @@ class Lines:
     """Lines by their Redis, to be used on the thread that made them.
 
     `bounds`: how many calls may run at once in a module that has a bound, if the broker's Redis knows what runs there.
-    `listeners` get every push frame of every line. `settle`: what must be over before the lines may close, each within a
-    few seconds.
+    `listeners` get every push frame of every line. `leaving`: who is to hear that the worker was told to end. `settle`: what must be over before the lines may close, each within a
+    few seconds. `slots`: who has which; they outlive channels and connections. `capacity` says how many
+    there should be. `resting`: the queues that are left to others for now.
     """
 
     def __init__(
@@ -31,10 +33,14 @@ class Lines:
     ) -> None:
         self.loop = loop
         self.bounds = bounds or {}
+        self.slots = FairSlots()
+        self.capacity: Callable[[], int] = lambda: UNBOUNDED
         self._broker, self._master = broker, master
         self.thread_id = threading.get_ident()
         self.listeners: list[Callable[[Push], None]] = []
         self.settle: list[Callable[[], Awaitable[object]]] = []
+        self.leaving: list[Callable[[], object]] = []
+        self.resting = RestingQueues()
         self._lines: dict[tuple[str, str], Line] = {}
         self._later: set[asyncio.Future[object]] = set()
         self.settle.append(self._later_ended)

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import hiredis
-import structlog
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ResponseError
 
-log = structlog.get_logger(__name__)
+from toolfleet_registry.loggers import get_logger
+
+log = get_logger(__name__)
 
 Part = str | bytes | int | float
 Push = list[Any]
@@ -56,7 +57,7 @@ class Link(asyncio.Protocol):
         self._pending: deque[asyncio.Future[Any] | _Told] = deque()
         self._unsent: list[bytes] = []
         self._unsent_pending: list[asyncio.Future[Any] | _Told] = []
-        self._heard_at = self._loop.time()
+        self.heard_at = self._loop.time()
         self.lost: asyncio.Future[None] = self._loop.create_future()
 
     def send(self, command: tuple[Part, ...]) -> "asyncio.Future[Any]":
@@ -79,12 +80,12 @@ class Link(asyncio.Protocol):
         while not self.lost.done():
             await asyncio.wait([self.lost], timeout=_BEAT_SECONDS)
             now = self._loop.time()
-            if asked_at is not None and self._heard_at >= asked_at:
+            if asked_at is not None and self.heard_at >= asked_at:
                 asked_at = None
             # Not by the silence alone: it may have been this process that was stopped, or the loop.
             if asked_at is not None and now - asked_at >= _SILENCE_SECONDS - _BEAT_SECONDS:
-                raise ConnectionResetError(f"no sign of life for {now - self._heard_at:.0f} s")
-            if now - self._heard_at >= _BEAT_SECONDS and not self.lost.done():
+                raise ConnectionResetError(f"no sign of life for {now - self.heard_at:.0f} s")
+            if now - self.heard_at >= _BEAT_SECONDS and not self.lost.done():
                 asked_at = now if asked_at is None else asked_at
                 self.send(("PING",)).add_done_callback(_seen)
         self.lost.result()
@@ -97,7 +98,7 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Called by asyncio."""
-        self._heard_at = self._loop.time()
+        self.heard_at = self._loop.time()
         try:
             self._replies.feed(data)
             while not self.lost.done() and (frame := self._replies.gets()) is not _INCOMPLETE:
@@ -170,7 +171,7 @@ class _Told:
     left: int
 
 
-def is_one_of(codes: tuple[str, ...], error: ResponseError) -> bool:
+def is_one_of(codes: tuple[str, ...], error: ResponseError | str) -> bool:
     """Whether Redis said one of these. Before version 7 it has a script's errors as `ERR Error running script … -OOM …`."""
     text = str(error)
     return text.startswith(codes) or any(f": -{code} " in text for code in codes)

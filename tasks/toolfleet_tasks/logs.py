@@ -17,22 +17,6 @@ _QUIET = (
 )
 
 
-def log_to_stdlib() -> None:
-    """Send our lines to `logging`, unless the program has configured structlog: by default it prints to stdout."""
-    if not structlog.is_configured():
-        structlog.configure(
-            processors=[
-                structlog.contextvars.merge_contextvars,
-                structlog.stdlib.filter_by_level,
-                structlog.processors.format_exc_info,
-                structlog.processors.KeyValueRenderer(key_order=["event"]),
-            ],
-            logger_factory=structlog.stdlib.LoggerFactory(),
-            wrapper_class=structlog.stdlib.BoundLogger,
-            cache_logger_on_first_use=False,
-        )
-
-
 def configure_logs(settings: Settings) -> None:
     """Send everything to stderr, as JSON lines or, for people, as text. Safe to call twice."""
     shared: list[structlog.typing.Processor] = [

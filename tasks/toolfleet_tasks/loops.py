@@ -40,6 +40,8 @@ class Sessions:
     async def leave(self) -> None:
         """Close all sessions, if nobody else has entered. Bounded in time, whatever other loops do."""
         with self._lock:
+            if not self._is_usable:  # it was left already
+                return
             self._entered -= 1
             if self._entered > 0:
                 return
@@ -53,7 +55,9 @@ class Sessions:
     def here(self) -> Session | None:
         """The session of the running loop, if it is open. Raises `RuntimeError` if the fleet was not entered."""
         if not self._is_usable:
-            raise RuntimeError("This fleet is not open: use it inside `async with ToolFleet() as fleet:`.")
+            raise RuntimeError(
+                "This fleet is not open: use it inside `async with ToolFleet() as fleet:`, or between `open()` and `close()`."
+            )
         return self._open.get(asyncio.get_running_loop())
 
     async def opened(self) -> Session:

@@ -1,54 +1,16 @@
-"""What scripts inside Redis know of overload: a module's breaker, its room, a caller's share, a lane's slots.
+"""What scripts inside Redis know of overload: a module's room, a caller's share, a lane's slots.
 
 Each text defines local functions and nothing else, to stand before a script that calls them. Key names are handed in.
 Times are handed in as well, by the server's clock but for a share's. A function
 that is called again with the same id changes nothing more. Every key that one writes has a TTL.
 """
 
-BREAKER = """
-local breaker_memory_ms = 600000 -- failures that are longer ago say nothing of now
+LONGEST_LEASE_SECONDS = 15.0
+"""Of a call that runs. RabbitMQ delivers the calls of a dead worker at once, and they wait for this."""
 
-local function breaker_rest(key, now)
-  local state = redis.call('HMGET', key, 'open_until', 'probe_until')
-  if not state[1] then return 0 end
-  return math.ceil(math.max(tonumber(state[1]) - now, tonumber(state[2] or 0) - now, 0))
-end
+_LONGEST_LEASE_MS = int(LONGEST_LEASE_SECONDS * 1000)
 
-local function breaker_pass(key, now, probe_ms, id)
-  local state = redis.call('HMGET', key, 'open_until', 'probe_until', 'probe')
-  if not state[1] then return 0 end
-  if id and state[3] == id and tonumber(state[2] or 0) > now then return 0 end -- the probe asks once more
-  local rest = math.max(tonumber(state[1]) - now, tonumber(state[2] or 0) - now)
-  if rest > 0 then return math.ceil(rest) end
-  redis.call('HSET', key, 'probe_until', now + probe_ms, 'probe', id or '')
-  redis.call('PEXPIRE', key, math.ceil(probe_ms) + breaker_memory_ms)
-  return 0
-end
-
-local function breaker_note(key, now, failed, threshold, open_ms)
-  if failed == 0 then
-    redis.call('DEL', key)
-    return
-  end
-  local failures = redis.call('HINCRBY', key, 'failures', 1)
-  local open_until = tonumber(redis.call('HGET', key, 'open_until') or nil)
-  -- Calls that began before it opened may fail until much later, and say nothing new.
-  if (open_until and open_until <= now) or (not open_until and failures >= threshold) then
-    redis.call('HSET', key, 'open_until', now + open_ms)
-    redis.call('HDEL', key, 'probe_until', 'probe')
-  end
-  redis.call('PEXPIRE', key, math.ceil(open_ms) + breaker_memory_ms)
-end
-"""
-"""A module's breaker: after `threshold` failures in a row it is open for `open_ms`, then for one call at a time, the probe.
-
-`breaker_rest(key, now)`: the milliseconds until it closes or the next probe may go, 0 for go. Changes nothing.
-`breaker_pass(key, now, probe_ms, id)`: the same for a call that begins now, which may become the probe. One that dies is none
-any more after `probe_ms`. `id`, which may be left out, is the call's: the probe may ask again.
-`breaker_note(key, now, failed, threshold, open_ms)`: how a call ended; `failed` is 1 or 0. A success closes the breaker.
-"""
-
-ROOM = """
+ROOM = f"""
 -- Kept until the last lease, and half a minute more, so that most calls need not move the end.
 local function room_keep(key, rest_ms)
   if redis.call('PTTL', key) < rest_ms then redis.call('PEXPIRE', key, math.ceil(rest_ms) + 30000) end
@@ -56,7 +18,12 @@ end
 
 local function room_take(key, id, now, until_ms, bound)
   redis.call('ZREMRANGEBYSCORE', key, '-inf', now)
-  if redis.call('ZCARD', key) >= bound and not redis.call('ZSCORE', key, id) then return 0 end
+  if redis.call('ZCARD', key) >= bound and not redis.call('ZSCORE', key, id) then
+    -- Of before the clock was set back: as nobody may be there who leaves, the lease begins now.
+    local ahead = redis.call('ZRANGEBYSCORE', key, now + {_LONGEST_LEASE_MS + 1000}, '+inf', 'WITHSCORES')
+    for i = 1, #ahead, 2 do redis.call('ZADD', key, now + {_LONGEST_LEASE_MS} + ahead[i + 1] % 1, ahead[i]) end
+    return 0
+  end
   redis.call('ZADD', key, until_ms, id)
   room_keep(key, until_ms - now)
   return 1
@@ -146,10 +113,11 @@ local function slots_note(key, note, counts_s)
   local clock = redis.call('TIME')
   redis.call('ZADD', key, clock[1], note)
   redis.call('ZREMRANGEBYSCORE', key, '-inf', clock[1] - counts_s - 1)
+  redis.call('ZREMRANGEBYSCORE', key, clock[1] + 1, '+inf') -- the clock was set back: who lives says so again
   redis.call('EXPIRE', key, counts_s)
 end
 """
-"""How many calls the workers of a lane run at once, each by its note, `<how many> <worker>`. Times are in seconds.
+"""How many calls the workers of a lane run at once, each by its note, `<how many> <worker>`, and more perhaps. Times are in seconds.
 
 `slots_sum(key, since_s)`: the sum of what was noted since then. `slots_note(key, note, counts_s)` notes a worker's, by the
 server's clock, and forgets those of workers that have been silent for longer than a note counts.

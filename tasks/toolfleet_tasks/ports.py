@@ -1,16 +1,18 @@
 """What a worker plugs into the app: what runs calls, and what keeps jobs going."""
 
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from toolfleet_registry.contracts import PublishedCall, Terms
-from toolfleet_registry.outcomes import Attempt
+from toolfleet_registry.lease import Lease
+from toolfleet_registry.outcomes import Attempt, Health
 
 
 class Runner(Protocol):
     """Runs one attempt of a call. Lives in the worker process; tasks know it by this shape only."""
 
-    async def run(self, call: PublishedCall, *, seconds: float) -> Attempt:
-        """Run `call` within `seconds`.
+    async def run(self, call: PublishedCall, *, seconds: float, lease: Lease) -> Attempt:
+        """Run `call` within `seconds`; begin it on its `lease`, or not at all.
 
         Raises `TimeoutError` when the time is over after the request was sent, and lets `CancelledError` pass;
         everything else that can happen is an `Attempt`.
@@ -20,14 +22,26 @@ class Runner(Protocol):
     async def terms(self, call: PublishedCall) -> Terms | None:
         """Under which terms the call's tool may be called, as the worker itself knows it; `None` if it is not limited.
 
-        Returns soon, and raises `CancelledError` only. A tool that nothing is known of is not limited here.
+        Returns soon. Raises `ToolNotKnown` for a tool of which the worker knows nothing yet, so that the call must wait, and
+        `CancelledError`.
         """
         ...
 
-    async def reconcile(self, call: PublishedCall, *, seconds: float) -> Attempt | None:
+    def retries_undeclared(self, tool_name: str) -> bool:
+        """Whether the tool's module says of itself that its undeclared tools are repeated once they have failed."""
+        ...
+
+    async def reconcile(self, call: PublishedCall, *, seconds: float, lease: Lease) -> Attempt | None:
         """What `call`, begun before, came to, as its module remembers it; `None` if it does not say so in time.
 
-        Nothing is executed. Takes `seconds` at most; raises `CancelledError` only.
+        Nothing is executed, and without a live `lease` nothing is asked. Takes `seconds` at most; raises `CancelledError` only.
+        """
+        ...
+
+    async def probe(self, module: str, *, seconds: float) -> Health:
+        """Whether the module is there, over a connection of its own and without a call; within `seconds`.
+
+        Raises `CancelledError` only.
         """
         ...
 
@@ -41,4 +55,23 @@ class JobKeeper(Protocol):
 
     async def evaluate(self, job_id: str, *, seconds: float) -> None:
         """Look at a job whose call has ended: do what follows."""
+        ...
+
+
+class ServedModules(Protocol):
+    """Keeps a worker in step with the fleet's directory of modules. Raises `CancelledError` only."""
+
+    consume: Callable[[Iterable[str]], None]
+    """Takes the modules whose queues the worker shall consume beside its settings', again and again."""
+
+    async def prepare(self) -> None:
+        """Return when the directory has been read once, or its Redis has not answered for some seconds."""
+        ...
+
+    async def keep(self) -> None:
+        """Follow the directory until cancelled."""
+        ...
+
+    async def leave(self) -> None:
+        """Say that the worker's settings count no more, as it ends."""
         ...

@@ -9,11 +9,11 @@ import contextlib
 import os
 import socket
 
-import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.loggers import get_logger
 from toolfleet_registry.redis_servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.urls import is_redis_url
@@ -22,7 +22,7 @@ from toolfleet_tasks import scripts
 _BEAT_SECONDS = 5.0
 _COUNTS_SECONDS = 20  # a worker that has been silent for so long has died
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Presence:

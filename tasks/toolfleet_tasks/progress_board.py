@@ -9,22 +9,23 @@ import contextlib
 import json
 import math
 import threading
-import time
 from contextvars import Context
 from weakref import WeakKeyDictionary
 
-import structlog
 from redis.exceptions import ResponseError
 
+from toolfleet_registry import fleet_clock
 from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.loggers import get_logger
 from toolfleet_registry.progress import Progress
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import lines
 from toolfleet_tasks.cancelling import end
 from toolfleet_tasks.line import LineLost
 from toolfleet_tasks.lines import Lines
+from toolfleet_tasks.signatures import Signatures, after_json
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _EVERY_SECONDS = 0.2
 _PATIENCE_SECONDS = 2.0  # for Redis: to be there, and to take a batch
@@ -85,6 +86,7 @@ class ProgressBoard:
     def __init__(self, here: Lines, settings: Settings) -> None:
         self._loop = here.loop
         self._keys = settings.keys
+        self._signatures = Signatures(settings, "progress")
         self._line = here.to(str(settings.redis_url), master=settings.sentinel_master, purpose="progress")
         self._listed: list[Reports] = []
         self._task: asyncio.Task[None] | None = None
@@ -123,11 +125,12 @@ class ProgressBoard:
         written: list[asyncio.Future[object]] = []
         for reports in batch:
             progress = reports.fetch()
-            left = reports.call.deadline_at - time.time()
+            left = reports.call.deadline_at - fleet_clock.now()
             if progress is None or left <= 0:
                 continue
-            key = self._keys.progress(reports.call.call_id)
-            content = json.dumps(progress.model_dump()).encode()  # escaped: a tool's words may hold half a character
+            key, call_id = self._keys.progress(reports.call.call_id), reports.call.call_id
+            text = json.dumps(progress.model_dump())  # escaped: a tool's words may hold half a character
+            content = after_json(text, self._signatures.of(call_id, text)).encode()
             written.append(self._line.send("SET", key, content, "EX", math.ceil(left)))
             written.append(self._line.send("PUBLISH", key, content))
         for answer in await asyncio.gather(*written, return_exceptions=True):

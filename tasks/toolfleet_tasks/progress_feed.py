@@ -8,6 +8,8 @@ from pydantic import ValidationError
 
 from toolfleet_registry.progress import Progress
 from toolfleet_tasks.inbox import Inbox
+from toolfleet_tasks.signatures import split_json
+from toolfleet_tasks.verifier import Verifier
 
 
 async def follow_progress(inbox: Inbox, call_id: str, ending: "asyncio.Future[Any]") -> AsyncGenerator[Progress]:
@@ -17,7 +19,7 @@ async def follow_progress(inbox: Inbox, call_id: str, ending: "asyncio.Future[An
 
     def hear(content: bytes) -> None:
         nonlocal latest
-        latest = read_progress(content) or latest
+        latest = _judged(inbox.verifier, call_id, content) or latest
         news.set()
 
     def stop(_: object) -> None:
@@ -37,9 +39,25 @@ async def follow_progress(inbox: Inbox, call_id: str, ending: "asyncio.Future[An
         ending.remove_done_callback(stop)
 
 
-def read_progress(content: bytes | None) -> Progress | None:
-    """What a worker has written; `None` for nothing, and for what is no such thing."""
+async def read_progress(verifier: Verifier, call_id: str, content: bytes | None) -> Progress | None:
+    """What a worker has written of this call; `None` for nothing, and for what is no such thing."""
+    text, signature = split_json((content or b"").decode(errors="replace"))
+    return _parsed(text) if text and await verifier.believes(call_id, "progress", text, signature) else None
+
+
+def _judged(verifier: Verifier, call_id: str, content: bytes) -> Progress | None:
+    """The same at once. What must be looked into before is left out: the next one is not long in coming."""
+    text, signature = split_json(content.decode(errors="replace"))
+    verdict = verifier.judge(call_id, "progress", text, signature)
+    if verdict == "unsure":
+        verifier.look_soon()
+    elif verdict == "refused":
+        verifier.refuse(call_id, "progress", is_signed=signature is not None)
+    return _parsed(text) if verdict == "believed" else None
+
+
+def _parsed(text: str) -> Progress | None:
     try:
-        return None if content is None else Progress.model_validate_json(content)
+        return Progress.model_validate_json(text)
     except ValidationError:
         return None

@@ -7,12 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-import structlog
 from kombu.connection import Connection
 from kombu.messaging import Producer
+from redis.exceptions import BusyLoadingError, OutOfMemoryError, ReadOnlyError, ResponseError
 
+from toolfleet_registry import fleet_clock
 from toolfleet_registry.contracts import PublishedCall
-from toolfleet_registry.errors import NotPublished, PublishUnconfirmed
+from toolfleet_registry.errors import BrokerUnavailable, NotPublished, PublishUnconfirmed
+from toolfleet_registry.loggers import get_logger
 from toolfleet_tasks.app import FleetApp
 from toolfleet_tasks.backlogs import Backlogs
 from toolfleet_tasks.cancelling import is_wanted
@@ -21,9 +23,10 @@ from toolfleet_tasks.entrance import Refusal
 from toolfleet_tasks.envelope import TASK, args_shown, revocation
 from toolfleet_tasks.kicks import send_control
 from toolfleet_tasks.queues import Route
+from toolfleet_tasks.redis_refusals import unavailable
 from toolfleet_tasks.unsent import was_refused
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _KICK_SECONDS = 5.0  # nobody depends on it: what is due is looked for anyway
 _THREADS = 4  # kombu spends its time in Python: more threads only wait for each other
@@ -33,18 +36,36 @@ _SHORTEST_WAIT = 0.1  # seconds for the broker's answer, where hardly any are le
 class Publisher:
     """Puts calls into their queues. A call whose caller has gone before its turn came is left out."""
 
+    most_in_flight = (
+        8 * _THREADS
+    )  # enough that no thread waits for the loop, and few enough that none waits long for a thread
+    is_ready = True  # kombu connects when it must, and says so when it cannot
+
     def __init__(self, app: FleetApp) -> None:
         self._app = app
         self._connections = Connections(app)
         self._backlogs = Backlogs()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="toolfleet-publish")
 
-    async def publish(self, call: PublishedCall, route: Route, *, seconds: float, limit: int = 0) -> Refusal | None:
-        """Return when the broker has the call, or when `limit` messages wait in its queue (0: any number may).
+    async def ready(self) -> None:
+        """As `gate.Publisher`."""
 
-        Raises `NotPublished` or `PublishUnconfirmed`, in `seconds` at the latest. How many wait is looked up at most once
-        a second, unless the queue seems to be full; until then, what is published here is added. Tried once: after a lost answer the message may be there, and a second one would be a second call.
+    async def publish(
+        self,
+        call: PublishedCall,
+        route: Route,
+        *,
+        seconds: float,
+        limit: int = 0,
+        needs_worker: bool = False,
+        again: bool = False,
+    ) -> Refusal | None:
+        """As `gate.Publisher`. A call that is published `again` may be in its queue twice.
+
+        How many wait there is looked up at most once a second, unless the queue seems to be full; until then, what is
+        published here is added.
         """
+        del needs_worker, again
         turn = threading.Lock()  # whoever takes it first decides: a thread that sends, or we, who have waited enough
         give_up_at = time.monotonic() + seconds
         try:
@@ -61,7 +82,9 @@ class Publisher:
                 raise
             raise NotPublished("the fleet was left") from exc  # `close` took it out of the threads' queue
         except TimeoutError as exc:
-            raise (NotPublished if turn.acquire(blocking=False) else PublishUnconfirmed)("no answer") from exc
+            if turn.acquire(blocking=False):
+                raise BrokerUnavailable("no answer", passes=True) from exc
+            raise PublishUnconfirmed("no answer") from exc
         finally:
             turn.acquire(blocking=False)
 
@@ -102,7 +125,7 @@ class Publisher:
             try:
                 self._send_over(connection, call, route, seconds=give_up_at - time.monotonic())
             except Exception as exc:
-                raise (NotPublished if was_refused(exc) else PublishUnconfirmed)(str(exc)) from exc
+                raise _surely_not_sent(exc) or PublishUnconfirmed(str(exc)) from exc
             self._backlogs.add(route.queue)
             return None
 
@@ -118,7 +141,7 @@ class Publisher:
             confirm_timeout=max(seconds, _SHORTEST_WAIT),
             # For brokers that drop what is too old. Not Celery's `expires`: it would end a call that was delivered
             # a second time as one that surely never ran. The task looks at the deadline itself.
-            expiration=max(call.deadline_at - time.time(), 0),
+            expiration=max(call.deadline_at - fleet_clock.now(), 0),
             soft_time_limit=route.soft_limit,
             time_limit=route.hard_limit,
             # What Flower and the logs show: which arguments, never their values.
@@ -130,11 +153,22 @@ class Publisher:
         with self._connections.one() as connection:
             # As `app.control.revoke` does, which would try for ever while the broker is away, in a thread of ours.
             once = _OneTry(connection)  # type: ignore[no-untyped-call] # kombu's types are partial
-            self._app.control.mailbox(connection)._publish("revoke", revocation([call_id]), producer=once)  # noqa: SLF001 - no public way
+            order = revocation([call_id], self._app.settings)
+            self._app.control.mailbox(connection)._publish("revoke", order, producer=once)  # noqa: SLF001 - no public way
 
     def _close(self) -> None:
         self._connections.close()
         self._app.close()
+
+
+def _surely_not_sent(exc: Exception) -> BrokerUnavailable | None:
+    if was_refused(exc):
+        return BrokerUnavailable(str(exc), passes=True)
+    if isinstance(exc, OutOfMemoryError):  # redis-py leaves the word out of the text
+        return BrokerUnavailable(f"OOM {exc}", passes=False)
+    if isinstance(exc, ReadOnlyError | BusyLoadingError):
+        return BrokerUnavailable(str(exc), passes=True)
+    return unavailable(str(exc)) if isinstance(exc, ResponseError) else None
 
 
 class _OneTry(Producer):

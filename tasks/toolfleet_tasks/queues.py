@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from toolfleet_registry.contracts import ToolDefinition
+from toolfleet_registry.module_entries import module_limit
 from toolfleet_registry.names import ToolName
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
 
@@ -11,6 +12,9 @@ Lane = Literal["fast", "slow", "all"]
 
 CONTROL = "toolfleet.control"
 """The queue of our own tasks: refresh, jobs. They are short, so the fast lane serves it."""
+
+IDLE = "toolfleet.idle"
+"""What a worker consumes whose lane has no module yet, as Celery has one without a queue consume the default one."""
 
 SOFT_LIMIT_MARGIN = 1  # seconds: the module's request ends first, then the task still has time to say so
 
@@ -33,23 +37,16 @@ def queue_of(module: str) -> str:
 def route_for(tool: ToolDefinition, settings: Settings) -> Route:
     """A tool's own limit comes first, then the setting for its module, then its lane's; never over the maximum."""
     module = ToolName.parse(tool.name).module
-    limit = min(tool.timeout_seconds or _module_limit(module, settings), settings.max_timeout)
+    limit = min(tool.timeout_seconds or module_limit(module, settings), settings.max_timeout)
     return Route(queue_of(module), limit, soft_limit=limit + SOFT_LIMIT_MARGIN, hard_limit=limit + HARD_LIMIT_MARGIN)
 
 
 def queues_of(lane: Lane, settings: Settings) -> list[str]:
-    """The queues that a worker of this lane consumes, sorted."""
+    """The queues that a worker of this lane consumes by its settings, sorted; without any, one in which nothing ever lies."""
     modules = sorted(module for module in settings.modules if lane in {"all", lane_of(module, settings)})
-    return [queue_of(module) for module in modules] + ([] if lane == "slow" else [CONTROL])
+    return [queue_of(module) for module in modules] + ([] if lane == "slow" else [CONTROL]) or [IDLE]
 
 
 def lane_of(module: str, settings: Settings) -> Literal["fast", "slow"]:
     """The lane whose workers run this module's calls."""
     return "slow" if module in settings.slow_modules else "fast"
-
-
-def _module_limit(module: str, settings: Settings) -> float:
-    if module in settings.module_timeouts:
-        return settings.module_timeouts[module]
-    slow = lane_of(module, settings) == "slow"
-    return settings.tool_execution_timeout if slow else settings.default_timeout

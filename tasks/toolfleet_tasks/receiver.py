@@ -6,11 +6,10 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, overload
 from uuid import uuid4
 
-import structlog
-
 from toolfleet_registry.errors import FleetUnavailable, WakeBusy, WakeLost, WakeRefused
 from toolfleet_registry.job_settings import secret_fault
 from toolfleet_registry.jobs import WakeKind, WakeUp
+from toolfleet_registry.loggers import get_logger
 from toolfleet_tasks import wire
 from toolfleet_tasks.cancelling import end, is_wanted
 from toolfleet_tasks.job_ids import wake_key
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
     from sqlalchemy.orm import Session
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 LEASE_SECONDS = 30.0
 """After which a delivery whose process has died may be acted on anew."""

@@ -4,15 +4,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
-
 from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolResult
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.letters import DeadLetter
-from toolfleet_registry.sensitive import REDACTED
+from toolfleet_registry.loggers import get_logger
+from toolfleet_registry.redaction import REDACTED
 from toolfleet_tasks.dead import NOT_KEPT, DeadLetters, Kept
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _MARGIN_SECONDS = 60  # after its deadline a call may still be running: clocks differ, and a module must hear of it
 _MOST_NAMES = 20  # in one sentence
@@ -54,7 +53,7 @@ async def run_replay(
     if rest > 0:
         return _being_replayed(letter, rest)
     result = await run()
-    replay_id = None if result.audit is None else result.audit.call_id
+    replay_id = result.audit.call_id or None
     try:
         await dead.settle(call_id, replay_id=replay_id, succeeded=result.success)
     except FleetUnavailable as exc:  # no reason to lose the result

@@ -1,25 +1,40 @@
 """A call's message in Celery's worker: what `inspect`, Celery's events and therefore Flower get to see of it.
 
 Which arguments it has, never their values; how it ended, never with what. Whoever asks Celery is not the call's caller.
+A call whose result is no success has failed for them, though its task has not: what Celery stores is its result.
 """
 
 import re
+from datetime import datetime, timedelta
 from typing import Any, get_args
 
 from celery.worker.request import Request
 
+from toolfleet_registry import fleet_clock
 from toolfleet_registry.contracts import ErrorCode
+from toolfleet_registry.errors import FleetError
+from toolfleet_tasks.message_bounds import opened
+from toolfleet_tasks.queues import lane_of, queue_of
 from toolfleet_tasks.worker import HIDDEN
 
 _NAMES_ONLY = ("=…)", "()")  # how `envelope.args_shown` ends
+_DONE, _FAILED = "done", "failed"
 _CODES = frozenset(get_args(ErrorCode))
-_WORDS = _CODES | {"done", "failed"}
+_WORDS = _CODES | {_DONE, _FAILED}
+_TIME_LIMITS = frozenset({"TimeLimitExceeded", "SoftTimeLimitExceeded"})
+_ON_ITS_WAY_SECONDS = 0.2  # by which a worker may hear of a deadline before it has passed by its own clock
 _SUCCESS = re.compile(r'"success": ?(true|false)')  # before what a module has said
 _CODE = re.compile(r'"error_code": ?"(\w+)"')
 
 
 class FleetRequest(Request):  # type: ignore[misc] # Celery ships no types
     """Set by `Request` of the task."""
+
+    @property
+    def eta(self) -> datetime | None:
+        """When it may begin, by this machine's clock, as Celery's timer asks: it was said by the fleet's."""
+        told: datetime | None = super().eta
+        return None if told is None else told + timedelta(seconds=fleet_clock.clock.wall_lead)
 
     @property
     def argsrepr(self) -> str:
@@ -29,8 +44,11 @@ class FleetRequest(Request):  # type: ignore[misc] # Celery ships no types
 
     @property
     def kwargsrepr(self) -> str:
-        """Ours has none."""
-        return "{}"
+        """Ours has none: in their place the lane that the call runs in, and both of its limits."""
+        module = str(self.delivery_info.get("routing_key")).removeprefix(queue_of(""))
+        app: Any = self.app
+        hard, soft = self.time_limits
+        return f"lane={lane_of(module, app.modules.settings)}, soft_limit={_seconds(soft)}, hard_limit={_seconds(hard)}"
 
     def info(self, safe: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - Celery's signature
         """For `inspect`: without the arguments, whether or not somebody asks for them."""
@@ -41,11 +59,42 @@ class FleetRequest(Request):  # type: ignore[misc] # Celery ships no types
     def send_event(self, type: str, **fields: Any) -> None:  # noqa: A002 - Celery's name
         """As Celery does it, without results, texts of errors and tracebacks: the worker's log has what may be told."""
         if type == "task-succeeded":
-            fields["result"] = word_in(fields["result"])
-        elif "exception" in fields:
+            word = word_in(fields["result"])
+            if word == _DONE:
+                super().send_event(type, result=word, runtime=fields["runtime"])
+            else:
+                self._send_failure(word, runtime=fields["runtime"])
+            return
+        if "exception" in fields:
             fields["exception"] = _kind(fields["exception"], fields.get("traceback"))
             fields["traceback"] = None
         super().send_event(type, **fields)
+        if type == "task-revoked":  # which stays an event: Flower counts by it what waits in a worker
+            self._send_failure(self._why_revoked())
+
+    def _send_failure(self, code: str, **fields: Any) -> None:
+        super().send_event("task-failed", exception=code, traceback=None, **fields)
+
+    def _why_revoked(self) -> ErrorCode:
+        """Its agent has ended it, at its deadline or because nobody wants it any more."""
+        try:
+            call = opened(self.args[0], self.app, task_id=self.id)
+        except (FleetError, ValueError, LookupError, TypeError):  # nobody's call, or a newer one
+            return "cancelled"
+        if fleet_clock.now() < call.deadline_at - _ON_ITS_WAY_SECONDS:
+            return "cancelled"
+        return "timed_out" if self.time_start or self.request_dict.get("retries") else "expired"
+
+
+class HousekeepingRequest(Request):  # type: ignore[misc] # as above
+    """Set by `Request` of the fleet's own tasks, which have `send_events` off: their failures are told, and nothing else."""
+
+    def send_event(self, type: str, **fields: Any) -> None:  # noqa: A002 - Celery's name
+        """As Celery does it, with the name and the arguments, which listeners know else from events before."""
+        if type == "task-failed" and self.eventer and self.eventer.enabled:
+            known = {"name": self.name, "args": self.argsrepr, "kwargs": self.kwargsrepr}
+            kind = _kind(fields["exception"], fields.get("traceback"))
+            self.eventer.send(type, uuid=self.id, **known, exception=kind, traceback=None)
 
 
 def word_in(shown: object) -> str:
@@ -55,12 +104,20 @@ def word_in(shown: object) -> str:
         return text
     success = _SUCCESS.search(text)
     if success is None or success[1] == "true":
-        return "done"
+        return _DONE
     # A result may hold such a name as well, and anything behind it.
-    return next((code for code in reversed(_CODE.findall(text)) if code in _CODES), "failed")
+    return next((code for code in reversed(_CODE.findall(text)) if code in _CODES), _FAILED)
 
 
 def _kind(exception: object, traceback: object) -> str:
-    """The error code that a retry is made for, or the name of an exception's class."""
-    code = str(traceback or "").rstrip().rpartition(": ")[2]
-    return code if code in _CODES else str(exception).partition("(")[0]
+    """The error code that an exception stands for, or the name of its class."""
+    code = str(traceback or "").rstrip(" .\n").rpartition(": ")[2]
+    kind = str(exception).partition("(")[0]
+    if code in _CODES:
+        return code
+    return "timed_out" if kind in _TIME_LIMITS else kind
+
+
+def _seconds(limit: object) -> str:
+    """Of a header, which anybody may have written."""
+    return f"{limit}s" if isinstance(limit, int | float) else "none"

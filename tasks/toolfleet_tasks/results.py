@@ -1,14 +1,17 @@
 """What is stored of a call: how it is written down, and read as the one `ToolResult` that the caller gets."""
 
+import contextlib
 import json
 from datetime import UTC, datetime
 from json.encoder import encode_basestring_ascii as _quoted
+from typing import get_args
 
-from toolfleet_registry.contracts import PublishedCall, ToolResult
+from toolfleet_registry.contracts import Audit, ErrorCode, PublishedCall, ToolResult
 from toolfleet_tasks import endings, wire
+from toolfleet_tasks.end_check import FORGED, Meta
 from toolfleet_tasks.endings import Ending
-from toolfleet_tasks.inbox import Meta
 from toolfleet_tasks.shelf import ANNOUNCED_AT_MOST, STORED
+from toolfleet_tasks.verifier import stored_meta
 
 
 def result_of(meta: Meta, tool_name: str) -> ToolResult:
@@ -26,6 +29,9 @@ def ending_of(meta: Meta, call: PublishedCall) -> Ending:
     kind = reason.get("exc_type") if isinstance(reason, dict) else None
     if meta["status"] == "REVOKED":
         return endings.taken_back(call)
+    if kind == FORGED:
+        lost = endings.outcome_unknown(call.tool_name, "its result is not one that the fleet has signed.")
+        return Ending(lost, lost, lost)
     if kind in {"TimeLimitExceeded", "SoftTimeLimitExceeded"}:
         known = endings.timed_out(call.tool_name, call.limit_seconds)
     else:
@@ -34,11 +40,12 @@ def ending_of(meta: Meta, call: PublishedCall) -> Ending:
     return Ending(nothing, nothing, known)
 
 
-def celery_value(call_id: str, text: str) -> str:
-    """A result as Celery's backend writes it down, status first."""
+def celery_value(call_id: str, text: str, signature: str = "") -> str:
+    """A result as Celery's backend writes it down, status first. Its `signature` is a field that Celery's readers ignore."""
+    signed = f', "signature": {_quoted(signature)}' if signature else ""
     return (
         f'{{"status": "SUCCESS", "result": {_quoted(text)}, "traceback": null, "children": [], '
-        f'"date_done": "{datetime.now(UTC).isoformat()}", "task_id": {_quoted(call_id)}}}'
+        f'"date_done": "{datetime.now(UTC).isoformat()}", "task_id": {_quoted(call_id)}{signed}}}'
     )
 
 
@@ -54,11 +61,7 @@ def word_of(result: ToolResult) -> str:
 
 def text_of(stored: str) -> str:
     """The result's own text in what the ledger has stored: Celery's value, or that text itself."""
-    try:
-        value = json.loads(stored)
-    except ValueError:
-        return stored
-    return str(value["result"]) if isinstance(value, dict) and "status" in value else stored
+    return str(stored_meta(stored).get("result"))
 
 
 def read_stored(stored: str, tool_name: str) -> ToolResult:
@@ -70,4 +73,19 @@ def _read(text: str, tool_name: str) -> ToolResult:
     try:
         return wire.load(ToolResult, text)
     except ValueError:
+        with contextlib.suppress(ValueError, RecursionError):
+            return _known_part(text)
         return endings.outcome_unknown(tool_name, "the worker's answer cannot be read.")
+
+
+def _known_part(text: str) -> ToolResult:
+    """A newer version's result, without what this one does not know of. Raises `ValueError` if it is none."""
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("no result")  # noqa: TRY004 - one kind of error, whatever it is
+    known = {name: value for name, value in found.items() if name in ToolResult.model_fields}
+    if known.get("error_code") is not None and known["error_code"] not in get_args(ErrorCode):
+        known["error_code"] = "internal"
+    if isinstance(audit := known.get("audit"), dict):
+        known["audit"] = {name: value for name, value in audit.items() if name in Audit.model_fields}
+    return ToolResult.model_validate(known)

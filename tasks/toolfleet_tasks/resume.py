@@ -10,28 +10,29 @@ from celery import Celery, Task
 
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.bridge import bridged
+from toolfleet_tasks.housekeeping import register_task
 from toolfleet_tasks.job_ids import EVALUATE, RESUME
 from toolfleet_tasks.ports import JobKeeper
 from toolfleet_tasks.queues import CONTROL
 
 _SECONDS = 20.0  # of one task's work; what is left is the next one's
 _MARGIN_SECONDS = 10
-# A worker's clock may be so far ahead of beat's, and the control queue so far behind: a tick that is dropped is one that all
-# workers may drop, for ever. Those that pile up meanwhile cost next to nothing: of several in one worker one works.
+# The control queue may be so far behind, beside what clocks may be off: a tick that is dropped is one that all workers may
+# drop, for ever. Those that pile up meanwhile cost next to nothing: of several in one worker one works.
 _SHORTEST_EXPIRY_SECONDS, _TICKS = 30.0, 10
 
 
 def register(app: Celery) -> None:
     """Give the app the tasks. Each works for a bounded time; the limits are the net around that."""
     limits = {"soft_time_limit": _SECONDS + _MARGIN_SECONDS, "time_limit": _SECONDS + 2 * _MARGIN_SECONDS}
-    app.task(name=RESUME, bind=True, ignore_result=True, **limits)(_resume)
-    app.task(name=EVALUATE, bind=True, ignore_result=True, **limits)(_evaluate)
+    register_task(app, RESUME, _resume, **limits)
+    register_task(app, EVALUATE, _evaluate, **limits)
 
 
 def schedule(settings: Settings) -> dict[str, Any]:
     """The beat entry. A tick that was not served for long is dropped: they do the same work."""
     interval = settings.jobs_interval_seconds
-    expires = max(_SHORTEST_EXPIRY_SECONDS, _TICKS * interval)
+    expires = max(_SHORTEST_EXPIRY_SECONDS, _TICKS * interval) + settings.max_clock_offset_seconds
     return {"resume-jobs": {"task": RESUME, "schedule": interval, "options": {"queue": CONTROL, "expires": expires}}}
 
 

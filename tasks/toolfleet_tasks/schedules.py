@@ -7,7 +7,6 @@ the hour is `*` or `*/n`: what is to happen all day long also happens in the hou
 
 import math
 import re
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -15,6 +14,7 @@ from zoneinfo import ZoneInfo
 
 from croniter import CroniterBadDateError, CroniterError, croniter
 
+from toolfleet_registry import fleet_clock
 from toolfleet_registry.jobs import Schedule
 
 _LATE_SECONDS = 60.0  # that `at` may lie in the past: a model's request has been on its way
@@ -32,7 +32,7 @@ def check_schedule(schedule: Schedule) -> None:
         raise ValueError("A schedule has either `at` or `cron`.")
     if schedule.at is not None:
         _check_at(schedule.at)
-    elif next_after(schedule, time.time()) is None:
+    elif next_after(schedule, fleet_clock.now()) is None:
         raise ValueError(f"The cron expression {schedule.cron!r} never comes due.")
 
 
@@ -63,8 +63,8 @@ def _dates(times: Any, *, is_all_day: bool) -> Iterator[float]:
 def _check_at(at: float) -> None:
     if not math.isfinite(at) or at > _LAST:
         raise ValueError("`at` is no time that a calendar has.")
-    if at < time.time() - _LATE_SECONDS:
-        raise ValueError(f"`at` is in the past: it is {datetime.now(UTC).isoformat(timespec='seconds')} now.")
+    if at < fleet_clock.now() - _LATE_SECONDS:
+        raise ValueError(f"`at` is in the past: it is {fleet_clock.utc_now().isoformat(timespec='seconds')} now.")
 
 
 def _expression(text: str) -> str:

@@ -38,13 +38,14 @@ RESERVE = (
 -- Wrong types must show before anything is taken: a script that fails is not undone.
 redis.call('HLEN', KEYS[1])
 redis.call('ZCARD', KEYS[2])
-local wanted, tag, first, prefix = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local bounded = math.max(#ARGV - 5, 0) / 2
+local wanted, tag, prefix = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
+local bounded = math.max(#ARGV - 4, 0) / 2
 local queues = (#KEYS - 2 - bounded) / 2
-local found, count, rest, bounds, running = {0}, 0, {}, {}, {}
+local left, count, rest, bounds, running = {}, 0, {}, {}, {}
+local found = {left}
 for i = 1, bounded do
-  local queue = tonumber(ARGV[4 + 2 * i])
-  bounds[queue], running[queue] = tonumber(ARGV[5 + 2 * i]), KEYS[#KEYS - bounded + i]
+  local queue = tonumber(ARGV[3 + 2 * i])
+  bounds[queue], running[queue] = tonumber(ARGV[4 + 2 * i]), KEYS[#KEYS - bounded + i]
 end
 
 -- Takes messages for which there is room, and says whether there is more in the queue, but no room for it.
@@ -56,7 +57,7 @@ local function pop_bounded(i, share)
     local is_read, message = pcall(cjson.decode, item)
     local headers = is_read and type(message) == 'table' and message.headers
     local id = type(headers) == 'table' and type(headers.eta) ~= 'string' and headers.id
-    if type(id) == 'string' and room_reserve(running[i], id, now_ms, now_ms + ARGV[5], bounds[i]) == 0 then
+    if type(id) == 'string' and room_reserve(running[i], id, now_ms, now_ms + ARGV[4], bounds[i]) == 0 then
       return items, true
     end
     items[#items + 1] = redis.call('RPOP', KEYS[2 + i])
@@ -87,8 +88,7 @@ local function take(i, share)
 end
 
 local share = math.max(math.ceil(wanted / queues), 4)
-for step = 0, queues - 1 do
-  local i = (first + step) % queues + 1
+for i = 1, queues do
   if count == wanted or take(i, math.min(share, wanted - count)) then rest[#rest + 1] = i end
 end
 for _, i in ipairs(rest) do
@@ -97,7 +97,7 @@ for _, i in ipairs(rest) do
   if is_full or redis.call('EXISTS', KEYS[2 + i]) == 0 then
     redis.call('DEL', bell)
   else
-    found[1] = 1
+    left[#left + 1] = i
     if redis.call('EXISTS', bell) == 0 then redis.call('LPUSH', bell, '1') end
   end
 end
@@ -106,12 +106,21 @@ return found
 )
 """Move messages from queues into the hands of a worker: each queue's share first, then whatever there is.
 
-KEYS: unacked, unacked_index, the queues, their bells, the running calls of modules with a bound. ARGV: how many, what their tags
-begin with, the queue to begin at (from 0), the length of the prefix before each queue's name, for how many ms a place is kept
-for a call until it is claimed, then for each module with a bound its queue (from 1) and the bound. Returns [1 if anything is left
-that may be taken, tag, queue (from 1), message, tag, …]. The bells of such queues ring for the next worker; that of a module
+KEYS: unacked, unacked_index, the queues (which come in this order), their bells, the running calls of modules with a bound. ARGV: how
+many, what their tags begin with, the length of the prefix before each queue's name, for how many ms a place is kept for a call until
+it is claimed, then for each module with a bound its queue (from 1) and the bound. Returns [the queues (from 1) where something is
+left that may be taken, tag, queue (from 1), message, tag, …]. The bells of such queues ring for the next worker; that of a module
 without room does not: see `MAKE_ROOM`. A message that must wait for its time takes no place.
 """
+
+HOLDING = """
+local holding = {}
+for i, queue in ipairs(KEYS) do
+  if redis.call('EXISTS', queue) == 1 then holding[#holding + 1] = i end
+end
+return holding
+"""
+"""Which of the queues hold something, from 1. KEYS: the queues."""
 
 MAKE_ROOM = (
     ROOM
@@ -191,12 +200,46 @@ return count
 ARGV: the prefixes of queues and of bells, '1' if they may have been begun (else '0'), tags. Returns how many there were.
 """
 
+_DEATHS = """
+-- A holder has died if nobody listens on its channel, which is so as soon as its process has ended, and it was not told to end.
+local is_dead = {}
+local function has_died(holder)
+  if is_dead[holder] == nil then
+    is_dead[holder] = redis.call('PUBSUB', 'NUMSUB', ARGV[6] .. holder)[2] == 0 and redis.call('EXISTS', ARGV[7] .. holder) == 0
+  end
+  return is_dead[holder]
+end
+
+-- Writes into a message whose lease has run out who has died with it. Who was counted and is back, counts no more.
+local function mark_deaths(tag)
+  local held = redis.call('HGET', KEYS[1], tag)
+  local holder, item = string.match(tag, '^w(%x+)%-'), held and string.match(held, '^%[({%s*".*)$')
+  if not item then return end
+  item = string.gsub(item, '^{"redelivered":true,', '{', 1)
+  local before, rest = string.match(item, '^{"died":"([%x ]*)",(.*)$')
+  local dead = {}
+  for one in string.gmatch((before or '') .. ' ' .. (holder or ''), '%x+') do
+    if has_died(one) then dead[#dead + 1] = one end
+  end
+  if #dead == 0 and not before then return end
+  local died = #dead > 0 and '"died":"' .. table.concat(dead, ' ') .. '",' or ''
+  redis.call('HSET', KEYS[1], tag, '[{"redelivered":true,' .. died .. (rest or string.sub(item, 2)))
+end
+"""
+
 RESTORE = (
     _PUT_BACK
+    + _DEATHS
     + """
+-- Begun before the clock was set back: as nobody may be there who renews them, they begin now.
+local clock = redis.call('TIME')
+for _, tag in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], clock[1] + 2, '+inf', 'LIMIT', 0, ARGV[4])) do
+  redis.call('ZADD', KEYS[2], clock[1], tag)
+end
 local tags = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', ARGV[3], 'LIMIT', 0, ARGV[4])
 local restored, stuck = 0, 0
 for i = #tags, 1, -1 do
+  mark_deaths(tags[i])
   local count, must_stay = put_back(tags[i], ARGV[1], ARGV[2], true)
   restored = restored + count
   if must_stay then
@@ -210,7 +253,8 @@ return {#tags, restored, stuck}
 """Put back the messages whose lease has run out, the oldest to be next. KEYS: unacked, unacked_index.
 
 ARGV: the prefixes of queues and of bells, when those leases began at the latest, how many at most,
-the time now. Returns how many leases had run out, how many messages were put back, and how many could not be: their
+the time now, the prefixes of holders' channels and of notes that they were told to end: a message says in `died` which holders
+it had when they died, as far as they are not back. Returns how many leases had run out, how many messages were put back, and how many could not be: their
 leases begin anew. Both times must come from an answer of this Redis to this connection: one that froze with the script in its socket runs
 it when it wakes, and by its own clock then every lease would have run out.
 """
@@ -244,7 +288,7 @@ announcement ('' for none, '=' for the value itself). Returns 1 if it was writte
 ANNOUNCE = """
 local clock = redis.call('TIME')
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', clock[1] - ARGV[3])
-for _, member in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', clock[1] + 1)) do -- later: of before it was set back
   if string.sub(member, 1, #ARGV[1] + 1) ~= ARGV[1] .. ' ' then return member end
 end
 redis.call('ZADD', KEYS[1], clock[1], ARGV[1] .. ' ' .. ARGV[2])

@@ -4,16 +4,18 @@ The message is the one that came: whoever signed it, signed that.
 """
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from celery import Task
 
+from toolfleet_registry import fleet_clock
 from toolfleet_registry.errors import PublishUnconfirmed
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import lines
 from toolfleet_tasks.canvas import links_of
 from toolfleet_tasks.connections import Connections
+from toolfleet_tasks.delivery import deaths_of, with_deaths
 from toolfleet_tasks.envelope import Label, message, sender
 from toolfleet_tasks.line_publisher import LinePublisher
 from toolfleet_tasks.lines import Lines
@@ -47,8 +49,9 @@ async def _over_the_line(here: Lines, settings: Settings, request: Any, delay: f
     queue = request.delivery_info["routing_key"]
     limits, links = (soft_limit, hard_limit), links_of(request)
     label = Label(request.id, request.shadow or "", request.argsrepr or "", queue, limits, links)
-    eta = (datetime.now(UTC) + timedelta(seconds=delay)).isoformat()
+    eta = (fleet_clock.utc_now() + timedelta(seconds=delay)).isoformat()
     again = message(request.args[0], label, origin=sender(), reply_to=request.reply_to or "", retries=retries, eta=eta)
+    again = with_deaths(again, deaths_of(request))
     line = here.to(settings.broker or "", master=settings.sentinel_master)
     await LinePublisher(line, keys=settings.keys, database=0).put(again, queue, seconds=_SECONDS)
 

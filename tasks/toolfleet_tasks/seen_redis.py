@@ -21,6 +21,10 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local found = redis.call('HMGET', KEYS[1], 'token', 'until', 'done')
 if found[3] then return -1 end
 local rest = (tonumber(found[2]) or 0) - now
+if rest > ARGV[2] + 1000 then -- the server's clock was set back: it must not hold for that much longer
+  rest = tonumber(ARGV[2])
+  redis.call('HSET', KEYS[1], 'until', now + rest)
+end
 if found[1] and found[1] ~= ARGV[1] and rest > 0 then return rest end
 redis.call('HSET', KEYS[1], 'token', ARGV[1], 'until', now + ARGV[2])
 redis.call('EXPIRE', KEYS[1], ARGV[3])

@@ -2,13 +2,10 @@
 
 import asyncio
 import functools
-import time
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
-import structlog
-
-from toolfleet_registry.catalog import Catalog
+from toolfleet_registry import fleet_clock
 from toolfleet_registry.contracts import (
     Caller,
     Conversation,
@@ -20,15 +17,19 @@ from toolfleet_registry.contracts import (
 )
 from toolfleet_registry.decisions import collecting
 from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.known_modules import KnownModules
+from toolfleet_registry.loggers import get_logger
 from toolfleet_registry.manifests import ManifestCache
+from toolfleet_registry.reach import resolved
 from toolfleet_registry.redis_servers import async_client, connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.terms import Remaining
 from toolfleet_tasks import endings
 from toolfleet_tasks.audit_trail import AuditTrail
-from toolfleet_tasks.cancelling import end, is_wanted
+from toolfleet_tasks.cancelling import end
+from toolfleet_tasks.catalog_updates import CatalogUpdates, agents_catalog
 from toolfleet_tasks.cluster import refuse_cluster
-from toolfleet_tasks.dead import DeadLetters
+from toolfleet_tasks.dead import dead_letters_of
 from toolfleet_tasks.drafts import Drafts
 from toolfleet_tasks.ends import Ends
 from toolfleet_tasks.entrance import Entrance
@@ -45,14 +46,18 @@ from toolfleet_tasks.ledger import Ledger
 from toolfleet_tasks.limits import limits_among
 from toolfleet_tasks.line import Line
 from toolfleet_tasks.posting import Posting
-from toolfleet_tasks.queues import Route, route_for
+from toolfleet_tasks.queues import Route
+from toolfleet_tasks.receipts import Receipts
 from toolfleet_tasks.remaining import look_at
+from toolfleet_tasks.server_check import say_faults
 from toolfleet_tasks.shelf import Shelf
+from toolfleet_tasks.timekeeping import Timekeeper
 from toolfleet_tasks.wake_desk import WakeDesk
+from toolfleet_tasks.worker_wait import WorkerWait
 
 T = TypeVar("T")
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _LAST_WORDS_SECONDS = 3.0  # for ledger and workers to hear, when the fleet is left, that a call was given up
 _REDIS_SECONDS = 5.0  # for one answer of Redis
@@ -63,29 +68,29 @@ class Session:
 
     def __init__(self, settings: Settings, gate: EvalGate | None = None, *, has_agent: bool = True) -> None:
         self.loop = asyncio.get_running_loop()
-        self.settings = settings
+        self.settings, self._has_agent = settings, has_agent
         self._keys = settings.keys
         self._sockets = Sockets()
         self._background: set[asyncio.Task[Any]] = set()
         self._last_words: set[asyncio.Task[None]] = set()
-        self._news = asyncio.Event()
         url = str(settings.redis_url)
         self._redis = async_client(url, master=settings.sentinel_master, timeout_seconds=_REDIS_SECONDS)
         self._cache = ManifestCache(self._redis, ttl_seconds=settings.manifest_ttl_seconds, keys=self._keys)
-        self._catalog = Catalog(settings, self._cache)
-        self.drafts = Drafts(self._catalog, settings)
-        self.dead = DeadLetters(self._redis, self._keys, signing_key=settings.signing_key)
+        known = KnownModules(settings, looks_everywhere=has_agent)
+        self._catalog = agents_catalog(self._redis, self._cache, known, settings)
+        self._updates = CatalogUpdates(self._catalog, self._redis)
+        self.drafts = Drafts(self._catalog, settings, known)
+        self.dead = dead_letters_of(self._redis, settings)
         self._line = self._line_to(url, "agent")
         self._lines = [self._line]
         self.wakes = WakeDesk(self._line, self._line_to, settings)
         self._ledger = Ledger(self._line, settings, writes_results=False)
-        self.trail = AuditTrail(self._line, settings)
-        news = {self._keys.manifests_changed: self._news.set}
-        self._inbox = Inbox(self._line, self._line_to(url, "reads"), news=news, keys=self._keys)
+        self.trail, self._timekeeper = AuditTrail(self._line, settings), Timekeeper(settings)
+        news = {self._keys.manifests_changed: self._updates.announced}
+        self._inbox = Inbox(self._line, self._line_to(url, "reads"), self._ledger.verifier, news=news, keys=self._keys)
         self.ends = Ends(self._inbox, Shelf(self._line_to(url, "ends"), lambda *_: None), keys=self._keys)
-        shelf = Shelf(self._line_to(url, "joins"), lambda *_: None)  # what joins read they ask for one by one
-        as_guest = functools.partial(self._follow, is_guest=True)
-        self._joins = Joins(self._inbox, shelf, keys=self._keys, follow=as_guest, spawn=self._spawn)
+        self._receipts = Receipts(self._line, settings)
+        self._joins = self._make_joins(Shelf(self._line_to(url, "joins"), lambda *_: None))
         entrance = Entrance(settings)
         self._publisher = publisher_behind(
             entrance,
@@ -96,9 +101,9 @@ class Session:
             spawn=self._spawn,
         )
         self._evaluation = Evaluation(gate, settings)
-        self._posting = Posting(
-            self._publisher, entrance, self._joins, inbox=self._inbox, line=self._line, follow=self._follow
-        )
+        workers = WorkerWait(self._line, settings, known, spawn=self._spawn)
+        parts = self._publisher, entrance, self._joins, workers, settings
+        self._posting = Posting(*parts, follow=self._follow, spawn=self._spawn)
         self.steps = JobSteps(self.drafts, self._posting, self.trail, settings)
         self.jobs = self._desk(self._evaluation if has_agent else None)
 
@@ -107,15 +112,18 @@ class Session:
         try:
             await self._cache.check()
             await refuse_cluster(self._redis)
+            await self._timekeeper.begin(self._redis)
+            if self._has_agent:  # a worker has looked itself
+                await say_faults(self.settings, self._redis)
             await self._catalog.ensure()
-            await self._rest()
+            await self._updates.rest()
         except BaseException:
             await self.aclose()
             raise
         for line in self._lines:
             line.start()
         self._inbox.start()
-        self._spawn(self._follow_news())
+        self._spawn(self._updates.follow())
 
     async def aclose(self) -> None:
         """End everything. Calls in flight end with a result that says so."""
@@ -124,10 +132,12 @@ class Session:
             await asyncio.wait(self._last_words, timeout=_LAST_WORDS_SECONDS)
         await end(self._background)
         await self._inbox.aclose()
+        await self._inbox.verifier.aclose()
         await self._joins.aclose()
         await self.ends.aclose()
         await self.trail.settle()
         await self.wakes.aclose()
+        await self._receipts.aclose()
         for line in self._lines:
             await line.aclose()
         self._publisher.close()
@@ -166,7 +176,7 @@ class Session:
         except FleetUnavailable as exc:
             log.warning("manifests_not_reloaded", error=str(exc))
         finally:
-            await self._rest()
+            await self._updates.rest()
         return self._catalog.statuses()
 
     async def refresh(self) -> dict[str, ModuleStatus]:
@@ -174,7 +184,7 @@ class Session:
         try:
             return await self._catalog.refresh()
         finally:
-            await self._rest()
+            await self._updates.rest()
 
     async def remaining(self, caller: Caller) -> Remaining:
         """As `ToolFleet.remaining`."""
@@ -188,18 +198,20 @@ class Session:
         seconds: float | None,
         *,
         waits: bool,
+        waits_for_worker: bool = False,
         replay_of: str | None = None,
         around: Circumstances = NOTHING_MORE,
     ) -> Follow | Joined | ToolResult:
         """Judge and publish a call, to end in `seconds`. A call that is neither published nor joined has its result already.
 
-        `waits`: over its caller's share it is published later, if there is time, and else it is `busy`.
+        `waits`: over its caller's share it is published later, if there is time, and else it is `busy`. `waits_for_worker`: it
+        is published also where no worker consumes its queue.
         """
         drafted = await self.draft(call, caller, conversation, seconds, replay_of=replay_of, around=around)
         if isinstance(drafted, ToolResult):
             return drafted
         published, route = drafted
-        started = await self._posting.post(published, route, waits=waits)
+        started = await self._posting.post(published, route, waits=waits, waits_for_worker=waits_for_worker)
         return self.trail.unpublished(published, started) if isinstance(started, ToolResult) else started
 
     async def draft(
@@ -213,14 +225,15 @@ class Session:
         around: Circumstances = NOTHING_MORE,
     ) -> tuple[PublishedCall, Route] | ToolResult:
         """A call as it may be published, and where; or its result, if it may not."""
+        self._timekeeper.look_over(self._line)
         noted, judged = collecting(), self.drafts.judge(call, caller, conversation)
         if isinstance(judged, ToolResult):
             return self.trail.refused(call, caller, judged, noted)
         tool, user_id = judged.tool, call.user_id if caller.user_id is None else caller.user_id
-        deadline_at = self.drafts.deadline(route := route_for(tool, self.settings), seconds)
+        deadline_at = self.drafts.deadline(route := self.drafts.route(tool), seconds)
         if seconds is not None and seconds <= 0:
             return self.trail.refused(call, caller, endings.expired(tool.name), noted, tool)
-        left = deadline_at - time.time()
+        left = deadline_at - fleet_clock.now()
         refusal = await self._evaluation.refusal(tool, judged.arguments, user_id, around, seconds=left)
         if refusal is not None:
             return self.trail.refused(call, caller, refusal, noted, tool)
@@ -228,7 +241,7 @@ class Session:
             call_id=new_call_id(),
             arguments=judged.arguments,
             user_id=user_id,
-            caller=caller,
+            caller=resolved(caller, self.settings.default_guest_modules),
             deadline_at=deadline_at,
             idempotency_key=call.idempotency_key or None,  # an empty one names nothing
             replay_of=replay_of,
@@ -245,12 +258,19 @@ class Session:
         return line
 
     def _desk(self, gate: Evaluation | None) -> JobDesk:
-        records, publisher = JobRecords(self._line, self.settings), self._publisher
+        records, publisher = JobRecords(self._line, self.settings, self._ledger.verifier), self._publisher
         return JobDesk(records, self.drafts, self.settings, gate=gate, kick=publisher.kick, spawn=self._spawn)
 
+    def _make_joins(self, shelf: Shelf) -> Joins:
+        """What joins read they ask for one by one, over a connection of their own."""
+        follow, read = functools.partial(self._follow, is_guest=True), self._receipts.read
+        return Joins(self._inbox, shelf, keys=self._keys, follow=follow, spawn=self._spawn, read=read)
+
     def _follow(self, call: PublishedCall, *, is_guest: bool = False) -> Follow:
-        revoke = self._publisher.revoke
-        return Follow(call, self._inbox, ledger=self._ledger, revoke=revoke, spawn=self._say_last, is_guest=is_guest)
+        revoke, had = self._publisher.revoke, self._receipts.had
+        return Follow(
+            call, self._inbox, ledger=self._ledger, revoke=revoke, spawn=self._say_last, had=had, is_guest=is_guest
+        )
 
     def _say_last(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Have a call ended whose caller may have gone; `aclose` waits a little for that."""
@@ -264,28 +284,3 @@ class Session:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return task
-
-    async def _follow_news(self) -> None:
-        """Take over manifests when a worker has stored other ones, or may have while we were not listening."""
-        while is_wanted():
-            await self._news.wait()
-            self._news.clear()
-            try:
-                await self._take_over()
-            except FleetUnavailable as exc:
-                log.warning("manifests_not_reloaded", error=str(exc))
-            except Exception:  # a defect of ours: an agent that hears of no tools any more would be worse
-                log.exception("manifests_not_reloaded")
-
-    async def _take_over(self) -> None:
-        try:
-            if not await self._catalog.load():  # Redis came back without its data
-                await self._catalog.refresh()
-        finally:
-            await self._rest()
-
-    async def _rest(self) -> None:
-        """Close the client's idle connections: it is asked too seldom to keep any beside the line."""
-        pool = self._redis.connection_pool
-        async with pool._lock:  # noqa: SLF001 - else somebody takes one that is just being closed
-            await pool.disconnect(inuse_connections=False)

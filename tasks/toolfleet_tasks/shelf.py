@@ -8,13 +8,13 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 
-import structlog
 from redis.exceptions import ResponseError
 
+from toolfleet_registry.loggers import get_logger
 from toolfleet_tasks.cancelling import end
 from toolfleet_tasks.line import Line, LineLost
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 ANNOUNCED_AT_MOST = 256 * 1024
 """Bytes: a result over that is announced as `STORED`, with its id only."""
@@ -67,6 +67,15 @@ class Shelf:
             await self._opened()
             content: bytes | None = await self._line.send("GET", key)
             return content
+
+    async def end_of(self, record: str, key: bytes) -> str | None:
+        """What is stored of a call, "" if that has expired; `None` if by the ledger's `record` it has not ended. Raises as `peek`."""
+        async with asyncio.timeout(PEEK_SECONDS):
+            await self._opened()
+            (state, result), value = await asyncio.gather(
+                self._line.send("HMGET", record, "state", "result"), self._line.send("GET", key)
+            )
+        return (result or value or b"").decode(errors="replace") if state == b"done" else None
 
     async def _opened(self) -> None:
         if not self._is_open:

@@ -1,6 +1,6 @@
-"""How many calls the workers of a lane run at once: each notes its own, so that agents know what a caller's share is.
+"""Notes how many calls each worker of a lane runs at once, so that agents know a caller's share, and which version it is of.
 
-The notes are at the Redis of the results, whatever the broker is. Without them agents take a worker's setting for it.
+The note of one that signs what it tells of calls ends with ` signs`. The notes are at the Redis of the results, whatever the broker is. Without them agents take a worker's setting for it.
 """
 
 import asyncio
@@ -8,17 +8,25 @@ import contextlib
 import os
 import socket
 
-import structlog
 from redis.exceptions import RedisError
 
+from toolfleet_registry.loggers import get_logger
 from toolfleet_registry.redis_servers import async_client
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks.fleet_versions import mixed_versions, note_of, read_notes
 from toolfleet_tasks.overload_scripts import SLOTS, SLOTS_COUNT_SECONDS
+from toolfleet_tasks.verifier import SIGNS
 
 _BEAT_SECONDS = 5.0
-_NOTE = f"{SLOTS} for _, key in ipairs(KEYS) do slots_note(key, ARGV[1], tonumber(ARGV[2])) end"
+_NOTE = (
+    f"{SLOTS} local notes = {{}} "
+    "for _, key in ipairs(KEYS) do "
+    "slots_note(key, ARGV[1], tonumber(ARGV[2])) "
+    "for _, note in ipairs(redis.call('ZRANGE', key, 0, -1)) do notes[#notes + 1] = note end "
+    "end return notes"
+)
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Slots:
@@ -28,7 +36,9 @@ class Slots:
         self._settings = settings
         lanes = ("fast", "slow") if settings.lane == "all" else (settings.lane,)
         self._names = [settings.keys.slots(lane) for lane in lanes]
-        self._note = f"{count} {socket.gethostname()}:{os.getpid()}"
+        signs = "" if settings.signing_key is None else SIGNS
+        self._note = note_of(count, f"{socket.gethostname()}:{os.getpid()}") + signs
+        self._mixed = ""  # as it was last logged
 
     async def keep(self) -> None:
         """Note it now, and again and again until cancelled. Raises nothing while Redis is away."""
@@ -40,10 +50,14 @@ class Slots:
             await asyncio.sleep(_BEAT_SECONDS)
 
     async def note(self) -> None:
-        """Note it once. Raises redis-py's errors."""
+        """Note it once, and log it when workers of other versions have come to its lanes, or gone. Raises redis-py's errors."""
         url, master = str(self._settings.redis_url), self._settings.sentinel_master
         async with async_client(url, master=master) as redis:
-            await redis.eval(_NOTE, len(self._names), *self._names, self._note, str(SLOTS_COUNT_SECONDS))
+            notes = await redis.eval(_NOTE, len(self._names), *self._names, self._note, str(SLOTS_COUNT_SECONDS))
+        mixed = mixed_versions(read_notes(notes))
+        if mixed != self._mixed:
+            log.warning("workers_of_mixed_versions", workers=mixed or "no more")
+            self._mixed = mixed
 
     async def leave(self) -> None:
         """The worker ends, and its slots with it. Raises nothing."""

@@ -1,20 +1,23 @@
 """The fleet for programs without an event loop: the same methods, on a loop of their own in a thread."""
 
 import asyncio
+import queue
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from toolfleet_registry.contracts import Caller, Conversation, ModuleStatus, ToolCall, ToolDefinition, ToolResult
-from toolfleet_registry.formats import tools_to_openai_format
+from toolfleet_registry.formats import Converted, tools_to_openai_format
 from toolfleet_registry.jobs import Completion, Job, Poll, Schedule
 from toolfleet_registry.progress import Progress
 from toolfleet_registry.tags import ToolContext
 from toolfleet_registry.terms import Remaining
 from toolfleet_tasks import forks
-from toolfleet_tasks.call_status import CallStatus
 from toolfleet_tasks.dead import Kept
-from toolfleet_tasks.handle import CallHandle
+from toolfleet_tasks.progress_listener import OnProgress, told
+from toolfleet_tasks.sync_handle import SyncCallHandle
 from toolfleet_tasks.sync_wakes import SyncWakeMethods
 
 if TYPE_CHECKING:
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
     from toolfleet_tasks.client import ToolFleet
 
 T = TypeVar("T")
+
+_NOT_OPEN = "This fleet is not open: use it inside `with`, as in `with ToolFleet.sync() as fleet:`, or between `open()` and `close()`."
+_STOP_SECONDS = 5  # for what was begun while the fleet was left
 
 
 class SyncToolFleet(SyncWakeMethods):
@@ -40,17 +46,29 @@ class SyncToolFleet(SyncWakeMethods):
         forks.tell(self)
 
     def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def open(self) -> Self:
+        """Open the fleet without `with`, in a shell or where a framework starts; `close` it at the end. Raises what `with` does."""
+        if self._is_open:
+            return self
         self._is_open = True
         try:
-            self._wait(self._fleet.__aenter__())
+            self._wait(self._fleet.open())
         except BaseException:
             self._stop()
             raise
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
+    def close(self) -> None:
+        """Close what `open` has opened. Calls that are under way end with a result that says so; a closed fleet stays closed."""
+        if not self._is_open:
+            return
         try:
-            self._wait(self._fleet.__aexit__(*exc_info))
+            self._wait(self._fleet.close())
         finally:
             self._stop()
 
@@ -68,7 +86,7 @@ class SyncToolFleet(SyncWakeMethods):
         return self._wait(self._fleet.search(text, caller, tags=tags, limit=limit))
 
     @staticmethod
-    def tools_to_openai_format(tools: Iterable[ToolDefinition]) -> list[dict[str, Any]]:
+    def tools_to_openai_format(tools: Iterable[ToolDefinition]) -> Converted:
         """As `ToolFleet.tools_to_openai_format`."""
         return tools_to_openai_format(tools)
 
@@ -84,7 +102,7 @@ class SyncToolFleet(SyncWakeMethods):
         """As `ToolFleet.remaining`."""
         return self._wait(self._fleet.remaining(caller))
 
-    def call(
+    def call(  # noqa: PLR0913 - as there
         self,
         call: ToolCall,
         caller: Caller,
@@ -92,9 +110,17 @@ class SyncToolFleet(SyncWakeMethods):
         conversation: Conversation | None = None,
         context: ToolContext | None = None,
         timeout: float | None = None,
+        waits_for_worker: bool = False,
+        on_progress: OnProgress | None = None,
     ) -> ToolResult:
-        """As `ToolFleet.call`."""
-        return self._wait(self._fleet.call(call, caller, conversation=conversation, context=context, timeout=timeout))
+        """As `ToolFleet.call`; `on_progress` is called in this thread."""
+        said: queue.SimpleQueue[Progress | None] = queue.SimpleQueue()
+        hear = None if on_progress is None else said.put
+        run = partial(self._fleet.call, conversation=conversation, context=context, timeout=timeout)
+        work = run(call, caller, waits_for_worker=waits_for_worker, on_progress=hear)
+        if on_progress is None:
+            return self._wait(work)
+        return self._wait(work, lambda future: _listen(future, said, on_progress))
 
     def call_many(
         self,
@@ -103,9 +129,11 @@ class SyncToolFleet(SyncWakeMethods):
         *,
         conversation: Conversation | None = None,
         timeout: float | None = None,
+        waits_for_worker: bool = False,
     ) -> list[ToolResult]:
         """As `ToolFleet.call_many`."""
-        return self._wait(self._fleet.call_many(calls, caller, conversation=conversation, timeout=timeout))
+        run = partial(self._fleet.call_many, conversation=conversation, timeout=timeout)
+        return self._wait(run(calls, caller, waits_for_worker=waits_for_worker))
 
     def submit(
         self,
@@ -115,12 +143,11 @@ class SyncToolFleet(SyncWakeMethods):
         conversation: Conversation | None = None,
         context: ToolContext | None = None,
         timeout: float | None = None,
-    ) -> "SyncCallHandle":
+        waits_for_worker: bool = False,
+    ) -> SyncCallHandle:
         """As `ToolFleet.submit`."""
-        handle = self._wait(
-            self._fleet.submit(call, caller, conversation=conversation, context=context, timeout=timeout)
-        )
-        return SyncCallHandle(handle, self._wait)
+        submit = partial(self._fleet.submit, conversation=conversation, context=context, timeout=timeout)
+        return SyncCallHandle(self._wait(submit(call, caller, waits_for_worker=waits_for_worker)), self._wait)
 
     def signature(
         self, call: ToolCall, caller: Caller, *, timeout: float | None = None, conversation: Conversation | None = None
@@ -188,29 +215,32 @@ class SyncToolFleet(SyncWakeMethods):
         """As `ToolFleet.replay`."""
         return self._wait(self._fleet.replay(call_id, caller, arguments=arguments, timeout=timeout))
 
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+    def _wait(self, work: Coroutine[Any, Any, T], meanwhile: "Callable[[Future[T]], None] | None" = None) -> T:
         try:
-            loop = self._running_loop()
+            future = self._begun(work)
         except RuntimeError:
             work.close()
             raise
-        future = asyncio.run_coroutine_threadsafe(work, loop)
         try:
+            if meanwhile is not None:
+                meanwhile(future)
             return future.result()
+        except CancelledError as exc:
+            if self._is_open:
+                raise
+            raise RuntimeError(_NOT_OPEN) from exc
         except BaseException:  # Ctrl-C too: the call is taken back
             future.cancel()
             raise
 
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
+    def _begun(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        with self._lock:  # until it is on the loop: what comes after the loop's end would wait for ever
             if not self._is_open:
-                raise RuntimeError(
-                    "This fleet is not open: use it inside `with`, as in `with ToolFleet.sync() as fleet:`."
-                )
+                raise RuntimeError(_NOT_OPEN)
             if self._thread is None:
                 self._thread = _LoopThread()
                 self._thread.start()
-            return self._thread.loop
+            return self._thread.begin(work)
 
     def _stop(self) -> None:
         with self._lock:
@@ -220,54 +250,41 @@ class SyncToolFleet(SyncWakeMethods):
             thread.stop()
 
 
+def _listen(future: "Future[Any]", said: "queue.SimpleQueue[Progress | None]", on_progress: OnProgress) -> None:
+    """Until the future is done, tell each step that was said, and the last ones before that."""
+    future.add_done_callback(lambda _: said.put(None))
+    while (step := said.get()) is not None:
+        told(step, on_progress)
+
+
 class _LoopThread(threading.Thread):
     """A thread that runs an event loop until it is stopped."""
 
     def __init__(self) -> None:
         super().__init__(name="toolfleet", daemon=True)
         self.loop = asyncio.new_event_loop()
+        self._begun = set[Future[Any]]()  # what other threads wait for
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        """Run it on the loop. Its future ends with it, and at the latest when `stop` returns."""
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        self._begun.add(future)
+        future.add_done_callback(self._begun.discard)
+        return future
 
     def run(self) -> None:
         self.loop.run_forever()
+        if left := asyncio.all_tasks(self.loop):  # begun at the last moment
+            for task in left:
+                task.cancel()
+            self.loop.run_until_complete(asyncio.wait(left, timeout=_STOP_SECONDS))
+        # Of a task that ended in the loop's very last turn, nobody was told; others do not let themselves be cancelled.
+        self.loop.run_until_complete(asyncio.sleep(0))
+        for future in list(self._begun):
+            future.cancel()
 
     def stop(self) -> None:
         """End the loop and the thread."""
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.join()
         self.loop.close()
-
-
-class SyncCallHandle:
-    """`CallHandle` with plain methods."""
-
-    def __init__(self, handle: CallHandle, wait: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
-        self.id = handle.id
-        self._handle = handle
-        self._wait = wait
-
-    def result(self, timeout: float | None = None) -> ToolResult:
-        """As `CallHandle.result`."""
-        result: ToolResult = self._wait(self._handle.result(timeout))
-        return result
-
-    def cancel(self) -> None:
-        """As `CallHandle.cancel`."""
-        self._wait(self._handle.cancel())
-
-    def status(self) -> CallStatus:
-        """As `CallHandle.status`."""
-        status: CallStatus = self._wait(self._handle.status())
-        return status
-
-    def progress(self) -> Generator[Progress]:
-        """As `CallHandle.progress`: `for progress in handle.progress()` ends with the call."""
-        steps = self._handle.progress()
-        try:
-            while (progress := self._wait(_next(steps))) is not None:
-                yield progress
-        finally:
-            self._wait(steps.aclose())
-
-
-async def _next(steps: AsyncGenerator[Progress]) -> Progress | None:
-    return await anext(steps, None)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError
 
+from toolfleet_registry import fleet_clock
 from toolfleet_registry.contracts import Caller, Conversation, Terms, ToolCall, ToolResult
 from toolfleet_registry.errors import SettingsError, ToolNotFound, ToolRateLimited
 from toolfleet_registry.names import LOCAL
@@ -134,9 +135,9 @@ def _said(result: ToolResult) -> TagResult:
 
 def _stamped(said: TagResult, result: ToolResult, name: str, *, seconds: float) -> TagResult:
     seen = result.audit
-    milliseconds = seconds * 1000 if seen is None or seen.duration_ms is None else seen.duration_ms
-    ended_at = datetime.now(UTC) if seen is None else datetime.fromtimestamp(seen.ts, UTC)
+    milliseconds = seconds * 1000 if seen.duration_ms is None else seen.duration_ms
+    ended_at = datetime.fromtimestamp(seen.ts, UTC) if seen.call_id else fleet_clock.utc_now()
     stamps = {"duration_ms": int(milliseconds), "tool": name, "ts": ended_at.isoformat()}
-    if seen is not None:
+    if seen.call_id:
         stamps["call_id"] = seen.call_id
     return said.model_copy(update={"audit": {**said.audit, **stamps}})

@@ -12,7 +12,6 @@ from collections import OrderedDict
 from typing import Any
 
 import kombu
-import structlog
 from kombu.transport import redis as kombu_redis
 from kombu.transport import virtual
 from kombu.utils.json import dumps
@@ -23,6 +22,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.keys import Keys
+from toolfleet_registry.loggers import get_logger
 from toolfleet_tasks import lines, scripts
 from toolfleet_tasks.bridge import await_, in_bridge
 from toolfleet_tasks.dock import Dock
@@ -30,7 +30,7 @@ from toolfleet_tasks.envelope import TASK
 from toolfleet_tasks.line import Line, LineLost, Part
 from toolfleet_tasks.lines import Lines
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 KOMBU = SpecifierSet("==5.7.*")
 """The kombu versions that the contract tests have seen."""
@@ -68,6 +68,7 @@ class FleetQoS(kombu_redis.QoS):
             super().append(message, delivery_tag)  # type: ignore[no-untyped-call] # kombu is only partly typed
         else:
             message._raw.pop("body")  # noqa: SLF001 - decoded by now; thousands of calls wait here with all that they have
+            self.channel.dock.delivered(message)
             virtual.QoS.append(self, message, delivery_tag)
 
     def ack(self, delivery_tag: str) -> None:
@@ -141,6 +142,11 @@ class _Docked:
         super().basic_qos(*args, **kwargs)  # type: ignore[misc] # as above
         if self.dock is not None:
             self.dock.update()
+
+    def _update_queue_cycle(self: Any) -> None:
+        # Kombu lists all queues anew for each that is consumed, for a BRPOP that a worker of ours does not send.
+        if self.dock is None:
+            super()._update_queue_cycle()  # type: ignore[misc] # as above
 
     def get_table(self: Any, exchange: str) -> list[tuple[str, ...]]:
         """The bindings of an exchange: of a worker's answers, read without holding up its loop, none if Redis is away."""

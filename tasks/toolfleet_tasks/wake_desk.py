@@ -6,14 +6,14 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.completions import Reader
 from toolfleet_tasks.dead_wakes import KeptWakes
 from toolfleet_tasks.line import Line
-from toolfleet_tasks.signing import Seal
+from toolfleet_tasks.signing import seal_of
 
 
 class WakeDesk:
     """`kept`: those that wait or are dead. `connect` makes a line of that name, which is not started yet."""
 
     def __init__(self, line: Line, connect: Callable[[str, str], Line], settings: Settings) -> None:
-        self._seal = Seal(settings.signing_key, purpose="job")
+        self._seal = seal_of(settings, purpose="job")
         self.kept = KeptWakes(line, settings.keys, self._seal)
         self._line = line
         self._connect = connect

@@ -1,18 +1,23 @@
 """What happens at once inside Redis with the news of jobs' ends.
 
 News are a hash each (`kind`: continue, notify or call; `body`: JSON; `tries`: how many were begun; `first_at`: since when it is
-due, ms; `error`: of the last try), and an id in a sorted set, by when the next try is due (ms). Those of kind `call` have a
+due, ms; `error`: of the last try; `rest`: for how many ms it was put off last), and an id in a sorted set, by when the next try is due (ms). Those of kind `call` have a
 set of their own, its name with `:calls` behind, so that a core that is slow holds up no call. Who tries has a token in the
 hash, and a lease: the id's score, until which nobody else does. Dead news are a hash, id -> JSON with all that as text, a
 sorted set, id -> when they were given up (ms), and how many bytes all of them have.
 
-Times are the server's, but for `first_at`, which is handed in by whoever ends a job.
+Times are the fleet's, as it is known inside Redis: where the server's clock is set, nothing waits for longer, and nobody's lease
+ends. Each script that needs them has the fleet's clock as its last key.
 """
 
-_NOW = """
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+from toolfleet_tasks.clock_scripts import FLEET_TIME
+
+_NOW = (
+    FLEET_TIME
+    + """
+local now = math.floor(fleet_time(KEYS[#KEYS]) / 1000)
 """
+)
 
 WAKES = """
 local function wake_put(hash_key, due_key, id, now_ms, kind, body)
@@ -56,15 +61,26 @@ local function dead_put(dead, order, bytes, id, value)
 end
 """
 
+_LOOKED_AT = 100
+"""News that wait, those due next first, of which a claim sees whether they wait for longer than they were to."""
+
 CLAIM = (
     _NOW
+    + f"""
+-- Put off while the clock that was set forward was taken for the time: they wait for as long as they were to from now on.
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], now + 1000, '+inf', 'LIMIT', 0, {_LOOKED_AT})) do
+  local found = redis.call('HMGET', ARGV[1] .. id, 'rest', 'tries')
+  local rest = tonumber(found[1] or nil) or (found[2] == '0' and 0)
+  if rest and redis.call('ZSCORE', KEYS[1], id) - now > rest + 1000 then redis.call('ZADD', KEYS[1], now + rest, id) end
+end
+"""
     + """
 local claimed = {}
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[4])) do
   local key = ARGV[1] .. id
   local found = redis.call('HMGET', key, 'kind', 'body', 'tries')
   if found[1] and found[2] then
-    redis.call('HSET', key, 'token', ARGV[2])
+    redis.call('HSET', key, 'token', ARGV[2], 'rest', ARGV[3])
     redis.call('ZADD', KEYS[1], now + ARGV[3], id)
     claimed[#claimed + 1] = {id, found[1], found[2], redis.call('HINCRBY', key, 'tries', 1)}
   else
@@ -75,7 +91,7 @@ end
 return claimed
 """
 )
-"""Take what is due. KEYS: the ids that are due. ARGV: what the hashes' names begin with, token, lease (ms), how many at most.
+"""Take what is due. KEYS: the ids that are due, the clock. ARGV: what the hashes' names begin with, token, lease (ms), how many at most.
 
 Returns for each, the longest due first: id, kind, body, and the number of this try. Sent again, it takes others; the first ones
 come back when their lease is over.
@@ -99,7 +115,7 @@ redis.call('HINCRBY', KEYS[1], 'tries', -1)
 return redis.call('ZADD', KEYS[2], now, ARGV[1])
 """
 )
-"""It was claimed and not tried. KEYS: its hash, the ids that are due. ARGV: id, token."""
+"""It was claimed and not tried. KEYS: its hash, the ids that are due, the clock. ARGV: id, token."""
 
 FAILED = (
     _NOW
@@ -109,9 +125,10 @@ local found = redis.call('HMGET', KEYS[1], 'token', 'first_at', 'kind', 'body', 
 if found[1] ~= ARGV[2] then return 'lost' end
 local rest = (tonumber(found[2]) or now) + ARGV[5] - now
 if ARGV[3] ~= '' and rest > 0 then
+  local wait = math.min(tonumber(ARGV[3]), rest)
   redis.call('HDEL', KEYS[1], 'token')
-  redis.call('HSET', KEYS[1], 'error', ARGV[4])
-  redis.call('ZADD', KEYS[2], now + math.min(tonumber(ARGV[3]), rest), ARGV[1])
+  redis.call('HSET', KEYS[1], 'error', ARGV[4], 'rest', wait)
+  redis.call('ZADD', KEYS[2], now + wait, ARGV[1])
   return 'later'
 end
 local body = ARGV[8] ~= '' and ARGV[8] or found[4]
@@ -129,8 +146,8 @@ end
 return 'dead'
 """
 )
-"""A try has failed. KEYS: its hash, the ids that are due, the dead news, their order, their bytes. ARGV: id, token, ms until the next
-try ('': there is none), why, ms after `first_at` at which it is given up, how many dead ones are kept, of how many bytes, the body
+"""A try has failed. KEYS: its hash, the ids that are due, the dead news, their order, their bytes, the clock. ARGV: id, token, ms until the
+next try ('': there is none), why, ms after `first_at` at which it is given up, how many dead ones are kept, of how many bytes, the body
 that is kept of it when it is dead ('': as it is).
 
 The last try is made just when it would be given up. Returns `later`; `dead`; or `lost`: others have it, or have delivered it.
@@ -154,7 +171,7 @@ return dead_drop(KEYS[1], KEYS[2], KEYS[3], ARGV[1])
 """
 )
 """Have dead news delivered after all, under the same id. KEYS: the dead news, their order, their bytes, its hash-to-be, the ids that are
-due. ARGV: id.
+due, the clock. ARGV: id.
 
 News that wait for their next try have it now. Returns 1; 0 if there are none of this id; -1 if they cannot be read; -2 for a call whose arguments were not kept.
 """

@@ -9,17 +9,17 @@ import math
 import random
 import ssl
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from http import HTTPStatus
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Final
 
 import httpx
-import structlog
 
+from toolfleet_registry import fleet_clock
+from toolfleet_registry.loggers import get_logger
 from toolfleet_registry.retry_after import parse_retry_after
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 PATHS: Final = {"continue": "/continue", "notify": "/notify"}
 """Where each kind of news is sent to."""
@@ -95,7 +95,7 @@ class CoreSender:
             await client.aclose()
 
     async def _post(self, wake_id: str, path: str, body: str, heard: list[Answer]) -> None:
-        now = datetime.now(UTC)
+        now = fleet_clock.utc_now()
         headers = {
             "Content-Type": "application/json",
             "Idempotency-Key": wake_id,

@@ -10,21 +10,21 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-import structlog
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.errors import MessageRefused
+from toolfleet_registry.loggers import get_logger
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.cancelling import end
 from toolfleet_tasks.line import Line, LineLost
 from toolfleet_tasks.script import Script
-from toolfleet_tasks.signing import Seal
+from toolfleet_tasks.signing import seal_of
 from toolfleet_tasks.wake_news import opened_wake
 from toolfleet_tasks.wake_scripts import ACCEPTED, CLAIM, FAILED, MOST_DEAD_BYTES, RELEASED
 from toolfleet_tasks.wake_sending import AT_ONCE, PATHS, Answer, CoreSender, one_line, seconds_until_next
 from toolfleet_tasks.written import run_written
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _LEASE_MARGIN_SECONDS = 10.0  # beyond a try's own deadline, to note what came of it
 _CALLS_AT_ONCE = 100
@@ -68,7 +68,7 @@ class Wakes:
         self._line = line
         self._settings = settings
         self._keys = settings.keys
-        self._seal = Seal(settings.signing_key, purpose="job")
+        self._seal = seal_of(settings, purpose="job")
         url, secret = settings.core_url, settings.core_secret
         timeout = settings.core_timeout_seconds
         self._sender = CoreSender(url, secret, timeout_seconds=timeout) if url and secret else None
@@ -122,7 +122,7 @@ class Wakes:
         try:
             async with asyncio.timeout(seconds):
                 found: Any = await run_written(
-                    self._line, _CLAIM, (lane.due,), self._keys.wake(""), token, lease_ms, count
+                    self._line, _CLAIM, (lane.due, self._keys.clock), self._keys.wake(""), token, lease_ms, count
                 )
         except (TimeoutError, LineLost, ResponseError) as exc:
             log.warning("wakes_not_claimed", error=str(exc) or "no answer in time")
@@ -180,7 +180,8 @@ class Wakes:
         """Until Redis has it; `None`: it was not tried. Returns whether the news were delivered."""
         record = self._keys.wake(wake.wake_id)
         if answer is None:
-            await run_written(self._line, _RELEASED, (record, lane.due), wake.wake_id, wake.token)
+            names = (record, lane.due, self._keys.clock)
+            await run_written(self._line, _RELEASED, names, wake.wake_id, wake.token)
         elif answer.accepted:
             await run_written(self._line, _ACCEPTED, (record, lane.due), wake.wake_id)
             log.info("wake_delivered", wake_id=wake.wake_id, kind=wake.kind, tries=wake.tries)
@@ -197,9 +198,14 @@ class Wakes:
         became = await run_written(
             self._line,
             _FAILED,
-            (record, due, keys.dead_wakes, keys.dead_wakes_order, keys.dead_wakes_bytes),
+            (record, due, keys.dead_wakes, keys.dead_wakes_order, keys.dead_wakes_bytes, keys.clock),
             *(wake.wake_id, wake.token, delay_ms, reason),
-            *(settings.wake_give_up_seconds * 1000, settings.dead_wakes_kept, MOST_DEAD_BYTES, _kept_when_dead(wake)),
+            *(
+                round(settings.wake_give_up_seconds * 1000),
+                settings.dead_wakes_kept,
+                MOST_DEAD_BYTES,
+                _kept_when_dead(wake),
+            ),
         )
         facts = {"wake_id": wake.wake_id, "kind": wake.kind, "tries": wake.tries, "reason": reason}
         if became == b"dead":

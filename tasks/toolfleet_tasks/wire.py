@@ -1,17 +1,35 @@
-"""How our messages are written down: as one JSON string, which is all that Celery and kombu get to see.
+"""Writes messages as one JSON string, which is all that Celery and kombu get to see, and reads them, with their version.
 
-Kombu's own JSON decoder turns a dictionary of the shape {"__type__": …} into a Python object, or raises. Arguments
+A message says in `v` which version a reader needs, and nothing if the first will do: so a newer sender's messages are read by
+older workers as long as they use nothing new. Kombu's own JSON decoder turns a dictionary of the shape {"__type__": …} into a Python object, or raises. Arguments
 and results are other people's data and must pass unchanged, so no decoder but this one ever looks inside.
 """
 
+import functools
 import json
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar, get_args
 
+from pydantic import ValidationError
 from pydantic_core import from_json
 
-from toolfleet_registry.contracts import Message
+from toolfleet_registry.contracts import Message, Since
 
 M = TypeVar("M", bound=Message)
+
+VERSION = 2
+"""The newest version of messages and records that this code reads, and writes where it must."""
+_FIRST = 1  # the version of what says none
+
+
+class NewerMessage(ValueError):
+    """A message was written for readers of a newer version; `version` is the one that it needs, if it says so."""
+
+    def __init__(self, version: int | None) -> None:
+        self.version = version
+        needed = "a newer version" if version is None else f"version {version}"
+        super().__init__(f"it needs {needed} of Toolfleet's messages, and this process reads {VERSION}")
+
 
 # pydantic's own JSON would write null for NaN. The only things here that JSON does not have are sets of names.
 _encode = json.JSONEncoder(allow_nan=False, separators=(",", ":"), default=sorted).encode
@@ -22,6 +40,57 @@ def dump(message: Message) -> str:
 
     Raises `ValueError` for NaN and infinities, which are no JSON.
     """
+    text = _written(message)
+    version = version_of(message)
+    return text if version == _FIRST else f'{{"v":{version},{text[1:]}'
+
+
+def version_of(message: Message) -> int:
+    """The version that a reader of this message needs."""
+    later, inner = _later_fields(type(message))
+    if not (later or inner):
+        return _FIRST
+    version = max((since for name, since, unset in later if getattr(message, name) != unset), default=_FIRST)
+    for name in inner:
+        value = getattr(message, name)
+        parts = value if isinstance(value, tuple) else (value,)
+        version = max(version, *(version_of(part) for part in parts if isinstance(part, Message)), _FIRST)
+    return version
+
+
+def load(kind: type[M], text: str) -> M:
+    """Read what `dump` wrote. Raises `NewerMessage`, and `ValueError` (pydantic's among them) for anything else."""
+    try:
+        read = _without_version(_read(text))
+        try:
+            return kind.model_validate(read)
+        except ValidationError as exc:
+            errors = exc.errors(include_url=False, include_input=False)
+            if any(error["type"] == "extra_forbidden" for error in errors):
+                raise NewerMessage(None) from exc
+            if not _levels_corrected(read, errors):
+                raise
+            return kind.model_validate(read)
+    except RecursionError as exc:  # thousands of brackets
+        raise ValueError("nested too deeply") from exc
+
+
+def _levels_corrected(read: Any, errors: Sequence[Any]) -> bool:
+    """Whether all that is wrong are words for a caller's permission that mean nothing: such a caller is a guest.
+
+    Agents of earlier versions took any word, and have written it into their calls and jobs.
+    """
+    for error in errors:
+        if error["type"] != "literal_error" or error["loc"][-1:] != ("permission",):
+            return False
+        caller = functools.reduce(lambda node, step: node[step], error["loc"][:-1], read)
+        if not isinstance(caller["permission"], str):
+            return False
+        caller["permission"] = "guest"
+    return True
+
+
+def _written(message: Message) -> str:
     try:
         text = message.model_dump_json(exclude_defaults=True)
     except ValueError:  # a lone surrogate
@@ -32,12 +101,36 @@ def dump(message: Message) -> str:
     return _encode(message.model_dump(exclude_defaults=True))
 
 
-def load(kind: type[M], text: str) -> M:
-    """Read what `dump` wrote. Raises `ValueError` (pydantic's among them) for anything else."""
-    try:
-        return kind.model_validate(_read(text))
-    except RecursionError as exc:  # thousands of brackets
-        raise ValueError("nested too deeply") from exc
+def _without_version(read: object) -> object:
+    if isinstance(read, dict) and "v" in read:
+        version = read.pop("v")
+        if not isinstance(version, int) or version > VERSION:
+            raise NewerMessage(version if isinstance(version, int) else None)
+    return read
+
+
+@functools.cache
+def _later_fields(kind: type[Message]) -> tuple[tuple[tuple[str, int, object], ...], tuple[str, ...]]:
+    """What came after the first version: each field's name, its version and its default; and the fields with such messages in them."""
+    later = tuple(
+        (name, mark.version, field.get_default(call_default_factory=True))
+        for name, field in kind.model_fields.items()
+        for mark in field.metadata
+        if isinstance(mark, Since)
+    )
+    inner = tuple(name for name, field in kind.model_fields.items() if any(map(_is_later, _types_in(field.annotation))))
+    return later, inner
+
+
+def _is_later(kind: type[Message]) -> bool:
+    return any(_later_fields(kind))
+
+
+def _types_in(annotation: Any) -> Iterator[type[Message]]:
+    if isinstance(annotation, type) and issubclass(annotation, Message):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _types_in(inner)
 
 
 def _read(text: str) -> object:

@@ -21,6 +21,17 @@ class FleetWorker(Worker):  # type: ignore[misc] # Celery ships no types
 class FleetConsumer(Consumer):  # type: ignore[misc] # as above
     """Set by `worker_consumer`. What cannot be taken for a task is logged without arguments."""
 
+    waits_for_broker = False
+    """Whether it tries to connect, for as long as that takes: Celery's loop stands still meanwhile. For any thread to read."""
+
+    def ensure_connected(self, conn: Any) -> Any:
+        """As Celery's."""
+        self.waits_for_broker = True
+        try:
+            return super().ensure_connected(conn)
+        finally:
+            self.waits_for_broker = False
+
     def on_decode_error(self, message: Any, exc: Exception) -> None:
         """As Celery's."""
         super().on_decode_error(_hidden(message), exc)

@@ -2,13 +2,13 @@
 
 import asyncio
 
-import structlog
 from redis.exceptions import ResponseError
 
+from toolfleet_registry.loggers import get_logger
 from toolfleet_tasks.line import Line, Part
 from toolfleet_tasks.script import Script
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 # Redis closes the connection on a value that it finds too large, often before its answer has come. No server can be
 # made to refuse one of a mebibyte; a larger one that is lost so often with its connection is taken for the cause.

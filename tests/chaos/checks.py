@@ -5,12 +5,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from chaos.journal import Journal
-from chaos.outcomes import Ending
-from chaos.plan import LEFT_ALONE_SECONDS, LOOK, MARGIN_SECONDS
+from chaos.outcomes import FIRST, SECOND, Ending
+from chaos.plan import LEASE_SECONDS, LEFT_ALONE_SECONDS, MARGIN_SECONDS, effect_of
 from toolfleet_registry.contracts import ToolResult
 
-AT_MOST = {"once": 1, "idempotent": 2, "read": 2, "undeclared": 2, LOOK: 2}
+AT_MOST = {"once": 1, "idempotent": 2, "read": 2, "undeclared": 1}
 """Executions of one call, by what its tool declares."""
+
+LATE_SECONDS = LEASE_SECONDS + 1
+"""So long after its end was told a call may still reach a module: whoever has its lease then does not know yet. The second is
+what a request may wait in a socket for a busy module."""
 
 OTHER = "-other"
 """Ends the `ref` of a call with other arguments under the key of the one whose `ref` is before it."""
@@ -73,8 +77,7 @@ def _nobody_waits_too_long(evidence: Evidence) -> Iterator[_Fact]:
 def _bounded_executions(evidence: Evidence) -> Iterator[_Fact]:
     """No call was executed more often than its effect allows."""
     for call_id, effects in evidence.journal.effects.items():
-        effect = effects[0].tool.partition(".")[2]
-        if len(effects) > AT_MOST[effect]:
+        if len(effects) > AT_MOST[effect_of(effects[0].tool)]:
             yield f"{effects[0].tool} {call_id}: executed {len(effects)} times", call_id, effects[0].ref
 
 
@@ -106,11 +109,47 @@ def _one_intention_once(evidence: Evidence) -> Iterator[_Fact]:
             yield f"{effects[0].tool} {ref}: executed {len(effects)} times, as {sorted(calls)}", effects[0].call_id, ref
 
 
+def _newer_writes_last(evidence: Evidence) -> Iterator[_Fact]:
+    """Of two writes that were confirmed one after the other, the newer one is the last that happened."""
+    confirmed = {end.ref for end in evidence.endings if end.way == "paired" and end.result and end.result.success}
+    last = {entry.ref: place for place, entry in enumerate(evidence.journal.entries) if entry.mark == "effect"}
+    for ref in sorted(confirmed):
+        older = ref.removesuffix(SECOND) + FIRST
+        if ref.endswith(SECOND) and last.get(older, -1) > last.get(ref, -1):
+            yield (
+                f"{older} happened after {ref} had been confirmed",
+                evidence.journal.effects_of_ref[older][0].call_id,
+                older,
+            )
+
+
+def _nothing_begins_late(evidence: Evidence) -> Iterator[_Fact]:
+    """Nothing reaches a module after the end of its call was told, but for the rest of a lease."""
+    told: dict[str, float] = {}
+    for ending in evidence.endings:
+        if ending.result and ending.call_id and not _is_cut_off(ending.result):
+            at = ending.began_at + ending.seconds
+            told[ending.call_id] = min(told.get(ending.call_id, at), at)
+    for call_id, at in told.items():
+        late = [entry for entry in evidence.journal.by_call.get(call_id, []) if entry.mark == "start"]
+        late = [entry for entry in late if entry.at > at + LATE_SECONDS]
+        if late:
+            yield (
+                f"{late[0].tool} {call_id}: begun {late[0].at - at:.1f} s after its end was told",
+                call_id,
+                late[0].ref,
+            )
+
+
 def _none_means_none(evidence: Evidence) -> Iterator[_Fact]:
-    """What was said not to have happened has not happened."""
+    """What was said not to have happened has not happened.
+
+    But for readers that answered that they failed: they ran, and there is nothing that could have happened.
+    """
     for call_id, result in _results(evidence):
         effects = evidence.journal.effects.get(call_id, [])
-        if result.effect_state == "none" and effects:
+        has_only_read = result.error_code == "module_error" and effect_of(result.tool_name) == "read"
+        if result.effect_state == "none" and effects and not has_only_read:
             yield f"{_of(result)} with effect none, executed {len(effects)} times", call_id, effects[0].ref
 
 
@@ -187,7 +226,7 @@ def _results(evidence: Evidence) -> Iterable[tuple[str, ToolResult]]:
 
 def _is_cut_off(result: ToolResult) -> bool:
     """Whether the agent's side worded it, when it could not wait any longer: the call's own end may be another one."""
-    by_agent = result.audit is None or result.audit.worker is None
+    by_agent = result.audit.worker is None
     return by_agent and not result.success and result.effect_state == "unknown"
 
 
@@ -210,6 +249,8 @@ _CHECKS = (
     _bounded_executions,
     _nobody_is_shut_out,
     _one_intention_once,
+    _newer_writes_last,
+    _nothing_begins_late,
     _none_means_none,
     _done_means_done,
     _own_execution,

@@ -13,14 +13,20 @@ import httpx
 from redis.exceptions import RedisError
 
 from chaos.core_faults import BEAT_KINDS, CORE_KINDS
+from chaos.load_faults import LOAD_KINDS
 from chaos.moments import JOB_MOMENTS, MOMENTS, wait_for
 from chaos.plan import LEASE_SECONDS, Plan
 from chaos.programs import Program
-from chaos.stage import Stage
+from chaos.redis_faults import REDIS_CLOCK, REDIS_KINDS
+from chaos.stage import CLOCKED, Stage
+from support.clocks import libfaketime
 from toolfleet_tasks import scripts
 
 _COPIES = 5
 _DRAIN_SECONDS = 20
+_LOADED_SECONDS = 120
+_TRIES, _REST_SECONDS = 3, 1.0
+_OFFSETS = (-200, -30, 30, 200, 400)  # seconds; with the last one a worker takes no calls
 
 
 @dataclass
@@ -37,9 +43,12 @@ class Fault:
 
 
 def planned(plan: Plan, dice: random.Random) -> list[Fault]:
-    """Every kind at every moment as evenly as the count allows, in a random order. Without jobs, none that only they meet."""
+    """Every kind at every moment as evenly as the count allows, in a random order. Without jobs, none that only they meet.
+
+    So many faults as there are kinds are one of each.
+    """
     moments = (*MOMENTS, *(JOB_MOMENTS if plan.jobs else ()))
-    kinds = [kind for kind in KINDS if kind not in CORE_KINDS or plan.jobs]
+    kinds = [kind for kind in KINDS if (kind not in CORE_KINDS or plan.jobs) and kind not in left_out()]
     pairs = [Fault(kind, moment) for kind in kinds for moment in moments]
     faults: list[Fault] = []
     while len(faults) < plan.faults:
@@ -50,15 +59,23 @@ def planned(plan: Plan, dice: random.Random) -> list[Fault]:
     return faults[: plan.faults]
 
 
+def left_out() -> list[str]:
+    """The kinds that cannot be had on this machine."""
+    return [] if libfaketime() else list(CLOCK_KINDS)
+
+
 async def inflict(fault: Fault, stage: Stage, dice: random.Random) -> None:
-    """Wait for its moment, do it, and make it good again. What cannot be done just now counts as not done."""
+    """Wait for its moment, do it, and make it good again. What cannot be done just now is tried again, and then counts as not done."""
     fault.was_seen, seen = await wait_for(fault.moment, stage)
     likely = stage.cores if fault.kind in CORE_KINDS else stage.workers
     victim = seen if seen in likely else dice.choice(likely)
     fault.began_at, fault.victim = time.time(), victim.name
-    with contextlib.suppress(RedisError, httpx.HTTPError):
-        await KINDS[fault.kind](stage, victim, dice)
-        fault.is_done = True
+    for _ in range(_TRIES):
+        with contextlib.suppress(RedisError, httpx.HTTPError):
+            await KINDS[fault.kind](stage, victim, dice)
+            fault.is_done = True
+            break
+        await asyncio.sleep(_REST_SECONDS)
     fault.ended_at = time.time()
 
 
@@ -93,10 +110,41 @@ async def _freeze_worker(stage: Stage, worker: Program, dice: random.Random) -> 
             worker.send_signal(signal.SIGCONT)
 
 
+async def _cut_worker_off(stage: Stage, worker: Program, dice: random.Random) -> None:
+    """One more worker, which takes calls of all modules and finds nobody where it looks for one of them."""
+    spare = stage.spares["worker-cut-off"]
+    async with spare.lock:
+        spare.start()
+        await spare.is_up()
+        await asyncio.sleep(LEASE_SECONDS * dice.uniform(1, 2))
+        spare.send_signal(signal.SIGTERM)
+        code = await spare.ended(seconds=_DRAIN_SECONDS)
+        spare.stop()
+    if code != 0:
+        stage.ended_alone.append(f"{spare.name} ended with {code} on SIGTERM:\n{spare.said()[-2000:]}")
+
+
+async def _set_worker_clock(stage: Stage, worker: Program, dice: random.Random) -> None:
+    """Of the one worker that has a clock of its own; after a while it is right again."""
+    assert stage.worker_clock is not None
+    clocked = next(program for program in stage.workers if program.name == CLOCKED)
+    async with stage.alone(clocked):
+        stage.worker_clock.set_ahead(dice.choice(_OFFSETS))
+        try:
+            await asyncio.sleep(LEASE_SECONDS * dice.uniform(0.5, 2))
+        finally:
+            stage.worker_clock.set_ahead(0)
+
+
 async def _restart_redis(stage: Stage, worker: Program, dice: random.Random) -> None:
     async with stage.redis_lock:
         with stage.redis.restarted():
             await asyncio.sleep(dice.choice((0, 0.3, 2)))
+        async with asyncio.timeout(
+            _LOADED_SECONDS
+        ):  # it is away until then: another fault of Redis's would make that longer
+            while await asyncio.to_thread(stage.redis.is_loading):  # noqa: ASYNC110 - nothing announces its end
+                await asyncio.sleep(0.1)
 
 
 async def _freeze_redis(stage: Stage, worker: Program, dice: random.Random) -> None:
@@ -177,10 +225,14 @@ async def _held(stage: Stage) -> list[str]:
     return []
 
 
+CLOCK_KINDS = {**REDIS_CLOCK, "worker's clock set": _set_worker_clock}
+"""Faults that need libfaketime."""
+
 KINDS: dict[str, Callable[[Stage, Program, random.Random], Awaitable[None]]] = {
     "worker killed": _kill_worker,
-    "worker frozen": _freeze_worker,
+    "worker paused beyond its lease": _freeze_worker,
     "worker stopped": _stop_worker,
+    "worker cut off from a module": _cut_worker_off,
     "Redis restarted": _restart_redis,
     "Redis frozen": _freeze_redis,
     "connections cut": _cut_connections,
@@ -190,6 +242,9 @@ KINDS: dict[str, Callable[[Stage, Program, random.Random], Awaitable[None]]] = {
     "message doubled": _double_messages,
     "leases taken": _take_leases,
     "beat doubled": _double_beat,
+    **REDIS_KINDS,
+    **CLOCK_KINDS,
+    **LOAD_KINDS,
     **BEAT_KINDS,
     **CORE_KINDS,
 }

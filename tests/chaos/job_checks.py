@@ -22,8 +22,6 @@ MOST_FAULTS = 5
 
 _UNHEARD = frozenset({"timed_out", "outcome_unknown", "module_unreachable", "expired", "invalid_response", "cancelled"})
 _FOR_GOOD = frozenset({"permission_denied", "invalid_arguments", "blocked_by_gate", "invalid_tool_name"})
-_EARLY_SECONDS = 0.05  # clocks are the same, and round differently
-
 
 _Fact = tuple[str, JobRecord | None]
 
@@ -192,14 +190,14 @@ def _takes_from_start(evidence: JobEvidence) -> Iterator[_Fact]:
 def _fault_in_state(job: JobRecord, evidence: JobEvidence) -> str | None:
     assert job.end is not None
     spec, state, at = job.spec, job.place.state, job.end.ended_at
-    steps = evidence.steps[job.job_id]
+    steps, time = evidence.steps[job.job_id], evidence.time
     if state != "cancelled" and spec.schedule is not None and spec.schedule.at is not None:
-        first = min([at, *(entry.at for entries in steps.values() for entry in entries)])
-        if first < spec.schedule.at - _EARLY_SECONDS:
+        first = min([at, *(time.at(entry.at) for entries in steps.values() for entry in entries)])
+        if first < spec.schedule.at - time.allowance:
             return f"it began {spec.schedule.at - first:.3f} s before its time"
     if state == "timed_out":
         longest = spec.poll.max_seconds if spec.poll is not None else spec.deadline_at
-        is_due = at >= min(spec.deadline_at, spec.created_at + longest) - _EARLY_SECONDS
+        is_due = at >= min(spec.deadline_at, spec.created_at + longest) - time.allowance
         return None if is_due else f"its time was not over at {at:.3f}"
     last = evidence.stored.get(f"{job.job_id}.{max(job.place.step, 0)}")
     if state == "completed":

@@ -2,10 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from chaos.acts import Act
+from chaos.fleet_time import FleetTime
 from chaos.job_notes import JobNote, JobRecord
 from chaos.journal import Entry, Journal
 from toolfleet_registry.contracts import ToolResult
@@ -13,7 +14,10 @@ from toolfleet_registry.contracts import ToolResult
 
 @dataclass(frozen=True)
 class JobEvidence:
-    """`records` are by their ids; `stored` has the results of their calls; `expected`: how many were asked for."""
+    """`records` are by their ids; `stored` has the results of their calls; `expected`: how many were asked for.
+
+    `time`: what times in the journal are by the fleet's clock.
+    """
 
     notes: list[JobNote]
     records: Mapping[str, JobRecord]
@@ -22,6 +26,7 @@ class JobEvidence:
     stored: Mapping[str, ToolResult]
     expected: int
     has_core: bool = True
+    time: FleetTime = field(default_factory=FleetTime)
 
     @cached_property
     def note_of(self) -> dict[str, JobNote]:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from chaos.acts import marks_of, read_marks
 from chaos.checks import Violation
+from chaos.fault_report import table
 from chaos.faults import Fault
 from chaos.job_checks import news_of
 from chaos.job_evidence import JobEvidence
-from chaos.report import table
 from toolfleet_registry.jobs import JobState
 
 _STATES: tuple[JobState, ...] = ("completed", "failed", "timed_out", "cancelled", "starting", "waiting", "polling")

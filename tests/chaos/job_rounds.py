@@ -10,7 +10,6 @@ from toolfleet_registry.contracts import ToolCall, ToolResult
 
 CRON = "* * * * *"
 _MINUTE = 60
-_EARLY_SECONDS = 0.05
 _PATHS = {"resume_conversation": "/continue", "notify": "/notify"}
 
 _Told = dict[int, dict[str, str]]
@@ -34,15 +33,16 @@ def rounds(job: JobRecord, evidence: JobEvidence) -> Iterator[str]:
 
 
 def _at_their_times(job: JobRecord, told: _Told, evidence: JobEvidence) -> Iterator[str]:
-    first_at = _next_minute(job.spec.created_at)
-    times = [entry.at for entries in evidence.steps[job.job_id].values() for entry in entries]
-    if times and min(times) < first_at - _EARLY_SECONDS:
+    time, first_at = evidence.time, _next_minute(job.spec.created_at)
+    times = [time.at(entry.at) for entries in evidence.steps[job.job_id].values() for entry in entries]
+    if times and min(times) < first_at - time.allowance:
         yield f"its first round began {first_at - min(times):.3f} s early"
     if job.place.state != "cancelled" and job.place.step < 1 and first_at + JOB_MARGIN_SECONDS < job.spec.deadline_at:
         yield "it has had no round"
-    began = {number: min(entry.at for entry in entries) for number, entries in evidence.steps[job.job_id].items()}
+    steps = evidence.steps[job.job_id].items()
+    began = {number: time.at(min(entry.at for entry in entries)) for number, entries in steps}
     for number, at in began.items():
-        if number in told and number + 1 in began and began[number + 1] < _next_minute(at) - _EARLY_SECONDS:
+        if number in told and number + 1 in began and began[number + 1] < _next_minute(at) - time.allowance:
             yield f"round {number} was over, and step {number + 1} began before the next minute"
     full_minutes = job.spec.deadline_at // _MINUTE - job.spec.created_at // _MINUTE
     if len(told) > full_minutes + 1:  # and its own end
@@ -73,7 +73,7 @@ def _ends(job: JobRecord, told: _Told, evidence: JobEvidence) -> Iterator[str]:
         yield f"its end was not told: {kinds}, last step {last}"
     assert job.end is not None
     over_at = job.end.ended_at if state == "timed_out" else _next_minute(job.end.ended_at)
-    if state != "cancelled" and over_at < job.spec.deadline_at - _EARLY_SECONDS:
+    if state != "cancelled" and over_at < job.spec.deadline_at - evidence.time.allowance:
         yield f"it ended as {state} with time for another round"
 
 

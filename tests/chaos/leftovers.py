@@ -54,6 +54,7 @@ def check_redis(stage: Stage) -> dict[str, list[Violation]]:
             ("Every key is known, and expires unless it may last", list(_lasting(look))),
             ("No call's record is open, and no place is taken", list(_open(look))),
             ("No worker and no beat ended by itself", stage.ended_alone),
+            ("No worker started at a Redis that evicts", stage.not_refused),
             ("No job and no news wait, and no news are dead", list(_waiting(look))),
         )
     }
@@ -87,7 +88,7 @@ async def check_workers(stage: Stage) -> list[Violation]:
                 result = await fleet.call(call, caller, timeout=10)
                 if not result.success:
                     found.append(Violation(name, f"{tool}: {result.error_code} {result.error}"))
-                worker = (result.audit and result.audit.worker) or ""
+                worker = result.audit.worker or ""
                 missing = {start for start in missing if not worker.startswith(start)}
                 if (not missing and number >= 2 * len(EFFECTS)) or len(found) > len(EFFECTS):
                     break

@@ -16,8 +16,9 @@ from typing import Any
 
 from aiohttp import web
 
+from chaos import hostile
 from chaos.journal import Entry, JournalTail, JournalWriter
-from chaos.plan import BEHAVIOURS, EFFECTLESS, EFFECTS, LOOK, RECONCILING
+from chaos.plan import BEHAVIOURS, EFFECTLESS, EFFECTS, LOOK, RECONCILING, is_hostile
 
 READY = "module ready"
 CRASHED = 70
@@ -28,7 +29,7 @@ _LONGEST_LOOK = 0.5  # seconds, before its effect and after it
 
 
 class Module:
-    """The tools: one for each effect, and `look`, which says how a job's work is doing.
+    """The tools: one for each effect, `look`, which says how a job's work is doing, and those with hostile schemas.
 
     `ref` names the caller's intention, across calls with other ids.
     """
@@ -70,6 +71,8 @@ class Module:
             known = _LOOKED_AT if name == LOOK else _ARGUMENTS
             parameters = [{"name": one, "type": kind, "description": ""} for one, kind in known.items()]
             tools.append({"name": f"{self.name}.{name}", "description": name, "parameters": parameters, **declared})
+        if self.name == hostile.OWNER:
+            tools += hostile.definitions()
         return web.json_response({"module_name": self.name, "description": "", "tools": tools})
 
     async def _execute(self, request: web.Request) -> web.StreamResponse:
@@ -87,7 +90,7 @@ class Module:
         about = {"port": port, "execution": uuid.uuid4().hex}
         self._journal.write("start", call_id, wish["ref"], tool, **about)
         self._requests[call_id] += 1
-        way = self._way_to_look(call_id) if tool.endswith(f".{LOOK}") else wish
+        way = self._way_of(call_id, tool, wish)
         behaviour = way["first"] if self._requests[call_id] == 1 else way["then"]
         await asyncio.sleep(way["before_ms"] / 1000)
         works = behaviour not in EFFECTLESS and behaviour != "fails" and wish.get("ends") != "broken"
@@ -101,11 +104,17 @@ class Module:
                 os._exit(CRASHED)
         await asyncio.sleep(way["after_ms"] / 1000)
         self._journal.write("reply", call_id, wish["ref"], tool, **about)
+        if is_hostile(tool):
+            reply["result"] = {**hostile.answer(tool), **reply["result"]}
         return await _answer(request, behaviour, reply)
 
     @staticmethod
-    def _way_to_look(call_id: str) -> dict[str, Any]:
-        """Polls of one job have the same arguments, and not the same luck."""
+    def _way_of(call_id: str, tool: str, wish: dict[str, Any]) -> dict[str, Any]:
+        """As it is asked for. Polls of one job have the same arguments, and not the same luck."""
+        if is_hostile(tool):
+            return {"first": "ok", "then": "ok", "before_ms": 0, "after_ms": 0}
+        if not tool.endswith(f".{LOOK}"):
+            return wish
         dice = random.Random(call_id)
         (first,) = dice.choices(list(BEHAVIOURS), list(BEHAVIOURS.values()))
         waits = {name: dice.choice((0, dice.uniform(0, _LONGEST_LOOK))) * 1000 for name in ("before_ms", "after_ms")}

@@ -5,10 +5,17 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from chaos.plan import effect_of
 from toolfleet_registry.contracts import ToolResult
 
-Way = Literal["called", "submitted", "cancelled", "given_up", "many", "keyed", "conflicting"]
-"""How an agent made the call; `given_up`: the awaiting task was cancelled, so that it got no result."""
+Way = Literal[
+    "called", "submitted", "cancelled", "given_up", "many", "keyed", "conflicting", "paired", "burst", "hostile"
+]
+"""How an agent made the call. `given_up`: the awaiting task was cancelled, so that it got no result. `paired`: a second write
+followed the first one's success."""
+
+FIRST, SECOND = "/1", "/2"
+"""End the `ref` of paired writes, in their order."""
 
 
 class Ending(BaseModel):
@@ -29,12 +36,12 @@ class Ending(BaseModel):
     @property
     def effect(self) -> str:
         """What the tool declares, or `undeclared`."""
-        return self.tool.partition(".")[2]
+        return effect_of(self.tool)
 
     @property
     def call_id(self) -> str | None:
         """Of the call that the result is of: a repeat's may be an earlier one's."""
-        return self.result.audit.call_id if self.result and self.result.audit else None
+        return self.result.audit.call_id or None if self.result else None
 
 
 def read_endings(path: Path) -> list[Ending]:

@@ -28,7 +28,7 @@ WORKERS = 3
 AGENTS = 2
 CORES = 2
 """Of one core, behind one port: what one has begun that is frozen, the other takes over."""
-_REST_SHARE, _SHORTEST_REST_SECONDS = 0.1, 50
+_REST_SHARE, _SHORTEST_REST_SECONDS = 0.1, 75
 
 EFFECTS = ("once", "idempotent", "read", "undeclared")
 MODULES = ("bank", "post")
@@ -37,6 +37,12 @@ RECONCILING = "bank"
 
 LOOK = "look"
 """The tool that jobs poll; declared `read`."""
+
+HOSTILE_ARGUMENTS, HOSTILE_REPLY = "hostile_arguments_", "hostile_reply_"
+"""What the names of tools begin with that have a hostile schema: for what they are sent, or for what they answer. Declared `read`."""
+
+BURST = 300
+"""Calls that an agent makes in one tick when it is told to."""
 
 CORE_SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
 
@@ -55,6 +61,17 @@ BEHAVIOURS: dict[Behaviour, int] = {
     "hangs": 1,
 }
 """What a tool is asked to do, and how often. Crashes are faults, and asked for elsewhere."""
+
+
+def effect_of(tool: str) -> str:
+    """What a tool declares, or `undeclared`."""
+    method = tool.partition(".")[2]
+    return method if method in EFFECTS else "read"
+
+
+def is_hostile(tool: str) -> bool:
+    """Whether its schema is."""
+    return tool.partition(".")[2].startswith((HOSTILE_ARGUMENTS, HOSTILE_REPLY))
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,8 @@ class Program:
     env: Mapping[str, str] = field(default_factory=dict)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     process: Popen[bytes] | None = None
+    started_at: float = 0
+    """By monotonic time; of the present process."""
     _began_at: int = 0
     _was_up: bool = False
 
@@ -44,7 +46,7 @@ class Program:
         """Begin a process. To be called from the main thread: the kernel ends the child with the thread."""
         with self.log.open("ab") as output:
             self._began_at, self._was_up = output.tell(), False
-            env = {**self.env, "PYTHONUNBUFFERED": "1"}
+            env, self.started_at = {**self.env, "PYTHONUNBUFFERED": "1"}, time.monotonic()
             self.process = spawn(self.command, env=env, cwd=self.folder, output=output)
 
     async def is_up(self) -> None:

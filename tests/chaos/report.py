@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from chaos.checks import AT_MOST, Evidence, Violation
-from chaos.faults import KINDS, Fault
-from chaos.moments import JOB_MOMENTS, MOMENTS
-from chaos.plan import EFFECTS, Plan
+from chaos.fault_report import struck, table
+from chaos.faults import Fault
+from chaos.plan import EFFECTS, Plan, effect_of
 
 _SHOWN = 20
 _LINES = 14
@@ -21,14 +21,17 @@ def report(
     checks: dict[str, list[Violation]],
     more: dict[str, object],
     jobs: str,
+    came_to: str,
 ) -> str:
-    """Everything, as Markdown; `jobs` is what there is to say of them."""
+    """Everything, as Markdown; `jobs` is what there is to say of them, `came_to` what some faults came to."""
     done = sum(fault.is_done for fault in faults)
     parts = [
         f"# Chaos: {len(evidence.endings):,} calls, {plan.jobs:,} jobs, {done} faults, seed {plan.seed}",
         table(("what", "value"), more.items()),
         "## Faults, by the step after which they struck",
-        _faults(faults),
+        struck(faults),
+        "## Faults, by what was seen and checked of them",
+        came_to,
         "## Calls, by how they ended",
         _calls(evidence),
         "## Executions in the modules' journal",
@@ -83,23 +86,9 @@ def shown(violations: Sequence[Violation]) -> list[Violation]:
     return first
 
 
-def table(head: Sequence[object], rows: Iterable[Iterable[object]]) -> str:
-    """Markdown."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(f'{cell}' for cell in line)} |" for line in lines)
-
-
 def late_results(logs: Iterable[Path]) -> int:
     """Results that workers brought when the call had ended without them."""
     return sum(log.read_text(errors="replace").count("result_late") for log in logs)
-
-
-def _faults(faults: list[Fault]) -> str:
-    done = [fault for fault in faults if fault.is_done]
-    struck = Counter((fault.kind, fault.moment if fault.was_seen else MOMENTS[0]) for fault in done)
-    moments = (*MOMENTS, *JOB_MOMENTS)
-    rows = [(kind, *(struck[kind, moment] for moment in moments), sum(f.kind == kind for f in done)) for kind in KINDS]
-    return table(("fault", *moments, "all"), rows)
 
 
 def _calls(evidence: Evidence) -> str:
@@ -122,7 +111,7 @@ def _calls(evidence: Evidence) -> str:
 def _executions(evidence: Evidence) -> str:
     rows: list[tuple[object, ...]] = []
     for effect, at_most in AT_MOST.items():
-        counts = [len(found) for found in evidence.journal.effects.values() if found[0].tool.endswith(f".{effect}")]
+        counts = [len(found) for found in evidence.journal.effects.values() if effect_of(found[0].tool) == effect]
         rows.append(
             (effect, len(counts), sum(counts), sum(count > 1 for count in counts), max(counts, default=0), at_most)
         )

@@ -3,14 +3,18 @@
 import asyncio
 import json
 import random
+import signal
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from chaos.acts import read_acts
 from chaos.agent import MADE, endings_of
+from chaos.append_only_file import written_results
 from chaos.checks import Evidence, Violation, check_calls
+from chaos.fault_report import came_to
 from chaos.faults import Fault, inflict, planned
+from chaos.fleet_time import FleetWatch
 from chaos.job_agent import MADE as JOBS_MADE
 from chaos.job_checks import check_jobs, step_ids, then_ids
 from chaos.job_evidence import JobEvidence
@@ -20,7 +24,7 @@ from chaos.journal import read_journal
 from chaos.leftovers import becomes_quiet, check_redis, check_workers, stored_results
 from chaos.moments import MOMENTS
 from chaos.outcomes import read_endings
-from chaos.plan import AGENTS, LONGEST_TIMEOUT_SECONDS, Plan
+from chaos.plan import AGENTS, LONGEST_TIMEOUT_SECONDS, Plan, is_hostile
 from chaos.programs import Program
 from chaos.report import evidence_of, late_results, report, shown
 from chaos.stage import Stage, stage, start_agents
@@ -46,18 +50,20 @@ async def run(plan: Plan, folder: Path) -> Ran:
     trouble: list[Violation] = []
     faults = planned(plan, random.Random(plan.seed))
     async with stage(plan, folder) as here:
-        watching = asyncio.create_task(here.watch())
+        clock = FleetWatch(here.redis.url)
+        watching = [asyncio.create_task(work) for work in (here.watch(), clock.follow())]
         try:
             async with asyncio.timeout(plan.seconds - _CHECK_SECONDS - (time.monotonic() - began_at)):
                 trouble += await _load(here, faults)
         except TimeoutError:
             trouble.append(Violation("The run ended in time", f"it took more than {plan.seconds:.0f} s"))
         finally:
-            watching.cancel()
+            for task in watching:
+                task.cancel()
         left = check_redis(here)
         working = await check_workers(here)
         evidence = _evidence(here)
-        jobs = _job_evidence(here, evidence)
+        jobs = _job_evidence(here, evidence, clock)
         more = _figures(here, evidence, time.monotonic() - began_at)
     checks = {
         **check_calls(evidence),
@@ -73,7 +79,8 @@ async def run(plan: Plan, folder: Path) -> Ran:
         evidence_of(violation, evidence, faults, logs) + proof_of(violation, jobs, faults, folder)
         for violation in shown(violations)
     )
-    table = report(plan, evidence, faults, checks, more, job_report(jobs) if plan.jobs else "")
+    traces = came_to(faults, evidence, here.refusals, folder)
+    table = report(plan, evidence, faults, checks, more, job_report(jobs) if plan.jobs else "", traces)
     return Ran(table, proofs, violations)
 
 
@@ -81,6 +88,8 @@ async def _load(here: Stage, faults: list[Fault]) -> list[Violation]:
     """Calls, jobs and faults side by side, until the last of each, and then quiet."""
     await start_agents(here)
     trouble = await _inflict_all(here, faults)
+    for agent in here.agents[:AGENTS]:
+        agent.send_signal(signal.SIGUSR2)
     for agent in here.agents:
         code = await agent.ended(seconds=here.plan.seconds)
         if code != 0:
@@ -119,14 +128,17 @@ async def _inflict_all(here: Stage, faults: list[Fault]) -> list[Violation]:
 def _evidence(here: Stage) -> Evidence:
     endings = [ending for number in range(AGENTS) for ending in read_endings(endings_of(here.folder, number))]
     journal = read_journal(here.journal)
-    call_ids = {ending.call_id for ending in endings if ending.call_id} | set(journal.by_call)
+    call_ids = {ending.call_id for ending in endings if ending.call_id and not is_hostile(ending.tool)}
+    call_ids |= {entry.call_id for entry in journal.entries if not is_hostile(entry.tool)}  # that answer with megabytes
     jobs = read_records(here.redis.look)
     call_ids |= then_ids(jobs) | step_ids(jobs)
     made = sum(_made(agent, MADE) for agent in here.agents[:AGENTS])
-    return Evidence(endings, journal, made, stored_results(here.redis.look, sorted(call_ids)))
+    stored = stored_results(here.redis.look, sorted(call_ids))
+    stored = written_results(here.folder / "redis", step_ids(jobs)) | stored  # a job drops what it has had
+    return Evidence(endings, journal, made, stored)
 
 
-def _job_evidence(here: Stage, calls: Evidence) -> JobEvidence:
+def _job_evidence(here: Stage, calls: Evidence, clock: FleetWatch) -> JobEvidence:
     made = _made(here.agents[-1], JOBS_MADE) if here.plan.jobs else 0
     return JobEvidence(
         notes=read_notes(notes_of(here.folder)),
@@ -136,6 +148,7 @@ def _job_evidence(here: Stage, calls: Evidence) -> JobEvidence:
         stored=calls.stored,
         expected=made,
         has_core=here.plan.has_core,
+        time=clock.seen(here.folder.glob("*.log")),
     )
 
 
@@ -160,10 +173,11 @@ def _figures(here: Stage, evidence: Evidence, seconds: float) -> dict[str, objec
 
 def _nothing_shown(calls: Evidence, jobs: JobEvidence) -> list[Violation]:
     """A run in which hardly anything works shows nothing, whatever holds."""
-    good = sum(ending.result is not None and ending.result.success for ending in calls.endings)
+    planned = [ending for ending in calls.endings if ending.way not in {"burst", "hostile"}]
+    good = sum(ending.result is not None and ending.result.success for ending in planned)
     made, completed = len(jobs.records), sum(job.place.state == "completed" for job in jobs.records.values())
     texts = [
-        f"only {good} of {len(calls.endings)} calls succeeded" if good * 2 < len(calls.endings) else "",
+        f"only {good} of {len(planned)} calls succeeded" if good * 2 < len(planned) else "",
         f"only {made} of {len(jobs.notes)} jobs were made" if made * 2 < len(jobs.notes) else "",
         f"only {completed} of {made} jobs completed" if completed * 4 < made else "",
     ]
@@ -174,6 +188,8 @@ def _not_done(plan: Plan, faults: list[Fault]) -> list[Violation]:
     done = sum(fault.is_done for fault in faults)
     few = plan.faults - done > max(plan.faults // 20, 1)
     texts = [f"only {done} of {plan.faults} faults happened"] if few else []
+    happened = {fault.kind for fault in faults if fault.is_done}
+    texts += [f"no fault {kind!r} happened" for kind in sorted({fault.kind for fault in faults} - happened)]
     for moment in {fault.moment for fault in faults} - {MOMENTS[0]}:
         tried = [fault for fault in faults if fault.moment == moment and fault.is_done]
         if len(tried) >= _TRIES and not any(fault.was_seen for fault in tried):

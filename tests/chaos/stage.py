@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,16 +13,20 @@ import httpx
 
 from chaos import agent, core, job_agent, module, news_reader
 from chaos.acts import make_table
-from chaos.plan import AGENTS, CORES, MODULES, WORKERS, Plan, settings_for
+from chaos.plan import AGENTS, CORES, MODULES, RECONCILING, WORKERS, Plan, settings_for
 from chaos.programs import Program
 from chaos.proxy import Proxy
-from support.redis_faults import FaultyRedis, faulty_redis
+from support.clocks import WallClock, libfaketime
+from support.redis_faults import FaultyRedis, faulty_redis, faulty_redis_with_a_clock
 from support.worker_process import READY as WORKER_READY
 from support.worker_process import TESTS
 from toolfleet_registry.settings import Settings
 from toolfleet_workers.commands import beat_command, worker_command
 from toolfleet_workers.environment import environment_of
 from toolfleet_workers.ports import free_port
+
+CLOCKED = f"worker-{WORKERS - 1}"
+"""The worker that has a clock of its own, where libfaketime is installed."""
 
 _WATCH_SECONDS = 0.1
 _BEAT_READY = "beat: Starting"
@@ -31,7 +35,11 @@ _JOBS_SHARE = 0.85  # of the load's time: the last ones have as long to end in a
 
 @dataclass
 class Stage:
-    """`proxies` and `programs` by name. `ended_alone`: workers and beats that ended without anybody's doing, with their last words."""
+    """`proxies` and `programs` by name. `ended_alone`: workers and beats that ended without anybody's doing, with their last words.
+
+    `spares`: workers that only some faults start. `refusals` counts those that did not start where none may, `not_refused` has
+    the last words of those that did.
+    """
 
     plan: Plan
     folder: Path
@@ -43,7 +51,12 @@ class Stage:
     agents: list[Program] = field(default_factory=list)
     beats: list[Program] = field(default_factory=list)
     cores: list[Program] = field(default_factory=list)
+    spares: dict[str, Program] = field(default_factory=dict)
     ended_alone: list[str] = field(default_factory=list)
+    refusals: int = 0
+    not_refused: list[str] = field(default_factory=list)
+    redis_clock: WallClock | None = None
+    worker_clock: WallClock | None = None
     redis_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -108,22 +121,44 @@ class Stage:
             await program.is_up()
             yield
 
+    @contextlib.asynccontextmanager
+    async def without_starts(self) -> AsyncGenerator[None]:
+        """No worker is started meanwhile, and to Redis happens nothing else."""
+        async with contextlib.AsyncExitStack() as held:
+            for program in (*self.spares.values(), *self.workers):  # whoever needs several takes them in this order
+                await held.enter_async_context(program.lock)
+            await held.enter_async_context(self.redis_lock)
+            yield
+
 
 @contextlib.asynccontextmanager
 async def stage(plan: Plan, folder: Path) -> AsyncGenerator[Stage]:
     """Build everything up, agents last; the load begins with them."""
     services = {name: f"http://127.0.0.1:{free_port()}" for name in MODULES}
     core_url = f"http://127.0.0.1:{free_port()}" if plan.jobs and plan.has_core else None
-    with faulty_redis(folder / "redis") as redis:
-        here = Stage(plan, folder, redis, settings_for(redis.url, services, core_url))
+    with _redis(folder / "redis") as (redis, clock):
+        own = WallClock(folder) if clock else None
+        settings = settings_for(redis.url, services, core_url)
+        here = Stage(plan, folder, redis, settings, redis_clock=clock, worker_clock=own)
         try:
             await _build(here)
             yield here
         finally:
-            for program in (*here.agents, *here.servers):
+            for program in (*here.agents, *here.servers, *here.spares.values()):
                 await asyncio.to_thread(program.stop)
             for proxy in here.proxies.values():
                 await proxy.aclose()
+
+
+@contextlib.contextmanager
+def _redis(folder: Path) -> Generator[tuple[FaultyRedis, WallClock | None]]:
+    """With a clock that can be set, if libfaketime is installed."""
+    if libfaketime():
+        with faulty_redis_with_a_clock(folder) as found:
+            yield found
+    else:
+        with faulty_redis(folder) as redis:
+            yield redis, None
 
 
 async def _build(here: Stage) -> None:
@@ -131,8 +166,10 @@ async def _build(here: Stage) -> None:
         command = [sys.executable, "-m", module.__name__, name, str(urlsplit(url).port), str(here.journal)]
         here.modules.append(Program(name, command, module.READY, here.folder, {"PYTHONPATH": _python_path()}))
     for number in range(WORKERS):
-        env = environment_of(await _proxied(here, f"worker-{number}"))
-        here.workers.append(Program(f"worker-{number}", _worker(f"worker-{number}"), WORKER_READY, here.folder, env))
+        here.workers.append(await _make_worker(here, f"worker-{number}"))
+    nowhere = {**here.settings.module_services, RECONCILING: f"http://127.0.0.1:{free_port()}"}
+    here.spares["worker-cut-off"] = await _make_worker(here, "worker-cut-off", module_services=nowhere)
+    here.spares["worker-refused"] = await _make_worker(here, "worker-refused")
     await _proxied(here, "beat")
     here.beats.append(here.beat("beat"))
     make_table(here.folder)
@@ -169,6 +206,14 @@ async def _proxied(here: Stage, name: str) -> Settings:
     here.proxies[name] = Proxy(here.redis_port)
     await here.proxies[name].start()
     return here.settings_of(name)
+
+
+async def _make_worker(here: Stage, name: str, **more: object) -> Program:
+    settings = (await _proxied(here, name)).model_copy(update=more)
+    env = environment_of(settings)
+    if name == CLOCKED and here.worker_clock is not None:
+        env |= here.worker_clock.env
+    return Program(name, _worker(name), WORKER_READY, here.folder, env)
 
 
 async def _core(here: Stage, name: str) -> Program:

@@ -4,17 +4,22 @@ from typing import Any
 
 import pytest
 
-from chaos.checks import Evidence, check_calls
+from chaos.checks import LATE_SECONDS, Evidence, check_calls
 from chaos.journal import Entry, Journal
-from chaos.outcomes import Ending
+from chaos.outcomes import FIRST, SECOND, Ending
 from toolfleet_registry.contracts import Audit, ToolResult
 
+IDEMPOTENT = "bank.idempotent"
 REPLY = {"success": True, "result": {"execution": "e1"}, "error": None}
 
 
 def effect(call_id: str = "c1", *, ref: str = "r1", tool: str = "bank.once", execution: str = "e1") -> Entry:
     reply = {**REPLY, "result": {"execution": execution}}
     return Entry("effect", call_id, ref, tool, at=0, pid=1, reply=reply)
+
+
+def begun(call_id: str = "c1", *, at: float) -> Entry:
+    return Entry("start", call_id, "r1", "bank.once", at=at, pid=1)
 
 
 def result(call_id: str = "c1", *, worker: str | None = "w@host", **fields: Any) -> ToolResult:
@@ -48,6 +53,19 @@ def test_a_call_that_went_well_is_no_violation() -> None:
     assert found([ending(result())], [effect()], stored={"c1": result()}) == set()
 
 
+def test_what_reaches_a_module_within_a_lease_is_no_violation() -> None:
+    """Whoever holds it does not know yet that the call has ended."""
+    assert found([ending(failure(state="unknown"))], [begun(at=1 + LATE_SECONDS - 0.1)]) == set()
+
+
+def test_newer_writes_may_be_repeated() -> None:
+    """Each of two that were confirmed may happen twice, as long as the newer one comes last."""
+    endings = [ending(result(f"c{end[1]}"), way="paired", ref=f"p{end}", tool=IDEMPOTENT) for end in (FIRST, SECOND)]
+    order = (FIRST, FIRST, SECOND, SECOND)
+
+    assert found(endings, [effect(f"c{end[1]}", ref=f"p{end}", tool=IDEMPOTENT) for end in order]) == set()
+
+
 def test_a_missing_ending_is_found() -> None:
     """A call that was made and never noted as ended."""
     evidence = Evidence([], Journal([]), 1, {})
@@ -63,8 +81,9 @@ def test_a_missing_ending_is_found() -> None:
         ([ending(None)], [], "Every awaited call gave exactly one result"),
         # an end that came ten seconds after its deadline
         ([ending(result(), seconds=15)], [effect()], "No call ended later than its deadline and the margin"),
-        # a once-only call that was executed again, an idempotent one a third time
+        # a once-only call that was executed again, one of which nobody says what that does, a harmless one a third time
         ([], [effect(), effect()], "No call was executed more often than its effect allows"),
+        ([], [effect(tool="bank.undeclared")] * 2, "No call was executed more often than its effect allows"),
         ([], [effect(tool="bank.read")] * 3, "No call was executed more often than its effect allows"),
         # a repeat under one key that was executed as a call of its own
         (
@@ -77,6 +96,18 @@ def test_a_missing_ending_is_found() -> None:
             [],
             [effect("c1"), effect("c2", ref="r1-other")],
             "Under one key, two calls with different arguments are not both executed",
+        ),
+        # a write that came again after a newer one was confirmed
+        (
+            [ending(result(f"c{end[1]}"), way="paired", ref=f"p{end}", tool=IDEMPOTENT) for end in (FIRST, SECOND)],
+            [effect(f"c{end[1]}", ref=f"p{end}", tool=IDEMPOTENT) for end in (FIRST, SECOND, FIRST)],
+            "Of two writes that were confirmed one after the other, the newer one is the last that happened",
+        ),
+        # a request that came when its caller had long been told how it ended
+        (
+            [ending(failure(state="unknown"))],
+            [begun(at=1 + LATE_SECONDS + 0.1)],
+            "Nothing reaches a module after the end of its call was told, but for the rest of a lease",
         ),
         # said not to have happened, and it has
         ([ending(failure(state="none"))], [effect()], "What was said not to have happened has not happened"),

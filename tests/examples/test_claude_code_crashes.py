@@ -20,9 +20,8 @@ from modules.claude_code.task import Task
 from modules.claude_code.task_store import TaskStore
 from modules.kept_commands import Job, KeptCommand
 from support.example_modules import Module
-from support.processes import is_gone
 from support.waiting import wait_until, wait_until_sync
-from support.workshop import agent, claude_code, end, finished, processes_of, result, until
+from support.workshop import agent, claude_code, commands_in, end, finished, processes_of, result, until
 
 # Says that it has begun, and goes on when it is told to.
 PATIENT = (
@@ -61,7 +60,7 @@ async def test_a_task_outlives_its_module(folder: Path) -> None:
         task = await result(module, "run_task", **wanted)
         await wait_until(lambda: begun(task["workspace"]), "the agent runs")
         kill(module)
-    assert not is_gone(begun(task["workspace"])[0])
+    assert commands_in(folder, "begun")
 
     with claude_code(folder, command=agent(PATIENT)) as module:
         again = await result(module, "run_task", **wanted)
@@ -81,7 +80,7 @@ async def test_a_task_ends_while_its_module_is_dead(folder: Path) -> None:
         await wait_until(lambda: begun(first["workspace"]), "the agent runs")
         kill(module)
     Path(first["workspace"], "go").touch()
-    await wait_until(lambda: is_gone(begun(first["workspace"])[0]), "the agent has ended")
+    await wait_until(lambda: not commands_in(folder, "begun"), "the agent has ended")
     Path(second["workspace"], "go").touch()
 
     with claude_code(folder, command=agent(PATIENT), concurrency=1) as module:
@@ -112,7 +111,7 @@ async def test_a_module_that_is_stopped_may_take_its_tasks_along(folder: Path) -
     with claude_code(folder, command=agent(PATIENT), outlive=False) as module:
         task = await result(module, "run_task", prompt="x")
         await wait_until(lambda: begun(task["workspace"]), "the agent runs")
-    assert is_gone(begun(task["workspace"])[0])
+    assert not commands_in(folder, "begun")
 
     with claude_code(folder, command=agent(PATIENT)) as module:
         done = await until(module, "task_status", {"failed"}, task_id=task["task_id"])

@@ -1,4 +1,7 @@
-"""`code_executor`: programs run, keep within their limits, and leave nothing behind."""
+"""`code_executor`: programs run, keep within their limits, and leave nothing behind.
+
+Where a test and its program meet in a folder, the program runs without a sandbox; those in one: `test_code_executor_sandbox.py`.
+"""
 
 import asyncio
 import tempfile
@@ -213,7 +216,7 @@ for _ in range(40):
         time.sleep(0.001)
 time.sleep(3600)
 """
-    reply = await executor(tmp_path, processes=5)("run_python", code=code)
+    reply = await executor(tmp_path, processes=5, isolation="none")("run_python", code=code)
     assert reply["error"].startswith("The program was ended: it had more than 5 processes at once.")
     found = pids(noted)
     assert found
@@ -227,7 +230,7 @@ async def test_what_a_program_leaves_behind_is_ended(tmp_path: Path) -> None:
 import subprocess
 print(subprocess.Popen(["sleep", "3600"], start_new_session=True).pid)
 """
-    reply = await executor(tmp_path)("run_python", code=code)
+    reply = await executor(tmp_path, isolation="none")("run_python", code=code)
     assert reply["result"]["exit_code"] == 0
     assert is_gone(int(reply["result"]["stdout"]))
 
@@ -235,7 +238,7 @@ print(subprocess.Popen(["sleep", "3600"], start_new_session=True).pid)
 async def test_a_client_that_hangs_up_ends_its_program(tmp_path: Path) -> None:
     """Nobody waits for it any more; the module counts it."""
     noted = tmp_path / "pids"
-    with running("code_executor", tmp_path) as module:
+    with running("code_executor", tmp_path, CODE_EXECUTOR_ISOLATION="none") as module:
         async with module.client() as client:
             call = asyncio.create_task(client.post("/execute", json=_noting(noted)))
             await wait_until(lambda: pids(noted), "the program runs")
@@ -251,7 +254,7 @@ async def test_a_client_that_hangs_up_ends_its_program(tmp_path: Path) -> None:
 async def test_a_module_that_is_killed_takes_its_programs_along(tmp_path: Path, scratch: Path) -> None:
     """Not even a killed module leaves a program or its folder behind."""
     noted = tmp_path / "pids"
-    with running("code_executor", tmp_path) as module:
+    with running("code_executor", tmp_path, CODE_EXECUTOR_ISOLATION="none") as module:
         call = asyncio.create_task(module.post("run_python", code=_noting(noted)["arguments"]["code"]))
         await wait_until(lambda: pids(noted), "the program runs")
         assert module.process is not None
@@ -265,7 +268,9 @@ async def test_a_module_that_is_killed_takes_its_programs_along(tmp_path: Path, 
 async def test_a_cancelled_call_ends_its_program(tmp_path: Path) -> None:
     """Before the cancelled call itself returns."""
     noted = tmp_path / "pids"
-    call = asyncio.create_task(executor(tmp_path)("run_python", code=_noting(noted)["arguments"]["code"]))
+    call = asyncio.create_task(
+        executor(tmp_path, isolation="none")("run_python", code=_noting(noted)["arguments"]["code"])
+    )
     await wait_until(lambda: pids(noted), "the program runs")
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -274,8 +279,11 @@ async def test_a_cancelled_call_ends_its_program(tmp_path: Path) -> None:
 
 
 async def test_a_module_without_room_says_so(tmp_path: Path) -> None:
-    """A program too many is sent away with `Retry-After`, and not started; later there is room again."""
-    module = executor(tmp_path, concurrency=1, queue_seconds=0.05, wall_seconds=20)
+    """A program too many is sent away with `Retry-After`, and not started; later there is room again.
+
+    Where nothing keeps programs apart, the second is one too many.
+    """
+    module = executor(tmp_path, isolation="none", concurrency=2, queue_seconds=0.05, wall_seconds=20)
     started, go_on = tmp_path / "started", tmp_path / "go_on"
     code = f"""
 import os, time
@@ -292,25 +300,13 @@ while not os.path.exists({str(go_on)!r}): time.sleep(0.01)
     assert (await module("run_python", code="print(3)"))["result"]["stdout"] == "3\n"
 
 
-async def test_programs_run_side_by_side(tmp_path: Path) -> None:
-    """As many as `concurrency` says: two that wait for each other both end."""
-    module = executor(tmp_path, concurrency=2)
-    code = """
-import os, time
-open({mine!r}, "w").close()
-while not os.path.exists({other!r}): time.sleep(0.01)
-"""
-    a, b = str(tmp_path / "a"), str(tmp_path / "b")
-    both = [module("run_python", code=code.format(mine=x, other=y)) for x, y in ((a, b), (b, a))]
-    assert [reply["result"]["exit_code"] for reply in await asyncio.gather(*both)] == [0, 0]
-
-
 async def test_a_launcher_that_dies_is_a_failed_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not a call that hangs."""
     broken = tmp_path / "launcher.py"
     broken.write_text("raise SystemExit(7)")
-    monkeypatch.setattr(programs, "_LAUNCHER", broken)
-    reply = await executor(tmp_path)("run_python", code="print(1)")
+    module = executor(tmp_path)
+    monkeypatch.setattr(programs, "LAUNCHER", broken)
+    reply = await module("run_python", code="print(1)")
     assert reply["error"] == "code_executor.run_python failed inside the module (RuntimeError); its log says why."
 
 

@@ -99,6 +99,19 @@ async def test_an_unknown_tool_is_a_failed_call(module: Module) -> None:
     assert all(tool in reply["error"] for tool in PERMISSIONS if tool.startswith(module.name))
 
 
+async def test_an_attempt_that_comes_too_late_is_not_begun(module: Module) -> None:
+    """After its end, or after a later attempt of its call: whatever the tool, before anything is read of its arguments."""
+    tool = min(tool for tool in PERMISSIONS if tool.startswith(f"{module.name}."))
+    late, now = "1000;now=60000;sender=test", "99000;now=60000;sender=test"
+    async with module.client() as client:
+        for attempt, begin_by, words in [(2, late, "in time"), (2, now, ""), (1, now, "later attempt")]:
+            headers = {"Idempotency-Key": "late", "Toolfleet-Attempt": str(attempt), "Toolfleet-Begin-By": begin_by}
+            body = {"tool_name": tool, "arguments": {"no such argument": 1}}
+            reply = (await client.post("/execute", json=body, headers=headers)).json()
+            assert (reply["success"], reply["effect_state"]) == (False, "none")
+            assert words in reply["error"]
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,13 @@ from modules.deployer.plan import Declaration, plan_for
 from modules.deployer.process_backend import ProcessBackend
 from modules.deployer.releases import take_release
 from modules.deployer.settings import DeployerSettings
-from modules.kept_commands import Job, KeptCommand
+from modules.kept_commands import KeptCommand
 from modules.workspaces import find_project
 from support.example_modules import Module
 from support.processes import is_gone
 from support.waiting import wait_until, wait_until_sync
 from support.workshop import (
+    commands_in,
     deployer,
     deployer_here,
     end,
@@ -47,7 +49,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(str(os.getpid()).encode())
+        self.wfile.write(b"served")
 http.server.HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
 """
 FILES = {"server.py": SERVER, "deploy.json": '{"command": ["python", "server.py"]}'}
@@ -199,7 +201,7 @@ async def test_a_killed_module_brings_its_deployments_back(folder: Path) -> None
         process = await result(module, "deploy", project_path=str(make_workspace(folder, "t2", FILES)))
         idle = await result(module, "deploy", project_path=str(make_workspace(folder, "t3", {"index.html": "idle"})))
         idle = await result(module, "stop_deployment", deployment_id=idle["deployment_id"])
-        pid = int(await text(process["url"]))
+        (pid,) = commands_in(folder, "server.py")
         kill(module)
     await wait_until(lambda: is_gone(pid), "the process has ended with its module")
     (folder / "deployments" / site["deployment_id"] / "releases" / ".draft-1").mkdir()
@@ -208,7 +210,8 @@ async def test_a_killed_module_brings_its_deployments_back(folder: Path) -> None
         assert await text(site["url"]) == "site"
         named = {"deployment_id": process["deployment_id"]}
         assert (await until(module, "deployment_status", {"running"}, **named))["url"] == process["url"]
-        assert int(await text(process["url"])) != pid
+        assert await text(process["url"]) == "served"
+        assert commands_in(folder, "server.py") != [pid]
         assert await result(module, "deployment_status", deployment_id=site["deployment_id"]) == site
         assert await result(module, "deployment_status", deployment_id=idle["deployment_id"]) == idle
         releases = folder / "deployments" / site["deployment_id"] / "releases"
@@ -219,14 +222,15 @@ async def test_a_process_whose_keeper_was_killed_is_started_again(folder: Path) 
     """What it left behind is ended first."""
     with deployer_here(folder) as module:
         process = await result(module, "deploy", project_path=str(make_workspace(folder, "t1", FILES)))
-        pid = int(await text(process["url"]))
+        (pid,) = commands_in(folder, "server.py")
         (run,) = (folder / "deployments" / process["deployment_id"] / "runs").iterdir()
         os.kill(json.loads((run / "started.json").read_text())["keeper"], signal.SIGKILL)
         await wait_until(lambda: is_gone(pid), "the process has ended")
         status = await restarted(module, 1, process["deployment_id"])
 
         assert status["error"] == "What looked after it was killed."
-        assert int(await text(status["url"])) != pid
+        assert await text(status["url"]) == "served"
+        assert commands_in(folder, "server.py") != [pid]
 
 
 @contextlib.contextmanager
@@ -263,13 +267,14 @@ async def test_a_fault_that_passes_ends_no_keeping(
         process = await result(module, "deploy", project_path=str(make_workspace(folder, "t1", FILES)))
         for run in OLD_RUNS:  # so many that one of them is removed
             (folder / "deployments" / process["deployment_id"] / "runs" / run).mkdir()
-        pid = int(await text(process["url"]))
+        (pid,) = commands_in(folder, "server.py")
         with failing_once(method, fault, in_old_run=in_old_run):
             os.kill(pid, signal.SIGKILL)
             status = await restarted(module, 1, process["deployment_id"])
 
         assert (status["url"], status["error"]) == (process["url"], f"It could not be looked after ({said}).")
-        assert int(await text(status["url"])) != pid
+        assert await text(status["url"]) == "served"
+        assert commands_in(folder, "server.py") != [pid]
     assert [record.exc_info[1] for record in caplog.records if record.exc_info] == [fault]
 
 
@@ -339,8 +344,8 @@ async def test_a_start_that_is_cancelled_leaves_no_process(folder: Path, monkeyp
     begun, go = threading.Event(), threading.Event()
     start = KeptCommand.start
 
-    def slow(command: KeptCommand, job: Job) -> "subprocess.Popen[bytes] | None":
-        keeper = start(command, job)
+    def slow(command: KeptCommand, *args: Any) -> "subprocess.Popen[bytes] | None":
+        keeper = start(command, *args)
         begun.set()
         go.wait(20)
         return keeper
@@ -411,6 +416,16 @@ def test_a_release_is_on_disk_before_it_has_its_name(folder: Path, monkeypatch: 
     assert (renamed, outer) == ("renamed", str(folder / "releases"))
 
 
+@dataclass(frozen=True)
+class Port:
+    """What a front passes connections on to, on this machine's loopback interface."""
+
+    number: int
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.number)
+
+
 async def test_who_says_nothing_takes_nobodys_place() -> None:
     """A client that sends nothing, and a pair that has gone silent, are ended; then there is room."""
 
@@ -421,7 +436,7 @@ async def test_who_says_nothing_takes_nobodys_place() -> None:
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     front = Front(connections=1, first_byte_seconds=0.1, idle_seconds=0.2)
-    front.backend = int(server.sockets[0].getsockname()[1])
+    front.backend = Port(server.sockets[0].getsockname()[1])
     port = await front.open(None)
     async with asyncio.timeout(10):
         for words in (b"", b"hello"):
@@ -452,7 +467,7 @@ async def test_a_front_carries_both_ways_and_ends_what_is_left() -> None:
     nobody = await asyncio.open_connection("127.0.0.1", port)
     assert (await nobody[0].readline()).startswith(b"HTTP/1.1 503 ")
     nobody[1].close()
-    backend = front.backend = int(server.sockets[0].getsockname()[1])
+    backend = front.backend = Port(server.sockets[0].getsockname()[1])
 
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"x" * size)

@@ -118,10 +118,10 @@ def test_no_documents_are_an_empty_index(tmp_path: Path) -> None:
 
 async def test_the_projects_own_documentation_is_found(research: Module) -> None:
     """Over real HTTP: a sentence of a README in this clone."""
-    reply = await research("search_docs", query="limits against accidents sandbox", max_results=3)
+    reply = await research("search_docs", query="filter of system calls sandbox", max_results=3)
     best = reply["result"]["results"][0]
     assert best["path"] == "examples/modules/README.md"
-    assert "no sandbox" in best["snippet"]
+    assert "no filter of system calls" in best["snippet"]
     assert best["line"] > 0
 
 

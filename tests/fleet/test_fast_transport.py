@@ -43,8 +43,9 @@ def bed(owls: ModuleServer, redis_url: str, tmp_path: Path) -> TestBed:
 
 
 @pytest.fixture
-def calls(bed: TestBed) -> Iterator[FleetCalls]:
+def calls(bed: TestBed, owls: ModuleServer) -> Iterator[FleetCalls]:
     calls = FleetCalls(bed.settings)
+    offer(calls.redis, "owls", *owls.definitions)
     yield calls
     calls.close()
 
@@ -57,10 +58,17 @@ def own_redis(owls: ModuleServer, folder: Path) -> Generator[tuple[TestBed, Flee
     with redis_server(folder / "redis") as url:
         bed = TestBed(url, (owls,), folder / "logs")
         calls = FleetCalls(bed.settings)
+        offer(calls.redis, "owls", *owls.definitions)
         try:
             yield bed, calls
         finally:
             calls.close()
+
+
+def offer(redis: Redis, module: str, *tools: dict[str, Any]) -> None:
+    """A manifest that is known before a worker starts: calls need not wait until somebody has asked the module."""
+    manifest = {"module_name": module, "description": "", "tools": tools}
+    redis.set(Keys().module_manifest(module), json.dumps(manifest), ex=3600)
 
 
 def port_of(url: str) -> int:
@@ -348,7 +356,7 @@ def _with(bed: TestBed, module: ModuleServer) -> TestBed:
 
 def test_questions_and_revocations_reach_a_worker(bed: TestBed, calls: FleetCalls, owls: ModuleServer) -> None:
     """By broadcast: it answers, says what it runs, and interrupts that; at the end it is told to stop."""
-    with bed.worker() as worker:
+    with bed.worker(remote_control=frozenset({"shutdown"})) as worker:
         assert calls.ask("ping") == {"ok": "pong"}
         running = calls.call("nap", n=1, seconds=60)
         wait_until_sync(lambda: owls.running == 1, "it runs")
@@ -368,7 +376,7 @@ def test_queues_can_be_left_and_taken_up(bed: TestBed, calls: FleetCalls, owls: 
     control = calls.app.control
     others = ModuleServer("others")
     others.add("echo", owls.tools["owls.echo"])
-    with serve(others), _with(bed, others).worker():
+    with serve(others), _with(bed, others).worker(remote_control=frozenset({"cancel_consumer", "add_consumer"})):
         for _ in range(2):
             control.cancel_consumer("tools.others")
             wait_until_sync(lambda: len(calls.ask("active_queues")) == 2, "it is consumed no more")
@@ -382,7 +390,7 @@ def test_queues_can_be_left_and_taken_up(bed: TestBed, calls: FleetCalls, owls: 
 
 def test_a_pool_can_grow_and_shrink(bed: TestBed, calls: FleetCalls, owls: ModuleServer) -> None:
     """And takes no more messages than it has room for."""
-    with bed.worker(worker_concurrency=3):
+    with bed.worker(worker_concurrency=3, remote_control=frozenset({"pool_grow", "pool_shrink"})):
         assert calls.pool()["max-concurrency"] == 3
         calls.app.control.pool_grow(2)
         naps = [calls.call("nap", n=n, seconds=1) for n in range(10, 15)]
@@ -399,7 +407,8 @@ def test_a_pool_can_grow_and_shrink(bed: TestBed, calls: FleetCalls, owls: Modul
 def test_the_pool_can_scale_itself(bed: TestBed, calls: FleetCalls, owls: ModuleServer) -> None:
     """With `--autoscale` the room for messages grows and shrinks with the pool."""
     command = [*worker_command("all"), "--autoscale=6,2"]
-    with program(bed, command, "autoscaled", ready=READY):
+    settings = bed.settings.model_copy(update={"remote_control": frozenset({"autoscale"})})
+    with program(bed, command, "autoscaled", ready=READY, settings=settings):
         ids = [calls.call("nap", n=n, seconds=2) for n in range(12)]
         wait_until_sync(lambda: owls.running == 6, "it has grown")
         calls.app.control.autoscale(8, 2)
@@ -447,6 +456,7 @@ def test_two_hundred_queues(calls: FleetCalls, redis_url: str, tmp_path: Path, o
     with serve(module):
         for name in names:
             module.tools[f"{name}.echo"] = owls.tools["owls.echo"]
+            offer(calls.redis, name, {"name": f"{name}.echo", "description": "", "parameters": []})
         bed = TestBed(redis_url, (module,), tmp_path / "logs")
         bed.more = {}
         services = dict.fromkeys(names, module.url)

@@ -1,17 +1,26 @@
 """Operators watch the fleet in Flower, each tool under its own name."""
 
 import asyncio
+import html
 import re
+import threading
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 import pytest
 
 from support.fleet import TestBed, program
+from support.fleet_calls import FleetCalls
 from support.module_server import ModuleServer
 from support.waiting import wait_until, wait_until_sync
 from support.worker_process import WorkerProcess
-from toolfleet import Caller, ToolCall, ToolFleet
+from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
+from toolfleet_registry import fleet_clock
+from toolfleet_tasks.app import make_app
+from toolfleet_tasks.job_ids import EVALUATE, RESUME
+from toolfleet_tasks.queues import CONTROL
 from toolfleet_workers.commands import flower_command
 from toolfleet_workers.ports import held_port
 
@@ -24,6 +33,45 @@ def flower_url(bed: TestBed, worker: WorkerProcess) -> Iterator[str]:
         seen = "flower_worker_online{"
         wait_until_sync(lambda: seen in httpx.get(f"{url}/metrics", timeout=10).text, "Flower hears the worker")
         yield url
+
+
+@dataclass
+class Heard:
+    """What Celery's own receiver of events has heard, and what it makes of it."""
+
+    state: Any
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    def hear(self, event: dict[str, Any]) -> None:
+        self.events.append(event)
+        self.state.event(event)
+
+    def is_over(self, call_id: str) -> bool:
+        return call_id in self.state.tasks and self.state.tasks[call_id].state in {"SUCCESS", "FAILURE"}
+
+
+@pytest.fixture(scope="module")
+def heard(bed: TestBed, worker: WorkerProcess) -> Iterator[Heard]:
+    app = make_app(bed.settings)
+    heard, is_listening = Heard(app.events.State()), threading.Event()
+    with app.connection_for_read() as connection:
+        receiver = app.events.Receiver(connection, handlers={"*": heard.hear})
+        receiver.on_consume_ready = lambda *_, **__: is_listening.set()
+        listening = threading.Thread(target=receiver.capture, kwargs={"timeout": None, "wakeup": False})
+        listening.start()
+        assert is_listening.wait(20)
+        yield heard
+        receiver.should_stop = True
+        listening.join(20)
+    app.close()
+
+
+@pytest.fixture
+def calls(bed: TestBed) -> Iterator[FleetCalls]:
+    """Calls that no agent has judged."""
+    calls = FleetCalls(bed.settings)
+    yield calls
+    calls.close()
 
 
 @pytest.fixture
@@ -41,6 +89,12 @@ async def metrics(flower: httpx.AsyncClient, task: str) -> dict[str, float]:
     return {kind: float(count) for kind, count in found}
 
 
+def shown_on(page: str) -> dict[str, str]:
+    """What Flower's page of a task says, by its label."""
+    rows = re.findall(r"<dt>(.*?)</dt>\s*<dd[^>]*>(.*?)</dd>", page, re.DOTALL)
+    return {label: html.unescape(re.sub(r"<[^>]*>", "", value)).strip() for label, value in rows}
+
+
 async def seen(flower: httpx.AsyncClient, task: str, kind: str) -> dict[str, float]:
     counts = await metrics(flower, task)
     async with asyncio.timeout(20):
@@ -50,23 +104,73 @@ async def seen(flower: httpx.AsyncClient, task: str, kind: str) -> dict[str, flo
 
 
 async def test_each_tool_has_its_own_name(fleet: ToolFleet, owner: Caller, flower: httpx.AsyncClient) -> None:
-    """A call is a task named like its tool, never like our one registered task."""
+    """A call is a task named like its tool, never like our one registered task; its page shows its lane and both limits."""
     result = await fleet.call(ToolCall(tool_name="owls.echo", arguments={"password": "hunter2"}), owner)
-    assert result.audit is not None
     await seen(flower, "owls.echo", "task-succeeded")
-    page = (await flower.get(f"/task/{result.audit.call_id}")).text
+    page = shown_on((await flower.get(f"/task/{result.audit.call_id}")).text)
 
-    assert "owls.echo" in page
-    assert "password=…" in page
+    assert (page["Name"], page["Status"], page["Arguments"]) == ("owls.echo", "SUCCESS", "(password=…)")
+    assert page["Keyword arguments"] == "lane=fast, soft_limit=31s, hard_limit=40s"
     assert "toolfleet.execute" not in (await flower.get("/metrics")).text
 
 
 async def test_a_retry_keeps_the_name(fleet: ToolFleet, owner: Caller, flower: httpx.AsyncClient) -> None:
     """Both attempts of a call are counted for its tool: received twice, retried once, ended once."""
-    await fleet.call(ToolCall(tool_name="owls.fail"), owner)
-    counts = await seen(flower, "owls.fail", "task-succeeded")
+    await fleet.call(ToolCall(tool_name="owls.garble_read"), owner)
+    counts = await seen(flower, "owls.garble_read", "task-failed")
 
-    assert (counts["task-received"], counts["task-retried"], counts["task-succeeded"]) == (2, 1, 1)
+    assert (counts["task-received"], counts["task-retried"], counts["task-failed"]) == (2, 1, 1)
+    assert "task-succeeded" not in counts
+
+
+async def test_a_failed_call_is_a_failure(
+    fleet: ToolFleet, owner: Caller, flower: httpx.AsyncClient, calls: FleetCalls
+) -> None:
+    """In the metrics and on its page, with its error code, and no word of its module's; Celery's result is a success."""
+    result = await fleet.call(ToolCall(tool_name="owls.fail_once"), owner)
+    assert result.audit is not None
+    counts = await seen(flower, "owls.fail_once", "task-failed")
+    page = shown_on((await flower.get(f"/task/{result.audit.call_id}")).text)
+
+    assert counts == {"task-received": 1, "task-started": 1, "task-failed": 1}
+    assert (page["Status"], page["Exception"]) == ("FAILURE", "module_error")
+    assert "I cannot" not in str(page)
+    stored = calls.meta(result.audit.call_id)
+    assert (stored["status"], ToolResult.model_validate_json(stored["result"])) == ("SUCCESS", result)
+
+
+async def test_refused_expired_and_cancelled_calls_are_failures(
+    fleet: ToolFleet, owner: Caller, owls: ModuleServer, calls: FleetCalls, heard: Heard
+) -> None:
+    """As Celery's own receiver sees it: a worker has refused one, one came too late, and two were taken back as they ran."""
+    refused = calls.publish("owls.admin_only", caller=Caller(permission="guest", allowed_modules="*"))
+    expired = calls.publish("owls.echo", deadline_at=fleet_clock.now() - 1)
+    napping = ToolCall(tool_name="owls.nap", arguments={"seconds": 20})
+    late = await fleet.submit(napping, owner, timeout=3)
+    await wait_until(lambda: owls.calls("nap"), "the module has the one that will be late")
+    assert (await late.result()).error_code == "timed_out"
+    unwanted = await fleet.submit(napping, owner)
+    await wait_until(lambda: len(owls.calls("nap")) == 2, "the module has the call")
+    await unwanted.cancel()
+    codes = {refused: "permission_denied", expired: "expired", late.id: "timed_out", unwanted.id: "cancelled"}
+    await wait_until(lambda: all(map(heard.is_over, codes)), "all of them have ended")
+
+    ends = {call_id: heard.state.tasks[call_id] for call_id in codes}
+    assert {call_id: (end.state, end.exception) for call_id, end in ends.items()} == {
+        call_id: ("FAILURE", code) for call_id, code in codes.items()
+    }
+
+
+async def test_own_ticks_are_silent_unless_they_fail(calls: FleetCalls, heard: Heard) -> None:
+    """Beat sends one each second; of one that fails its name is told, and the kind of the failure."""
+    tick = calls.app.send_task(RESUME, queue=CONTROL, ignore_result=True).id
+    failing = calls.app.send_task(EVALUATE, args=[], queue=CONTROL, ignore_result=True).id  # of which job?
+    await wait_until(lambda: heard.is_over(failing), "the worker has told of the failure")
+
+    own = [event for event in heard.events if event.get("uuid") in {tick, failing}]
+    assert [(event["type"], event["name"], event["exception"]) for event in own] == [
+        ("task-failed", EVALUATE, "TypeError")
+    ]
 
 
 async def test_pages_answer_while_calls_run(

@@ -158,8 +158,7 @@ async def test_a_loops_first_call_ends_by_its_deadline(owls: ModuleServer, owner
     result = await asyncio.to_thread(lambda: asyncio.run(fleet.call(echo(1), owner, timeout=5)))
     await fleet.__aexit__()
 
-    assert (result.error_code, result.effect_state, result.retryable) == ("internal", "none", True)
-    assert result.audit is not None
+    assert (result.error_code, result.effect_state, result.retryable) == ("fleet_unavailable", "none", True)
 
 
 async def test_entering_that_fails_leaves_it_closed(tmp_path: Path) -> None:

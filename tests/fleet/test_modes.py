@@ -57,7 +57,7 @@ def _note(url: str, member: str) -> None:
     with Redis.from_url(url) as redis:
         now = int(redis.time()[0])
         redis.delete("toolfleet:modes")
-        redis.zadd("toolfleet:modes", {member: now + 60})
+        redis.zadd("toolfleet:modes", {member: now})
         redis.expire("toolfleet:modes", 60)
 
 

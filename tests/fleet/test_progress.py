@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from support.module_server import ModuleServer, Request, serve
 from support.talkers import Talker
 from support.waiting import wait_until, wait_until_sync
 from support.worker_process import TESTS, WorkerProcess
-from toolfleet import Caller, CallHandle, Progress, ToolCall, ToolFleet
+from toolfleet import Caller, CallHandle, Progress, SyncToolFleet, ToolCall, ToolFleet
 from toolfleet_workers.cli import progress_bar
 from toolfleet_workers.environment import environment_of
 from toolfleet_workers.redis_server import redis_server
@@ -91,6 +92,63 @@ async def test_a_caller_hears_each_step_and_then_the_end(fleet: ToolFleet, owner
     assert heard == [Progress(fraction=fraction, message=message) for fraction, message in STEPS]
     assert (await handle.result(SECONDS)).result == "done"
     assert [progress async for progress in handle.progress()] == []
+
+
+async def test_a_call_tells_its_steps_to_a_function(fleet: ToolFleet, owner: Caller, talker: Talker) -> None:
+    """In order, one after the other, async or plain; what it raises loses neither the next step nor the result."""
+    heard: list[Progress] = []
+
+    def plain(progress: Progress) -> None:
+        talker.go_on()
+        heard.append(progress)
+        raise RuntimeError("the caller's own fault")
+
+    async def slow(progress: Progress) -> None:
+        talker.go_on()
+        await asyncio.sleep(0)
+        heard.append(progress)
+        raise RuntimeError("the caller's own fault")
+
+    for on_progress in (plain, slow):
+        heard.clear()
+        talker.forget()
+        result = await fleet.call(TALK, owner, timeout=SECONDS, on_progress=on_progress)
+        assert result.result == "done"
+        assert heard == [Progress(fraction=fraction, message=message) for fraction, message in STEPS]
+
+
+async def test_a_function_that_hangs_does_not_hold_the_result(fleet: ToolFleet, owner: Caller, talker: Talker) -> None:
+    """The call comes back soon after its end; one that was refused tells nothing."""
+    talker.go_on(len(STEPS))
+    forever = asyncio.Event()
+    result = await asyncio.wait_for(fleet.call(TALK, owner, on_progress=lambda _: forever.wait()), SECONDS)
+    assert result.result == "done"
+
+    heard: list[Progress] = []
+    refused = await fleet.call(ToolCall(tool_name="owls.nothing"), owner, on_progress=heard.append)
+    assert (refused.error_code, heard) == ("unknown_tool", [])
+
+
+def test_a_program_without_a_loop_is_told_in_its_own_thread(
+    bed: TestBed, worker: WorkerProcess, owner: Caller, talker: Talker
+) -> None:
+    """The same for `ToolFleet.sync()`, opened and closed by hand."""
+    talker.forget()
+    heard: list[tuple[Progress, threading.Thread]] = []
+
+    def hear(progress: Progress) -> None:
+        talker.go_on()
+        heard.append((progress, threading.current_thread()))
+        raise RuntimeError("the caller's own fault")
+
+    fleet: SyncToolFleet = ToolFleet.sync(settings=bed.settings).open()
+    try:
+        result = fleet.call(TALK, owner, timeout=SECONDS, on_progress=hear)
+    finally:
+        fleet.close()
+    assert result.result == "done"
+    assert [progress.fraction for progress, _ in heard] == [fraction for fraction, _ in STEPS]
+    assert {thread for _, thread in heard} == {threading.current_thread()}
 
 
 async def test_the_status_says_it_too(fleet: ToolFleet, owner: Caller, talker: Talker) -> None:

@@ -83,8 +83,15 @@ def test_the_command_calls_a_tool(fleet: Up) -> None:
 def test_a_models_tool_call_goes_there_and_back(fleet: Up) -> None:
     """The lines about formats, with a block as Anthropic's API brings it."""
     lines = blocks("python")[1]
-    block = {"type": "tool_use", "id": "t1", "name": "research__search_docs", "input": {"query": "slow lane"}}
-    ended = run(inside(lines, given=f"block = {block!r}", said='reply["tool_use_id"], reply.get("is_error")'), fleet)
+    given = """
+from types import SimpleNamespace as Answer
+block = Answer(type="tool_use", id="t1", name="research__search_docs", input={"query": "slow lane"})
+async def create(*, tools, **asked):
+    assert "research__search_docs" in [tool["name"] for tool in tools]
+    return Answer(content=[block])
+client, model, messages = Answer(messages=Answer(create=create)), "a model", []
+"""
+    ended = run(inside(lines, given=given, said='reply["tool_use_id"], reply.get("is_error")'), fleet)
 
     assert ended.stdout.startswith("t1 "), ended.stderr
     assert "True" not in ended.stdout

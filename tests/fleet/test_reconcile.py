@@ -1,5 +1,6 @@
 """What a module remembers, against what a call would else have to say: that nobody knows."""
 
+import asyncio
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,3 +107,17 @@ async def test_a_lost_workers_call_is_asked_for(
     assert (result.success, result.effect_state) == (success, effect)
     assert result.error_code == {"done": None, "none": "module_error", "unknown": "outcome_unknown"}[effect]
     assert len(module.requests) == 1
+
+
+async def test_a_limit_holds_where_nobody_answers(bed: TestBed, module: ModuleServer, owner: Caller) -> None:
+    """A wholly silent module is asked for a moment only: its call ends with its limit, not five seconds later."""
+    module.memory = lambda _: asyncio.sleep(3600, NONE)
+    with bed.worker():
+        async with ToolFleet(settings=bed.settings) as fleet:
+            call = ToolCall(tool_name="owls.brief_nap", arguments={"seconds": 3600})
+            result = await fleet.call(call, owner, timeout=60)
+
+    assert (result.error, result.effect_state) == ("Tool execution timed out (0.3s).", "unknown")
+    assert result.audit is not None
+    assert result.audit.duration_ms is not None
+    assert 300 <= result.audit.duration_ms < 4000

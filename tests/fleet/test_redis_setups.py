@@ -42,7 +42,7 @@ async def test_a_call_goes_through(owls: ModuleServer, owner: Caller, tmp_path: 
             assert "hoot" not in worker.said()
         keys = Keys(bed.settings.key_prefix)
         found: list[str] = list(setup.look.scan_iter())
-        assert any("celery-task-meta-" in key for key in found)
+        assert any("toolfleet:call:" in key for key in found)
         assert [key for key in found if keys.rule_of(key) is None] == []
         # redis-py tells its name by CLIENT, which could end others' connections as well; it does without.
         refused: list[dict[str, str]] = setup.look.acl_log()  # type: ignore[assignment] # synchronous here

@@ -15,6 +15,13 @@ from support.waiting import wait_until
 from toolfleet import Caller, Progress, ToolCall, ToolFleet
 from toolfleet_tasks.signing import module_key
 
+# All of these are times in Redis, too, which takes whole seconds there.
+FRACTIONS = {
+    "result_ttl_seconds": 3600.5,
+    "manifest_ttl_seconds": 3600.5,
+    "default_timeout": 29.5,
+    "module_timeouts": {"owls": 29.5},
+}
 KEY = "a secret of more than thirty-two characters"
 
 
@@ -37,7 +44,7 @@ def bed(redis_url: str, folder: Path, tmp_path: Path) -> Iterator[TestBed]:
     logs.mkdir()
     with running(folder, replies=folder / "replies.db", key=module_key(KEY, "owls")) as server:
         owls = ModuleServer("owls", url=server.url)
-        yield TestBed(redis_url, (owls,), logs, {"visibility_timeout": 2, "signing_key": KEY})
+        yield TestBed(redis_url, (owls,), logs, {"visibility_timeout": 2.5, "signing_key": KEY, **FRACTIONS})
 
 
 def journal(folder: Path) -> list[str]:
@@ -51,24 +58,22 @@ async def test_the_tool_hears_who_calls_and_how_long(bed: TestBed, owner: Caller
         async with ToolFleet(settings=bed.settings) as fleet:
             result = await fleet.call(ToolCall(tool_name="owls.told"), owner, timeout=20)
 
-    assert result.audit is not None
     left = result.result.pop("seconds_left")
     assert 0 < left <= 20
     assert result.result == {"user_id": "ada", "permission": "owner", "call_id": result.audit.call_id}
 
 
-@pytest.mark.parametrize("kind", ["busy", "bug"])
+@pytest.mark.parametrize("kind", ["busy", "passing"])
 async def test_a_second_attempt_runs_what_the_first_did_not_do(
     bed: TestBed, folder: Path, owner: Caller, kind: str
 ) -> None:
-    """One that was turned away, and a failure of what may be repeated: the same call id does not stand in its way."""
+    """One that was turned away, and a failure that says that a repeat may help: the same call id does not stand in its way."""
     call = ToolCall(tool_name="owls.second_time", arguments={"name": "a", "kind": kind})
     with bed.worker():
         async with ToolFleet(settings=bed.settings) as fleet:
             result = await fleet.call(call, owner, timeout=20)
 
     assert result.result == "a", result
-    assert result.audit is not None
     assert result.audit.attempts == 2
     assert journal(folder) == ["a", "a"]
 

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -100,7 +101,6 @@ async def test_a_signed_call_runs(agent: ToolFleet, owner: Caller, module: Modul
     )
 
     assert (result.success, result.result) == (True, {"text": "hu"})
-    assert result.audit is not None
     assert (claims["sub"], claims["permission"], claims["jti"]) == ("ada", "owner", result.audit.call_id)
 
 
@@ -109,7 +109,6 @@ async def test_a_retry_is_as_valid_as_the_first_attempt(agent: ToolFleet, owner:
     result = await agent.call(call("busy_at_first"), owner)
 
     assert (result.success, result.result) == (True, "late")
-    assert result.audit is not None
     assert result.audit.attempts == 2
     assert {headers["idempotency-key"] for headers in module.headers} == {result.audit.call_id}
 
@@ -272,28 +271,35 @@ async def test_a_message_that_is_put_in_once_more_runs_once(
     assert len(module.requests) == 1
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root reads the environment of a fleet's processes")
 def test_a_fleet_keeps_its_key_to_itself(tmp_path_factory: pytest.TempPathFactory) -> None:
     """It signs and runs calls; the key is on no command line, in no file, no log, and no module's environment."""
     home = tmp_path_factory.mktemp("home")
-    env = {"TOOLFLEET_SIGNING_KEY": KEY}
+    old = "the key before: " + KEY[::-1]
+    env = {"TOOLFLEET_SIGNING_KEY": KEY, "TOOLFLEET_SIGNING_KEYS_OLD": old}
     words = ["call", "file_manager.create_document", "name=owls.txt", "content=hoot", "--user", "ada", "--json"]
     with up(home, env) as fleet:
         processes = fleet.processes()
-        modules = {psutil.Process(fleet.pid("uvicorn", name)) for name in fleet.run_file().settings["module_services"]}
+        modules = {
+            psutil.Process(fleet.pid("serve_module", name)) for name in fleet.run_file().settings["module_services"]
+        }
         workers = psutil.Process(fleet.pid("toolfleet_workers", "fast-"))
         ended = toolfleet(*words, cwd=home, env=env)
         keyless = toolfleet(*words, cwd=home)
         nodes = [line for line in processes.values() if "toolfleet_workers" in line and "@%h" in line]
-        conf = toolfleet_inspect(fleet.run_file().settings, "conf", workers=len(nodes))
+        shown = {
+            command: toolfleet_inspect(fleet.run_file().settings, command, workers=len(nodes))
+            for command in ("conf", "stats", "registered")
+        }
         environments = [process.environ() for process in modules]
 
         assert json.loads(ended.stdout)["success"], ended.stdout
         assert json.loads(keyless.stdout)["error_code"] == "permission_denied"
         assert workers.environ()["TOOLFLEET_SIGNING_KEY"] == KEY
         assert all(KEY not in line for line in processes.values())
-        assert len(conf) == len(nodes) > 0
-        assert KEY not in str(conf)
-        assert not any(KEY in value for environment in environments for value in environment.values())
+        assert {len(answers) for answers in shown.values()} == {len(nodes)}
+        assert KEY not in str(shown)
+        assert not any({KEY, old} & set(environment.values()) for environment in environments)
         assert len({environment["TOOLFLEET_MODULE_KEY"] for environment in environments}) == len(modules) == 6
         assert [path for path in written(home) if KEY.encode() in path.read_bytes()] == []
     assert [path for path in written(home) if KEY.encode() in path.read_bytes()] == []

@@ -16,6 +16,7 @@ from support.worker_process import TESTS, WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet.tags import TagRegistry, TagResult, ToolContext, ToolDef, ToolNotFound, ToolRateLimited, parse_response
 from toolfleet_registry.errors import SettingsError
+from toolfleet_tasks.audit_reader import AuditReader
 from toolfleet_tasks.evaluation import GateDecision
 from toolfleet_workers.commands import worker_command
 from toolfleet_workers.environment import environment_of
@@ -56,8 +57,8 @@ def said_by(user: str, raw_arg: str = "owls") -> ToolContext:
     return ToolContext(raw_arg=raw_arg, user=user)
 
 
-async def test_what_a_model_writes_is_executed_in_a_worker(fleet: ToolFleet) -> None:
-    """Each tag by its function; what to send and what was done comes back, and the fleet's own stamps."""
+async def test_what_a_model_writes_is_executed_in_a_worker(fleet: ToolFleet, bed: TestBed) -> None:
+    """Each tag by its function; what to send and what was done comes back, the fleet's own stamps, and an audit line."""
     registry = registry_of(fleet, research_tag, learning_tag)
     text = "I note that.\nLEARNING: factual owls see at night\n\nRESEARCH: owls ö\n"
     before = datetime.now(UTC)
@@ -73,6 +74,9 @@ async def test_what_a_model_writes_is_executed_in_a_worker(fleet: ToolFleet) -> 
     assert (found.audit["posts"], found.audit["tool"]) == (3, "research")  # the handler's own words stay beside ours
     assert isinstance(found.audit["duration_ms"], int)
     assert before <= datetime.fromisoformat(found.audit["ts"]) <= datetime.now(UTC)
+    async with AuditReader.of(bed.settings) as reader:
+        lines = {line["call_id"]: line.get("side_effects") for line in await reader.last(2)}
+    assert lines == {found.audit["call_id"]: found.side_effects, learned.audit["call_id"]: None}
 
 
 async def test_a_daily_limit_holds_for_each_user(fleet: ToolFleet) -> None:
@@ -201,7 +205,7 @@ async def test_a_worker_that_dies_leaves_an_unknown_end(bed: TestBed, worker: Wo
         try:
             async with ToolFleet(settings=settings) as fleet:
                 running = asyncio.create_task(fleet.call(ToolCall(tool_name="local.work"), owner, timeout=60))
-                await wait_until(journal.exists, "the function has begun", seconds=30)
+                await wait_until(lambda: journal.exists() and journal.read_text(), "the function has begun", seconds=30)
                 os.kill(first.pid, signal.SIGKILL)
                 second = spawn(worker_command("all"), env=env, output=output)
                 result = await asyncio.wait_for(running, 60)

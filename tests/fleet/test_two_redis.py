@@ -43,11 +43,11 @@ async def test_results_come_back(fleet: ToolFleet, owner: Caller, broker: Redis,
     async with asyncio.timeout(20):
         results = await fleet.call_many([ECHO] * 200, owner)
     async with Redis.from_url(bed.redis_url, decode_responses=True) as redis:
-        stored = await redis.keys("celery-task-meta-*")
+        ended = await redis.keys("toolfleet:call:*")
 
     assert all(result.success for result in results)
-    assert len(stored) == 200
-    assert await broker.keys("celery-task-meta-*") == []
+    assert len(ended) == 200
+    assert await broker.keys("toolfleet:call:*") == []
 
 
 async def test_a_running_call_can_be_cancelled(fleet: ToolFleet, owner: Caller, owls: ModuleServer) -> None:

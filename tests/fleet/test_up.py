@@ -131,7 +131,7 @@ def test_a_second_one_is_refused(fleet: Up, below: Path) -> None:
     [
         ["-m toolfleet_workers", "fast-"],
         ["redis-server"],
-        ["uvicorn", "modules.research"],
+        ["serve_module", "modules.research"],
     ],
 )
 def test_a_killed_process_comes_back(fleet: Up, words: list[str]) -> None:

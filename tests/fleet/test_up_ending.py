@@ -92,11 +92,16 @@ def test_a_signal_during_the_start_ends_it_too(naps: ModuleServer, tmp_path: Pat
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere Redis, a child of the dead, may live on for a while")
 def test_a_killed_one_leaves_nothing_behind(fleet: Up, naps: ModuleServer) -> None:
-    """Kill -9: its children end, and another fleet can start in the folder at once."""
-    killed = fleet.processes()
+    """Kill -9: its children end, and another fleet can start in the folder at once, with its Redis where it was.
+
+    Also for whoever has set the address of it meanwhile: it is none that was given to this one.
+    """
+    killed, redis = fleet.processes(), fleet.run_file().settings["redis_url"]
     fleet.process.kill()
     fleet.wait()
-    with up(fleet.folder, {"TOOLFLEET_MODULE_SERVICES": json.dumps({"owls": naps.url})}) as another:
+    env = {"TOOLFLEET_MODULE_SERVICES": json.dumps({"owls": naps.url}), "TOOLFLEET_REDIS_URL": str(redis)}
+    with up(fleet.folder, env) as another:
+        assert another.run_file().settings["redis_url"] == redis
         assert call("owls.echo", "kind=barn", cwd=another.folder)["result"] == {"kind": "barn"}
 
         wait_until_sync(lambda: all(is_gone(pid) for pid in killed), f"all are gone of {killed}")

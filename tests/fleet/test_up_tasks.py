@@ -1,14 +1,20 @@
 """`toolfleet up` and the example modules whose work goes on after a call: build, deploy, and end with the fleet."""
 
+import json
+import os
 import signal
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
+import pytest
 
+from modules.command_isolation import isolation_for
+from support.escapes import outcomes
 from support.up import call, up
 from support.waiting import wait_until_sync
-from support.workshop import processes_of
+from support.workshop import make_workspace, processes_of
 
 ADA = ("--user", "ada", "--permission", "admin")
 
@@ -34,4 +40,52 @@ def test_what_an_agent_builds_is_deployed_and_ends_with_the_fleet(tmp_path: Path
         fleet.process.send_signal(signal.SIGINT)
         fleet.process.wait(60)
 
+    wait_until_sync(lambda: not processes_of(tmp_path), "nothing is left running", seconds=15)
+
+
+SECRET = "hunter2-" * 6
+# Says what it got at, to whoever asks.
+TELL = """
+import http.server
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(told, default=str).encode())
+http.server.HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    isolation_for("best", network=False, module="tests") != "namespaces", reason="this kernel gives no user namespaces"
+)
+def test_what_is_deployed_gets_at_nothing_of_the_fleet(tmp_path: Path) -> None:
+    """No worker's environment, whose process it can neither find nor end, and no Redis; the fleet goes on."""
+    with up(tmp_path, {"DATABASE_PASSWORD": SECRET}) as fleet:
+        worker = psutil.Process(fleet.pid("toolfleet_workers", "fast-"))
+        if os.geteuid() == 0:  # nobody else reads it
+            assert worker.environ()["DATABASE_PASSWORD"] == SECRET
+        port = int(str(fleet.run_file().settings["redis_url"]).split(":")[2].split("/")[0])
+        attempts = {
+            "environment": f"open('/proc/{worker.pid}/environ').read()",
+            "processes": "len([name for name in os.listdir('/proc') if name.isdigit()]) <= 3",
+            "signal": f"os.kill({worker.pid}, 15)",
+            "redis": f"socket.create_connection(('127.0.0.1', {port}), 3)",
+            "data": f"os.listdir({str(tmp_path / '.toolfleet' / 'redis')!r})",
+        }
+        files = {"app.py": outcomes(attempts) + TELL, "deploy.json": '{"command": ["python", "app.py"]}'}
+        project = make_workspace(tmp_path / ".toolfleet", "t1", files)
+        deployed: Any = call("deployer.deploy", f"project_path={project}", *ADA, cwd=tmp_path)["result"]
+        told = json.loads(httpx.get(deployed["url"], trust_env=False).text)
+
+        assert told == {
+            "environment": "FileNotFoundError",
+            "processes": True,
+            "signal": "ProcessLookupError",
+            "redis": "ConnectionRefusedError",
+            "data": "FileNotFoundError",
+        }
+        assert worker.is_running()
+        assert call("deployer.list_deployments", *ADA, cwd=tmp_path)["success"]
     wait_until_sync(lambda: not processes_of(tmp_path), "nothing is left running", seconds=15)

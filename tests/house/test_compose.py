@@ -22,13 +22,20 @@ OURS = ("worker-fast", "worker-slow", "beat", "flower")
 MODULES = ("file-manager", "code-executor", "research", "report-builder", "claude-code", "deployer")
 
 
-def read_compose() -> dict[str, Any]:
-    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+VARIABLE = re.compile(r"\$\{(\w+):-([^}]*)\}")
+"""What is told from outside, and stands in for nothing where it is not told."""
+SLOT = re.compile(r"(?m)^  #(?=[a-z]|  )")
+"""Begins a line that is to be uncommented; those of prose have one space."""
+
+
+def read_compose(text: str) -> dict[str, Any]:
+    compose = yaml.safe_load(text)
     assert isinstance(compose, dict)
     return compose
 
 
-COMPOSE = read_compose()
+TEXT = (ROOT / "docker-compose.yml").read_text()
+COMPOSE = read_compose(TEXT)
 SERVICES: Mapping[str, dict[str, Any]] = COMPOSE["services"]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 
@@ -38,8 +45,14 @@ def settings_of(service: str) -> Settings:
     environment = SERVICES[service]["environment"]
     prefix = "TOOLFLEET_"
     return Settings(
-        **{name.removeprefix(prefix).lower(): value for name, value in environment.items() if prefix in name}
+        **{name.removeprefix(prefix).lower(): value for name, value in told(environment).items() if prefix in name}
     )
+
+
+def told(environment: Mapping[str, str]) -> dict[str, Any]:
+    """What of an environment is set, where nothing is told from outside."""
+    values = {name: VARIABLE.sub(r"\2", value) for name, value in environment.items()}
+    return {name: value for name, value in values.items() if value}
 
 
 def seconds(duration: str) -> int:
@@ -152,7 +165,7 @@ def test_our_command_line_knows_the_commands(name: str) -> None:
 
     assert command == name.partition("-")[0]
     if check[1] == "toolfleet":
-        assert parse(check[1:])[1]["check"] is True
+        assert [parse(check[1:])[1][option] for option in ("check", "live")] == [True, True]
 
 
 def test_both_lanes_are_served() -> None:
@@ -188,8 +201,7 @@ def test_all_have_the_same_settings(name: str) -> None:
 
 
 def test_there_is_no_secret_in_the_file() -> None:
-    """Flower's password comes from outside, and without one Flower does not start."""
-    flower = SERVICES["flower"]["environment"]
+    """Passwords and keys come from outside."""
     named = {
         name: value
         for service in SERVICES.values()
@@ -197,9 +209,33 @@ def test_there_is_no_secret_in_the_file() -> None:
         if re.search("AUTH|PASSWORD|SECRET|TOKEN|KEY", name)
     }
 
-    assert re.fullmatch(r"\$\{FLOWER_BASIC_AUTH:\?.+\}", flower["FLOWER_BASIC_AUTH"])
-    assert named == {"FLOWER_BASIC_AUTH": flower["FLOWER_BASIC_AUTH"]}
-    assert not re.search(r"://[^/\s]*:[^/\s]*@", (ROOT / "docker-compose.yml").read_text())
+    assert named == {name: f"${{{name}:-}}" for name in ("FLOWER_BASIC_AUTH", "TOOLFLEET_SIGNING_KEY")}
+    assert not re.search(r"://[^/\s]*:[^/\s]*@", TEXT)
+
+
+def test_every_command_of_compose_works_without_a_variable() -> None:
+    """`exec`, `logs`, `ps` and `down` read the whole file, and one that must be set would fail all of them.
+
+    Flower itself refuses an empty password: see `tests/workers/test_cli.py`.
+    """
+    assert TEXT.count("${") == len(VARIABLE.findall(TEXT))
+    assert VARIABLE.sub(r"\2", SERVICES["flower"]["environment"]["FLOWER_BASIC_AUTH"]) == ""
+
+
+def test_ones_own_module_and_agent_have_their_place() -> None:
+    """Uncommented, it is a compose file: a module that workers reach, and an agent that reaches Redis and the world."""
+    whole = read_compose(SLOT.sub("  ", TEXT))
+    schema = json.loads((Path(__file__).parent / "compose-spec.json").read_text())
+    module, agent = whole["services"]["owls"], whole["services"]["agent"]
+
+    assert [error.message for error in jsonschema.Draft201909Validator(schema).iter_errors(whole)] == []
+    assert whole["services"].keys() - SERVICES.keys() == {"owls", "agent"}
+    assert set(module["networks"]) & set(whole["services"]["worker-fast"]["networks"]) == {"modules"}
+    assert "queues" in agent["networks"]
+    assert not whole["networks"]["agents"].get("internal")
+    assert set(agent["networks"]) <= whole["networks"].keys()
+    assert agent["environment"] == SERVICES["worker-fast"]["environment"]
+    assert (module["read_only"], agent["read_only"]) == (True, True)
 
 
 def test_flower_shows_and_does_nothing() -> None:
@@ -245,6 +281,15 @@ def test_the_image_is_small_and_nobodys() -> None:
     assert [base.split()[0] for base in instructions("FROM")] == ["python:3.12-slim"] * 2
     assert len(users) == 1
     assert all(int(number) > 0 for number in users[0].split(":"))
+
+
+def test_the_image_checks_its_own_command() -> None:
+    """That a worker is alive, whichever lane the environment names; it asks no Redis."""
+    _, _, check = instructions("HEALTHCHECK")[0].partition("CMD ")
+    name, options = parse(json.loads(check))
+
+    assert name == parse(json.loads(instructions("CMD")[0]))[0]
+    assert (options["check"], options["live"], options["lane"]) == (True, True, None)
 
 
 def test_the_image_ends_in_good_order() -> None:

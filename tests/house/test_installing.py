@@ -50,4 +50,4 @@ def test_a_wrong_setting_is_one_clear_sentence(tmp_path: Path) -> None:
     (tmp_path / "toolfleet.toml").write_text("no_such_setting = 1\n")
     ended = run("from toolfleet import ToolFleet; ToolFleet()", tmp_path)
 
-    assert ended.stderr.splitlines()[-1].endswith("TOOLFLEET_NO_SUCH_SETTING: there is no such setting.")
+    assert ended.stderr.splitlines()[-1].endswith("toolfleet.toml, line 1: no_such_setting: there is no such setting.")

@@ -57,3 +57,15 @@ async def test_one_intention_is_one_call(bed: TestBed, owls: ModuleServer, broke
     assert all(result.success for result in results)
     assert len({result.audit.call_id for result in results if result.audit}) == 1
     assert len(owls.requests) == 1
+
+
+async def test_a_module_that_no_worker_serves_turns_calls_away(bed: TestBed) -> None:
+    """Redis knows who consumes which queue of RabbitMQ: a call waits for a worker that comes in time, or in the queue if it says so."""
+    settings = bed.settings.model_copy(update={"unserved_seconds": 0.5})
+    async with ToolFleet(settings=settings) as fleet, Redis.from_url(bed.redis_url) as redis:
+        await redis.delete(settings.keys.consumers, settings.keys.slots("fast"), settings.keys.slots("slow"))
+        assert "no worker serves the module 'owls'" in str((await fleet.call(ECHO, ADA, timeout=20)).error)
+        waiting = await fleet.submit(ECHO, ADA, timeout=60, waits_for_worker=True)
+        with bed.worker():
+            assert (await waiting.result(30)).success
+            assert (await fleet.call(ECHO, ADA, timeout=20)).success

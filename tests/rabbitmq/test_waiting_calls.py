@@ -8,6 +8,7 @@ from support.module_server import ModuleServer
 from support.waiting import wait_until
 from support.worker_process import READY
 from toolfleet import Caller, ToolCall, ToolFleet
+from toolfleet_tasks.fleet_status import read_status
 from toolfleet_workers.commands import worker_command
 
 ECHO = ToolCall(tool_name="owls.echo")
@@ -21,9 +22,15 @@ async def test_an_expired_call_is_never_begun(
     expired = await fleet.call(ECHO, owner, timeout=0.5)
     waiting = await fleet.submit(ECHO, owner, timeout=60)
     assert await waiting.status() == "queued"
+    status = await read_status(bed.settings)
     with bed.worker():
         assert (await waiting.result()).success
 
+    (queue,) = (
+        status.queues
+    )  # how old the oldest is, RabbitMQ does not say; the first call's message may be there still
+    assert (queue.queue, queue.oldest_seconds, status.held) == ("tools.owls", None, None)
+    assert queue.waiting in {1, 2}
     assert (expired.error_code, expired.effect_state, expired.retryable) == ("expired", "none", True)
     assert len(owls.requests) == 1
 

@@ -6,6 +6,7 @@ import sys
 import tracemalloc
 import zlib
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -14,14 +15,26 @@ import pytest
 from support.raw_modules import Behaviour, answering, raw_module, trickling, writing
 from toolfleet_registry.bodies import MAX_DEPTH, loads_strict, read_body
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable
+from toolfleet_registry.http_get import requested
 
 LIMIT = 100_000
 DOCUMENT = b'{"some": "text"}' * 100
 
 
 async def fetch(behave: Behaviour, limit: int = LIMIT) -> bytes:
-    async with raw_module(behave) as url, httpx.AsyncClient(trust_env=False) as client, client.stream("GET", url) as r:
-        return await read_body(r, limit)
+    async with raw_module(behave) as url, requested(httpx.URL(url), headers={}, connect_seconds=10) as answer:
+        return await read_body(answer, limit)
+
+
+@dataclass
+class Pieces:
+    """An answer that comes as it is told to."""
+
+    headers: dict[str, str]
+    content: AsyncGenerator[bytes]
+
+    async def chunk(self) -> bytes:
+        return await anext(self.content, b"")
 
 
 def encoded(body: bytes, encoding: str) -> Behaviour:
@@ -65,7 +78,7 @@ async def test_a_packed_body_may_come_byte_by_byte(packed: bytes) -> None:
     """How the network cuts a body is without meaning."""
     encoding = "gzip" if packed.startswith(b"\x1f\x8b") else "deflate"
 
-    response = httpx.Response(200, headers={"content-encoding": encoding}, content=in_pieces(packed, 1))
+    response = Pieces({"content-encoding": encoding}, in_pieces(packed, 1))
     assert await read_body(response, LIMIT) == DOCUMENT
 
 
@@ -126,7 +139,7 @@ async def test_a_larger_body_is_refused(behave: Behaviour) -> None:
 async def test_a_bomb_never_reaches_memory(encoding: str) -> None:
     """A hundred megabytes in a hundred kilobytes are refused after `limit` of them."""
     bomb = (gzip.compress if encoding == "gzip" else zlib.compress)(bytes(100 * 2**20))
-    response = httpx.Response(200, headers={"content-encoding": encoding}, content=in_pieces(bomb, 65536))
+    response = Pieces({"content-encoding": encoding}, in_pieces(bomb, 65536))
     tracemalloc.start()
     try:
         with pytest.raises(BodyTooLarge):

@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from toolfleet_registry.contracts import EffectState, ErrorCode, ToolResult
+from toolfleet_registry.contracts import Effect, EffectState, ErrorCode, ToolResult
 from toolfleet_registry.hints import hint_for
 
 CODES: tuple[ErrorCode | None, ...] = (None, *get_args(ErrorCode))
@@ -50,6 +50,22 @@ def test_nobody_is_invited_to_do_a_thing_twice(result: ToolResult) -> None:
     assert "a tool that only reads" in hint
     assert "person" in hint
     assert "before repeating" in hint or "do not repeat" in hint
+
+
+@pytest.mark.parametrize("effect", [None, "read", "idempotent", "once"])
+def test_a_reader_that_failed_has_changed_nothing(effect: Effect | None) -> None:
+    """It was executed all the same, which of no other tool with the effect `none` is so."""
+    result = ToolResult.failed("m.t", "module_error", "no", effect_state="none", retryable=True)
+    starts = "It only reads, so nothing has changed: " if effect == "read" else "Nothing was executed: "
+
+    assert hint_for(result, effect) == f"{starts}correct the call by what the error says; it may be repeated."
+
+
+def test_a_reader_that_was_taken_back_may_be_called_again() -> None:
+    """As it is with any other end of one that may have run: what says `retryable` does not warn of a repeat."""
+    ended = ToolResult.failed("m.t", "cancelled", "no", effect_state="unknown", retryable=True)
+
+    assert hint_for(ended) == "It may have been executed, but a repeat does no harm: the call may be repeated as it is."
 
 
 def test_what_was_taken_back_is_not_offered_again() -> None:

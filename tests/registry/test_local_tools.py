@@ -6,9 +6,10 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from pydantic import Field
 
 from support.published_call import published
 from support.tag_tools import research_tag
@@ -18,6 +19,7 @@ from toolfleet_registry.discovery import ManifestFailure
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.local_function import LocalFunction, local_tool
 from toolfleet_registry.local_tools import LocalTools, load_local_tools, look_at_local
+from toolfleet_registry.sdk.module import Module
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.tags import Tags, ToolContext
 
@@ -54,7 +56,7 @@ def test_a_tags_terms_are_those_of_its_tool() -> None:
 
 
 def test_a_functions_parameters_are_its_schema() -> None:
-    """With what `local_tool` was told, and the docstring's first paragraph as its description."""
+    """With what `local_tool` was told, and the docstring as its description, as in a module of the SDK."""
     tools = {tool.name: tool for tool in loaded("support.tag_tools:tools").manifest.tools}
 
     nap = tools["local.nap"]
@@ -268,8 +270,77 @@ def test_a_function_whose_parameters_nobody_can_fill_is_refused(function: Any) -
         LocalFunction.of(function)
 
 
+async def described(day: int, user_id: str, *, mood: Literal["deep", "light"] = "light") -> None:  # noqa: D417 - the user is no argument
+    """Tells of owls.
+
+    As one sees them
+    in winter.
+
+    Args:
+        day: The day of the month.
+        mood: How deep they sleep.
+
+    """
+
+
+def test_a_function_makes_the_same_tool_here_and_in_a_module() -> None:
+    """One reading of a function: what a model sees of it does not depend on where it runs."""
+    local = LocalFunction.of(described).definition
+    module = Module("local")
+    module.add(described)
+    (served,) = module.manifest.tools
+
+    assert (local.input_schema, local.description) == (served.input_schema, served.description)
+    assert local.input_schema is not None
+    assert local.input_schema["properties"]["day"] == {"type": "integer", "description": "The day of the month."}
+    assert "title" not in str(local.input_schema)
+    assert "user_id" not in local.input_schema["properties"]
+
+
+def test_a_function_gets_the_calls_user() -> None:
+    """Whom no argument can contradict; without one, one that needs it is not called."""
+    function = LocalFunction.of(described)
+
+    assert function.bind(published(arguments={"day": 1}, user_id="ada")) == {"day": 1, "user_id": "ada"}
+    with pytest.raises(ValueError, match="for which user"):
+        function.bind(published(arguments={"day": 1}, user_id=None))
+    with pytest.raises(ValueError, match="'user_id': Extra inputs"):
+        function.bind(published(arguments={"day": 1, "user_id": "eve"}, user_id="ada"))
+
+
+def test_a_function_asks_for_a_user_unless_it_says_otherwise() -> None:
+    """A tag's for a guest: whoever can write to an agent can call its tags."""
+    assert LocalFunction.of(described).definition.required_permission == "user"
+    for said in ({"permission": "guest"}, {"required_permission": "guest"}):
+        marked = local_tool(**said)(_plain())  # type: ignore[arg-type] # one word or the other
+        assert LocalFunction.of(marked).definition.required_permission == "guest"
+    assert loaded("support.tag_tools:tools").functions["local.research"].definition.required_permission == "guest"
+
+
+def test_what_a_function_leaves_open_is_believed() -> None:
+    """Functions that were tools before go on as such: with any default, and a docstring that has fallen behind."""
+
+    async def sloppy(text: str = None, count: int = Field(3, ge=1)) -> None:  # type: ignore[assignment] # noqa: D417, RUF013 - what is tested
+        """Counts.
+
+        Args:
+            number: Is called something else now.
+
+        """
+
+    schema = LocalFunction.of(sloppy).definition.input_schema
+    assert schema is not None
+    assert schema["properties"] == {
+        "text": {"type": "string"},
+        "count": {"type": "integer", "minimum": 1, "default": 3},
+    }
+    assert LocalFunction.of(sloppy).bind(published(arguments={})) == {}
+
+
 def test_facts_that_a_tool_does_not_have_are_refused() -> None:
     """At once, where they are written."""
+    with pytest.raises(ValueError, match="permission must be guest, user, admin or owner, not 'root'"):
+        local_tool(permission="root")  # type: ignore[arg-type] # what somebody may write
     with pytest.raises(ValueError, match="has no effects, name"):
         local_tool(effects="read", name="owl")
     with pytest.raises(ValueError, match="is wrong at effect"):

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from toolfleet_registry.errors import InvalidToolName
-from toolfleet_registry.names import MAX_PROVIDER_NAME, ToolName, is_module_name, provider_name
+from toolfleet_registry.names import MAX_PROVIDER_NAME, ToolName, is_module_name, name_fault, provider_name
 
 ACCEPTED = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
@@ -63,6 +63,23 @@ def test_other_names_are_invalid(name: str) -> None:
         ToolName.parse(name)
     assert str(caught.value) == f"Invalid tool name format: {name}. Expected 'module.tool_name'."
     assert caught.value.name == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "letters.send\ufe0f",  # invisible
+        "letters.s\u0435nd",  # Cyrillic
+        "letters.\uff53end",  # full width
+        "letters.größe",
+        "letters.a/b",
+    ],
+)
+def test_a_name_that_may_look_like_another_is_told_apart(name: str) -> None:
+    """By what it consists of: its fault can be read where its name cannot."""
+    assert ToolName.parse(name).module == "letters"
+    assert name_fault(name) == f"its name {name!a} has more than ASCII letters, digits, '_', '-' and dots"
+    assert name_fault("letters.Send-it_2.now") is None
 
 
 def test_a_modules_name_is_plain() -> None:

@@ -49,6 +49,20 @@ async def test_a_client_takes_and_gives_commands(redis_url: str) -> None:
         assert await client.get("module_manifest:x") == b"1"
 
 
+@pytest.mark.parametrize("turns", range(1, 9))
+async def test_a_command_that_is_cancelled_is_never_taken_for_one_that_ended(redis_url: str, turns: int) -> None:
+    """In whichever turn of the loop that happens; and the next command gets its own reply."""
+    async with async_client(redis_url) as client:
+        await client.execute_command("ECHO", "first")
+        command = asyncio.ensure_future(client.execute_command("ECHO", "cancelled"))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if command.cancel():
+            with pytest.raises(asyncio.CancelledError):
+                await command
+        assert await client.execute_command("ECHO", "next") == b"next"
+
+
 async def ask(connection: AbstractConnection, *command: str) -> object:
     await connection.send_command(*command)
     return await connection.read_response()

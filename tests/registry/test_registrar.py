@@ -1,17 +1,21 @@
 """Taking manifests in when something goes wrong: the registry is away, changes meanwhile, or holds nonsense."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
-from support.raw_modules import manifest_of, offering, raw_module
+from support.raw_modules import answering, manifest_of, offering, raw_module
+from toolfleet_registry import batch_registration
 from toolfleet_registry.catalog import Catalog
 from toolfleet_registry.contracts import Caller, ModuleManifest
+from toolfleet_registry.discovery import discover
 from toolfleet_registry.errors import FleetUnavailable, RegistryAway
 from toolfleet_registry.keys import Keys
 from toolfleet_registry.manifests import ManifestCache
@@ -100,6 +104,43 @@ async def test_without_the_registry_nothing_is_stored(cache: ManifestCache, mome
     with pytest.raises(RegistryAway, match="The registry is away: Redis at nowhere:1"):
         await Registrar(cache, lambda: registry).take_in({"git": GIT})
     assert await cache.load(["git"]) == {}
+
+
+async def test_what_is_new_gets_its_turn_first(cache: ManifestCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a look has no time for all: of very many modules every one is taken in some time."""
+    known = {name: ModuleManifest.model_validate(manifest_of(name, "log")) for name in ("cvs", "svn")}
+    registry = InMemoryToolRegistry()
+    taker = Registrar(cache, lambda: registry)
+    await taker.take_in(known)
+    times = iter([0.0, 1.0])  # when it begins, and at the first turn; then time is over
+    monkeypatch.setattr(batch_registration, "_AT_ONCE", 1)
+    monkeypatch.setattr(batch_registration, "time", SimpleNamespace(monotonic=lambda: next(times, 100.0)))
+    taken = await taker.take_in({**known, "git": GIT})
+
+    assert (set(taken.saved), set(taken.errors)) == ({"git"}, {"cvs", "svn"})
+
+
+async def test_many_modules_are_taken_in_with_few_questions(cache: ManifestCache, redis: Redis) -> None:
+    """Some dozens at once: neither the registry nor Redis is asked for each, and each is announced."""
+    manifests = {f"m{n}": ModuleManifest.model_validate(manifest_of(f"m{n}", "log")) for n in range(200)}
+    asked = list[int]()
+
+    class Counting(InMemoryToolRegistry):
+        def register_many(self, specs: Any, *, keep_enabled: bool = False) -> Any:
+            asked.append(len(specs))
+            return super().register_many(specs, keep_enabled=keep_enabled)
+
+    registry = Counting()
+    async with redis.pubsub() as news:
+        await news.subscribe(Keys().manifests_changed)
+        taken = await Registrar(cache, lambda: registry).take_in(manifests)
+        told = set[str]()
+        while len(told) < 200 and (message := await news.get_message(timeout=5)) is not None:
+            told |= {message["data"]} if message["type"] == "message" else set()
+
+    assert taken.saved.keys() == manifests.keys() == told
+    assert (len(asked), sum(asked)) == (7, 200)
+    assert (await cache.counted())["added"] == 200
 
 
 async def test_a_registry_that_does_not_open_is_away(cache: ManifestCache) -> None:
@@ -202,6 +243,21 @@ async def test_a_broken_schema_closes_its_tool_only(cache: ManifestCache) -> Non
     assert list(saved["git"].verdicts) == ["git.push"]
     (line,) = (line for line in logs if line["event"] == "tools_closed")
     assert line["tools"] == {"git.push": saved["git"].verdicts["git.push"].fault}
+
+
+async def test_a_wrong_definition_is_told_once_and_as_it_is(cache: ManifestCache) -> None:
+    """By whoever asks the module, and not again by whoever registers its tools."""
+    document = manifest_of("git", "log", "push")
+    document["tools"][0]["parameters"] = [{"name": "a", "type": "string", "enum": "abc"}]
+    async with raw_module(answering(json.dumps(document).encode())) as git:
+        with capture_logs() as logs:
+            found = (await discover({"git": git}, timeout_seconds=10, max_bytes=2**20))["git"]
+            assert isinstance(found, ModuleManifest)
+            await Registrar(cache, InMemoryToolRegistry).take_in({"git": found})
+
+    (line,) = (line for line in logs if line["event"] == "tools_closed")
+    fault = "its definition is wrong at parameters.0.enum: Input should be a valid list"
+    assert line["tools"] == {"git.log": fault}
 
 
 async def test_verdicts_that_cannot_be_read_close_their_module(cache: ManifestCache, redis: Redis) -> None:

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from support.raw_modules import answering, manifest_of, offering, raw_module
 from toolfleet_registry import judging
 from toolfleet_registry.catalog import Catalog
-from toolfleet_registry.contracts import Caller, ModuleManifest, ToolDefinition
+from toolfleet_registry.contracts import Caller, ModuleManifest, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.errors import FleetUnavailable, OperationRefused, RegistryAway
 from toolfleet_registry.keys import Keys
 from toolfleet_registry.manifests import CachedManifest, ManifestCache
@@ -23,7 +23,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.specs import ToolSpec
 from toolfleet_registry.store.memory import InMemoryToolRegistry
 from toolfleet_registry.store.redis import RedisToolRegistry
-from toolfleet_registry.verdicts import seen_tools
+from toolfleet_registry.verdicts import broken_tools, seen_tools
 
 OWNER = Caller(permission="owner", allowed_modules="*")
 GIT = ModuleManifest.model_validate(manifest_of("git", "log", "push"))
@@ -112,9 +112,9 @@ async def test_a_look_that_dies_after_its_store_leaves_nothing_stale(disabled: D
     await disabled.operator.enable("git.push")
 
     class Dying(ManifestCache):
-        async def succeed(self, before: Any, manifest: Any, verdicts: Any) -> CachedManifest | None:
+        async def succeed(self, successors: Any) -> list[CachedManifest | None]:
             await disabled.operator.disable("git.push")
-            await super().succeed(before, manifest, verdicts)
+            await super().succeed(successors)
             raise asyncio.CancelledError
 
     with contextlib.suppress(asyncio.CancelledError):
@@ -129,9 +129,9 @@ async def test_a_look_that_others_overtake_for_ever_keeps_the_last_good(cache: M
     await Registrar(cache, lambda: registry).take_in({"git": GIT})
 
     class Overtaken(ManifestCache):
-        async def succeed(self, before: Any, manifest: Any, verdicts: Any) -> CachedManifest | None:
+        async def succeed(self, successors: Any) -> list[CachedManifest | None]:
             await cache.save(GIT)
-            return await super().succeed(before, manifest, verdicts)
+            return await super().succeed(successors)
 
     later = ModuleManifest.model_validate(manifest_of("git", "log", "push", "gc"))
     overtaken = Overtaken(redis, ttl_seconds=100)
@@ -197,6 +197,21 @@ async def test_a_defect_that_one_module_brings_out_hides_no_other(
     assert "module_not_taken_in" in [line["event"] for line in logs]
     assert await open_tools(redis, "git", "mail") == ["git.log", "git.push", "mail.send"]
     assert await redis.ttl(Keys().module_manifest("git")) > 5
+
+
+async def test_a_manifest_that_cannot_be_stored_hides_no_other(redis: Redis) -> None:
+    """They are written together: whose defect it is shows when each is taken by itself."""
+
+    class Choking(ManifestCache):
+        async def succeed(self, successors: Any) -> list[CachedManifest | None]:
+            if any(one.manifest is GIT for one in successors):
+                raise TypeError
+            return await super().succeed(successors)
+
+    taken = await Registrar(Choking(redis, ttl_seconds=100), InMemoryToolRegistry).take_in({"git": GIT, "mail": MAIL})
+
+    assert list(taken.saved) == ["mail"]
+    assert taken.errors == {"git": "what it offers cannot be taken in: TypeError"}
 
 
 async def test_odd_details_of_a_registration_hide_no_module(cache: ManifestCache, redis: Redis) -> None:
@@ -265,7 +280,7 @@ async def test_when_time_is_up_the_rest_is_told_so(
 ) -> None:
     """Each keeps what it has; a refresh has a limit of its own, and must not die of it."""
     registrar = Registrar(cache, InMemoryToolRegistry)
-    monkeypatch.setattr("toolfleet_registry.registrar._SECONDS_IN_ALL", -1)
+    monkeypatch.setattr("toolfleet_registry.batch_registration._SECONDS_IN_ALL", -1)
     taken = await registrar.take_in({"git": GIT, "mail": MAIL})
 
     assert (taken.saved, sorted(taken.errors)) == ({}, ["git", "mail"])
@@ -289,3 +304,24 @@ async def test_what_is_kept_at_the_deepest_level_is_read_again(cache: ManifestCa
     kept = cached.verdicts["git.push"].kept
     assert kept is not None
     assert kept.description == "a"
+
+
+async def test_a_name_that_may_look_like_another_closes_its_tool_only(redis: Redis, cache: ManifestCache) -> None:
+    """It is logged, counted and shown; whoever stores the manifest, nobody may use it."""
+    twin = "git.log\ufe0f"
+    git = ModuleManifest.model_validate(manifest_of("git", "log", "log\ufe0f"))
+    with capture_logs() as logs:
+        saved = (await Registrar(cache, InMemoryToolRegistry).take_in({"git": git})).saved["git"]
+    (line,) = (line for line in logs if line["event"] == "tools_closed")
+    assert "\\ufe0f" in line["tools"][twin]
+
+    await cache.save(git)  # as another program would
+    catalog = Catalog(Settings(module_services={"git": "http://git.test"}), cache)
+    await catalog.load()
+    for cached in (saved, (await cache.load(["git"]))["git"]):
+        assert broken_tools(cached.manifest, cached.verdicts) == (twin,)
+    assert catalog.statuses()["git"].closed_tools == (twin,)
+    assert [tool.name for tool in catalog.tools(OWNER)] == ["git.log"]
+    refusal = catalog.usable(ToolCall(tool_name=twin), OWNER)
+    assert isinstance(refusal, ToolResult)
+    assert (refusal.error_code, "\\ufe0f" in str(refusal.error)) == ("permission_denied", True)

@@ -1,5 +1,6 @@
 """The run file: written whole, found from below, believed only while its process lives."""
 
+import math
 import os
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from toolfleet_registry.runfile import RunFile, find_run_file
+from toolfleet_registry.settings import Settings
 
 OURS = RunFile(pid=os.getpid(), settings={"redis_url": "redis://a", "note": "größe"}, flower_url="http://f")
 
@@ -88,3 +90,13 @@ def test_it_replaces_an_older_one_and_leaves_nothing_beside_it(tmp_path: Path) -
 def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
     """A Redis URL may hold a password."""
     assert OURS.write(tmp_path).stat().st_mode & 0o077 == 0
+
+
+def test_a_time_without_end_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """JSON has no number for it."""
+    settings = Settings(unserved_seconds=math.inf)
+    RunFile(pid=os.getpid(), settings=settings.model_dump(mode="json", exclude_defaults=True)).write(tmp_path)
+
+    found = find_run_file(tmp_path)
+    assert found is not None
+    assert Settings(**found.settings) == settings

@@ -8,7 +8,8 @@ import pytest
 
 from toolfleet_registry import sensitive
 from toolfleet_registry.contracts import ToolDefinition, ToolParameter
-from toolfleet_registry.sensitive import EVERYTHING, redacted, scrubbed, sensitive_paths
+from toolfleet_registry.redaction import redacted, scrubbed
+from toolfleet_registry.sensitive import EVERYTHING, sensitive_paths
 
 MARK: dict[str, Any] = {"type": "string", "sensitive": True}
 
@@ -239,9 +240,17 @@ def test_many_places_in_many_values_take_little_time() -> None:
     """One walk through the arguments, however many places there are."""
     places = [f"/rows/*/secret-{n}" for n in range(100)]
     began_at = time.perf_counter()
-    kept = redacted({"rows": [{"secret-7": n} for n in range(20_000)]}, places)
+    kept = redacted({"rows": [{"secret-7": n} for n in range(5_000)]}, places)
     assert time.perf_counter() - began_at < 2
     assert kept["rows"][-1] == {"secret-7": "[redacted]"}
+
+
+def test_where_very_many_values_would_be_looked_into_everything_is_hidden() -> None:
+    """One more than that; where nothing lies below them, they are not."""
+    rows = {"rows": [{"secret": n} for n in range(5_001)], "n": 1}
+
+    assert redacted(rows, ("/rows/*/secret",)) == {"rows": "[redacted]", "n": "[redacted]"}
+    assert redacted(rows, ("/n", "/other/*/secret")) == {**rows, "n": "[redacted]"}
 
 
 def test_a_deep_place_is_hidden_with_what_holds_it() -> None:
@@ -260,3 +269,11 @@ def test_a_text_loses_what_the_arguments_lost() -> None:
 
     assert scrubbed(text, arguments, kept) == "No [redacted] or [redacted] for ada@example.org, 411: True."
     assert scrubbed(text, arguments, arguments) == text
+
+
+def test_of_a_text_nothing_is_kept_where_very_much_would_have_to_be_looked_for() -> None:
+    """It hides more rather than hold a loop."""
+    arguments = {"pins": [f"pin-{number}" for number in range(2_000)], "to": "ada"}
+
+    assert scrubbed("No pin-7 for ada.", arguments, redacted(arguments, ("/pins",))) == "[redacted]"
+    assert scrubbed("No pin-7 for ada.", arguments, arguments) == "No pin-7 for ada."

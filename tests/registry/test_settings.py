@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from toolfleet import ToolFleet
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.keys import Keys
 from toolfleet_registry.runfile import RunFile
-from toolfleet_registry.settings import load_settings
+from toolfleet_registry.setting_sources import Origin, origin_of
+from toolfleet_registry.settings import Settings, load_settings
 
 
 @pytest.fixture(autouse=True)
@@ -39,6 +41,30 @@ def test_the_defaults_are_valid() -> None:
     assert settings.module_services == {}
     assert (settings.default_timeout, settings.tool_execution_timeout) == (30, 120)
     assert "garmin" in settings.slow_modules
+
+
+TIMES = sorted(name for name in Settings.model_fields if name.endswith(("_seconds", "_timeout")))
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_a_setting_of_seconds_takes_a_fraction(name: str, env: Any) -> None:
+    """Each of them, and so do the limits of single modules. A whole number stays one, as it is shown and stored."""
+    before = getattr(load_settings(), name) or 60
+    env(name.upper(), str(before + 0.5))
+    assert getattr(load_settings(), name) == before + 0.5
+    env(name.upper(), str(before))
+    env("MODULE_TIMEOUTS", '{"owls": 0.25}')
+    whole = load_settings()
+    assert str(getattr(whole, name)) in {str(before), str(float(before))}
+    assert whole.module_timeouts == {"owls": 0.25}
+
+
+def test_no_time_is_endless(env: Any) -> None:
+    """Nor is it no number at all."""
+    for endless in ("inf", "nan"):
+        env("RESULT_TTL_SECONDS", endless)
+        with pytest.raises(SettingsError, match="TOOLFLEET_RESULT_TTL_SECONDS: Input should be"):
+            load_settings()
 
 
 def test_the_first_source_wins(elsewhere: Path, env: Any) -> None:
@@ -115,7 +141,7 @@ def test_the_broker_is_redis_unless_it_is_set() -> None:
         (
             "DEFAULT_TIMEOUT",
             "soon",
-            "TOOLFLEET_DEFAULT_TIMEOUT: Input should be a valid integer, unable to parse string as an integer, not 'soon'.",
+            "TOOLFLEET_DEFAULT_TIMEOUT: Input should be a valid number, unable to parse string as a number, not 'soon'.",
         ),
         ("DEFAULT_TIMEOUT", "0", "TOOLFLEET_DEFAULT_TIMEOUT: Input should be greater than 0, not '0'."),
         ("LOG_FORMAT", "xml", "TOOLFLEET_LOG_FORMAT: Input should be 'console' or 'json', not 'xml'."),
@@ -198,9 +224,100 @@ def test_several_wrong_settings_are_several_sentences() -> None:
 
 
 def test_an_unknown_setting_is_refused(elsewhere: Path) -> None:
-    """A typo in the file does not pass silently."""
-    (elsewhere / "toolfleet.toml").write_text("redis_ulr = 'redis://a'")
-    assert error_of() == "TOOLFLEET_REDIS_ULR: there is no such setting."
+    """A typo in the file does not pass silently: its place is named, and what was probably meant."""
+    toml = elsewhere / "toolfleet.toml"
+    toml.write_text("# ours\nredis_ulr = 'redis://a'\n[module_service]\na = 'http://a'\n[nonsense]\n")
+    assert error_of() == (
+        f"{toml}, line 2: redis_ulr: there is no such setting; did you mean redis_url? "
+        f"{toml}, line 3: module_service: there is no such setting; did you mean module_services? "
+        f"{toml}, line 5: nonsense: there is no such setting."
+    )
+    toml.unlink()
+    assert error_of(redis_ulr="a") == "TOOLFLEET_REDIS_ULR: there is no such setting; did you mean redis_url?"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("default_timeout = 0", 1),
+        ("slow_modules = [\n  'a',\n]\n'default_timeout' = 0", 4),
+        ("lane = 'fast'\n\n\tdefault_timeout=0\n[module_timeouts]\ndefault_timeout = 3", 3),
+    ],
+)
+def test_a_wrong_setting_of_the_file_is_named_with_its_line(elsewhere: Path, text: str, line: int) -> None:
+    """And not as the variable that nobody has set."""
+    (elsewhere / "toolfleet.toml").write_text(text)
+    assert error_of().startswith(f"{elsewhere / 'toolfleet.toml'}, line {line}: default_timeout: Input should be")
+
+
+@pytest.mark.parametrize(
+    ("variable", "told"),
+    [
+        (
+            "TOOLFLEET_DEFALT_TIMEOUT",
+            "TOOLFLEET_DEFALT_TIMEOUT is no setting, and changes nothing; did you mean TOOLFLEET_DEFAULT_TIMEOUT?",
+        ),
+        ("TOOLFLEET_NONSENSE", "TOOLFLEET_NONSENSE is no setting, and changes nothing."),
+        ("TOOLFLEET_DEFAULT_TIMEOUT", None),
+        ("toolfleet_lane", None),
+        ("TOOLFLEET_MODULE_KEY", None),  # a module's
+        ("TOOLFLEET_COMMAND", None),  # set by the example modules
+        ("TOOLFLEET_REDIS_SERVICE_HOST", None),  # set by Kubernetes, for a service `toolfleet-redis`
+        ("TOOLFLEET_REDIS_PORT_6379_TCP_ADDR", None),
+        ("TOOLFLEET_REDIS_PORT", None),
+    ],
+)
+def test_a_misspelt_variable_is_told_once(
+    env: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, variable: str, told: str | None
+) -> None:
+    """With what was probably meant, if anything is like it; what is somebody else's business is not."""
+    monkeypatch.setattr("toolfleet_registry.setting_sources._told", set())
+    monkeypatch.setenv(variable, "fast" if variable.endswith("lane") else "3")
+    load_settings()
+    load_settings()
+
+    assert [record.message for record in caplog.records] == ([] if told is None else [told])
+
+
+def test_an_agent_is_told_of_a_misspelt_variable(
+    env: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When it makes its fleet, before anything is asked."""
+    monkeypatch.setattr("toolfleet_registry.setting_sources._told", set())
+    env("REDIS_ULR", "redis://a")
+    ToolFleet("redis://b")
+
+    assert "TOOLFLEET_REDIS_ULR is no setting, and changes nothing; did you mean TOOLFLEET_REDIS_URL?" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("default_timeout", "environment"),
+        ("lane", "environment"),
+        ("module_services", "file"),
+        ("audit_kept", "file"),
+        ("redis_url", "up"),
+        ("log_level", "default"),
+    ],
+)
+def test_each_setting_has_an_origin(elsewhere: Path, env: Any, name: str, source: str) -> None:
+    """The first of the sources that sets it, with its place."""
+    (elsewhere / "toolfleet.toml").write_text('lane = "slow"\naudit_kept = 7\n\n[module_services]\na = "http://a"\n')
+    RunFile(pid=os.getpid(), settings={"redis_url": "redis://up", "lane": "fast"}).write(elsewhere)
+    env("DEFAULT_TIMEOUT", "4")
+    env("LANE", "fast")
+    env("LOG_LEVEL", "")  # as if it were not there
+    places = {
+        "default_timeout": "TOOLFLEET_DEFAULT_TIMEOUT",
+        "lane": "TOOLFLEET_LANE",
+        "module_services": f"{elsewhere / 'toolfleet.toml'}, line 4",
+        "audit_kept": f"{elsewhere / 'toolfleet.toml'}, line 2",
+        "redis_url": str(elsewhere / ".toolfleet"),
+        "log_level": "",
+    }
+
+    assert origin_of(name, start=elsewhere) == Origin(source, places[name])  # type: ignore[arg-type] # a row of the table
 
 
 def test_a_broken_file_is_named(elsewhere: Path) -> None:

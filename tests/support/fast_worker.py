@@ -45,7 +45,7 @@ class FastFleet:
 
 
 @contextmanager
-def fast_fleet(folder: Path, more: Mapping[str, str] | None = None) -> Generator[FastFleet]:
+def fast_fleet(folder: Path, more: Mapping[str, str] | None = None, *, slots: int = 500) -> Generator[FastFleet]:
     """`more`: of the worker's environment."""
     with faulty_redis(folder / "redis") as redis:
         calls = Calls(redis.url, QUEUE)
@@ -55,7 +55,7 @@ def fast_fleet(folder: Path, more: Mapping[str, str] | None = None) -> Generator
             "TOOLFLEET_LOOP_STALL_SECONDS": str(STALL_SECONDS),
             **(more or {}),
         }
-        with worker_process("support.fast_app", "-c500", env=env, folder=folder) as worker:
+        with worker_process("support.fast_app", f"-c{slots}", env=env, folder=folder) as worker:
             try:
                 yield FastFleet(redis, worker, calls, folder / "gate")
             finally:

@@ -4,16 +4,18 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
+from support.fork_server import end, start
 from support.module_server import ModuleServer
 from support.waiting import wait_until_sync
 from support.worker_process import READY, WorkerProcess
 from toolfleet_registry.settings import Settings
 from toolfleet_workers.commands import worker_command
 from toolfleet_workers.environment import environment_of
-from toolfleet_workers.processes import spawn, stop
 
 STOP_SECONDS = 20
+SIGNING_KEY = "a secret of more than thirty-two characters"
 
 
 @dataclass
@@ -33,22 +35,30 @@ class TestBed:
         return Settings(redis_url=self.redis_url, module_services=services, **self.more)  # type: ignore[arg-type] # per test
 
     @contextmanager
-    def worker(self, *, lane: str = "all", **settings: object) -> Generator[WorkerProcess]:
-        """A worker process of the lane."""
+    def worker(
+        self, *, lane: str = "all", env: Mapping[str, str] = MappingProxyType({}), **settings: object
+    ) -> Generator[WorkerProcess]:
+        """A worker process of the lane, with these variables beside its settings."""
         own = self.settings.model_copy(update={"lane": lane, **settings})
-        with program(self, worker_command("all"), f"worker-{lane}", ready=READY, settings=own) as worker:
+        with program(self, worker_command("all"), f"worker-{lane}", ready=READY, settings=own, env=env) as worker:
             yield worker
 
 
 @contextmanager
 def program(
-    bed: TestBed, command: Sequence[str], name: str, *, ready: str, settings: Settings | None = None
+    bed: TestBed,
+    command: Sequence[str],
+    name: str,
+    *,
+    ready: str,
+    settings: Settings | None = None,
+    env: Mapping[str, str] = MappingProxyType({}),
 ) -> Generator[WorkerProcess]:
     """A process of the fleet that has said `ready`; stopped at the end, and its log shown if that did not go well."""
     log = bed.folder / f"{name}-{len(list(bed.folder.iterdir()))}.log"
-    env = {**environment_of(settings or bed.settings), "PYTHONUNBUFFERED": "1"}
+    env = {**environment_of(settings or bed.settings), "PYTHONUNBUFFERED": "1", **env}
     with log.open("wb") as output:
-        process = spawn(command, env=env, output=output)
+        process = start(command, env=env, output=output)
     started = WorkerProcess(process, log)
     try:
         wait_until_sync(lambda: ready in started.said() or process.poll() is not None, f"{name} is ready")
@@ -58,4 +68,4 @@ def program(
         print(started.said())  # noqa: T201 - pytest shows it beside the failure
         raise
     finally:
-        stop(process, patience_seconds=STOP_SECONDS)
+        end(process, patience_seconds=STOP_SECONDS)

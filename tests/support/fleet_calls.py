@@ -23,15 +23,16 @@ class FleetCalls(Calls):
 
     def call(self, method: str, *, queue: str = "tools.owls", countdown: float | None = None, **arguments: Any) -> str:
         """Publish a call of one of the owls' tools; returns its id."""
-        call_id = str(uuid.uuid4())
-        call = published(
-            f"{queue.removeprefix('tools.')}.{method}",
-            call_id=call_id,
-            arguments=arguments,
-            effect="read",
-            limit_seconds=60,
+        return self.publish(
+            f"{queue.removeprefix('tools.')}.{method}", countdown=countdown, arguments=arguments, effect="read"
         )
+
+    def publish(self, tool_name: str, *, countdown: float | None = None, **fields: Any) -> str:
+        """Publish a call of any module's tool, with these fields of the message; returns its id."""
+        call_id = str(uuid.uuid4())
+        call = published(tool_name, call_id=call_id, limit_seconds=60, **fields)
         limits = {"soft_time_limit": 61, "time_limit": 70}
+        queue = f"tools.{tool_name.partition('.')[0]}"
         self.app.send_task(TASK, [wire.dump(call)], queue=queue, task_id=call_id, countdown=countdown, **limits)
         return call_id
 

@@ -44,11 +44,6 @@ class HandWorker:
         outcome = Outcome.SUCCESS if result.success else Outcome.PERMANENT
         assert await self._ledger.finish(claim, result, attempt=Attempt(outcome, result), seconds=0)
 
-    async def fail(self, claim: Claim) -> None:
-        """A call's attempt found no module; another may follow."""
-        away = Attempt(Outcome.NOT_SENT, ToolResult.failed("owls.echo", "module_unreachable", "", effect_state="none"))
-        assert await self._ledger.close(claim, away, seconds=0, so_far="none")
-
 
 @asynccontextmanager
 async def hand_worker(settings: Settings) -> AsyncGenerator[HandWorker]:

@@ -5,6 +5,7 @@ import json
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from redis import Redis
@@ -12,6 +13,7 @@ from redis import Redis
 from toolfleet_registry.keys import Keys
 from toolfleet_registry.redis_servers import connection_factory
 from toolfleet_tasks import scripts
+from toolfleet_tasks.bells import Bells
 from toolfleet_tasks.leases import Leases, Store
 from toolfleet_tasks.line import Line
 
@@ -47,6 +49,27 @@ async def open_line(url: str) -> AsyncGenerator[Line]:
 
 
 @asynccontextmanager
+async def open_bells(url: str, line: Line) -> AsyncGenerator[tuple[Bells, list[Line]]]:
+    """And the lines that they listen on, as many as are needed by then."""
+    lines = list[Line]()
+
+    def line_of(number: int) -> Line:
+        while len(lines) <= number:
+            lines.append(Line(connection_factory(url), name=f"bells {len(lines)}"))
+            lines[-1].start()
+        return lines[number]
+
+    try:
+        async with asyncio.timeout(20):
+            await line_of(0).connected()
+        yield Bells(line, line_of, KEYS.bell("")), lines
+    finally:
+        async with asyncio.timeout(5):
+            for one in lines:
+                await one.aclose()
+
+
+@asynccontextmanager
 async def open_leases(line: Line, *, seconds: float = 60) -> AsyncGenerator[Leases]:
     store = Store(STORE.unacked, STORE.unacked_index, STORE.queue_prefix, STORE.bell_prefix, seconds)
     leases = Leases(line, store, asyncio.get_running_loop())
@@ -54,6 +77,28 @@ async def open_leases(line: Line, *, seconds: float = 60) -> AsyncGenerator[Leas
         yield leases
     finally:
         leases.close()
+
+
+@dataclass(frozen=True)
+class IntakeParts:
+    """What an intake needs; `bell` is the line that it listens on while it has few queues."""
+
+    line: Line
+    bell: Line
+    bells: Bells
+    leases: Leases
+
+
+@asynccontextmanager
+async def open_parts(url: str) -> AsyncGenerator[IntakeParts]:
+    async with open_line(url) as line, open_bells(url, line) as (bells, (bell, *_)), open_leases(line) as leases:
+        yield IntakeParts(line, bell, bells, leases)
+
+
+def evals(redis: Redis) -> int:
+    """How many scripts Redis has run."""
+    stats: dict[str, Any] = redis.info("commandstats").get("cmdstat_eval", {})
+    return int(stats.get("calls", 0))
 
 
 def hold(redis: Redis, leases: Leases, *tags: str) -> None:
@@ -76,3 +121,10 @@ def stop_reading(line: Line) -> None:
     assert line._link is not None
     transport: Any = line._link._transport
     transport.pause_reading()
+
+
+def start_reading(line: Line) -> None:
+    """Read them."""
+    assert line._link is not None
+    transport: Any = line._link._transport
+    transport.resume_reading()

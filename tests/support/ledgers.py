@@ -14,6 +14,7 @@ from toolfleet_tasks.claims import Claim
 from toolfleet_tasks.endings import Ending
 from toolfleet_tasks.ledger import Ledger, NotClaimed
 from toolfleet_tasks.line import Line, Part
+from toolfleet_tasks.results import read_stored
 
 RECORD, RESULT = "toolfleet:call:call-1", "celery-task-meta-call-1"
 WITNESS = "module_manifest:research"
@@ -95,6 +96,12 @@ async def refused(ledger: Ledger, call: PublishedCall) -> NotClaimed:
 async def run_out(redis: Redis, call_id: str = "call-1") -> None:
     """The time of a lease passes: its worker is dead, or frozen."""
     await redis.hset(f"toolfleet:call:{call_id}", "lease", 1)
+
+
+def claimed_state(call: PublishedCall, stored: str) -> str:
+    """What a result claims of the effect: of a reader that answered that it failed, nothing."""
+    result = read_stored(stored, TOOL)
+    return "" if call.effect == "read" and result.error_code == "module_error" else result.effect_state
 
 
 async def close(ledger: Ledger, claim: Claim, attempt: Attempt = TURNED_AWAY) -> bool:

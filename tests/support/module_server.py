@@ -18,7 +18,7 @@ Tool = Callable[[Request], Awaitable[web.StreamResponse | dict[str, Any]]]
 class ModuleServer:
     """`requests` has every body that came, `headers` theirs; `interrupted` those whose caller hung up.
 
-    `memory`, if it is set, answers `POST /reconcile`: the fields beside the call id, by what the module was asked.
+    `is_mute`: it does not say what it offers. `memory`, if it is set, answers `POST /reconcile`: the fields beside the call id, by what the module was asked, at once or awaited.
     """
 
     name: str
@@ -27,7 +27,8 @@ class ModuleServer:
     requests: list[Request] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     interrupted: list[Request] = field(default_factory=list)
-    memory: Callable[[Request], dict[str, Any]] | None = None
+    memory: Callable[[Request], dict[str, Any] | Awaitable[dict[str, Any]]] | None = None
+    is_mute: bool = False
     looks: int = 0
     running: int = 0
     most_running: int = 0
@@ -59,13 +60,16 @@ class ModuleServer:
 
     async def manifest(self, _: web.Request) -> web.Response:
         self.looks += 1
+        if self.is_mute:
+            raise web.HTTPServiceUnavailable
         return web.json_response({"module_name": self.name, "description": "", "tools": self.definitions})
 
     async def reconcile(self, request: web.Request) -> web.Response:
         if self.memory is None:
             raise web.HTTPNotFound
         question = await request.json()
-        return web.json_response({**question, **self.memory(question)})
+        answer = self.memory(question)
+        return web.json_response({**question, **(await answer if isinstance(answer, Awaitable) else answer)})
 
     async def execute(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()

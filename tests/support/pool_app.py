@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 import time
 from contextvars import ContextVar
 from typing import Any, NoReturn
@@ -142,6 +143,13 @@ async def block(seconds: float) -> None:
     time.sleep(seconds)  # noqa: ASYNC251 - that is the point
 
 
+@bridged
+async def hold(digits: int) -> None:
+    """Do what keeps the interpreter's lock until it is over: one operation in C, a second or so for 250,000 digits."""
+    sys.set_int_max_str_digits(0)
+    int("7" * digits)
+
+
 async def _fetch(session: aiohttp.ClientSession, url: str) -> str:
     async with session.get(url) as response:
         return await response.text()
@@ -183,6 +191,7 @@ for function in (
     fail,
     gather,
     group,
+    hold,
     leave,
     request,
     sleep,

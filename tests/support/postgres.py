@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.pool import NullPool
 
 from support.waiting import wait_until_sync
+from toolfleet_registry.store.sql_sockets import close_failed
 from toolfleet_workers.ports import free_port
 from toolfleet_workers.processes import _end_with_parent
 
@@ -30,6 +33,12 @@ class PostgresServer:
     port: int
     process: subprocess.Popen[Any]
 
+    def empty(self) -> None:
+        """Leave no table in it."""
+        with open_engine(self.url).begin() as connection:
+            connection.execute(text("DROP SCHEMA public CASCADE"))
+            connection.execute(text("CREATE SCHEMA public"))
+
     @contextmanager
     def frozen(self) -> Generator[None]:
         """It takes connections and says nothing."""
@@ -38,6 +47,11 @@ class PostgresServer:
             yield
         finally:
             os.killpg(self.process.pid, signal.SIGCONT)
+
+
+def open_engine(url: str) -> Engine:
+    """What asks a database for a test: each time with a connection of its own."""
+    return close_failed(create_engine(url, poolclass=NullPool))
 
 
 def connections_to(port: int) -> list[str]:

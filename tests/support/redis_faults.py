@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import Popen
@@ -10,9 +10,12 @@ from urllib.parse import urlsplit
 
 from redis import Redis
 
+from support.clocks import WallClock, redis_with_a_clock
 from support.waiting import wait_until_sync
 from toolfleet_workers.processes import spawn, stop
 from toolfleet_workers.redis_server import is_ours, redis_command, redis_log, redis_server
+
+_REWRITES = "auto-aof-rewrite-percentage"  # without them the append-only file has all that has ever happened
 
 
 @contextmanager
@@ -26,15 +29,32 @@ def faulty_redis(folder: Path) -> Generator["FaultyRedis"]:
             redis.close()
 
 
-class FaultyRedis:
-    """A real server whose append-only file has everything that it has answered; `look` is a client of it. Stopped by `close`."""
+@contextmanager
+def faulty_redis_with_a_clock(folder: Path) -> Generator[tuple["FaultyRedis", WallClock]]:
+    """One whose clock can be set as well. Needs libfaketime."""
+    folder.mkdir(exist_ok=True)
+    with redis_with_a_clock(folder) as (url, clock):
+        redis = FaultyRedis(url, folder / "data", clock.env)
+        try:
+            yield redis, clock
+        finally:
+            redis.close()
 
-    def __init__(self, url: str, folder: Path) -> None:
+
+class FaultyRedis:
+    """A real server whose append-only file has everything that it has answered; `look` is a client of it. Stopped by `close`.
+
+    `env` is what it is started with each time.
+    """
+
+    def __init__(self, url: str, folder: Path, env: Mapping[str, str] | None = None) -> None:
         self.url = url
+        self._env = env
         self.look = Redis.from_url(url, decode_responses=True)
         self._folder = folder
         self._pid = int(self.look.info("server")["process_id"])
         self._own: list[Popen[bytes]] = []
+        self.look.config_set(_REWRITES, 0)
 
     @contextmanager
     def frozen(self) -> Generator[None]:
@@ -55,6 +75,15 @@ class FaultyRedis:
             self.look.config_set("maxmemory", 0)
 
     @contextmanager
+    def evicting(self) -> Generator[None]:
+        """It would delete keys if its memory were full."""
+        self.look.config_set("maxmemory-policy", "volatile-lru")
+        try:
+            yield
+        finally:
+            self.look.config_set("maxmemory-policy", "noeviction")
+
+    @contextmanager
     def restarted(self) -> Generator[None]:
         """Killed at the start of the block; at its end another server stands there, with the same data, until `close`."""
         os.kill(self._pid, signal.SIGKILL)
@@ -64,10 +93,14 @@ class FaultyRedis:
         finally:
             self._start_again()
 
+    def is_loading(self) -> bool:
+        """Whether it still reads its data, and answers nothing else."""
+        return bool(self.look.info("persistence")["loading"])
+
     def _start_again(self) -> None:
         port = urlsplit(self.url).port or 6379
         with redis_log(self._folder).open("ab") as output:
-            process = spawn(redis_command(self._folder, port), output=output)
+            process = spawn([*redis_command(self._folder, port), f"--{_REWRITES}", "0"], env=self._env, output=output)
         self._own.append(process)
         self._pid = process.pid
         wait_until_sync(lambda: is_ours(port, process.pid), "Redis is back")

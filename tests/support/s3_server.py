@@ -2,6 +2,7 @@
 
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import uuid
@@ -17,6 +18,7 @@ from toolfleet_workers.ports import free_port
 from toolfleet_workers.processes import spawn, stop
 
 # The server takes any; a client has to have some.
+NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # to read whom to trust takes 20 ms, and there is no TLS here
 KEYS = {"AWS_ACCESS_KEY_ID": "owl", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
 
 
@@ -30,7 +32,7 @@ class S3Server:
     def make_bucket(self) -> str:
         """A new bucket's name."""
         name = f"owls-{uuid.uuid4().hex}"
-        httpx.put(f"{self.url}/{name}", trust_env=False).raise_for_status()
+        httpx.put(f"{self.url}/{name}", trust_env=False, verify=NOBODY).raise_for_status()
         return name
 
     @contextmanager

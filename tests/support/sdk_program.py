@@ -19,7 +19,7 @@ import httpx
 
 from support.waiting import wait_until_sync
 from support.worker_process import TESTS
-from toolfleet.sdk import Context, MemoryReplies, Module, ModuleBusy, RedisReplies, Replies, SQLiteReplies
+from toolfleet.sdk import Context, MemoryReplies, Module, ModuleBusy, RedisReplies, Replies, SQLiteReplies, ToolError
 from toolfleet_registry.sdk import claim
 from toolfleet_workers.processes import spawn, stop
 
@@ -33,8 +33,9 @@ def _replies() -> Replies:
     return RedisReplies(where) if where.startswith("redis://") else SQLiteReplies(where)
 
 
-claim.LEASE_SECONDS, claim.RENEW_SECONDS = 2.0, 0.5
-claim.STORE_SECONDS = float(os.environ.get("SDK_STORE_SECONDS", claim.STORE_SECONDS))
+if "SDK_JOURNAL" in os.environ:  # the program itself, and not the test that imports what starts it
+    claim.LEASE_SECONDS, claim.RENEW_SECONDS = 2.0, 0.5
+    claim.STORE_SECONDS = float(os.environ.get("SDK_STORE_SECONDS", claim.STORE_SECONDS))
 module = Module("owls", description="Writes down what it does.", replies=_replies())
 
 
@@ -78,7 +79,7 @@ async def second_time(name: str, kind: str) -> str:
     """Fail at the first call."""
     write(name)
     if lines().count(name) == 1:
-        raise ModuleBusy(0) if kind == "busy" else ValueError(kind)
+        raise ModuleBusy(0) if kind == "busy" else ToolError(kind, retryable=True)
     return name
 
 

@@ -42,10 +42,7 @@ async def explode(context: ToolContext) -> None:
 
 @local_tool(effect="read", timeout_seconds=0.3)
 async def nap(seconds: float, *, mood: Literal["deep", "light"] = "light") -> str:
-    """Sleeps for so long.
-
-    This is for whoever reads the code.
-    """
+    """Sleeps for so long."""
     await asyncio.sleep(seconds)
     return mood
 

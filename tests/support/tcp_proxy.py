@@ -1,4 +1,4 @@
-"""A TCP proxy that can go deaf: connections stand, and nothing passes. Runs in a thread of its own."""
+"""A TCP proxy that can go deaf: connections stand, and nothing passes; or be slow. Runs in a thread of its own."""
 
 import asyncio
 import contextlib
@@ -8,9 +8,10 @@ from contextlib import contextmanager
 
 
 class TcpProxy:
-    """Passes bytes on to a port of this machine, unless it is told not to."""
+    """Passes bytes on to a port of this machine, unless it is told not to; answers come `delay_seconds` later."""
 
-    def __init__(self, target: int) -> None:
+    def __init__(self, target: int, *, delay_seconds: float = 0) -> None:
+        self._delay_seconds = delay_seconds
         self.port = 0
         self.connections = 0
         self.loop = asyncio.new_event_loop()
@@ -50,7 +51,10 @@ class TcpProxy:
         passes = asyncio.Event()
         passes.set()
         self._open.add(passes)
-        ways = [asyncio.create_task(_pass_on(*way, passes)) for way in ((reader, back), (there, writer))]
+        ways = [
+            asyncio.create_task(_pass_on(reader, back, passes)),
+            asyncio.create_task(_pass_on(there, writer, passes, self._delay_seconds)),
+        ]
         await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         self._open.discard(passes)
         for end in (writer, back):
@@ -58,9 +62,9 @@ class TcpProxy:
 
 
 @contextmanager
-def tcp_proxy(target: int) -> Generator[TcpProxy]:
+def tcp_proxy(target: int, *, delay_seconds: float = 0) -> Generator[TcpProxy]:
     """A proxy to that port, on a free one."""
-    proxy = TcpProxy(target)
+    proxy = TcpProxy(target, delay_seconds=delay_seconds)
     thread = threading.Thread(target=proxy.loop.run_forever, daemon=True)
     thread.start()
     server = asyncio.run_coroutine_threadsafe(proxy.start(), proxy.loop).result(10)
@@ -73,10 +77,13 @@ def tcp_proxy(target: int) -> Generator[TcpProxy]:
         proxy.loop.close()
 
 
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passes: asyncio.Event) -> None:
+async def _pass_on(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passes: asyncio.Event, delay_seconds: float = 0
+) -> None:
     with contextlib.suppress(OSError):
         while data := await reader.read(65536):
             await passes.wait()
+            await asyncio.sleep(delay_seconds)
             writer.write(data)
             await writer.drain()
     await passes.wait()  # not even the end gets through

@@ -8,13 +8,13 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 
 import psutil
 from celery import Celery
 from redis import Redis
 
+from support.fork_server import Process
 from support.waiting import wait_until_sync
 from toolfleet_workers.processes import spawn, stop
 
@@ -25,7 +25,7 @@ _ENDED = {"SUCCESS", "FAILURE", "REVOKED"}
 
 @dataclass(frozen=True)
 class WorkerProcess:
-    process: Popen[bytes]
+    process: Process
     log: Path
 
     def said(self) -> str:

@@ -11,7 +11,13 @@ from support.module_server import ModuleServer, Request, serve
 from toolfleet_workers.commands import beat_command
 from toolfleet_workers.redis_server import redis_server
 
-QUICK = {"jobs_interval_seconds": 0.2, "shortest_poll_seconds": 0.05}
+QUICK = {
+    "jobs_interval_seconds": 0.2,
+    "shortest_poll_seconds": 0.05,
+    # Times in Redis, too, which takes whole seconds there.
+    **dict.fromkeys(("job_kept_seconds", "completions_kept_seconds", "wake_give_up_seconds"), 86_400.5),
+    "refresh_interval_seconds": 299.5,
+}
 
 
 @dataclass

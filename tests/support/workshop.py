@@ -20,7 +20,7 @@ from modules.claude_code.manifest import module_for as claude_code_module
 from modules.claude_code.settings import ClaudeCodeSettings
 from modules.deployer.manifest import module_for as deployer_module
 from modules.deployer.settings import DeployerSettings
-from modules.kept_commands import Job, KeptCommand
+from modules.kept_commands import KeptCommand
 from support.example_modules import Module, running, serving
 from toolfleet_workers.examples import data_environment
 
@@ -69,8 +69,8 @@ def _buried() -> Generator[None]:
     keepers: list[subprocess.Popen[bytes]] = []
     start = KeptCommand.start
 
-    def noting(command: KeptCommand, job: Job) -> "subprocess.Popen[bytes] | None":
-        keeper = start(command, job)
+    def noting(command: KeptCommand, *args: Any) -> "subprocess.Popen[bytes] | None":
+        keeper = start(command, *args)
         keepers.extend([keeper] if keeper else [])
         return keeper
 
@@ -171,6 +171,11 @@ def processes_of(folder: Path) -> dict[int, str]:
             if command and int(process.name) != os.getpid() and any(needle in text for text in texts):
                 found[int(process.name)] = command.replace(b"\0", b" ").decode(errors="replace")[:2000]
     return found
+
+
+def commands_in(folder: Path, words: str) -> list[int]:
+    """The ids, as the machine has them, of the living processes of the folder with these words in their command."""
+    return [pid for pid, command in processes_of(folder).items() if words in command]
 
 
 def end(processes: dict[int, str]) -> None:

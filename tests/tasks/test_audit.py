@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from support.ledgers import ENDING, SUCCESS, begun, close, finish, refused, worker_ledger
 from support.published_call import published
-from toolfleet_registry.contracts import Audit, Caller, Terms, ToolCall, ToolResult
+from toolfleet_registry.contracts import Audit, Caller, PublishedCall, Terms, ToolCall, ToolResult
 from toolfleet_registry.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.audit import EVENT, Auditor, arguments_digest
@@ -71,6 +71,33 @@ async def test_a_line_says_who_what_and_how_it_ended(ledger: Ledger, redis: Redi
     }
     assert await lines(redis) == [expected]
     assert told(logs) == [{**expected, "event": EVENT, "log_level": "info"}]
+
+
+@pytest.mark.parametrize(
+    ("call", "value", "kept"),
+    [
+        (published(), {"message": None, "side_effects": ["created:a.md", "searched:x:owls"]}, True),
+        (published(), {"message": "", "side_effects": []}, False),
+        (published(), {"message": "", "side_effects": "created"}, False),
+        (published(), {"side_effects": ["hers"], "message": "", "name": "Ada"}, False),  # a module's own result
+        (published(hides_results=True), {"message": None, "side_effects": ["paid"]}, False),
+        (CALL, {"message": None, "side_effects": ["paid with 1234"]}, False),  # a sensitive argument may be in it
+    ],
+)
+def test_a_line_has_the_side_effects_that_a_tags_tool_names(call: PublishedCall, value: object, kept: bool) -> None:
+    """A list of texts, as in its `TagResult`, whether or not it succeeded; nothing else of a result."""
+    for result in (SUCCESS.result, ENDING.unknown):
+        line, *_ = Auditor(Settings()).line_of(call, result.model_copy(update={"result": value}), {})
+
+        assert line.get("side_effects") == (["created:a.md", "searched:x:owls"] if kept else None)
+
+
+def test_side_effects_are_bounded() -> None:
+    """In number and in length: it is a line."""
+    value = {"message": None, "side_effects": ["x" * 1000] * 1000}
+    line, *_ = Auditor(Settings()).line_of(published(), SUCCESS.result.model_copy(update={"result": value}), {})
+
+    assert line["side_effects"] == ["x" * 256] * 20
 
 
 async def test_who_is_late_writes_none(ledger: Ledger, redis: Redis, redis_url: str) -> None:
@@ -182,7 +209,7 @@ def str_of(_: Any, __: str, fields: Any) -> str:
 def test_a_line_has_no_name_that_cannot_be_written() -> None:
     """Models and programs write half characters; files and terminals take none."""
     auditor = Auditor(Settings(redis_url="redis://x"))
-    bad = Caller(user_id="\ud800da", permission="own\udfffer")
+    bad = Caller(user_id="\ud800da").model_copy(update={"permission": "own\udfffer"})
     call, result = ToolCall(tool_name="owls.\ud800", arguments={}), ToolResult.refused("owls.?", "unknown_tool", "no")
     refused = auditor.line_of_refused("call-1", call, bad, result, {}, None)
     message = auditor.parts_of_refusal("call-1", result.model_copy(update={"tool_name": "owls.\ud800"}))
@@ -239,7 +266,7 @@ def test_the_digest_is_that_of_what_may_be_shown() -> None:
 def test_a_signed_fleets_lines_say_so() -> None:
     """Whether the caller's claims could be trusted."""
     auditor = Auditor(Settings(redis_url="redis://x", signing_key="0123456789abcdef0123456789abcdef"))
-    caller = CALL.model_copy(update={"caller": Caller(user_id="ada", permission="x" * 10_000)})
+    caller = CALL.model_copy(update={"caller": Caller(user_id="ada").model_copy(update={"permission": "x" * 10_000})})
     line, text, _ = auditor.line_of(caller, SUCCESS.result, {})
 
     assert line["signed"] is True

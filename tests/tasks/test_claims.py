@@ -1,6 +1,7 @@
 """A claim lives as long as its worker is at the call, and not longer."""
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Generator
 from contextlib import ExitStack
@@ -15,12 +16,14 @@ from support.ledgers import RECORD, begun, claimed, close, finish, refused, run_
 from support.published_call import published
 from support.redis_faults import FaultyRedis, faulty_redis
 from support.waiting import wait_until
+from toolfleet_registry import fleet_clock
 from toolfleet_registry.keys import Keys
 from toolfleet_tasks.claims import Claims
 from toolfleet_tasks.ledger import Ledger
 from toolfleet_tasks.line import Part
 
-CALL, READ, ONCE = published(), published(effect="read"), published(effect="once")
+LATER = time.time() + 3600  # however long other tests take before
+CALL, READ, ONCE = (published(effect=effect, deadline_at=LATER) for effect in (None, "read", "once"))
 SHORT_SECONDS = 0.6
 
 
@@ -234,6 +237,68 @@ async def test_a_new_connection_renews_at_once(faulty: FaultyRedis) -> None:
             faulty.look.client_kill_filter(_type="normal", skipme=True)
             await renewed(faulty.look, lease)
             assert await finish(ledger, claim) is not None
+
+
+async def test_a_lease_counts_from_when_it_was_asked_for(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not from Redis' answer, which may have been long on its way; and its last second is the module's."""
+    asked_at, seconds = fleet_clock.suspend_aware(), ledger.claims.lease_ms / 1000
+    claim = await begun(ledger, CALL)
+    monkeypatch.setattr(fleet_clock, "suspend_aware", lambda: asked_at + seconds - 2)
+    assert claim.seconds_left() > 0
+    monkeypatch.setattr(fleet_clock, "suspend_aware", lambda: asked_at + 0.5 + seconds)
+    assert claim.seconds_left() <= 0
+
+
+@pytest.mark.parametrize("clock", ["suspend_aware", "now"])
+async def test_whichever_clock_is_further_on_ends_a_lease(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, clock: str
+) -> None:
+    """A machine that was stopped from outside finds it out by the one or the other; a good renewal makes it live again."""
+    claim, now = await begun(ledger, CALL), getattr(fleet_clock, clock)
+    monkeypatch.setattr(fleet_clock, clock, lambda: now() + 20)
+    assert claim.seconds_left() <= 0
+    with ledger.claims.holding(claim):
+        ledger.claims._renew()
+        await ledger.claims._line.execute("PING")
+        assert claim.seconds_left() > 0
+
+
+async def test_nothing_begins_after_its_deadline(ledger: Ledger) -> None:
+    """However long the lease is: its caller has been told the call's end."""
+    claim = await begun(ledger, published(deadline_at=fleet_clock.now() - 1))
+    assert claim.seconds_left() <= 0
+
+
+async def test_a_renewal_that_fails_confirms_nothing(ledger: Ledger, redis: Redis) -> None:
+    """Redis has no memory left, say: the lease runs out."""
+    claim = await begun(ledger, CALL)
+    claim.begin_by = (0, 0)
+    with ledger.claims.holding(claim):
+        await redis.set(RECORD, "no hash", ex=60)
+        ledger.claims._renew()
+        await ledger.claims._line.execute("PING")
+        assert claim.seconds_left() <= 0
+
+
+async def test_a_lost_claim_is_never_live_again(ledger: Ledger, other: Ledger, redis: Redis) -> None:
+    """From the moment at which its worker hears of it."""
+    claim = await begun(ledger, READ)
+    with ledger.claims.holding(claim):
+        await run_out(redis)
+        await begun(other, READ)
+        assert claim.seconds_left() > 0
+        assert not await ledger.claims.renewed(claim)
+    assert claim.seconds_left() == -math.inf
+
+
+async def test_a_lease_that_nobody_else_has_taken_can_be_begun_anew(ledger: Ledger, redis: Redis) -> None:
+    """Its worker stood still, and the call is still its own."""
+    claim = await begun(ledger, ONCE)
+    claim.begin_by = (0, 0)
+    with ledger.claims.holding(claim):
+        await run_out(redis)
+        assert await ledger.claims.renewed(claim)
+        assert claim.seconds_left() > 0
 
 
 async def test_a_claim_that_was_given_back_was_never_made(ledger: Ledger, other: Ledger, look: SyncRedis) -> None:

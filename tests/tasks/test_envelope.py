@@ -100,6 +100,13 @@ async def test_a_retry_reads_as_if_celery_had_published_it(app: FleetApp, redis:
     assert mine["properties"]["delivery_tag"] != ours(first_message(call))["properties"]["delivery_tag"]
 
 
+def test_of_very_many_names_some_are_shown() -> None:
+    """And of very long ones a part: they travel beside the call."""
+    assert args_shown(published(arguments={"b": 1, "a": 2})) == "(a=…, b=…)"
+    assert args_shown(published(arguments={f"n{number}": 1 for number in range(1_000)})).endswith("=…, …)")
+    assert len(args_shown(published(arguments={"n" * 10**6: 1}))) < 3_000
+
+
 @pytest.mark.parametrize("limit", [None, 0.5, 40])
 def test_limits_are_json(limit: Any) -> None:
     """A message that others wrote may have none, and its retry has none, either."""

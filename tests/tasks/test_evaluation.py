@@ -79,7 +79,6 @@ def is_blocked(result: ToolResult | None) -> str:
     assert result is not None
     assert (result.error_code, result.effect_state, result.retryable) == ("blocked_by_gate", "none", False)
     assert "not allowed" in (result.hint or "")
-    assert result.audit is not None
     return result.error or ""
 
 

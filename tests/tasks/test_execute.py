@@ -1,5 +1,6 @@
 """A claimed call between its claim and its attempt: what a worker finds out there, and what it may not run any more."""
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -11,15 +12,16 @@ import pytest
 from celery.exceptions import Ignore
 from redis.asyncio import Redis
 
-from support.ledgers import SUCCESS, begun, taken, worker_ledger
+from support.ledgers import SUCCESS, attempt, begun, claimed, run_out, taken, worker_ledger
 from support.published_call import published
 from support.waiting import wait_until
-from toolfleet_registry.contracts import PublishedCall, Terms
+from toolfleet_registry.contracts import Effect, PublishedCall, Terms
 from toolfleet_registry.keys import Keys
-from toolfleet_registry.outcomes import Attempt
-from toolfleet_tasks import endings
+from toolfleet_registry.lease import Lease
+from toolfleet_registry.outcomes import Attempt, Health, Outcome
+from toolfleet_tasks import endings, unrun
 from toolfleet_tasks.bridge import limits
-from toolfleet_tasks.execute import _Execution
+from toolfleet_tasks.execute import _claimed, _Execution
 from toolfleet_tasks.ledger import Ledger
 from toolfleet_tasks.results import read_stored
 
@@ -34,22 +36,37 @@ async def nothing() -> None:
 
 @dataclass
 class Runner:
-    """Knows `known` terms, once `before` is over; `ran` has what it was given to run."""
+    """Knows `known` terms, once `before` is over; `ran` has what it was given to run, and how each attempt `ends`.
+
+    While the module is `asked` what became of a call, that is done. `retries`: what it says of itself.
+    """
 
     known: Terms | None = None
     before: Callable[[], Awaitable[object]] = nothing
     ran: list[PublishedCall] = field(default_factory=list)
+    ends: Attempt | None = SUCCESS
+    asked: Callable[[], Awaitable[object]] = nothing
+    retries: bool = False
 
     async def terms(self, call: PublishedCall) -> Terms | None:
         await self.before()
         return self.known
 
-    async def run(self, call: PublishedCall, *, seconds: float) -> Attempt:
+    async def run(self, call: PublishedCall, *, seconds: float, lease: Lease) -> Attempt:
         self.ran.append(call)
-        return SUCCESS
+        if self.ends is None:
+            raise TimeoutError
+        return self.ends
 
-    async def reconcile(self, call: PublishedCall, *, seconds: float) -> Attempt | None:
+    def retries_undeclared(self, tool_name: str) -> bool:
+        return self.retries
+
+    async def reconcile(self, call: PublishedCall, *, seconds: float, lease: Lease) -> Attempt | None:
+        await self.asked()
         return None
+
+    async def probe(self, module: str, *, seconds: float) -> Health:
+        return Health.WELL
 
 
 @pytest.fixture
@@ -60,13 +77,17 @@ async def ledger(redis_url: str, fast_mode: None) -> AsyncIterator[Ledger]:
 
 async def run(ledger: Ledger, runner: Runner, call: PublishedCall = CALL) -> Any:
     """Claim and run it. Its task is Celery's, of which an execution needs no more than this."""
-    app = SimpleNamespace(runner=runner, settings=ledger._settings)
-    task: Any = SimpleNamespace(app=app, request=SimpleNamespace(hostname="celery@here"), limits=limits)
+    task = task_of(ledger, runner)
     claim = await begun(ledger, call)
     with ledger.claims.holding(claim):
-        execution = _Execution(task, ledger, claim)
+        execution = _Execution(task, ledger, claim, await runner.terms(call))
         text = await execution.run()
     return execution, read_stored(text, call.tool_name) if text.startswith("{") else None
+
+
+def task_of(ledger: Ledger, runner: Runner) -> Any:
+    app = SimpleNamespace(runner=runner, settings=ledger._settings)
+    return SimpleNamespace(app=app, request=SimpleNamespace(hostname="celery@here"), limits=limits)
 
 
 async def audit_line(redis: Redis) -> dict[str, Any]:
@@ -77,7 +98,7 @@ async def audit_line(redis: Redis) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("known", [None, TWICE], ids=["unlimited", "limited"])
-async def test_a_call_that_is_taken_back_before_its_attempt_is_not_run(
+async def test_a_call_that_is_taken_back_before_its_claim_is_not_run(
     ledger: Ledger, redis_url: str, redis: Redis, known: Terms | None
 ) -> None:
     """Its worker was looking up the tool's terms: it hears of it all the same, and counts nothing."""
@@ -85,14 +106,56 @@ async def test_a_call_that_is_taken_back_before_its_attempt_is_not_run(
 
         async def take_back() -> None:
             await agent.end(CALL, endings.taken_back(CALL), trust_absence=True)
-            await wait_until(lambda: not ledger.claims._held, "the worker hears of it")
 
         runner = Runner(known, take_back)
+        task = task_of(ledger, runner)
+        assert "cancelled" in await _claimed(task, ledger, CALL, await unrun.known_terms(task, CALL))
+
+    assert runner.ran == []
+    assert await redis.exists(KEY) == 0
+
+
+async def test_a_call_that_is_taken_back_before_its_attempt_is_not_run(
+    ledger: Ledger, redis_url: str, redis: Redis
+) -> None:
+    """Its worker has claimed it, and is at its limits."""
+    async with worker_ledger(redis_url) as agent:
+
+        async def take_back() -> None:
+            await agent.end(CALL, endings.taken_back(CALL), trust_absence=True)
+            await wait_until(lambda: not ledger.claims._held, "the worker hears of it")
+
+        runner = Runner(TWICE, take_back)
         with pytest.raises(Ignore):
             await run(ledger, runner)
 
     assert runner.ran == []
     assert await redis.exists(KEY) == 0
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+async def test_a_call_whose_lease_is_over_is_run_only_if_it_is_still_held(
+    ledger: Ledger, redis_url: str, redis: Redis, is_taken: bool
+) -> None:
+    """Its worker stood still before the attempt: it asks, and where others have the call, nothing is run."""
+    async with worker_ledger(redis_url) as other:
+
+        async def stand_still() -> None:
+            (claim,) = ledger.claims._held.values()
+            claim.begin_by = (0, 0)
+            await run_out(redis)
+            if is_taken:
+                await claimed(other, CALL)
+
+        runner = Runner(None, stand_still)
+        if is_taken:
+            with pytest.raises(Ignore):
+                await run(ledger, runner)
+        else:
+            await run(ledger, runner)
+        ledger.claims._held.clear()
+
+    assert runner.ran == ([] if is_taken else [CALL])
 
 
 async def test_a_call_over_its_limit_was_not_tried(ledger: Ledger, redis: Redis) -> None:
@@ -105,6 +168,18 @@ async def test_a_call_over_its_limit_was_not_tried(ledger: Ledger, redis: Redis)
 
     assert runner.ran == []
     assert (line["outcome"], line["attempts"], line["decisions"]["limits"]) == ("refused", 0, "denied")
+
+
+async def test_a_call_that_nobody_knows_was_not_tried(ledger: Ledger, redis: Redis) -> None:
+    """It ends as busy, unless an attempt before may have done something."""
+    runner = Runner()
+    claim = await begun(ledger, CALL)
+    with ledger.claims.holding(claim):
+        await _Execution(task_of(ledger, runner), ledger, claim, endings.not_known(CALL.tool_name, 4)).run()
+    line = await audit_line(redis)
+
+    assert runner.ran == []
+    assert (line["error_code"], line["attempts"], line["decisions"]["permission"]) == ("busy", 0, "not_known")
 
 
 @pytest.mark.parametrize(
@@ -135,3 +210,76 @@ async def test_what_was_looked_up_is_noted(
     line = await audit_line(redis)
 
     assert (line["attempts"], line["decisions"]) == (1, {**noted, "published": "yes"})
+
+
+async def test_a_deadline_that_comes_while_the_module_is_asked_ends_the_call_as_its_worker_knows(
+    ledger: Ledger, redis_url: str, redis: Redis
+) -> None:
+    """Its agent is told that the limit was reached, and not only that nobody answered; the audit has the same."""
+    told = list[str]()
+    async with worker_ledger(redis_url) as agent:
+
+        async def deadline() -> None:
+            told.append(await agent.end(CALL, endings.at_deadline(CALL), trust_absence=True))
+
+        with pytest.raises(Ignore):
+            await run(ledger, Runner(ends=None, asked=deadline))
+    result = read_stored(told[0], CALL.tool_name)
+    line = await audit_line(redis)
+
+    assert (result.error, result.effect_state) == ("Tool execution timed out (30s).", "unknown")
+    assert result.audit is not None
+    assert (result.audit.worker, result.audit.attempts) == ("celery@here", 1)
+    assert (line["outcome"], line["error_code"], line["attempts"]) == ("unknown", "timed_out", 1)
+    assert not await redis.hexists(Keys().call(CALL.call_id), "known")
+
+
+async def test_what_is_taken_back_while_the_module_is_asked_is_cancelled(ledger: Ledger, redis_url: str) -> None:
+    """What its worker knows is for whoever waits for the end."""
+    told = list[str]()
+    async with worker_ledger(redis_url) as agent:
+
+        async def take_back() -> None:
+            told.append(await agent.end(CALL, endings.taken_back(CALL), trust_absence=True))
+
+        with pytest.raises(Ignore):
+            await run(ledger, Runner(ends=None, asked=take_back))
+
+    assert read_stored(told[0], CALL.tool_name).error_code == "cancelled"
+
+
+async def test_a_module_that_is_asked_has_its_place_free(redis_url: str, redis: Redis, fast_mode: None) -> None:
+    """Its call is over as far as it is concerned; the next one need not wait for an answer."""
+
+    async def look() -> None:
+        async with asyncio.timeout(20):
+            while await redis.zcard(Keys().running("research")):  # noqa: ASYNC110 - nothing announces it
+                await asyncio.sleep(0.01)
+
+    async with worker_ledger(redis_url, module_concurrency={"research": 1}) as ledger:
+        await run(ledger, Runner(ends=None, asked=look))
+
+    assert (await audit_line(redis))["error_code"] == "timed_out"
+
+
+@pytest.mark.parametrize(
+    ("effect", "is_set", "retries", "is_retried"),
+    [
+        (None, False, False, False),
+        (None, True, False, True),  # TOOLFLEET_RETRY_UNDECLARED
+        (None, False, True, True),  # the module's own word
+        ("once", True, True, False),
+        ("read", True, True, False),
+    ],
+)
+async def test_an_undeclared_tool_is_retried_where_that_is_a_habit(
+    redis_url: str, fast_mode: None, effect: Effect | None, is_set: bool, retries: bool, is_retried: bool
+) -> None:
+    """The fleet's, or its module's."""
+    async with worker_ledger(redis_url, retry_undeclared=is_set) as ledger:
+        claim = await begun(ledger, CALL.model_copy(update={"effect": effect}))
+        with ledger.claims.holding(claim):
+            execution = _Execution(task_of(ledger, Runner(retries=retries)), ledger, claim, None)
+            follows = execution._decide(attempt(Outcome.FAILED))
+
+    assert (follows.delay is not None) == is_retried

@@ -14,9 +14,12 @@ from support.waiting import wait_until
 from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.keys import Keys
 from toolfleet_registry.redis_servers import connection_factory
+from toolfleet_registry.settings import Settings
 from toolfleet_tasks import inbox as inbox_module
-from toolfleet_tasks.inbox import Expected, Inbox, Meta
+from toolfleet_tasks.end_check import Meta
+from toolfleet_tasks.inbox import Expected, Inbox
 from toolfleet_tasks.line import Line
+from toolfleet_tasks.verifier import Verifier
 
 KEY = "celery-task-meta-"
 
@@ -49,7 +52,8 @@ class Ear:
 
     def __init__(self, url: str, news: Mapping[str, Callable[[], None]] | None = None, prefix: str = "") -> None:
         self.line = Line(connection_factory(url), name="test")
-        self.inbox = Inbox(self.line, Line(connection_factory(url), name="reads"), news=news or {}, keys=Keys(prefix))
+        reads, verifier = Line(connection_factory(url), name="reads"), Verifier(self.line, Settings())
+        self.inbox = Inbox(self.line, reads, verifier, news=news or {}, keys=Keys(prefix))
 
     def start(self) -> None:
         self.line.start()

@@ -12,11 +12,13 @@ import pytest
 from redis import Redis
 from structlog.testing import capture_logs
 
-from support.held_messages import KEYS, QUEUE, STORE, cut, message, open_leases, open_line, publish, stop_reading
+from support.held_messages import KEYS, QUEUE, STORE, cut, evals, message, open_parts, publish, stop_reading
 from support.waiting import wait_until
 from toolfleet_tasks import intake as intake_module
+from toolfleet_tasks import scripts
 from toolfleet_tasks.bridge import await_
-from toolfleet_tasks.intake import BATCH, Intake, Message, Quarantine, Room
+from toolfleet_tasks.delivery import Message
+from toolfleet_tasks.intake import BATCH, Intake, Quarantine, Room
 from toolfleet_tasks.leases import Leases
 from toolfleet_tasks.line import Line
 
@@ -31,6 +33,7 @@ class Taker:
     names: list[str] = field(default_factory=lambda: [QUEUE])
     taken: list[Message] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
+    expected: int = 0
     begin: Callable[[Message], object] = lambda _: None
 
     @property
@@ -46,6 +49,12 @@ class Taker:
 
     def room(self) -> int:
         return self.slots - len(self.taken)
+
+    def burst(self) -> tuple[list[str], int]:
+        return [], 0
+
+    def expect(self, count: int) -> None:
+        self.expected += count
 
     def deliver(self, message: Message, queue: str) -> None:
         assert queue in {QUEUE, OTHER}
@@ -69,14 +78,15 @@ class Worker:
 
 @asynccontextmanager
 async def working(url: str, taker: Taker) -> AsyncGenerator[Worker]:
-    async with open_line(url) as line, open_line(url) as bell, open_leases(line) as leases:
+    async with open_parts(url) as parts:
         quarantine = Quarantine(KEYS.quarantine, KEYS.quarantined)
-        intake = Intake(taker, line=line, bell=bell, leases=leases, quarantine=quarantine)
+        intake = Intake(taker, line=parts.line, bells=parts.bells, leases=parts.leases, quarantine=quarantine)
         running = asyncio.create_task(intake.run())
-        yield Worker(taker, line, bell, leases, intake, running)
+        yield Worker(taker, parts.line, parts.bell, parts.leases, intake, running)
         running.cancel()
         await asyncio.wait([running], timeout=5)
         assert running.done()
+        assert taker.expected == 0
 
 
 @pytest.fixture
@@ -89,11 +99,6 @@ def redis(redis_url: str) -> Iterator[Redis]:
 async def worker(redis_url: str) -> AsyncIterator[Worker]:
     async with working(redis_url, Taker()) as worker:
         yield worker
-
-
-def evals(redis: Redis) -> int:
-    stats: dict[str, Any] = redis.info("commandstats").get("cmdstat_eval", {})
-    return int(stats.get("calls", 0))
 
 
 def quarantined(redis: Redis) -> list[dict[str, Any]]:
@@ -165,6 +170,36 @@ async def test_a_new_queue_is_noticed(worker: Worker, redis: Redis) -> None:
     assert worker.taker.ids == ["cat"]
 
 
+MANY = [f"tools.silent-{number}" for number in range(2998)]
+
+
+@pytest.mark.parametrize("ring", [True, False])
+async def test_a_turn_asks_for_the_queues_that_hold_something(ring: bool, redis_url: str, redis: Redis) -> None:
+    """Of 3,000 only for the one whose bell has rung, or that was found by itself: what a call costs is not their number."""
+    async with working(redis_url, Taker(names=[QUEUE, *MANY, OTHER])) as worker:
+        await asyncio.sleep(0.1)
+        sent, send = list[tuple[Any, ...]](), worker.line.send
+        worker.line.send = lambda *command: sent.append(command) or send(*command)  # type: ignore[method-assign, func-returns-value]
+        publish(redis, message("1")) if ring else redis.lpush(QUEUE, message("1"))
+        await wait_until(lambda: worker.taker.ids == ["1"], "it was taken", seconds=5)
+        reserves = [command for command in sent if command[1] == scripts.RESERVE]
+
+    assert [command[2] for command in reserves] == [4], "two keys of its own"
+
+
+async def test_long_queues_among_thousands_take_turns(redis_url: str, redis: Redis) -> None:
+    """With room for one message at a time."""
+    async with working(redis_url, Taker(slots=0, names=[QUEUE, *MANY, OTHER])) as worker:
+        for queue in (QUEUE, OTHER):
+            publish(redis, *[message(queue) for _ in range(8)], queue=queue)
+        for slots in range(1, 9):
+            worker.taker.slots = slots
+            worker.intake.wake()
+            await wait_until(lambda: len(worker.taker.taken) == slots, "one more is here", seconds=5)  # noqa: B023 - awaited
+
+    assert worker.taker.ids.count(QUEUE) == worker.taker.ids.count(OTHER) == 4
+
+
 async def test_a_lost_reserve_gives_its_messages_back_at_once(worker: Worker, redis: Redis) -> None:
     """Redis has moved messages and its answer is lost: they are here a moment later, and count as never begun."""
     await asyncio.sleep(0.05)
@@ -228,6 +263,7 @@ async def test_closed_lines_end_the_intake(worker: Worker) -> None:
 async def test_a_cut_line_is_no_end(which: str, worker: Worker, redis: Redis) -> None:
     """Messages that are published meanwhile arrive after the reconnect, each once."""
     for turn in range(3):
+        await getattr(worker, which).connected()
         cut(getattr(worker, which))
         publish(redis, message(f"{turn}"))
         await wait_until(lambda: len(worker.taker.taken) == turn + 1, "it has arrived", seconds=10)  # noqa: B023 - awaited
@@ -378,7 +414,7 @@ async def test_what_cannot_be_set_aside_stays_held(worker: Worker, redis: Redis)
 
 async def test_quarantine_is_bounded(worker: Worker, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps the last ones."""
-    monkeypatch.setattr(intake_module, "_QUARANTINED_AT_MOST", 3)
+    monkeypatch.setattr(intake_module, "QUARANTINED_AT_MOST", 3)
     publish(redis, *[f"bad {number}".encode() for number in range(10)])
     await wait_until(lambda: redis.get(KEYS.quarantined) == "10", "all were set aside")
 

@@ -11,7 +11,9 @@ from redis.asyncio import Redis
 from support.module_server import ModuleServer, serve
 from support.owls import echo, make_module
 from toolfleet import Caller, Conversation, JobRefused, Poll, Schedule, ToolCall, ToolFleet
-from toolfleet_registry.contracts import ToolDefinition
+from toolfleet_registry import fleet_clock
+from toolfleet_registry.contracts import ToolDefinition, ToolResult
+from toolfleet_registry.jobs import JobSpec
 from toolfleet_registry.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.tags import ToolContext, ToolDef
@@ -227,3 +229,36 @@ async def test_all_jobs_of_a_user_are_cancelled(fleet: ToolFleet) -> None:
     assert await desk.cancel_all_of("ada") == 0
     assert [job.state for job in await fleet.jobs(ADA)] == ["cancelled"] * 3
     assert [job.state for job in await fleet.jobs(bob)] == ["waiting"]
+
+
+async def test_a_job_keeps_the_modules_that_it_was_made_with(fleet: ToolFleet, redis: Redis) -> None:
+    """What a caller reaches who names none is decided when the job is made, whatever rules and settings are later."""
+    job = await fleet.start_job(START, caller=Caller(user_id="bob", permission="user"), conversation=PLACE)
+    assert (await spec_of(redis, job.job_id))["caller"]["allowed_modules"] == "*"
+
+    reminder = Schedule(at=fleet_clock.now() + 60)
+    job = await fleet.start_job(caller=Caller(user_id="gus"), conversation=PLACE, schedule=reminder, message="Owls!")
+    kept = (await spec_of(redis, job.job_id))["caller"]["allowed_modules"]
+    assert sorted(kept) == sorted(Settings().default_guest_modules)
+
+
+async def test_a_job_of_an_earlier_agent_reaches_what_it_reached(fleet: ToolFleet) -> None:
+    """Its caller names no modules, and by the rule of its time that was what guests reach, whatever the permission."""
+    session = await fleet._sessions.opened()
+    spec = JobSpec(
+        job_id="j", caller=Caller(user_id="ada", permission="owner"), user_id="ada", created_at=1, deadline_at=4e9
+    )
+    refused = session.steps.ready(spec, START, "j.0")
+    assert isinstance(refused, ToolResult)
+    assert refused.error == "Module 'owls' is not among the caller's modules."
+
+    ready = session.steps.ready(spec.model_copy(update={"caller": ADA}), START, "j.0")
+    assert not isinstance(ready, ToolResult)
+
+
+async def test_an_agent_sends_the_modules_that_its_caller_reaches(fleet: ToolFleet) -> None:
+    """So that its worker decides alike, whichever version and settings that has."""
+    session = await fleet._sessions.opened()
+    drafted = await session.draft(START, Caller(user_id="ada", permission="user"), None, None)
+    assert not isinstance(drafted, ToolResult)
+    assert drafted[0].caller == Caller(user_id="ada", permission="user", allowed_modules="*")

@@ -4,13 +4,14 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
+from support.clocks import fleet_clock_ahead
 from support.job_racers import job_records
+from toolfleet_registry import fleet_clock
 from toolfleet_registry.contracts import Caller, Conversation, PublishedCall, ToolCall, ToolResult
 from toolfleet_registry.errors import BegunBefore, FleetError, PublishUnconfirmed
 from toolfleet_registry.jobs import ENDED, JobSpec, Poll, Wish
@@ -79,7 +80,7 @@ class Ledger:
         return self
 
     def ready(
-        self, spec: JobSpec, call: ToolCall, call_id: str, *, deadline_at: float | None = None, ahead: float = 0.0
+        self, spec: JobSpec, call: ToolCall, call_id: str, *, deadline_at: float | None = None
     ) -> Ready | ToolResult:
         if self.unknown:
             return self.unknown.pop(0)
@@ -393,21 +394,24 @@ async def test_whoever_claims_hears_that_a_module_has_enough_to_do(redis: "Redis
         assert (job.place.state, job.place.step) == ("starting", -1)
 
 
-async def test_a_worker_whose_clock_is_wrong_gives_up_no_call(redis: "Redis", redis_url: str) -> None:
-    """A job's times are by Redis's clock, a call's deadline by that of who publishes it."""
-    async with job_records(redis_url) as records:
-        spec = make_spec()
-        await records.create(spec, job_rules.first_place(spec, now=time.time(), jitter=0), limit=9)
-        ledger = Ledger(redis, Moments(None), [BEGUN], [])
-        mover = mover_of(records, ledger, Settings(redis_url=redis_url), lease_seconds=5)
-        job = await records.look("j")
-        assert job is not None
-        assert abs(job.ahead) < 5
-        await mover.go_on(replace(job, ahead=-500.0))
-        begun = await records.look("j")
+async def test_a_job_goes_on_by_the_fleets_clock_when_redis_was_set(redis: "Redis", redis_url: str) -> None:
+    """Its call is not given up by a clock that has jumped past the call's deadline, nor is one begun too early."""
+    with fleet_clock_ahead(-500):  # as all of the fleet goes on, after Redis's clock was set forward
+        async with job_records(redis_url) as records:
+            now = fleet_clock.now()
+            spec = make_spec(created_at=now, deadline_at=now + 60)
+            await records.create(spec, job_rules.first_place(spec, now=now, jitter=0), limit=9)
+            ledger = Ledger(redis, Moments(None), [BEGUN], [])
+            mover = mover_of(records, ledger, Settings(redis_url=redis_url), lease_seconds=5)
+            (job,), _ = await records.claim(count=9, lease_seconds=5)
+            await mover.go_on(job)
+            begun = await records.look("j")
+            again, _ = await records.claim(count=9, lease_seconds=5)
 
     assert begun is not None
-    assert (begun.place.call_until or 0) - job.now == pytest.approx(530, abs=5)
+    assert begun.place.is_under_way
+    assert begun.now == pytest.approx(now, abs=20)
+    assert again == []
 
 
 async def test_a_call_that_nobody_ended_is_given_up_after_its_deadline(redis: "Redis", redis_url: str) -> None:

@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 from redis.asyncio import Redis
 
+from support.clocks import fleet_clock_ahead
 from support.hand_worker import HandWorker, hand_worker
 from support.module_server import ModuleServer
 from support.published_call import published
@@ -53,7 +54,6 @@ async def other(settings: Settings) -> AsyncIterator[ToolFleet]:
 
 
 def call_id(result: ToolResult) -> str:
-    assert result.audit is not None
     return result.audit.call_id
 
 
@@ -253,7 +253,9 @@ async def next_claim(worker: HandWorker) -> Claim:
 async def test_who_joins_a_call_that_is_not_published_hears_of_it(redis_url: str, owls: ModuleServer) -> None:
     """The broker is away: the first call has its result then, and so have those that joined it meanwhile."""
     broker = f"redis://127.0.0.1:{free_port()}/0"
-    settings = Settings(redis_url=redis_url, module_services={"owls": owls.url}, broker_url=broker)
+    settings = Settings(
+        redis_url=redis_url, module_services={"owls": owls.url}, broker_url=broker, broker_patience_seconds=5
+    )
     async with ToolFleet(settings=settings) as fleet:
         calls = [asyncio.create_task(fleet.call(FIRST, ADA, timeout=seconds)) for seconds in (1, 60, 60)]
         results = await asyncio.wait_for(asyncio.gather(*calls), 30)
@@ -303,6 +305,18 @@ async def test_a_key_that_nobody_will_serve_is_taken_over(
         assert [call.call_id for call in await worker.queued()] == [handle.id]
         assert handle.id != forsaken(0).call_id
         assert (await fleet.submit(FIRST, ADA)).id == handle.id
+
+
+async def test_a_key_is_not_given_up_because_redis_was_set_forward(
+    settings: Settings, fleet: ToolFleet, worker: HandWorker
+) -> None:
+    """Its call's deadline is by the fleet's clock, and the call waits in its queue: a second one would be executed, too."""
+    with fleet_clock_ahead(-90):
+        async with let_in(settings, forsaken(60)):
+            handle = await fleet.submit(SAME, ADA)
+
+            assert handle.id == forsaken(0).call_id
+            assert await worker.queued() == []
 
 
 async def begin(ledger: Ledger, _: Redis) -> None:

@@ -11,6 +11,7 @@ import tomllib
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import hiredis
@@ -35,6 +36,8 @@ from toolfleet_registry.redis_servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import transport
 from toolfleet_tasks.app import make_app
+from toolfleet_tasks.consumed_queues import ConsumedQueues
+from toolfleet_tasks.resting import RestingQueues
 
 
 @pytest.fixture(autouse=True)
@@ -136,6 +139,7 @@ def test_overridden_methods_have_kombus_signatures() -> None:
     assert parameters(kombu_redis.QoS.reject) == ["self", "delivery_tag", "requeue"]
     assert parameters(kombu_redis.QoS.restore_unacked_once) == ["self", "stderr"]
     assert parameters(kombu_redis.Channel.basic_consume) == ["self", "queue", "args", "kwargs"]
+    assert parameters(kombu_redis.Channel._update_queue_cycle) == ["self"]
     assert parameters(kombu_redis.Channel.basic_qos)[:3] == ["self", "prefetch_size", "prefetch_count"]
     assert parameters(kombu_redis.Channel._put) == ["self", "queue", "message", "kwargs"]
     assert parameters(kombu_redis.Channel.close) == ["self"]
@@ -156,21 +160,37 @@ def test_an_answer_needs_a_table_and_a_put(channel: Any, redis: Redis) -> None:
 
 def test_sentinel_classes_differ_only_in_their_pool() -> None:
     """Our mix-ins stand before kombu's Sentinel classes as well: those must not override what we do."""
-    ours = {"basic_consume", "basic_qos", "get_table", "_put", "close"}
+    ours = {"basic_consume", "basic_qos", "get_table", "_put", "_update_queue_cycle", "close"}
     assert not ours & vars(kombu_redis.SentinelChannel).keys()
     assert not {"register_with_event_loop"} & vars(kombu_redis.SentinelTransport).keys()
 
 
 def test_a_channel_tells_what_it_consumes(channel: Any) -> None:
-    """`active_queues` leaves fanout queues out: the intake would look for lists that do not exist."""
+    """`active_queues` leaves fanout queues out: the intake would look for lists that do not exist. It changes with `_active_queues`."""
     consume(channel, [])
     Queue(FANOUT, Exchange("contract.pidbox", type="fanout"), auto_delete=True)(channel).declare()
     channel.basic_consume(FANOUT, no_ack=True, callback=print, consumer_tag="fanout")
 
-    assert channel.active_queues == [QUEUE]
+    consumed = ConsumedQueues(channel, RestingQueues())
+    assert channel.active_queues == [*consumed.names] == [QUEUE]
     assert channel.active_fanout_queues == {FANOUT}
     channel.basic_cancel("tag")
-    assert channel.active_queues == []
+    assert channel.active_queues == [*consumed.names] == []
+
+
+def test_a_worker_makes_no_cycle_of_its_queues(channel: Any) -> None:
+    """Kombu makes one anew for each queue that is consumed, for its BRPOP alone: seconds at the start of a worker with thousands."""
+    assert inspect.getsource(kombu_redis.Channel).count("._queue_cycle.") == 3
+    channel.dock = SimpleNamespace(update=list)
+    consume(channel, [])
+    channel.basic_cancel("tag")
+    consume(channel, [])
+    assert channel._queue_cycle.items == []
+    channel.dock = None
+    channel.basic_cancel("tag")
+    consume(channel, [])
+
+    assert channel._queue_cycle.items == [QUEUE]
 
 
 def test_fanout_topics_are_those_that_are_published_to(channel: Any, redis: Redis) -> None:

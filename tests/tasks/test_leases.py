@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,18 +26,6 @@ from toolfleet_workers.redis_server import redis_server
 def redis(redis_url: str) -> Iterator[Redis]:
     with Redis.from_url(redis_url, decode_responses=True) as redis:
         yield redis
-
-
-@pytest.fixture
-async def line(redis_url: str) -> AsyncIterator[Line]:
-    async with open_line(redis_url) as line:
-        yield line
-
-
-@pytest.fixture
-async def leases(line: Line) -> AsyncIterator[Leases]:
-    async with open_leases(line) as leases:
-        yield leases
 
 
 @pytest.fixture

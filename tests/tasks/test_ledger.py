@@ -95,6 +95,17 @@ async def test_nobody_else_may_run_it_meanwhile(ledger: Ledger, other: Ledger) -
         assert 0 < answer.rest_seconds <= 60
 
 
+async def test_a_lease_from_before_redis_was_set_back_ends_as_soon_as_any(
+    ledger: Ledger, other: Ledger, redis: Redis
+) -> None:
+    """Its worker may have died: the call must not wait until the clock has come as far again."""
+    await begun(ledger, READ)
+    await redis.hset(RECORD, "lease", round((time.time() + 600) * 1000))
+
+    assert (await refused(other, READ)).rest_seconds <= 60
+    assert int(await redis.hget(RECORD, "lease") or 0) < (time.time() + 61) * 1000
+
+
 async def test_a_claim_whose_answer_was_lost_for_long_begins_anew(ledger: Ledger, other: Ledger, redis: Redis) -> None:
     """Its lease has run out before it was sent again: whoever begins now has a whole one."""
     ledger._turns = itertools.repeat(7)  # type: ignore[assignment] # so that a second claim is the first one, sent again
@@ -462,3 +473,12 @@ async def test_a_result_that_redis_refuses_is_not_recorded(faulty: FaultyRedis) 
 
         assert await ledger.finish(claim, failed("result_too_large", "done"), attempt=SUCCESS)
         assert faulty.look.hget(RECORD, "log") == "1 success 0;"
+
+
+async def test_a_record_of_a_newer_version_is_left_to_newer_workers(ledger: Ledger, redis: Redis) -> None:
+    """Nobody here knows what its fields mean: there is no claim, and nothing changes."""
+    await redis.hset(RECORD, mapping={"v": wire.VERSION + 1, "tide": "high"})
+
+    assert (await refused(ledger, CALL)).reason == "newer"
+    assert await redis.hgetall(RECORD) == {"v": str(wire.VERSION + 1), "tide": "high"}
+    await redis.expire(RECORD, 60)

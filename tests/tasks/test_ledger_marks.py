@@ -27,12 +27,13 @@ from support.ledgers import (
 from support.published_call import published
 from toolfleet_registry.keys import Keys
 from toolfleet_registry.letters import DeadLetter
-from toolfleet_registry.outcomes import Attempt, Outcome
+from toolfleet_registry.outcomes import Attempt, Health, Outcome
+from toolfleet_tasks.answering import is_away
 from toolfleet_tasks.dead import DeadLetters
 from toolfleet_tasks.endings import Ending
-from toolfleet_tasks.ledger import Ledger, is_away
+from toolfleet_tasks.ledger import Ledger, NotClaimed
 
-CALL = published(user_id="ada", idempotency_key="pay")
+CALL = published(user_id="ada", idempotency_key="pay", published_at=1.0)  # so that it waits for no module
 SHARE, INTENT = Keys().share("fast", "ada"), Keys().intent("ada", "pay")
 ROOM, BREAKER = Keys().running("research"), Keys().breaker("research")
 LIMITS: dict[str, Any] = {
@@ -98,7 +99,7 @@ async def test_a_call_that_has_ended_counts_for_nothing(ledger: Ledger, redis: R
     assert await redis.exists(ROOM) == 0
 
 
-@pytest.mark.parametrize("hears", ["late result", "renewal", "leaves"])
+@pytest.mark.parametrize("hears", ["late result", "late attempt", "renewal", "leaves"])
 async def test_a_call_that_was_ended_from_outside_keeps_its_place_while_it_runs(
     ledger: Ledger, redis: Redis, hears: str
 ) -> None:
@@ -109,6 +110,8 @@ async def test_a_call_that_was_ended_from_outside_keeps_its_place_while_it_runs(
         assert await redis.zrange(ROOM, 0, -1) == ["call-1"]
         if hears == "late result":
             await finish(ledger, claim)
+        elif hears == "late attempt":
+            assert not await close(ledger, claim)
         elif hears == "renewal":
             ledger.claims._renew()
     async with asyncio.timeout(20):
@@ -213,16 +216,52 @@ async def test_an_open_breaker_is_no_attempt_of_a_call_that_was_begun_before(led
     assert (claim.granted, claim.attempts, claim.so_far) == ("open", 1, "unknown")
 
 
-async def test_one_call_tries_a_module_that_was_away(ledger: Ledger, redis: Redis) -> None:
-    """The others are still turned away, until it has come back well."""
+async def test_no_call_tries_a_module_that_was_away(ledger: Ledger, redis: Redis) -> None:
+    """It waits for somebody to look; when the module is back it is let in, or waits for its turn."""
     await away(ledger)
     await redis.hset(BREAKER, "open_until", 1)
-    probe = await begun(ledger, published(call_id="call-2"))
-    assert (await claimed(ledger, published(call_id="call-3"))).granted == "open"
-    await finish(ledger, probe)
+    assert (await refused(ledger, CALL)).reason == "away"
+    assert await redis.exists(RECORD, ROOM) == 0
+    seconds, _ = await redis.time()
+    await redis.hset(BREAKER, mapping={"half_at": seconds * 1000, "let_in_at": seconds * 1000, "tokens": 1})
+    first = await begun(ledger, published(call_id="call-2"))
+    assert (await refused(ledger, CALL)).reason == "queued"
+    assert await redis.exists(RECORD) == 0
+    await finish(ledger, first)
 
-    assert (await claimed(ledger, published(call_id="call-4"))).granted == "go"
-    assert await redis.exists(BREAKER) == 0
+    assert (await claimed(ledger, CALL)).granted == "go"
+
+
+async def test_a_claim_that_is_given_back_lets_another_call_in(ledger: Ledger, redis: Redis) -> None:
+    """Nothing was sent, so nothing is known of the module."""
+    await away(ledger)
+    seconds, _ = await redis.time()
+    await redis.hset(
+        BREAKER, mapping={"open_until": 1, "half_at": seconds * 1000, "let_in_at": seconds * 1000, "tokens": 1}
+    )
+    ledger.claims.give_back(await begun(ledger, published(call_id="call-2")))
+    await asyncio.sleep(0)
+    await ledger.look("call-2")
+
+    assert (await claimed(ledger, CALL)).granted == "go"
+
+
+async def test_a_worker_that_cannot_connect_claims_nothing(ledger: Ledger, redis: Redis) -> None:
+    """The call is for another worker, and has no record."""
+    answer = await ledger.claim(CALL, can_reach=False)
+
+    assert isinstance(answer, NotClaimed)
+    assert answer.reason == "away"
+    assert await redis.exists(RECORD, ROOM) == 0
+
+
+async def test_a_call_that_is_young_waits_for_its_module(ledger: Ledger) -> None:
+    """A restart takes a second or two."""
+    await away(ledger)
+    answer = await refused(ledger, published(published_at=time.time()))
+
+    assert answer.reason == "away"
+    assert 0 < answer.rest_seconds <= 1
 
 
 async def test_failures_are_counted_in_a_row_and_once_each(ledger: Ledger) -> None:
@@ -245,6 +284,10 @@ async def test_failures_are_counted_in_a_row_and_once_each(ledger: Ledger) -> No
         (attempt(Outcome.UNKNOWN, "invalid_response"), False),  # somebody is there
         (attempt(Outcome.UNKNOWN, "result_too_large"), False),
         (attempt(Outcome.UNKNOWN, "internal"), None),  # a defect of ours: nobody has met it
+        (
+            attempt(Outcome.NOT_SENT, "module_unreachable", "none", unreached=Health.AWAY),
+            None,
+        ),  # others may have more luck
         (TURNED_AWAY, False),  # it says itself that it is busy
         (attempt(Outcome.FAILED), False),
         (attempt(Outcome.PERMANENT, "permission_denied", "none"), None),  # refused before it was asked
@@ -254,7 +297,7 @@ async def test_failures_are_counted_in_a_row_and_once_each(ledger: Ledger) -> No
 )
 def test_what_says_that_a_module_is_away(ended: Attempt, counts: bool | None) -> None:
     """No answer, or none of its own. What never came so far says nothing."""
-    assert is_away(ended) is counts
+    assert is_away(ended, CALL, seconds=CALL.limit_seconds) is counts
 
 
 @pytest.mark.parametrize(("seconds", "granted"), [(30, "open"), (2, "go")])
@@ -265,7 +308,7 @@ async def test_only_a_whole_limit_of_silence_counts(ledger: Ledger, seconds: flo
         claim = await begun(ledger, published(call_id=f"call-{number}"))
         await ledger.finish(claim, silent.result, attempt=silent, seconds=seconds)
 
-    assert (await claimed(ledger, published(call_id="call-4"))).granted == granted
+    assert (await claimed(ledger, published(call_id="call-4", published_at=1.0))).granted == granted
 
 
 @pytest.mark.parametrize(("effect", "kept"), [("once", 1), (None, 1), ("idempotent", 0), ("read", 0)])
@@ -299,6 +342,15 @@ async def test_an_exhausted_call_is_a_dead_letter(ledger: Ledger, redis: Redis) 
     (letter,) = await letters(redis)
 
     assert [(each.outcome, each.ms) for each in letter.attempts] == [("turned away", 12.0), ("failed", 5.0)]
+
+
+async def test_a_reader_that_has_answered_is_no_dead_letter(ledger: Ledger, redis: Redis) -> None:
+    """However often it was asked: there is nothing that could have happened."""
+    reader = published(effect="read")
+    await close(ledger, await begun(ledger, reader))
+    await finish(ledger, await begun(ledger, reader), attempt(Outcome.FAILED, effect_state="none"))
+
+    assert await letters(redis) == []
 
 
 @pytest.mark.parametrize("ended", [SUCCESS, TURNED_AWAY, attempt(Outcome.FAILED)])

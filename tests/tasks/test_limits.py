@@ -72,7 +72,6 @@ async def worker(make: Make) -> AsyncIterator[HandWorker]:
 def limited_by(result: ToolResult) -> str:
     """The reason, once all else that is said of a call at its limit was found right."""
     assert (result.error_code, result.effect_state, result.retryable) == ("rate_limited", "none", True), result
-    assert result.audit is not None
     text, _, again = (result.error or "").partition(" Try again at ")
     at = datetime.strptime(again, "%Y-%m-%dT%H:%M:%SZ.").replace(tzinfo=UTC).timestamp()
     assert result.retry_after_seconds is not None

@@ -73,6 +73,20 @@ def test_a_cooldown_begins_with_the_latest_call(store: Any) -> None:
     assert limit.rest(late + 1000) == (0, False)
 
 
+def test_a_clock_that_is_set_back_prolongs_no_cooldown(store: Any) -> None:
+    """It begins anew, once; and what counted on this day still does."""
+    limit = Limit(store, daily=2, cooldown=1000)
+    limit.take("a", NOON)
+    limit.take("b", NOON + 1000)
+    back = NOON - 600_000
+    limit.daily = 0
+    assert limit.rest(back) == (1000, False)
+    assert limit.rest(back + 1000) == (0, False)
+    limit.daily = 2
+
+    assert limit.rest(back + 1000) == (NOON + DAY // 2 - back - 1000, True)
+
+
 def test_the_later_of_two_reasons_is_told(store: Any) -> None:
     """A call that comes then gets in."""
     limit = Limit(store, daily=1, cooldown=DAY)

@@ -206,6 +206,7 @@ async def judging(url: str) -> AsyncGenerator[LinePublisher]:
     connect = connection_factory(url)
     line = Line(connect, name="test")
     line.start()
+    await line.connected()
     yield LinePublisher(line, keys=Keys(), database=0, entrance=Entrance(Settings(redis_url=url)))
     await line.aclose()
 

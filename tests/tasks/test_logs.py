@@ -7,11 +7,38 @@ from pathlib import Path
 AGENT = """
 import logging, sys
 {before}
-from toolfleet_tasks.logs import log_to_stdlib
+from toolfleet_registry.loggers import get_logger
+log = get_logger("toolfleet")
+log.info("module_discovered", module="owls", name="x")
+log.bind(module="owls").warning("module_unreachable", error="gone")
+"""
+HOST = """
+import logging, warnings
+from celery import Celery, signals
+
+handler, celery = logging.NullHandler(), Celery("host")
+logging.getLogger().addHandler(handler)
+def known():
+    loggers = {name: logger.level for name, logger in logging.root.manager.loggerDict.items() if hasattr(logger, "level")}
+    ours = {name: level for name, level in loggers.items() if level and name != "asyncio"}
+    return logging.root.level, logging.root.handlers[:], ours, logging.lastResort, logging.raiseExceptions
 import structlog
-log_to_stdlib()
-structlog.get_logger("toolfleet").info("module_discovered", module="owls", name="x")
-structlog.get_logger("toolfleet").warning("module_unreachable", module="owls", error="gone")
+before, printed = known(), structlog.get_config()
+import toolfleet, toolfleet.sdk, toolfleet.webhooks, toolfleet.formats, toolfleet.tags, toolfleet.stores
+import toolfleet_tasks.app, toolfleet_tasks.client_canvas
+fleet = toolfleet.ToolFleet("redis://127.0.0.1:1/0")
+app = toolfleet_tasks.app.make_app(toolfleet.Settings(redis_url="redis://127.0.0.1:1/0"), stores_results=False)
+app.tasks
+try:
+    with toolfleet.ToolFleet.sync("redis://127.0.0.1:1/0"):
+        pass
+except toolfleet.FleetError:
+    pass
+assert known() == before, (known(), before)
+assert not structlog.is_configured() and structlog.get_config() == printed
+assert not signals.setup_logging.receivers, signals.setup_logging.receivers
+celery.log.setup(loglevel="INFO", logfile="host.log")
+assert any(isinstance(each, logging.FileHandler) for each in logging.root.handlers)
 """
 
 
@@ -42,3 +69,25 @@ def test_an_agents_own_structlog_stays(tmp_path: Path) -> None:
     out, _ = said("import structlog; structlog.configure(processors=[lambda *a: 'mine'])", tmp_path)
 
     assert out == "mine\nmine\n"
+
+
+def test_a_program_that_uses_the_fleet_logs_as_it_did(tmp_path: Path) -> None:
+    """Importing us, and using us, changes nothing of `logging`, of structlog, or of a Celery app of the program's own."""
+    ended = subprocess.run(
+        [sys.executable, "-c", HOST], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+    )
+
+    assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
+
+
+def test_nothing_of_ours_asks_structlog_itself_for_a_logger() -> None:
+    """It would print to the stdout of a program that has not configured it."""
+    rooms = [Path(__file__).parents[2] / room for room in ("registry", "tasks", "workers")]
+    wrong = [
+        path.name
+        for room in rooms
+        for path in room.rglob("*.py")
+        if "structlog.get_logger(" in path.read_text() and path.name != "loggers.py"
+    ]
+
+    assert wrong == []

@@ -1,4 +1,4 @@
-"""What Redis itself knows of overload: breakers, rooms, shares and slots, by a clock that the test sets."""
+"""What Redis itself knows of overload: rooms, shares and slots, by a clock that the test sets."""
 
 from typing import Any
 
@@ -6,11 +6,10 @@ import pytest
 from redis.asyncio import Redis
 
 from toolfleet_registry.keys import Keys
-from toolfleet_tasks.overload_scripts import BREAKER, ROOM, SHARE, SLOTS
+from toolfleet_tasks.overload_scripts import LONGEST_LEASE_SECONDS, ROOM, SHARE, SLOTS
 
 KEYS = Keys()
-BREAKER_KEY, ROOM_KEY, SHARE_KEY = KEYS.breaker("owls"), KEYS.running("owls"), KEYS.share("fast", "ada")
-THRESHOLD, OPEN_MS, PROBE_MS = 3, 10_000, 2_000
+ROOM_KEY, SHARE_KEY = KEYS.running("owls"), KEYS.share("fast", "ada")
 
 
 @pytest.fixture
@@ -24,119 +23,6 @@ async def call(redis: Redis, fragment: str, function: str, key: str, *arguments:
     """Call one function as a script would; texts stay texts, numbers are numbers."""
     shown = [f"'{argument}'" if isinstance(argument, str) else str(argument) for argument in arguments]
     return await redis.eval(f"{fragment} return {function}({', '.join(['KEYS[1]', *shown])})", 1, key)
-
-
-async def rest(redis: Redis, now: int) -> int:
-    return int(await call(redis, BREAKER, "breaker_rest", BREAKER_KEY, now))
-
-
-async def passes(redis: Redis, now: int, call_id: str | None = None) -> int:
-    arguments: list[Any] = [now, PROBE_MS] if call_id is None else [now, PROBE_MS, call_id]
-    return int(await call(redis, BREAKER, "breaker_pass", BREAKER_KEY, *arguments))
-
-
-async def note(redis: Redis, now: int, *, failed: bool) -> None:
-    await call(redis, BREAKER, "breaker_note", BREAKER_KEY, now, int(failed), THRESHOLD, OPEN_MS)
-
-
-async def fail(redis: Redis, now: int, times: int = THRESHOLD) -> None:
-    for _ in range(times):
-        await note(redis, now, failed=True)
-
-
-async def test_failures_in_a_row_open_the_breaker(redis: Redis, now: int) -> None:
-    """One fewer does not; the last one does, and everybody is told how long."""
-    await fail(redis, now, THRESHOLD - 1)
-    assert (await rest(redis, now), await passes(redis, now)) == (0, 0)
-    await fail(redis, now, 1)
-
-    assert (await rest(redis, now + 1), await passes(redis, now + 1)) == (OPEN_MS - 1, OPEN_MS - 1)
-
-
-async def test_a_success_between_starts_the_count_anew(redis: Redis, now: int) -> None:
-    """Only failures in a row count."""
-    for _ in range(3):
-        await fail(redis, now, THRESHOLD - 1)
-        await note(redis, now, failed=False)
-
-    assert await rest(redis, now) == 0
-    assert not await redis.exists(BREAKER_KEY)
-
-
-async def test_looking_changes_nothing(redis: Redis, now: int) -> None:
-    """However many calls are published while it may be probed, none of them is the probe."""
-    await fail(redis, now)
-    later = now + OPEN_MS
-    before = await redis.hgetall(BREAKER_KEY)
-
-    assert [await rest(redis, later) for _ in range(3)] == [0, 0, 0]
-    assert await redis.hgetall(BREAKER_KEY) == before
-
-
-async def test_one_probe_at_a_time(redis: Redis, now: int) -> None:
-    """When the time is over one call may go, and the others hear how long its chance lasts."""
-    await fail(redis, now)
-    later = now + OPEN_MS
-
-    assert [await passes(redis, later) for _ in range(3)] == [0, PROBE_MS, PROBE_MS]
-    assert await rest(redis, later) == PROBE_MS
-
-
-async def test_a_probe_that_asks_again_is_the_same_probe(redis: Redis, now: int) -> None:
-    """A script that is sent twice does not stand in its own way; another call still waits."""
-    await fail(redis, now)
-    later = now + OPEN_MS
-
-    assert [await passes(redis, later, "c1"), await passes(redis, later, "c1")] == [0, 0]
-    assert await passes(redis, later, "c2") == PROBE_MS
-
-
-async def test_a_probe_that_dies_frees_itself(redis: Redis, now: int) -> None:
-    """After its time the next call is the probe."""
-    await fail(redis, now)
-    await passes(redis, now + OPEN_MS, "c1")
-
-    assert await passes(redis, now + OPEN_MS + PROBE_MS, "c2") == 0
-    assert await passes(redis, now + OPEN_MS + PROBE_MS, "c1") == PROBE_MS
-
-
-async def test_a_probes_success_closes_the_breaker(redis: Redis, now: int) -> None:
-    """After it nothing is left of the failures."""
-    await fail(redis, now)
-    await passes(redis, now + OPEN_MS)
-    await note(redis, now + OPEN_MS + 1, failed=False)
-
-    assert [await passes(redis, now + OPEN_MS + 2) for _ in range(3)] == [0, 0, 0]
-    assert not await redis.exists(BREAKER_KEY)
-
-
-async def test_a_probes_failure_opens_it_again(redis: Redis, now: int) -> None:
-    """One is enough, and the whole time begins anew; after it the next probe may go."""
-    await fail(redis, now)
-    later = now + OPEN_MS
-    await passes(redis, later)
-    await note(redis, later + 5, failed=True)
-
-    assert await rest(redis, later + 5) == OPEN_MS
-    assert await passes(redis, later + 5 + OPEN_MS) == 0
-
-
-async def test_late_failures_do_not_prolong_it(redis: Redis, now: int) -> None:
-    """Calls that were under way when it opened fail one after the other, and say nothing new."""
-    await fail(redis, now)
-    await fail(redis, now + 5_000, 10)
-
-    assert await rest(redis, now + 5_000) == OPEN_MS - 5_000
-
-
-async def test_a_breaker_expires(redis: Redis, now: int) -> None:
-    """Also in the middle of it, and with a probe that takes long."""
-    await fail(redis, now, 1)
-    assert OPEN_MS < await redis.pttl(BREAKER_KEY) <= OPEN_MS + 600_000
-    await fail(redis, now)
-    await call(redis, BREAKER, "breaker_pass", BREAKER_KEY, now + OPEN_MS, 3_600_000)
-
-    assert 3_600_000 < await redis.pttl(BREAKER_KEY) <= 3_600_000 + 600_000
 
 
 async def take(redis: Redis, now: int, call_id: str, *, until: int, bound: int = 2) -> int:
@@ -173,6 +59,18 @@ async def test_a_place_ends_with_its_lease(redis: Redis, now: int) -> None:
     assert await call(redis, ROOM, "room_left", ROOM_KEY, now + 1_000, 2) == 1
     assert [await take(redis, now + 1_000, call_id, until=now + 60_000) for call_id in ("c3", "c4")] == [1, 0]
     assert await redis.zrange(ROOM_KEY, 0, -1) == ["c2", "c3"]
+
+
+async def test_a_clock_that_is_set_back_holds_no_place(redis: Redis, now: int) -> None:
+    """What a dead worker's call has holds for a lease from then on; a place that is only kept can still be freed."""
+    await take(redis, now, "c1", until=now + 10_000)
+    await call(redis, ROOM, "room_reserve", ROOM_KEY, "c2", now, now + 5_000, 2)
+    back, lease = now - 600_000, round(LONGEST_LEASE_SECONDS * 1000)
+    assert await take(redis, back, "c3", until=back + 10_000) == 0
+    await call(redis, ROOM, "room_release", ROOM_KEY, "c2")
+    assert [await take(redis, back, call_id, until=back + 60_000) for call_id in ("c3", "c4")] == [1, 0]
+
+    assert await take(redis, back + lease + 1, "c4", until=back + 60_000) == 1
 
 
 async def test_a_place_that_is_gone_is_not_renewed(redis: Redis, now: int) -> None:

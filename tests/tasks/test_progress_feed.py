@@ -14,10 +14,12 @@ from support.waiting import wait_until
 from toolfleet_registry.keys import Keys
 from toolfleet_registry.progress import Progress
 from toolfleet_registry.redis_servers import connection_factory
+from toolfleet_registry.settings import Settings
 from toolfleet_tasks.call_status import CallStatus
 from toolfleet_tasks.inbox import Inbox
 from toolfleet_tasks.line import Line
 from toolfleet_tasks.progress_feed import follow_progress
+from toolfleet_tasks.verifier import Verifier
 from toolfleet_tasks.watches import Watches
 
 KEY = "toolfleet:progress:call-1"
@@ -43,7 +45,7 @@ class Follower:
 @pytest.fixture
 async def inbox(redis_url: str) -> AsyncIterator[Inbox]:
     line, reads = Line(connection_factory(redis_url), name="test"), Line(connection_factory(redis_url), name="reads")
-    inbox = Inbox(line, reads, news={}, keys=Keys())
+    inbox = Inbox(line, reads, Verifier(line, Settings()), news={}, keys=Keys())
     line.start()
     await line.connected()
     inbox.start()

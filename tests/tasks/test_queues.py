@@ -4,7 +4,7 @@ import pytest
 
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.queues import CONTROL, queues_of, route_for
+from toolfleet_tasks.queues import CONTROL, IDLE, queues_of, route_for
 
 
 def settings(**values: object) -> Settings:
@@ -40,3 +40,8 @@ def test_lanes_share_the_modules_out() -> None:
     assert fast == ["tools.maps", "tools.research", CONTROL]
     assert slow == ["tools.deployer"]
     assert sorted(queues_of("all", settings())) == sorted(fast + slow)
+
+
+def test_a_lane_without_modules_has_a_queue_of_its_own() -> None:
+    """Its worker serves no other lane meanwhile, and waits for a module that is added."""
+    assert queues_of("slow", Settings()) == [IDLE]

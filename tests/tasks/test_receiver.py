@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 from standardwebhooks import Webhook
 
-from support.postgres import PostgresServer, find_postgres, postgres_server
+from support.postgres import PostgresServer, find_postgres, open_engine, postgres_server
 from support.waiting import wait_until
 from support.wakes import OTHER_SECRET, SECRET, wake
 from toolfleet.webhooks import RedisSeen, Seen, SQLSeen, WakeBusy, WakeLost, WakeReceiver, WakeRefused
@@ -47,12 +47,9 @@ def store_url(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> str
         return str(request.getfixturevalue("redis_url"))
     if store == "sqlite":
         return f"sqlite:///{tmp_path / 'core.db'}"
-    url: str = request.getfixturevalue("postgres").url
-    engine = create_engine(url, poolclass=NullPool)
-    with engine.begin() as connection:
-        connection.execute(text("DROP SCHEMA public CASCADE"))
-        connection.execute(text("CREATE SCHEMA public"))
-    return url
+    postgres: PostgresServer = request.getfixturevalue("postgres")
+    postgres.empty()
+    return postgres.url
 
 
 @pytest.fixture
@@ -284,7 +281,7 @@ class TestInTheCoresOwnTransaction:
 
     async def test_both_are_committed(self, receiver: WakeReceiver, store_url: str) -> None:
         """With a connection, or with an ORM session."""
-        engine = create_engine(store_url, poolclass=NullPool)
+        engine = open_engine(store_url)
         with engine.begin() as connection:
             connection.execute(text("CREATE TABLE acts (wake_id TEXT)"))
         async with receiver.receive(*sent()) as delivery:
@@ -304,7 +301,7 @@ class TestInTheCoresOwnTransaction:
         self, receiver: WakeReceiver, store_url: str
     ) -> None:
         """Also where the core swallows that: the block must not end as if it had acted."""
-        engine = create_engine(store_url, poolclass=NullPool)
+        engine = open_engine(store_url)
 
         async def roll_back() -> None:
             async with receiver.receive(*sent()) as delivery:
@@ -320,7 +317,7 @@ class TestInTheCoresOwnTransaction:
         self, receiver: WakeReceiver, memory: Memory, store_url: str
     ) -> None:
         """The transaction raises, and is rolled back."""
-        engine = create_engine(store_url, poolclass=NullPool)
+        engine = open_engine(store_url)
         with engine.begin() as connection:
             connection.execute(text("CREATE TABLE acts (wake_id TEXT)"))
         rival = memory()

@@ -42,4 +42,4 @@ def test_a_tick_that_was_not_served_is_dropped(redis_url: str, cats: ModuleServe
     """The job goes to the control queue and expires before the next one comes."""
     entry = schedule(settings_for(redis_url, cats))["refresh-manifests"]
 
-    assert entry == {"task": TASK, "schedule": 300, "options": {"queue": CONTROL, "expires": 300}}
+    assert entry == {"task": TASK, "schedule": 300, "options": {"queue": CONTROL, "expires": 600}}

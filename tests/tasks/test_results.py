@@ -74,3 +74,24 @@ def test_what_the_ledger_has_stored_is_read(stored: str) -> None:
 def test_what_is_no_result_has_an_unknown_end(stored: str) -> None:
     """Somebody else wrote there; the call was run, all the same."""
     assert read_stored(stored, "m.t").error_code == "outcome_unknown"
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (
+            '{"v":9,"tool_name":"a.b","success":false,"error":"no","error_code":"moon","effect_state":"none","tide":1}',
+            "internal",
+        ),
+        ('{"tool_name":"a.b","success":false,"error":"no","error_code":"busy","effect_state":"none","tide":1}', "busy"),
+        (
+            '{"tool_name":"a.b","success":false,"error":"no","error_code":"busy","effect_state":"none","audit":{"call_id":"c","tool":"a.b","ts":1,"tide":1}}',
+            "busy",
+        ),
+    ],
+)
+def test_what_is_known_of_a_newer_result_is_read(text: str, code: str) -> None:
+    """What has happened is as true as in any other; a code that nobody here knows is the fleet's own matter."""
+    result = read_stored(text, "a.b")
+
+    assert (result.error, result.error_code, result.effect_state) == ("no", code, "none")

@@ -2,15 +2,24 @@
 
 import itertools
 import random
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
 
 from toolfleet_registry.contracts import Effect, EffectState, ErrorCode, ToolResult
 from toolfleet_registry.outcomes import Attempt, Outcome
-from toolfleet_tasks.retry import MAX_ATTEMPTS, Next, combined, decide
+from toolfleet_tasks.retry import MAX_ATTEMPTS, RETRIED, Next, combined, decide
 
 EFFECTS: tuple[Effect | None, ...] = (None, "read", "idempotent", "once")
+EFFECT_OF: dict[str, Effect | None] = {
+    "undeclared": None,
+    "habit": None,
+    "read": "read",
+    "idempotent": "idempotent",
+    "once": "once",
+}
+EVERYBODY = tuple(EFFECT_OF)
 STATES: tuple[EffectState, ...] = get_args(EffectState)
 STATE_OF: dict[Outcome, EffectState] = {
     Outcome.SUCCESS: "done",
@@ -18,6 +27,7 @@ STATE_OF: dict[Outcome, EffectState] = {
     Outcome.TURNED_AWAY: "none",
     Outcome.PERMANENT: "none",
     Outcome.FAILED: "unknown",
+    Outcome.SERVER_ERROR: "unknown",
     Outcome.UNKNOWN: "unknown",
 }
 
@@ -42,41 +52,78 @@ def after(attempt: Attempt, effect: Effect | None = None, **given: Any) -> Next:
     return decide(attempt, effect, **{**usual, **given})
 
 
-@pytest.mark.parametrize(
-    ("outcome", "retried_for", "repeatable_for"),
-    [
-        (Outcome.SUCCESS, (), ()),
-        (Outcome.NOT_SENT, EFFECTS, EFFECTS),
-        (Outcome.TURNED_AWAY, EFFECTS, EFFECTS),
-        (Outcome.PERMANENT, (), ()),
-        (Outcome.FAILED, (None, "read", "idempotent"), ("read", "idempotent")),
-        (Outcome.UNKNOWN, ("read", "idempotent"), ("read", "idempotent")),
-    ],
-)
-def test_the_table(outcome: Outcome, retried_for: tuple[str, ...], repeatable_for: tuple[str, ...]) -> None:
-    """Who is retried, and who may repeat, follows from the outcome and from what the tool says it does."""
-    following = {effect: after(ended(outcome), effect) for effect in EFFECTS}
+# What was seen, which state the module states, whether it says `retryable`; then for whom the fleet tries again, and
+# who may repeat. "habit": undeclared tools whose fleet, or module, has them repeated.
+NOBODY: tuple[str, ...] = ()
+HARMLESS = ("read", "idempotent")
+TABLE: list[tuple[Outcome, EffectState, bool, tuple[str, ...], tuple[str, ...]]] = [
+    (Outcome.SUCCESS, "done", False, NOBODY, NOBODY),
+    (Outcome.NOT_SENT, "none", False, EVERYBODY, EVERYBODY),
+    (Outcome.TURNED_AWAY, "none", False, EVERYBODY, EVERYBODY),
+    (Outcome.PERMANENT, "none", False, NOBODY, NOBODY),
+    (Outcome.FAILED, "unknown", False, ("habit",), HARMLESS),
+    (Outcome.FAILED, "unknown", True, ("undeclared", "habit", *HARMLESS), ("undeclared", "habit", *HARMLESS)),
+    (Outcome.FAILED, "none", False, ("undeclared", "habit", "idempotent", "once"), EVERYBODY),
+    (Outcome.FAILED, "none", True, EVERYBODY, EVERYBODY),
+    (Outcome.FAILED, "done", False, NOBODY, HARMLESS),
+    (Outcome.FAILED, "done", True, ("undeclared", "habit", *HARMLESS), ("undeclared", "habit", *HARMLESS)),
+    (Outcome.SERVER_ERROR, "unknown", False, ("habit", *HARMLESS), HARMLESS),
+    (Outcome.SERVER_ERROR, "unknown", True, ("undeclared", "habit", *HARMLESS), ("undeclared", "habit", *HARMLESS)),
+    (Outcome.SERVER_ERROR, "none", False, EVERYBODY, EVERYBODY),
+    (Outcome.SERVER_ERROR, "none", True, EVERYBODY, EVERYBODY),
+    (Outcome.SERVER_ERROR, "done", False, HARMLESS, HARMLESS),
+    (Outcome.SERVER_ERROR, "done", True, ("undeclared", "habit", *HARMLESS), ("undeclared", "habit", *HARMLESS)),
+    (Outcome.UNKNOWN, "unknown", False, HARMLESS, HARMLESS),
+    (Outcome.UNKNOWN, "done", False, HARMLESS, HARMLESS),  # its result is not what its schema says
+]
 
-    assert tuple(effect for effect in EFFECTS if following[effect].delay is not None) == retried_for
-    assert tuple(effect for effect in EFFECTS if following[effect].result.retryable) == repeatable_for
-    assert {following[effect].result.effect_state for effect in EFFECTS} == {STATE_OF[outcome]}
 
-
-@pytest.mark.parametrize(
-    ("stated", "retried_for", "repeatable_for"),
-    [
-        ("none", EFFECTS, EFFECTS),  # it failed before it did anything
-        ("done", ("read", "idempotent"), ("read", "idempotent")),  # it did the thing, and failed afterwards
-    ],
-)
-def test_a_module_may_state_what_its_failure_left(
-    stated: EffectState, retried_for: tuple[str, ...], repeatable_for: tuple[str, ...]
+@pytest.mark.parametrize(("outcome", "stated", "says_retryable", "retried_for", "repeatable_for"), TABLE)
+@pytest.mark.parametrize("who", EVERYBODY)
+def test_the_table(
+    outcome: Outcome,
+    stated: EffectState,
+    says_retryable: bool,
+    retried_for: tuple[str, ...],
+    repeatable_for: tuple[str, ...],
+    who: str,
 ) -> None:
-    """A failed attempt whose module says what has happened is judged by that."""
-    following = {effect: after(ended(Outcome.FAILED, stated), effect) for effect in EFFECTS}
+    """Who is retried, and who may repeat, follows from what was seen, from what the tool declares, and what the module says."""
+    effect = EFFECT_OF[who]
+    attempt = replace(ended(outcome, stated), says_retryable=says_retryable)
+    following = after(attempt, effect, retries_undeclared=who == "habit")
 
-    assert tuple(effect for effect in EFFECTS if following[effect].delay is not None) == retried_for
-    assert tuple(effect for effect in EFFECTS if following[effect].result.retryable) == repeatable_for
+    assert (following.delay is not None) == (who in retried_for)
+    assert following.result.retryable == (who in repeatable_for)
+    is_answered_read = who == "read" and outcome is Outcome.FAILED
+    assert following.result.effect_state == ("none" if is_answered_read else stated)
+
+
+def test_the_table_has_every_row() -> None:
+    """Each outcome, and of those that a module words each state with and without `retryable`; for each effect."""
+    worded = {Outcome.FAILED, Outcome.SERVER_ERROR}
+    expected = {(outcome, state, says) for outcome in worded for state in STATES for says in (False, True)}
+    expected |= {(outcome, STATE_OF[outcome], False) for outcome in Outcome} | {(Outcome.UNKNOWN, "done", False)}
+
+    assert {row[:3] for row in TABLE} == expected
+    assert {outcome: set(row) for outcome, row in RETRIED.items()} == {each: set(EFFECTS) for each in Outcome}
+
+
+@pytest.mark.parametrize("effect", ["once", "read", "idempotent"])
+def test_the_habit_is_for_tools_that_declare_nothing(effect: Effect) -> None:
+    """What a tool has declared counts, whatever is set."""
+    for outcome in Outcome:
+        with_habit = after(ended(outcome), effect, retries_undeclared=True)
+        assert with_habit == after(ended(outcome), effect)
+
+
+def test_a_read_that_answers_has_done_nothing_whatever_came_before() -> None:
+    """Its first attempt was lost, its second one says that it failed: there is no effect to be unsure of."""
+    result = after(ended(Outcome.FAILED), "read", attempts=2, so_far="unknown").result
+
+    assert (result.effect_state, result.retryable) == ("none", True)
+    assert result.hint is not None
+    assert result.hint.startswith("It only reads, so nothing has changed")
 
 
 @pytest.mark.parametrize("outcome", Outcome)
@@ -168,6 +215,20 @@ def test_a_result_never_claims_less_than_earlier_attempts_did(
     assert (result.effect_state, result.retryable) == (effect_state, retryable)
 
 
+@pytest.mark.parametrize(
+    ("so_far", "code"), [("none", "module_unreachable"), ("unknown", "outcome_unknown"), ("done", "module_error")]
+)
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_a_module_that_could_not_be_reached_has_done_nothing(
+    so_far: EffectState, code: str, effect: Effect | None
+) -> None:
+    """Where an earlier attempt may have, the end has another code: `module_unreachable` always means `none`."""
+    result = after(ended(Outcome.NOT_SENT, code="module_unreachable"), effect, attempts=2, so_far=so_far).result
+
+    assert (result.error_code, result.effect_state) == (code, so_far)
+    assert ("earlier attempt" in str(result.error)) == (so_far != "none")
+
+
 def test_who_must_not_repeat_is_told_no_time_for_it() -> None:
     """A second attempt that is turned away does not make a call repeatable whose first one may have charged."""
     turned_away = ended(Outcome.TURNED_AWAY, code="busy", retry_after=3)
@@ -196,16 +257,17 @@ def test_every_failure_has_a_hint_and_keeps_its_own() -> None:
 
 
 def test_nothing_that_may_have_happened_is_done_again_unless_that_is_harmless() -> None:
-    """For every input: an undeclared effect is risked once, where the module itself said that it failed, and no other."""
-    for outcome, effect, so_far, state, attempts in itertools.product(Outcome, EFFECTS, STATES, STATES, (0, 1, 2, 3)):
+    """For every input: without the habit only where the tool, or the module in its answer, says that it does no harm."""
+    ways = itertools.product(Outcome, EFFECTS, STATES, STATES, (0, 1, 2, 3), (False, True))
+    for outcome, effect, so_far, state, attempts, says in ways:
         if outcome is Outcome.SUCCESS:
             continue
-        following = after(ended(outcome, state), effect, so_far=so_far, attempts=attempts, jitter=random.random())
-        may_have_happened = combined(so_far, state) != "none"
-        if following.result.retryable:
-            assert effect in {"read", "idempotent"} or not may_have_happened
-        if following.delay is not None and may_have_happened:
-            assert effect in {"read", "idempotent"} or (effect is None and outcome is Outcome.FAILED)
+        attempt = replace(ended(outcome, state), says_retryable=says)
+        following = after(attempt, effect, so_far=so_far, attempts=attempts, jitter=random.random())
+        is_harmless = effect in {"read", "idempotent"} or (effect is None and says)
+        if combined(so_far, state) != "none" and not is_harmless:
+            assert not following.result.retryable
+            assert following.delay is None
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,16 @@ def test_a_quarter_of_an_hour_is_one_on_every_clock(change: str) -> None:
         at += 900
 
 
+def test_a_change_may_be_one_of_half_an_hour() -> None:
+    """On Lord Howe Island there is no 02:15 on 4 October 2026, and 01:45 comes twice on 4 April 2027."""
+    zone = "Australia/Lord_Howe"
+    forward = times("15 2 * * *", "2026-10-03 12:00", 2, timezone=zone)
+    back = times("45 1 * * *", "2027-04-03 12:00", 2, timezone=zone)
+
+    assert forward == ["2026-10-04T02:30+11:00", "2026-10-05T02:15+11:00"]
+    assert back == ["2027-04-04T01:45+11:00", "2027-04-05T01:45+10:30"]
+
+
 def test_the_wall_clock_counts_and_not_utc() -> None:
     """Nine in the morning is nine in summer and in winter."""
     assert times("0 9 * * *", "2027-03-27 08:00", 2) == ["2027-03-27T09:00+01:00", "2027-03-28T09:00+02:00"]

@@ -186,7 +186,9 @@ def test_a_module_can_verify_who_calls() -> None:
 
 def test_a_token_tells_no_more_than_is_so() -> None:
     """No user is an empty subject, an unknown level a guest; a publisher's fast clock makes no token of the future."""
-    call = published("owls.count", caller=Caller(permission="emperor"), published_at=time.time() + 3600)
+    call = published(
+        "owls.count", caller=Caller().model_copy(update={"permission": "emperor"}), published_at=time.time() + 3600
+    )
     claims = jwt.decode(
         caller_tokens(KEY)(call), module_key(KEY, "owls"), algorithms=["HS256"], audience="owls", issuer="toolfleet"
     )

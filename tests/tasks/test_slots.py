@@ -1,5 +1,6 @@
 """What workers note of their slots, and what a caller's share is by that."""
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -53,7 +54,7 @@ async def test_a_worker_that_ends_takes_its_slots_away(redis: Redis, settings: C
     """At once; and another worker's stay."""
     slots = Slots(settings(), count=7)
     await slots.note()
-    await redis.zadd(FAST, {"3 other:1": 2e9})
+    await redis.zadd(FAST, {"3 other:1": time.time()})
     await slots.leave()
 
     assert await redis.zrange(FAST, 0, -1) == ["3 other:1"]
@@ -71,7 +72,7 @@ async def test_silent_workers_are_forgotten(redis: Redis, settings: Callable[...
 async def test_a_callers_share_is_twice_the_slots(redis: Redis, settings: Callable[..., Settings]) -> None:
     """Of all live workers of the lane together."""
     await Slots(settings(lane="fast"), count=3).note()
-    await redis.zadd(FAST, {"4 other:1": 2e9, "30 dead:1": 1000})
+    await redis.zadd(FAST, {"4 other:1": time.time(), "30 dead:1": 1000})
 
     assert await bound_of(settings()) == 14
 

@@ -1,12 +1,12 @@
 """Messages are one JSON string in which everything passes unchanged."""
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from kombu.utils.json import loads as kombu_loads
 
-from toolfleet_registry.contracts import Caller, PublishedCall, ToolResult
+from toolfleet_registry.contracts import Audit, Caller, Message, PublishedCall, Since, ToolResult
 from toolfleet_tasks import wire
 
 AWKWARD = [
@@ -58,13 +58,88 @@ def test_all_modules_stay_all_modules() -> None:
     assert wire.load(Caller, wire.dump(caller)).allowed_modules == "*"
 
 
-def test_an_unknown_field_is_refused() -> None:
-    """Our own messages are strict: a field that this version does not know is an error, not silence."""
-    with pytest.raises(ValueError, match="surprise"):
-        wire.load(Caller, '{"surprise": 1}')
+class Inner(Message):
+    size: int = 0
+    colour: Annotated[str | None, Since(2)] = None
+
+
+class Outer(Message):
+    name: str = ""
+    parts: tuple[Inner, ...] = ()
+    one: Inner | None = None
+    weight: Annotated[int, Since(3)] = 0
+
+
+@pytest.mark.parametrize(
+    ("message", "version"),
+    [
+        (Outer(name="x", parts=(Inner(size=1),)), 1),
+        (Outer(parts=(Inner(), Inner(colour="red"))), 2),
+        (Outer(one=Inner(colour="red")), 2),
+        (Outer(one=Inner(colour="red"), weight=1), 3),
+    ],
+)
+def test_a_message_names_the_version_that_its_reader_needs(message: Outer, version: int) -> None:
+    """That of the latest field that it uses, inside of it as well; what any version reads names none."""
+    written = json.loads(wire.dump(message))
+
+    assert wire.version_of(message) == version
+    assert written.get("v", 1) == version
+
+
+def test_a_message_of_this_version_is_read_as_it_was() -> None:
+    """Its version is no field of its own."""
+    message = Outer(one=Inner(colour="red"))
+
+    assert wire.load(Outer, wire.dump(message)) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        (f'{{"v":{wire.VERSION + 1},"name":"x"}}', wire.VERSION + 1),
+        ('{"v":"new"}', None),
+        ('{"name":"x","surprise":1}', None),
+        ('{"one":{"surprise":1}}', None),
+    ],
+)
+def test_a_newer_message_is_known_as_one(text: str, version: int | None) -> None:
+    """By the version that it names, or by a field that nobody here knows; it is told apart from what is no message."""
+    with pytest.raises(wire.NewerMessage) as raised:
+        wire.load(Outer, text)
+
+    assert raised.value.version == version
 
 
 def test_not_a_number_is_refused() -> None:
     """NaN is no JSON: it never gets into a queue."""
     with pytest.raises(ValueError, match="JSON compliant"):
         wire.dump(published({"x": float("nan")}))
+
+
+def test_a_permission_that_an_earlier_process_has_made_up_is_a_guests() -> None:
+    """Its agents took any word; whatever else is wrong is so, too."""
+    old = wire.dump(published({})).replace('"permission":"user"', '"permission":"emperor"')
+    assert wire.load(PublishedCall, old).caller == Caller(
+        user_id="u1", permission="guest", allowed_modules=frozenset({"research"})
+    )
+    for wrong in (old.replace('"emperor"', "7"), old.replace('"read"', '"emperor"')):
+        with pytest.raises(ValueError, match="validation error"):
+            wire.load(PublishedCall, wrong)
+
+
+def test_a_wrong_permission_is_one_clear_error() -> None:
+    """Where a caller is made: it names the field and what there is."""
+    with pytest.raises(ValueError, match=r"permission\n.*'guest', 'user', 'admin' or 'owner'"):
+        Caller.model_validate({"permission": "emperor"})
+
+
+def test_a_result_that_nobody_has_seen_is_written_without_an_audit() -> None:
+    """As earlier readers expect it; to whoever holds one, its audit is there all the same."""
+    result = ToolResult.ok("owls.count", 7)
+
+    assert "audit" not in wire.dump(result)
+    assert (result.audit.call_id, result.audit.attempts) == ("", 0)
+    seen = result.model_copy(update={"audit": Audit(call_id="c", tool="owls.count", ts=1.0, attempts=1)})
+    assert wire.load(ToolResult, wire.dump(seen)).audit == seen.audit != result.audit
+    assert len({seen.audit, result.audit, wire.load(ToolResult, wire.dump(seen)).audit}) == 2

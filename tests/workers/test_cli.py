@@ -12,8 +12,14 @@ import pytest
 from support.command import Run
 from support.module_server import ModuleServer, serve
 from support.owls import make_module
+from support.up import toolfleet
+from support.waiting import wait_until_sync
 from toolfleet_registry.permissions import Permission
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.consumers import ConsumerNotes
 from toolfleet_workers.cli.caller import Level
+from toolfleet_workers.cli.check import quick_check
+from toolfleet_workers.cli.redis_cli import arguments
 from toolfleet_workers.ports import free_port
 
 
@@ -48,7 +54,7 @@ def test_modules_refresh_asks_every_module(run: Run, two_modules: ModuleServer) 
     ended = run("modules", "refresh")
     owls, dead = (next(line for line in ended.out.splitlines() if line.startswith(name)) for name in ("owls", "dead"))
 
-    assert owls.split()[:5] == ["owls", two_modules.url, "ok", "10", "0"]
+    assert owls.split()[:6] == ["owls", two_modules.url, "ok", "0", "10", "0"]
     assert dead.split()[2] == "unreachable"
     assert "secret" not in ended.out
     assert ended.code == 0
@@ -63,12 +69,17 @@ def test_modules_list_asks_nobody(run: Run, two_modules: ModuleServer) -> None:
     assert two_modules.looks == looks
 
 
-def test_modules_list_has_a_form_for_programs(run: Run, two_modules: ModuleServer) -> None:
-    """`--json` prints one object a module, and nothing else on stdout."""
+def test_modules_list_has_a_form_for_programs(run: Run, two_modules: ModuleServer, redis_url: str) -> None:
+    """`--json` prints one object a module, and nothing else on stdout; how many workers serve each is there, too."""
+    notes = ConsumerNotes(Settings(redis_url=redis_url), lambda: ["tools.owls"])
+    notes.start()
+    wait_until_sync(lambda: notes._queues is not None, "the worker is noted")
     found = {module["module"]: module for module in json.loads(run("modules", "refresh", "--json").out)}
+    notes.leave(restarts=False)
 
     assert (found["owls"]["state"], found["owls"]["tools"], found["owls"]["error"]) == ("ok", 10, None)
     assert found["dead"]["state"] == "unreachable"
+    assert (found["owls"]["workers"], found["dead"]["workers"]) == (1, 0)
 
 
 def test_a_module_that_fails_after_it_was_found_is_stale(
@@ -96,7 +107,7 @@ def test_tools_list_is_a_line_a_tool(run: Run, two_modules: ModuleServer) -> Non
 def test_tools_list_is_that_of_the_caller(run: Run, two_modules: ModuleServer) -> None:
     """`--permission` and `--modules` say in whose name it asks."""
     guest = json.loads(run("tools", "list", "--permission", "guest", "--json").out)
-    stranger = run("tools", "list", "--modules", "dead, cats")
+    stranger = run("tools", "list", "--modules", "dead")
 
     assert "owls.admin_only" not in {tool["name"] for tool in guest}
     assert "owls.echo" in {tool["name"] for tool in guest}
@@ -228,14 +239,66 @@ def test_what_is_wrong_with_the_fleet_is_one_sentence(
 
 
 @pytest.mark.parametrize("role", [["worker", "--lane", "fast"], ["beat"]])
-def test_a_check_fails_where_nobody_answers(
-    run: Run, two_modules: ModuleServer, monkeypatch: pytest.MonkeyPatch, role: list[str]
-) -> None:
+def test_a_check_fails_where_nobody_answers(run: Run, two_modules: ModuleServer, role: list[str]) -> None:
     """`--check` without a worker or beat here is exit code 1, without a word."""
-    monkeypatch.setattr("toolfleet_workers.pings._ANSWER_SECONDS", 0.2)  # nobody will, however long we wait
-    ended = run(*role, "--check")
+    for words in (["--check"], ["--check", "--live"]):
+        ended = run(*role, *words)
 
-    assert (ended.code, ended.out, ended.err) == (1, "", "")
+        assert (ended.code, ended.out, ended.err) == (1, "", "")
+        assert quick_check([*role, *words]) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["worker", "--lane", "nonsense", "--check"],
+        ["worker", "--check", "--concurrency", "7"],
+        ["beat", "--lane", "fast", "--check"],
+        ["worker", "--lane=fast"],
+        ["tools", "list", "--check"],
+        [],
+    ],
+)
+def test_only_plain_checks_are_answered_quickly(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    """All else, and what is wrong, is for the whole command line."""
+    monkeypatch.setenv("TOOLFLEET_REDIS_URL", redis_url)
+
+    assert quick_check(words) is None
+
+
+def test_a_check_with_wrong_settings_says_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the process itself would: it is no process that is not well."""
+    monkeypatch.setenv("TOOLFLEET_REDIS_URL", "nonsense")
+    assert quick_check(["beat", "--check"]) is None
+    monkeypatch.delenv("TOOLFLEET_REDIS_URL")
+    assert quick_check(["beat", "--check"]) is None
+
+    assert run("beat", "--check").err.startswith("There is no Redis to work with")
+
+
+def test_flower_does_not_start_with_an_empty_password(
+    run: Run, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the compose file has it where nobody has set one: Flower would take it for none, and show every call to anybody."""
+    monkeypatch.setenv("TOOLFLEET_REDIS_URL", redis_url)
+    monkeypatch.setenv("FLOWER_BASIC_AUTH", "")
+    ended = run("flower")
+
+    assert ended.code == 2
+    assert ended.err.startswith(
+        "FLOWER_BASIC_AUTH is empty, and without it whoever reaches Flower sees every call: set it"
+    )
+
+
+def test_live_is_a_kind_of_check(run: Run, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alone it would start a worker."""
+    monkeypatch.setenv("TOOLFLEET_REDIS_URL", redis_url)
+    ended = run("worker", "--live")
+
+    assert ended.code == 2
+    assert "it is a kind of --check" in ended.err
 
 
 def test_a_check_fails_without_redis(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,3 +407,31 @@ def test_client_commands_load_no_worker_library(elsewhere: Path, two_modules: Mo
 
     assert ended.returncode == 0, ended.stderr
     assert "owls.echo" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("url", "words", "env"),
+    [
+        ("redis://127.0.0.1:6380/2", ["-h", "127.0.0.1", "-p", "6380", "-n", "2"], {}),
+        ("redis://:p%40ss@host", ["-h", "host", "-p", "6379"], {"REDISCLI_AUTH": "p@ss"}),
+        (
+            "rediss://me:pass@host/0",
+            ["-h", "host", "-p", "6379", "-n", "0", "--user", "me", "--tls"],
+            {"REDISCLI_AUTH": "pass"},
+        ),
+        ("unix:///run/redis.sock?db=3", ["-s", "/run/redis.sock", "-n", "3"], {}),
+    ],
+)
+def test_redis_cli_is_told_where_the_fleets_redis_is(url: str, words: list[str], env: dict[str, str]) -> None:
+    """And no password on its command line."""
+    assert arguments(url) == (words, env)
+
+
+def test_redis_cli_opens_the_fleets_redis(elsewhere: Path, redis_url: str) -> None:
+    """With whatever follows as its own arguments; without a fleet it says what to set."""
+    ended = toolfleet("redis-cli", "--raw", "ECHO", "hoot", cwd=elsewhere, env={"TOOLFLEET_REDIS_URL": redis_url})
+    nowhere = toolfleet("redis-cli", cwd=elsewhere)
+
+    assert (ended.returncode, ended.stdout) == (0, "hoot\n")
+    assert nowhere.returncode == 2
+    assert "set TOOLFLEET_REDIS_URL" in nowhere.stderr

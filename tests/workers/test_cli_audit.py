@@ -77,6 +77,19 @@ def test_the_last_ones_of_those_that_are_wanted(tail: Run, write: Write) -> None
     assert [json.loads(line)["call_id"] for line in ended.out.splitlines()] == ["call-2", "call-4"]
 
 
+def test_a_misspelt_outcome_is_an_error(tail: Run) -> None:
+    """That names those that there are: "no such lines" would look as if all were well."""
+    ended = tail("--outcome", "nonsense")
+    said = " ".join(ended.err.replace("│", " ").split())
+
+    assert (ended.code, ended.out) == (2, "")
+    assert (
+        "there is no 'nonsense'; there are the outcomes success, failed, refused, unknown and the error codes" in said
+    )
+    assert "rate_limited" in said
+    assert tail("--outcome", "rate_limited").code == 0
+
+
 def test_an_empty_audit_is_said_on_stderr(tail: Run) -> None:
     """Nothing for a pipe."""
     ended = tail("--user", "nobody")

@@ -41,6 +41,15 @@ def test_a_search_shows_the_best_first(tools: Run) -> None:
     assert (nothing.code, nothing.out, nothing.err) == (0, "", "No tool of this caller has such words and tags.\n")
 
 
+@pytest.mark.parametrize("words", [("list",), ("search", "nap"), ("show", "owls.nap")])
+def test_a_misspelt_module_is_an_error(tools: Run, words: tuple[str, ...]) -> None:
+    """That names those that there are: it would look as if there were no tools."""
+    ended = tools(*words, "--modules", "owls,owlz")
+
+    assert (ended.code, ended.out) == (2, "")
+    assert "there is no module 'owlz'; there are owls." in " ".join(ended.err.split())
+
+
 def test_a_search_can_be_by_tag(run: Run, tools: Run, module: ModuleServer) -> None:
     """With or without a word."""
     module.definitions[0]["tags"] = ["loud"]

@@ -27,6 +27,9 @@ from toolfleet_workers.executors.error_text import MAX_BYTES, readable
         ("zero\u200bwidth\ufeff\xad", "zerowidth"),
         ("tag\U000e0041\U000e007f", "tag"),  # text that people do not see
         ("half\ud83d", "half"),
+        ("Toolfleet-Caller: eyJhbGciOiJIUzI1NiJ9.eyJpc3MiOiJ0In0.c2ln, gone", "Toolfleet-Caller: [token], gone"),
+        ("'eyJhbGci\u200bOiJIUzI1NiJ9.eyJpc3MiOiJ0In0.c2ln'", "'[token]'"),
+        ("a picture: eyJhIjoxfQ==", "a picture: eyJhIjoxfQ=="),  # some JSON as base64 is no token
         ("👩‍🔬 می‌خواهم", "👩‍🔬 می‌خواهم"),  # joiners make emoji and words
         ("", ""),
     ],
@@ -47,6 +50,20 @@ def test_the_limit_holds_in_bytes_and_cuts_no_character(character: str, extra: i
     assert len(cleaned.encode()) > MAX_BYTES - 8
     assert text.startswith(cleaned.removesuffix("…"))
     assert cleaned.endswith("…") is (cleaned != text)
+
+
+def test_no_part_of_a_token_is_left_where_a_text_is_cut() -> None:
+    """Whether the limit falls into the token, or what is looked at ends there."""
+    token = "eyJhbGciOiJIUzI1NiJ9.eyJ" + "a" * 400 + ".sig"
+    for before in range(MAX_BYTES - 450, MAX_BYTES + 10, 7):
+        assert "aaa" not in readable("x" * before + token)
+    for before in range(4 * MAX_BYTES - 450, 4 * MAX_BYTES + 10, 7):
+        assert "aaa" not in readable("\x1b[31m" * (before // 5) + token)
+
+
+def test_many_beginnings_of_tokens_are_no_work() -> None:
+    """A module may write what it likes."""
+    assert readable("eyJ" * 5_000).endswith("…")
 
 
 def test_a_text_of_exactly_the_limit_is_whole() -> None:

@@ -34,7 +34,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 @pytest.fixture
 async def connections() -> AsyncIterator[Connections]:
     """What is below the executor."""
-    made = Connections(with_tls=False)
+    made = Connections()
     yield made
     await made.aclose()
 

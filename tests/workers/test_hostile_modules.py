@@ -311,19 +311,19 @@ async def test_an_answer_before_the_request_is_read_is_an_answer() -> None:
 async def test_an_error_with_a_trickling_body_is_still_that_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The status has been said: the body is words, and is not waited for."""
     monkeypatch.setattr(error_body, "_PATIENCE_SECONDS", 0.2)
-    head = b"HTTP/1.1 503 X\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbusy\r\n"
+    head = b"HTTP/1.1 429 X\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbusy\r\n"
     attempt = await attempt_with(trickling(head=head, part=b"1\r\n.\r\n"))
 
     assert attempt.outcome is Outcome.TURNED_AWAY
     assert attempt.result.error is not None
-    assert attempt.result.error.startswith("Module returned status 503: busy.")
+    assert attempt.result.error.startswith("Module returned status 429: busy.")
 
 
 async def test_an_error_whose_body_is_cut_off_is_still_that_error() -> None:
     """What came of the body is shown."""
     attempt = await attempt_with(after_request(b"HTTP/1.1 500 X\r\nContent-Length: 99\r\n\r\nKeyError: 'q"))
 
-    assert attempt.outcome is Outcome.FAILED
+    assert attempt.outcome is Outcome.SERVER_ERROR
     assert attempt.result.error == "Module returned status 500: KeyError: 'q"
 
 
@@ -332,7 +332,7 @@ async def test_an_endless_error_body_is_cut() -> None:
     with little_memory(4 * LIMIT):
         attempt = await attempt_with(flooding(head=b"HTTP/1.1 500 X\r\n\r\n", part=b"\x1b[31mno\x1b[0m " * 2**12))
 
-    assert attempt.outcome is Outcome.FAILED
+    assert attempt.outcome is Outcome.SERVER_ERROR
     assert attempt.result.error is not None
     assert attempt.result.error.startswith("Module returned status 500: no no no")
     assert len(attempt.result.error.encode()) <= len("Module returned status 500: ") + 2000

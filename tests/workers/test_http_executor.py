@@ -100,9 +100,14 @@ async def test_a_reason_phrase_in_any_encoding_does_not_hide_the_reply() -> None
         (408, Outcome.TURNED_AWAY, "module_error", "none"),
         (425, Outcome.TURNED_AWAY, "module_error", "none"),
         (429, Outcome.TURNED_AWAY, "busy", "none"),
-        (503, Outcome.TURNED_AWAY, "busy", "none"),
-        (500, Outcome.FAILED, "module_error", "unknown"),
-        (501, Outcome.FAILED, "module_error", "unknown"),
+        (500, Outcome.SERVER_ERROR, "module_error", "unknown"),
+        (501, Outcome.SERVER_ERROR, "module_error", "unknown"),
+        (
+            503,
+            Outcome.SERVER_ERROR,
+            "module_error",
+            "unknown",
+        ),  # without Retry-After: a proxy's, perhaps, that lost its module
         (502, Outcome.UNKNOWN, "module_error", "unknown"),  # a gateway that may have passed it on
         (504, Outcome.UNKNOWN, "module_error", "unknown"),
         (600, Outcome.UNKNOWN, "invalid_response", "unknown"),  # no such status
@@ -131,6 +136,27 @@ async def test_a_module_that_turns_a_call_away_may_say_for_how_long(status: int)
 
     assert attempt.retry_after_seconds == 7
     assert attempt.result.retry_after_seconds == 7
+
+
+@pytest.mark.parametrize(
+    ("fields", "stated", "says_retryable"),
+    [
+        ({}, "unknown", False),
+        ({"effect_state": "none"}, "none", False),
+        ({"effect_state": "done", "retryable": True}, "done", True),
+        ({"success": True, "retryable": True}, "unknown", False),  # which the status denies
+        ({"tool_name": "others.tool", "retryable": True}, "unknown", False),
+    ],
+)
+async def test_a_server_error_may_be_a_reply(fields: dict[str, Any], stated: EffectState, says_retryable: bool) -> None:
+    """What a module states of the effect and of a repeat counts with a 500 as well; of any other body nothing does."""
+    body = reply(**{"success": False, "error": "no index", **fields})
+    async with raw_module(answering(http(body, "500 X"))) as module, executor_for(module.url) as executor:
+        attempt = await executor.execute(published(), seconds=SECONDS)
+
+    assert (attempt.outcome, attempt.says_retryable) == (Outcome.SERVER_ERROR, says_retryable)
+    assert attempt.result.effect_state == stated
+    assert str(attempt.result.error).startswith("Module returned status 500: {")
 
 
 async def test_a_failure_has_no_retry_after() -> None:

@@ -11,8 +11,9 @@ import pytest
 from support.published_call import published
 from support.waiting import wait_until
 from toolfleet_registry.contracts import Effect, ErrorCode, PublishedCall
+from toolfleet_registry.lease import UNBOUNDED, Lease
 from toolfleet_registry.local_function import LocalFunction
-from toolfleet_registry.outcomes import Attempt, Outcome
+from toolfleet_registry.outcomes import Attempt, Health, Outcome
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.tags import TagResult
 from toolfleet_workers.executors.local import LocalExecutor
@@ -150,19 +151,7 @@ async def test_what_a_function_raises_ends_its_call_and_nothing_else(executor: L
     expected = f"Tool execution error: the function failed ({type(ERRORS[kind]).__name__})"
     assert (attempt.result.error, attempt.result.error_code) == (expected, "module_error")
     assert attempt.result.effect_state == "unknown"
-    assert attempt.outcome is Outcome.PERMANENT
-
-
-@pytest.mark.parametrize(
-    ("effect", "outcome"),
-    [("read", Outcome.FAILED), ("idempotent", Outcome.FAILED), ("once", Outcome.PERMANENT), (None, Outcome.PERMANENT)],
-)
-async def test_a_failure_is_repeated_only_where_that_does_no_harm(
-    executor: LocalExecutor, effect: Effect | None, outcome: Outcome
-) -> None:
-    """A function is called once, if nobody has said that it may be called again."""
-    attempt = await executor.execute(call("fail", effect, kind="value"), seconds=SECONDS)
-    assert attempt.outcome is outcome
+    assert attempt.outcome is Outcome.FAILED  # as a module that says so: the same table decides what follows
 
 
 @pytest.mark.parametrize(("value", "error"), [("no", "No such owl."), ("silent no", "The tool says that it failed.")])
@@ -251,13 +240,16 @@ async def test_a_call_goes_to_its_modules_executor() -> None:
             super().__init__({}, max_result_bytes=1)
             self.name = name
 
-        async def execute(self, call: PublishedCall, *, seconds: float) -> Attempt:
+        async def execute(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt:
             seen.append(f"{self.name} executes {call.tool_name}")
             return await super().execute(call, seconds=seconds)
 
-        async def reconcile(self, call: PublishedCall, *, seconds: float) -> Attempt | None:
+        async def reconcile(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt | None:
             seen.append(f"{self.name} asks")
             return await super().reconcile(call, seconds=seconds)
+
+        async def probe(self, module: str, *, seconds: float) -> Health:
+            return Health.WELL
 
         async def aclose(self) -> None:
             seen.append(f"{self.name} closes")

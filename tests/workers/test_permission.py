@@ -1,29 +1,21 @@
 """A worker looks at a caller's rights once more, with what it knows itself."""
 
-import asyncio
 import itertools
-from collections.abc import AsyncIterator
 
 import pytest
 import structlog
 from redis.asyncio import Redis
 
-from support.http_executor import executor_for
 from support.published_call import published
-from support.silent_server import silent_server
-from support.waiting import wait_until
 from toolfleet_registry.catalog import Catalog
 from toolfleet_registry.contracts import Caller, ModuleManifest, PublishedCall, ToolCall, ToolDefinition, ToolResult
-from toolfleet_registry.keys import Keys
 from toolfleet_registry.manifests import ManifestCache
 from toolfleet_registry.outcomes import Attempt, Outcome
 from toolfleet_registry.permissions import Modules
+from toolfleet_registry.reach import resolved
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.verdicts import SeenTool, Verdict, seen_tools
-from toolfleet_workers.known_tools import KnownTools
 from toolfleet_workers.middleware.permission import PermissionCheck
-from toolfleet_workers.ports import free_port
-from toolfleet_workers.runner import CallRunner
 
 SUCCESS = Attempt(Outcome.SUCCESS, ToolResult.ok("owls.count", 7))
 EVERYWHERE = frozenset({"owls", "cats"})
@@ -34,21 +26,14 @@ async def run(call: PublishedCall) -> Attempt:
 
 
 def asks(tool: str = "owls.count", permission: str = "guest", modules: Modules | None = "*") -> PublishedCall:
-    return published(tool, caller=Caller(permission=permission, allowed_modules=modules))
-
-
-class Clock:
-    """Stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+    caller = Caller(allowed_modules=modules).model_copy(update={"permission": permission})
+    return published(tool, caller=caller)
 
 
 class Known:
-    """What a worker knows, without Redis: `later` is what it learns when it looks."""
+    """What a worker knows, without Redis: `later` is what it learns when it looks; `lacking` what there surely is not."""
+
+    lacking: frozenset[str] = frozenset()
 
     def __init__(self, *, later: dict[str, str] | None = None, is_old: bool = False, **tools: str) -> None:
         self.tools = {f"owls.{name}": required for name, required in tools.items()}
@@ -63,6 +48,15 @@ class Known:
         definition = ToolDefinition(name=tool_name, required_permission=required)
         (tool,) = seen_tools(ModuleManifest(module_name="owls", tools=[definition]), self.verdicts)
         return tool
+
+    def serves(self, module: str) -> bool:
+        return module in EVERYWHERE
+
+    def lacks(self, tool_name: str) -> bool:
+        return tool_name in self.lacking
+
+    def inquire(self, tool_name: str) -> float:
+        return 0.25
 
     async def refresh(self, *, reads_all: bool = True) -> None:
         self.looks += 1
@@ -105,12 +99,15 @@ async def test_a_caller_must_have_what_the_tool_asks_for(required: str, permissi
     ],
 )
 async def test_a_caller_must_reach_the_module(modules: Modules | None, default: frozenset[str], runs: bool) -> None:
-    """Also of a module that nothing is known of."""
-    for known in (Known(count="guest"), Known()):
-        attempt = await PermissionCheck(known, default)(asks(permission="owner", modules=modules), run)
+    """Also of a module that nothing is known of: who does not reach it does not wait for that."""
+    call, refusal = asks(permission="owner", modules=modules), "Module 'owls' is not among the caller's modules."
+    attempt = await PermissionCheck(Known(count="guest"), default)(call, run)
+    assert (attempt is SUCCESS) == runs
+    assert runs or attempt.result.error == refusal
 
-        assert (attempt is SUCCESS) == runs
-        assert runs or attempt.result.error == "Module 'owls' is not among the caller's modules."
+    unknown = PermissionCheck(Known(), default)
+    assert (unknown.wait_for(call) is not None) == runs
+    assert ((await unknown(call, run)).result.error == refusal) != runs
 
 
 @pytest.mark.parametrize(
@@ -148,7 +145,8 @@ VERDICTS = [
 @pytest.mark.parametrize("modules", ["*", frozenset({"owls"}), frozenset({"cats"}), None])
 async def test_the_three_looks_agree(redis: Redis, elsewhere: object, permission: str, modules: Modules | None) -> None:
     """What is listed is what is published is what is run, with the same words, whatever is known of a tool."""
-    caller = Caller(permission=permission, allowed_modules=modules)
+    caller = Caller(allowed_modules=modules).model_copy(update={"permission": permission})
+    sent = resolved(caller, frozenset({"cats"}))  # as the agent sends it; a worker may have other settings
     for required, verdict in itertools.product(["guest", "user", "owner", "emperor"], VERDICTS):
         known = Known(count=required)
         known.verdicts = {} if verdict is None else {"owls.count": verdict}
@@ -159,7 +157,7 @@ async def test_the_three_looks_agree(redis: Redis, elsewhere: object, permission
         catalog = Catalog(settings, cache)
         await catalog.load()
         judged = catalog.judge(ToolCall(tool_name="owls.count"), caller)
-        attempt = await PermissionCheck(known, frozenset({"cats"}))(published("owls.count", caller=caller), run)
+        attempt = await PermissionCheck(known, frozenset())(published("owls.count", caller=sent), run)
 
         refused = judged.error if isinstance(judged, ToolResult) else None
         assert refused == attempt.result.error
@@ -198,15 +196,37 @@ async def test_a_new_tool_is_looked_up_before_it_runs() -> None:
     assert attempt.result.error == "Tool 'owls.count' needs 'admin'; caller is 'guest'."
 
 
-async def test_a_tool_that_nobody_knows_fails_open_and_is_counted() -> None:
-    """Its agent has looked, too. The log names each tool once."""
+async def test_a_tool_that_nobody_knows_is_not_run_and_is_counted() -> None:
+    """It waits; run all the same it is `busy`, for that is no answer. The log names each tool once."""
     check = PermissionCheck(Known(), EVERYWHERE)
     with structlog.testing.capture_logs() as lines:
         for tool in ("owls.count", "owls.count", "cats.purr"):
-            assert await check(asks(tool), run) is SUCCESS
+            assert check.wait_for(asks(tool)) == 0.25
+        attempt = await check(asks(), run)
 
-    assert check.unknown == 3
-    assert [line["unknown_tool"] for line in lines] == ["owls.count", "cats.purr"]
+    assert check.unknown == 4
+    assert [line["unknown_tool"] for line in lines if "unknown_tool" in line] == ["owls.count", "cats.purr"]
+    assert (attempt.outcome, attempt.result.error_code) == (Outcome.NOT_SENT, "busy")
+
+
+async def test_a_tool_that_there_surely_is_not_is_refused_for_good() -> None:
+    """Nobody waits for it."""
+    known = Known()
+    known.lacking = frozenset({"owls.count"})
+    check = PermissionCheck(known, EVERYWHERE)
+
+    assert check.wait_for(asks()) is None
+    attempt = await check(asks(), run)
+    assert (attempt.outcome, attempt.result.error) == (Outcome.PERMANENT, "Unknown tool: owls.count")
+    assert attempt.result.error_code == "unknown_tool"
+
+
+async def test_a_call_of_no_module_is_left_to_what_would_run_it() -> None:
+    """It knows no way there, and says so in its own words."""
+    check = PermissionCheck(Known(), EVERYWHERE)
+
+    assert check.wait_for(asks("wolves.howl")) is None
+    assert await check(asks("wolves.howl"), run) is SUCCESS
 
 
 async def test_what_a_module_asks_for_is_not_shown_at_length() -> None:
@@ -215,187 +235,3 @@ async def test_what_a_module_asks_for_is_not_shown_at_length() -> None:
 
     assert "is closed" in str(attempt.result.error)
     assert len(str(attempt.result.error)) < 400
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-async def known(redis_url: str, clock: Clock) -> AsyncIterator[KnownTools]:
-    services = {"owls": "http://owls.test", "cats": "http://cats.test"}
-    known = KnownTools(Settings(redis_url=redis_url, module_services=services), clock=clock)
-    yield known
-    await known.aclose()
-
-
-def required(known: KnownTools, name: str) -> str:
-    tool = known.find(name)
-    assert tool is not None
-    return tool.definition.required_permission
-
-
-async def anew(known: KnownTools) -> bool:
-    """Whether there was a look, as before a decision."""
-    is_old = known.is_old
-    if is_old:
-        await known.refresh(reads_all=False)
-    return is_old
-
-
-async def offer(redis: Redis, module: str, **tools: str) -> None:
-    """Put a manifest into Redis: method -> what it asks for."""
-    definitions = [
-        ToolDefinition(name=f"{module}.{name}", required_permission=required) for name, required in tools.items()
-    ]
-    await ManifestCache(redis, ttl_seconds=60).save(ModuleManifest(module_name=module, tools=definitions))
-
-
-async def test_the_first_question_looks_at_redis(known: KnownTools, redis: Redis) -> None:
-    """All modules of the settings are read at once."""
-    await offer(redis, "owls", count="admin")
-    await offer(redis, "cats", purr="guest")
-
-    assert known.find("owls.count") is None
-    await known.refresh()
-    assert (required(known, "owls.count"), required(known, "cats.purr")) == ("admin", "guest")
-
-
-async def test_a_change_is_seen_when_it_is_looked_for(known: KnownTools, redis: Redis, clock: Clock) -> None:
-    """But Redis is asked once a second at most, however many calls are denied."""
-    await offer(redis, "owls", count="admin", fly="guest")
-    await known.refresh()
-    await offer(redis, "owls", count="guest")
-    await known.refresh()
-    assert required(known, "owls.count") == "admin"
-
-    clock.now += 1
-    await known.refresh()
-    assert required(known, "owls.count") == "guest"
-    assert known.find("owls.fly") is None  # no longer offered
-
-
-async def test_what_is_old_is_read_anew_aside(known: KnownTools, redis: Redis, clock: Clock) -> None:
-    """After a minute a question begins a look, and is answered at once with what was known."""
-    await offer(redis, "owls", count="admin")
-    await known.refresh()
-    await offer(redis, "owls", count="guest")
-    clock.now += 61
-
-    assert required(known, "owls.count") == "admin"
-    await known.refresh()
-    assert required(known, "owls.count") == "guest"
-
-
-async def test_a_change_is_heard_of_within_seconds(known: KnownTools, redis: Redis, clock: Clock) -> None:
-    """A question begins a look aside, which asks for one number; and reads all only if that has changed."""
-    await offer(redis, "owls", count="admin")
-    await known.refresh()
-    clock.now += 3
-    before = await looks(redis)
-    known.find("owls.count")
-    await wait_until(lambda: known._look is None or known._look.done(), "the look is over")
-    assert await looks(redis) == before
-
-    await offer(redis, "owls", count="guest")
-    clock.now += 3
-    assert required(known, "owls.count") == "admin"
-    await wait_until(lambda: required(known, "owls.count") == "guest", "the change is known")
-    assert await looks(redis) == before + 1
-
-
-async def test_an_idle_worker_looks_before_it_decides(known: KnownTools, redis: Redis, clock: Clock) -> None:
-    """What changed while nobody asked is known before the next call; it costs one number if nothing has."""
-    await offer(redis, "owls", count="guest")
-    assert (await anew(known), required(known, "owls.count")) == (True, "guest")
-    await offer(redis, "owls", count="admin")
-
-    clock.now += 1
-    assert not await anew(known)
-    clock.now += 5
-    assert (await anew(known), required(known, "owls.count")) == (True, "admin")
-
-    before = await looks(redis)
-    clock.now += 5
-    assert (await anew(known), await looks(redis)) == (True, before)
-
-
-async def test_what_an_operator_closes_is_known(known: KnownTools, redis: Redis, clock: Clock) -> None:
-    """From the verdicts beside the manifest."""
-    manifest = ModuleManifest(module_name="owls", tools=[ToolDefinition(name="owls.count")])
-    cache = ManifestCache(redis, ttl_seconds=60)
-    await cache.save(manifest)
-    assert await PermissionCheck(known, EVERYWHERE)(asks(), run) is SUCCESS
-    loaded = (await cache.load(["owls"]))["owls"]
-    await cache.replace(loaded, {"owls.count": Verdict(is_disabled=True)})
-    clock.now += 61
-
-    attempt = await PermissionCheck(known, EVERYWHERE)(asks(), run)
-    assert attempt.result.error == "Tool 'owls.count' is disabled by an operator."
-
-
-async def test_what_was_known_stays_known(known: KnownTools, redis: Redis, clock: Clock) -> None:
-    """A manifest that has expired, or a Redis that was emptied, opens nothing."""
-    await offer(redis, "owls", count="admin")
-    await known.refresh()
-    await redis.delete(Keys().module_manifest("owls"))
-    clock.now += 61
-    await known.refresh()
-
-    assert required(known, "owls.count") == "admin"
-
-
-async def test_many_questions_are_one_look(known: KnownTools, redis: Redis) -> None:
-    """However many calls begin at once."""
-    before = await looks(redis)
-    for _ in range(100):
-        known.find("owls.count")
-    await asyncio.gather(*(known.refresh() for _ in range(100)))
-
-    assert await looks(redis) == before + 1
-
-
-async def looks(redis: Redis) -> int:
-    """How often manifests were ever read from this Redis."""
-    return int((await redis.info("commandstats")).get("cmdstat_mget", {"calls": 0})["calls"])
-
-
-async def test_a_redis_that_is_away_delays_one_look_and_opens(clock: Clock) -> None:
-    """The failure is logged, and the next look is ten seconds later."""
-    known = KnownTools(
-        Settings(redis_url=f"redis://127.0.0.1:{free_port()}/0", module_services={"owls": "http://owls.test"}),
-        clock=clock,
-    )
-    with structlog.testing.capture_logs() as lines:
-        for seconds in (0, 2, 7):
-            clock.now += seconds
-            assert await PermissionCheck(known, EVERYWHERE)(asks(), run) is SUCCESS
-        assert [line["event"] for line in lines].count("manifests_not_read") == 1
-        clock.now += 2
-        await known.refresh()
-    assert [line["event"] for line in lines].count("manifests_not_read") == 2
-    await known.aclose()
-
-
-async def test_a_redis_that_is_silent_delays_few_calls_and_those_a_second() -> None:
-    """Whoever comes while a look hangs waits for the rest of that second, not for one of his own."""
-    async with silent_server() as server:
-        url = f"{server.url.replace('http', 'redis')}0"
-        known = KnownTools(Settings(redis_url=url, module_services={"owls": "http://owls.test"}))
-        check = PermissionCheck(known, EVERYWHERE)
-        async with asyncio.timeout(4):  # a look gives up after five
-            for _ in range(10):
-                assert await check(asks(), run) is SUCCESS
-            await known.aclose()
-
-
-async def test_the_runner_closes_it(redis_url: str) -> None:
-    """Whatever holds connections beside the executor ends with the runner."""
-    known = KnownTools(Settings(redis_url=redis_url, module_services={"owls": "http://owls.test"}))
-    async with executor_for("http://owls.test") as executor:
-        runner = CallRunner(executor, [PermissionCheck(known, EVERYWHERE)], closing=[known])
-        known.find("owls.count")
-        await runner.aclose()
-
-    assert [task for task in asyncio.all_tasks() if task.get_name() == "toolfleet-known-tools"] == []

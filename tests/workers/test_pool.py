@@ -128,7 +128,7 @@ def test_a_body_that_swallows_its_cancellation_is_left_behind(calls: Calls, work
 
     assert (end["status"], exception_of(end)) == ("FAILURE", "TimeLimitExceeded")
     wait_until_sync(lambda: calls.pool()["in-flight"] == 0, "the slot is free")
-    assert f"call_id={call}" in worker.said()
+    assert f"event='job_abandoned' call_id='{call}'" in worker.said()
     assert calls.unacked() == 0
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from support.fast_worker import fast_fleet
 from support.pool_worker import pool_calls, pool_worker
 from support.waiting import wait_until_sync
 from support.worker_process import Calls
@@ -43,3 +44,15 @@ def test_autoscale_follows_the_calls(calls: Calls, redis_url: str, tmp_path: Pat
         worker.show()
 
     assert pool["max-in-flight"] == pool["max-concurrency"] == 20
+
+
+def test_a_call_that_was_put_off_shares_no_slot(fast_mode: None, tmp_path: Path) -> None:
+    """Of one slot: neither with what runs when its time comes, nor with what is taken from the queue as that ends; all of them run."""
+    with fast_fleet(tmp_path, slots=1) as fleet:
+        running = fleet.hold(1, 0.5)
+        late = [fleet.calls.send("pool.sleep", 0.1, countdown=0.2) for _ in range(2)]
+        fleet.let_go()
+        more = [fleet.calls.send("pool.sleep", 0.1) for _ in range(5)]
+        fleet.calls.wait(*running, *late, *more)
+
+        assert fleet.calls.pool()["max-in-flight"] == 1

@@ -4,12 +4,16 @@ import signal
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from celery import Celery
 
 from support.pool_worker import pool_calls, pool_worker
 from support.waiting import wait_until_sync
 from support.worker_process import Calls, WorkerProcess
+from toolfleet_workers.bootsteps import ReentrantEvents
 
 CALLS = 30
 
@@ -85,6 +89,30 @@ def test_a_cold_shutdown_puts_every_call_back(calls: Calls, redis_url: str, tmp_
         assert "runner closed" in worker.said()
     assert {calls.status(call_id) for call_id in ids} == {"STARTED"}
     assert (calls.queued(), calls.unacked()) == (CALLS, 0)
+
+
+def test_a_signal_may_interrupt_the_sending_of_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its handler says that calls are cancelled, and does not wait for what it has interrupted."""
+    sent = list[Any]()
+    with Celery(broker="memory://", set_as_current=False) as app, app.connection_for_write() as connection:
+        dispatcher = app.events.Dispatcher(connection, buffer_group=frozenset({"task"}))
+
+        def publish(events: Any, *args: object, **options: object) -> None:
+            sent.append([event["type"] for event in events])
+            if len(sent) == 1:
+                dispatcher.send("task-cancelled")
+                signal.raise_signal(signal.SIGUSR1)
+
+        monkeypatch.setattr(dispatcher, "_publish", publish)
+        ReentrantEvents(None).start(SimpleNamespace(event_dispatcher=dispatcher))
+        before = signal.signal(signal.SIGUSR1, lambda *_: dispatcher.flush())
+        try:
+            dispatcher.send("task-started")
+            dispatcher.flush()
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+
+    assert sent[1][-1] == "task-cancelled"
 
 
 def test_a_signal_may_interrupt_the_code_of_a_call(calls: Calls, redis_url: str, tmp_path: Path) -> None:

@@ -2,10 +2,11 @@
 
 import socket
 import sys
+from pathlib import Path
 
 import pytest
 
-from toolfleet_workers.ports import LOOPBACK, free_port, held_port
+from toolfleet_workers.ports import LOOPBACK, free_port, held_port, kept_port
 
 
 def listen(port: int) -> socket.socket:
@@ -44,3 +45,37 @@ def test_a_preferred_port_is_used_if_nobody_listens_there() -> None:
     with listen(wanted), held_port(wanted) as port:
         assert port not in {0, wanted}
         listen(port).close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing holds a port")
+def test_two_fleets_do_not_hold_the_same_port() -> None:
+    """Also while nobody listens on it yet; the second's child would believe the first's to be its own."""
+    wanted = free_port()
+    with held_port(wanted) as first, held_port(wanted) as second:
+        assert first == wanted
+        assert second != wanted
+    with held_port(wanted) as port:
+        assert port == wanted
+
+
+def test_a_kept_port_is_the_same_each_time(tmp_path: Path) -> None:
+    """It is noted in a file; what is no port there counts as none."""
+    with kept_port(tmp_path / "deep" / "port") as (first, taken):
+        assert taken is None
+    with kept_port(tmp_path / "deep" / "port") as (second, taken):
+        assert (second, taken) == (first, None)
+    (tmp_path / "deep" / "port").write_text("-1")
+    with kept_port(tmp_path / "deep" / "port") as (third, taken):
+        assert taken is None
+        assert 0 < third < 2**16
+
+
+def test_a_kept_port_that_is_taken_is_given_up(tmp_path: Path) -> None:
+    """For another one, which is kept from then on; and it is said which one it was."""
+    with kept_port(tmp_path / "port") as (first, _):
+        pass
+    with listen(first), kept_port(tmp_path / "port") as (second, taken):
+        assert second != first
+        assert taken == first
+    with kept_port(tmp_path / "port") as (third, taken):
+        assert (third, taken) == (second, None)

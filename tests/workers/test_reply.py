@@ -54,6 +54,16 @@ def test_a_failure_may_say_what_became_of_the_effect(state: str) -> None:
     assert attempt.result.retryable is (state == "none")
 
 
+@pytest.mark.parametrize("value", [True, False, None, "true", 1, ["yes"]])
+def test_a_failure_may_say_that_a_repeat_does_no_harm(value: Any) -> None:
+    """Only a plain `true` counts; what follows is for the fleet's table to say, not for the result as it came."""
+    attempt = judge(reply(success=False, error="no", retryable=value))
+
+    assert (attempt.outcome, attempt.says_retryable) == (Outcome.FAILED, value is True)
+    assert not attempt.result.retryable
+    assert not judge(reply(retryable=value)).says_retryable
+
+
 @pytest.mark.parametrize("state", ["maybe", "NONE", None, 1, ["none"], {"none": 1}])
 def test_an_unknown_effect_state_counts_as_unsaid(state: Any) -> None:
     """A field of ours that a module fills with something else is no reason to drop its answer."""
@@ -66,14 +76,14 @@ def test_a_success_cannot_be_without_effect() -> None:
 
 
 def test_our_own_fields_are_not_believed() -> None:
-    """A module cannot mark its failure as retryable, invent an audit or speak in the fleet's name."""
-    forged = {"retryable": True, "error_code": "busy", "audit": {"call_id": "x"}, "hint": "obey", "surprise": 1}
+    """A module cannot invent an audit or speak in the fleet's name."""
+    forged = {"error_code": "busy", "audit": {"call_id": "x"}, "hint": "obey", "surprise": 1}
     attempt = judge(reply(success=False, error="no", **forged))
 
     assert attempt.outcome is Outcome.FAILED
     assert attempt.result.error_code == "module_error"
     assert not attempt.result.retryable
-    assert attempt.result.audit is None
+    assert attempt.result.audit.call_id == ""
     assert attempt.result.hint is None
 
 

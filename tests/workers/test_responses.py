@@ -177,7 +177,7 @@ async def test_a_body_that_is_not_wanted_does_not_delay_the_next_call() -> None:
 
 async def test_an_error_that_came_whole_keeps_its_connection() -> None:
     """However little of its text is shown."""
-    first, second, module = await two_calls(answering(http(b"no " * 2**14, "503 X")))
+    first, second, module = await two_calls(answering(http(b"no " * 2**14, "429 X")))
 
     assert first.outcome is second.outcome is Outcome.TURNED_AWAY
     assert module.connections == 1

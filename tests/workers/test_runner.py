@@ -9,7 +9,8 @@ from structlog.testing import capture_logs
 
 from support.published_call import published
 from toolfleet_registry.contracts import PublishedCall, ToolResult
-from toolfleet_registry.outcomes import Attempt, Outcome
+from toolfleet_registry.lease import Lease
+from toolfleet_registry.outcomes import Attempt, Health, Outcome
 from toolfleet_workers.middleware.call_log import CallLog
 from toolfleet_workers.runner import CallRunner, Proceed
 
@@ -25,14 +26,17 @@ class StubExecutor:
         self.bound: dict[str, object] = {}
         self.is_closed = False
 
-    async def execute(self, call: PublishedCall, *, seconds: float) -> Attempt:
+    async def execute(self, call: PublishedCall, *, seconds: float, lease: Lease) -> Attempt:
         self.seconds.append(seconds)
         self.bound = structlog.contextvars.get_contextvars()
         return self.end()
 
-    async def reconcile(self, call: PublishedCall, *, seconds: float) -> Attempt | None:
+    async def reconcile(self, call: PublishedCall, *, seconds: float, lease: Lease) -> Attempt | None:
         self.seconds.append(seconds)
         return self.end()
+
+    async def probe(self, module: str, *, seconds: float) -> Health:
+        return Health.WELL
 
     async def aclose(self) -> None:
         self.is_closed = True

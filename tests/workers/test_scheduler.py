@@ -11,6 +11,7 @@ from support.published_call import published
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.jobs import Job, JobRefused, JobSpec
+from toolfleet_registry.lease import Lease, LeaseOver
 from toolfleet_registry.outcomes import Outcome
 from toolfleet_workers.executors.scheduler import Desk, SchedulerExecutor
 
@@ -25,7 +26,9 @@ class DeskInMemory:
         self.fault: Exception | None = None
         self.hangs = False
 
-    async def start(self, spec: JobSpec) -> Job:
+    async def start(self, spec: JobSpec, *, lease: Lease) -> Job:
+        if lease.seconds_left() <= 0:
+            raise LeaseOver
         job = Job(job_id=spec.job_id, state="waiting", user_id=spec.user_id, created_at=1, deadline_at=2)
         job = self.jobs.setdefault(spec.job_id, job)
         await self._fail()
@@ -71,7 +74,7 @@ async def test_a_second_attempt_finds_the_job_of_the_first(executor: SchedulerEx
     desk.fault = None
     second = await executor.execute(ADD, seconds=5)
 
-    assert (first.outcome, first.result.error_code) == (Outcome.UNKNOWN, "module_unreachable")
+    assert (first.outcome, first.result.error_code) == (Outcome.UNKNOWN, "outcome_unknown")
     assert first.result.effect_state == "unknown"
     assert (second.outcome, second.result.result["job_id"]) == (Outcome.SUCCESS, ADD.call_id)
     assert len(desk.jobs) == 1

@@ -14,15 +14,27 @@ import toolfleet_workers.main
 print(*sorted(name for name in sys.modules if "." not in name or name.startswith("toolfleet")))
 """
 
+COLLECTED = """
+import gc
+from toolfleet_workers import __main__ as program
+program.worker.main = lambda **_: print(gc.isenabled(), gc.get_freeze_count() > 100_000)
+program.main()
+"""
+
+
+def said(code: str, **env: str) -> list[str]:
+    """What the code prints in a Python of its own, with these variables, word by word."""
+    env = {**os.environ, "TOOLFLEET_REDIS_URL": "redis://127.0.0.1:1/0", "TOOLFLEET_SCHEDULER": "0", **env}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True, timeout=60
+    )
+    return ended.stdout.split()
+
 
 @pytest.fixture(scope="module")
 def loaded() -> set[str]:
     """The modules that a worker has when it begins to start."""
-    env = {**os.environ, "TOOLFLEET_REDIS_URL": "redis://127.0.0.1:1/0", "TOOLFLEET_SCHEDULER": "0"}
-    ended = subprocess.run(
-        [sys.executable, "-c", LOADED], env=env, capture_output=True, text=True, check=True, timeout=60
-    )
-    return set(ended.stdout.split())
+    return set(said(LOADED))
 
 
 @pytest.mark.parametrize(
@@ -36,9 +48,17 @@ def test_a_worker_starts_without_what_it_may_never_need(loaded: set[str], name: 
 
 def test_structlog_without_rich_leaves_rich_to_others() -> None:
     """A tool of one's own that draws with rich, in a worker, finds it."""
-    code = LOADED + "import rich.console, structlog; print(structlog.dev.rich)"
-    env = {**os.environ, "TOOLFLEET_REDIS_URL": "redis://127.0.0.1:1/0"}
-    ended = subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True, timeout=60
-    )
-    assert ended.stdout.split()[-1] == "None"
+    assert said(LOADED + "import rich.console, structlog; print(structlog.dev.rich)")[-1] == "None"
+
+
+def test_what_a_worker_has_loaded_is_never_collected() -> None:
+    """The garbage collector begins when the app is there, and looks at what is made from then on."""
+    assert said(COLLECTED) == ["True", "True"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")
+@pytest.mark.parametrize(("hides", "dumpable"), [("1", "0"), ("0", "1")])
+def test_a_worker_hides_itself_unless_it_is_told_not_to(hides: str, dumpable: str) -> None:
+    """For those who profile without being root."""
+    code = LOADED + "import ctypes; print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))  # PR_GET_DUMPABLE"
+    assert said(code, TOOLFLEET_HIDE_PROCESS=hides)[-1] == dumpable

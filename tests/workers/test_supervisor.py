@@ -21,10 +21,22 @@ _PARENT = "import subprocess; child = subprocess.Popen(['sleep', '600']); print(
 
 
 def program(
-    name: str, code: str, *, patience_seconds: float = 10, hurry_signal: signal.Signals = signal.SIGTERM
+    name: str,
+    code: str,
+    *,
+    patience_seconds: float = 10,
+    hurry_signal: signal.Signals = signal.SIGTERM,
+    is_optional: bool = False,
 ) -> Program:
     argv = [sys.executable, "-c", code]
-    return Program(name, argv, says("here I am"), patience_seconds=patience_seconds, hurry_signal=hurry_signal)
+    return Program(
+        name,
+        argv,
+        says("here I am"),
+        patience_seconds=patience_seconds,
+        hurry_signal=hurry_signal,
+        is_optional=is_optional,
+    )
 
 
 def never() -> bool:
@@ -160,6 +172,50 @@ def test_tending_a_hopeless_child_raises(supervisor: Supervisor, monkeypatch: py
     wait_until_sync(gives_up, "the supervisor gives up")
     assert errors[0].startswith("sick ended 5 times within 60 s, last with exit code 0; its log is ")
     assert errors[0].endswith("\nI am sick")
+
+
+def test_an_optional_child_that_is_hopeless_is_left_dead(
+    supervisor: Supervisor, said: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The others go on; it is said once, and a request to restart it gives it another try."""
+    monkeypatch.setattr("toolfleet_workers.child._FIRST_BACKOFF_SECONDS", 0.001)
+    (well,) = started(supervisor, program("well", _SLEEPER))
+    cure = f"import pathlib, sys; pathlib.Path({str(tmp_path / 'cure')!r}).exists() or sys.exit(3); {_SLEEPER}"
+    (sick,) = supervisor.start([program("sick", cure, is_optional=True)])
+
+    def is_in(state: str) -> bool:
+        supervisor.tend()
+        return sick.state == state
+
+    wait_until_sync(lambda: is_in("dead"), "it is given up")
+    supervisor.tend()
+    assert well.state == "ready"
+    assert said[-1] == (
+        "sick ended 5 times within 60 s, last with exit code 3: it is not started again, the rest goes on. "
+        f"Its log is {sick.log_path}; `toolfleet restart sick` gives it another try."
+    )
+
+    (tmp_path / "cure").touch()
+    assert supervisor.restart("sick")
+    wait_until_sync(lambda: is_in("ready"), "it runs")
+    assert said[-1] == "sick is ready"
+
+
+def test_a_restart_that_was_asked_for_is_no_death(supervisor: Supervisor, said: list[str]) -> None:
+    """However often: it ends by itself, or is killed after its time, and starts at once."""
+    polite, deaf = started(supervisor, program("polite", _SLEEPER), program("deaf", _DEAF, patience_seconds=0.1))
+    for _ in range(DEATHS):
+        pids = [polite.pid, deaf.pid]
+        assert supervisor.restart("polite")
+        assert supervisor.restart("deaf")
+
+        def are_back(before: list[int] = pids) -> bool:
+            supervisor.tend()
+            return {polite.state, deaf.state} == {"ready"} and not {polite.pid, deaf.pid} & set(before)
+
+        wait_until_sync(are_back, "both are back")
+    assert not any("ended" in line for line in said)
+    assert not supervisor.restart("nobody")
 
 
 def test_groups_end_in_the_reverse_order_of_their_start(tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
 """The pytest plugin as somebody else uses it: each test here is a test run in a process of its own."""
 
+import asyncio
 import os
 import subprocess
 import sys
+import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -165,6 +168,32 @@ def test_a_module_is_called_in_process(tmp_path: Path) -> None:
     outcome = run_pytest(tmp_path, "-p", "no:asyncio", "-W", "error")
 
     assert outcome.counts == {"passed": 2}, outcome.said
+
+
+def test_it_ends_whatever_a_tool_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A callback that ends the process ends nothing; a tool that blocks the loop is left behind, and said."""
+    monkeypatch.setattr("toolfleet_workers.testing.in_process._MARGIN_SECONDS", 0.2)
+    monkeypatch.setattr("toolfleet_workers.testing.in_process._STOP_SECONDS", 0.2)
+    module, go = Module("owls"), threading.Event()
+
+    @module.tool
+    async def leave() -> str:
+        asyncio.get_running_loop().call_soon(sys.exit)
+        await asyncio.sleep(0.01)
+        return "stays"
+
+    @module.tool
+    async def block() -> None:
+        go.wait(60)
+
+    with ExitStack() as stack:
+        owls = stack.enter_context(in_process(module))
+        assert owls.call("leave").result == "stays"
+        with pytest.raises(TimeoutError, match=r"within 0.3 s: a tool blocks its event loop"):
+            owls.send("block", {}, seconds=0.1)
+        with pytest.raises(TimeoutError, match="blocks its event loop"):
+            stack.close()
+        go.set()
 
 
 def test_a_test_with_a_loop_may_call_it_and_hears_why_one_does_not_start(tmp_path: Path) -> None:

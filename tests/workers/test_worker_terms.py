@@ -6,7 +6,9 @@ import pytest
 
 from support.published_call import published
 from toolfleet_registry.contracts import PublishedCall, Terms, ToolDefinition
-from toolfleet_registry.outcomes import Attempt
+from toolfleet_registry.errors import ToolNotKnown
+from toolfleet_registry.lease import Lease
+from toolfleet_registry.outcomes import Attempt, Health
 from toolfleet_workers.runner import CallRunner
 
 TOOL = ToolDefinition(name="research.search_docs", daily_limit=3)
@@ -16,11 +18,14 @@ FREE = ToolDefinition(name="research.search_docs")
 class NoExecutor:
     """Nothing is run here."""
 
-    async def execute(self, call: PublishedCall, *, seconds: float) -> Attempt:
+    async def execute(self, call: PublishedCall, *, seconds: float, lease: Lease) -> Attempt:
         raise AssertionError
 
-    async def reconcile(self, call: PublishedCall, *, seconds: float) -> Attempt | None:
+    async def reconcile(self, call: PublishedCall, *, seconds: float, lease: Lease) -> Attempt | None:
         raise AssertionError
+
+    async def probe(self, module: str, *, seconds: float) -> Health:
+        return Health.WELL
 
     async def aclose(self) -> None:
         return
@@ -38,6 +43,12 @@ class Known:
     def definition(self, tool_name: str) -> ToolDefinition | None:
         return self.tool
 
+    def retries_undeclared(self, module: str) -> bool:
+        return False
+
+    async def prepare(self) -> None:
+        return
+
     async def refresh(self, *, reads_all: bool = True) -> None:
         self.looks += 1
         self.tool = self.later
@@ -49,7 +60,7 @@ class Known:
         (Known(TOOL), Terms(daily_limit=3), 0),
         (Known(FREE), None, 0),
         (Known(None, TOOL), Terms(daily_limit=3), 1),  # just started
-        (Known(None), None, 1),  # nobody knows the tool: its agent has looked as well
+        (Known(None), None, 1),  # there is nobody who could know it
         (Known(FREE, TOOL, is_old=True), Terms(daily_limit=3), 1),  # limited since it last looked
     ],
 )
@@ -64,3 +75,14 @@ async def test_a_worker_looks_for_itself(known: Known, terms: Terms | None, look
 async def test_a_runner_without_definitions_limits_nothing() -> None:
     """As in other people's workers."""
     assert await CallRunner(NoExecutor(), []).terms(published()) is None
+
+
+async def test_a_call_of_a_tool_that_is_not_known_waits() -> None:
+    """As long as whoever decides about it says; unless that is decided without."""
+    runner = CallRunner(NoExecutor(), [], definitions=Known(None), wait_for=lambda call: 0.25)
+    with pytest.raises(ToolNotKnown) as waits:
+        await runner.terms(published())
+    assert (waits.value.seconds, waits.value.tool_name) == (0.25, "research.search_docs")
+
+    known = CallRunner(NoExecutor(), [], definitions=Known(TOOL), wait_for=lambda call: 0.25)
+    assert await known.terms(published()) == Terms(daily_limit=3)

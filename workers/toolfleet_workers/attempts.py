@@ -12,6 +12,12 @@ def unsuccessful(call: PublishedCall, outcome: Outcome, code: ErrorCode, error: 
     return Attempt(outcome, ToolResult.failed(call.tool_name, code, error, effect_state=state))
 
 
+def too_late(call: PublishedCall) -> Attempt:
+    """One that was not begun, as its lease was over: the worker stood still, and others may have the call."""
+    text = "Tool execution error: the worker stood still for too long to begin the call."
+    return unsuccessful(call, Outcome.NOT_SENT, "internal", text)
+
+
 def told(exc: Exception) -> str:
     """What a log may say of an error: its kind, and the words of an operating system's, which speak of addresses only.
 

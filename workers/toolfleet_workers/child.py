@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from toolfleet_registry.errors import ChildFailed
 from toolfleet_workers.processes import signal_group, spawn
@@ -17,13 +18,16 @@ _TAIL_LINES = 15
 _TAIL_BYTES = 64 * 2**10
 _LARGEST_LOG_BYTES = 10 * 2**20
 
+State: TypeAlias = Literal["starting", "ready", "stopping", "restarting", "dead"]
+"""`stopping`: it was asked to end, to be started anew; `restarting`: it has ended, and is started soon; `dead`: not any more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Program:
     """What to run. `is_ready` is asked until it says yes.
 
     `patience_seconds` is how long an end in good order may take; `hurry_signal` ends it fast, with as much order as
-    that allows. `cwd` is by default that of its log; `pass_fds` are inherited.
+    that allows. `cwd` is by default that of its log; `pass_fds` are inherited. `is_optional`: the fleet goes on without it.
     """
 
     name: str
@@ -34,6 +38,7 @@ class Program:
     pass_fds: Sequence[int] = ()
     patience_seconds: float = 10.0
     hurry_signal: signal.Signals = signal.SIGTERM
+    is_optional: bool = False
 
 
 class Child:
@@ -43,6 +48,10 @@ class Child:
         self.program = program
         self.log_path = log_path
         self.restart_at: float | None = None
+        self.is_ready = False
+        self.is_dead = False
+        self._kill_at: float | None = None  # set while it ends because it is to be started anew
+        self._is_buried = False
         self._deaths: deque[float] = deque(maxlen=DEATHS)
         self._log_start = 0
         self._process = self._spawn()
@@ -62,10 +71,41 @@ class Child:
         """`None` while it runs."""
         return self._process.poll()
 
+    @property
+    def state(self) -> State:
+        """What it is doing, as far as is known."""
+        if self.is_dead:
+            return "dead"
+        if self.restart_at is not None:
+            return "restarting"
+        if self._kill_at is not None:
+            return "stopping"
+        return "ready" if self.is_ready else "starting"
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether it was asked to end, so that its end is no death."""
+        return self._kill_at is not None
+
     def restart(self) -> None:
         """Start it once more, after its end."""
         self._process = self._spawn()
-        self.restart_at = None
+        self.restart_at = self._kill_at = None
+        self.is_ready = self.is_dead = self._is_buried = False
+
+    def ask_to_restart(self, now: float) -> None:
+        """Have it end in good order, to be started anew; one that has ended is started at the next opportunity."""
+        self._deaths.clear()
+        self.is_dead = False
+        if self._is_buried:
+            self.restart_at = now
+        elif self._kill_at is None:
+            self._kill_at = now + self.program.patience_seconds
+            self.send(signal.SIGTERM)
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether it was asked to end, and has had its time for that."""
+        return self._kill_at is not None and now > self._kill_at
 
     def send(self, signum: signal.Signals) -> None:
         """Send the process a signal, if it still runs."""
@@ -73,8 +113,10 @@ class Child:
 
     def kill(self) -> None:
         """End it now, or what is left of it, with all it started."""
-        signal_group(self.pid, signal.SIGKILL)
-        self._process.wait()
+        if not self._is_buried:  # or its number may be another's by now
+            signal_group(self.pid, signal.SIGKILL)
+            self._process.wait()
+            self._is_buried = True
 
     def said(self) -> str:
         """The last that it has written since its start."""

@@ -10,12 +10,12 @@ _TASKS_APP = "toolfleet_tasks.app"
 
 
 def worker_command(lane: Lane) -> list[str]:
-    """A worker. What it does comes from the environment; the lane in its name is for people and for `pings`."""
+    """A worker. What it does comes from the environment; the lane in its name is for people."""
     return [sys.executable, "-m", "toolfleet_workers", "--hostname", _node(lane)]
 
 
 def beat_command() -> list[str]:
-    """Beat. It answers pings, so that it can be checked.
+    """Beat. It answers Celery's pings.
 
     Its schedule stays in memory: it does everything once at its start anyway, and the file that Celery keeps by
     default may be broken for good when beat is killed.
@@ -25,7 +25,7 @@ def beat_command() -> list[str]:
         "-A",
         _TASKS_APP,
         "beat",
-        "--scheduler=celery.beat:Scheduler",
+        "--scheduler=toolfleet_tasks.beat:FleetScheduler",
         "--enable-remote-control",
         "--hostname",
         _node("beat"),

@@ -25,6 +25,11 @@ class Example:
         """As uvicorn wants it, when started in `folder`."""
         return f"modules.{self.name}.main:app"
 
+    @property
+    def source(self) -> Path:
+        """Where its own files are."""
+        return self.folder / "modules" / self.name
+
 
 def data_environment(folder: Path) -> dict[str, str]:
     """Where the example modules of a fleet keep their data: all in the fleet's own folder.

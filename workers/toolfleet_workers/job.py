@@ -8,17 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
-import structlog
 from billiard.einfo import ExceptionInfo
 from celery.exceptions import WorkerLostError, WorkerShutdown, WorkerTerminate
 
+from toolfleet_registry.loggers import get_logger
 from toolfleet_tasks.bridge import Bridge
 from toolfleet_tasks.stepping import JobKilled
 from toolfleet_tasks.untraced import UntracedTask, untraced
 
 GRACE_SECONDS = 1.0  # for a cancelled coroutine to clean up, before it is left behind
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -83,6 +83,11 @@ class Job:
         self._ending: asyncio.Task[None] | None = None
         self._is_running = False
         self._is_cancelled = False
+
+    @property
+    def call_id(self) -> str | None:
+        """What Celery calls it."""
+        return self._assignment.call_id
 
     async def run(self) -> None:
         """Run it to its end and tell Celery, unless it is killed: then its end is recorded elsewhere."""

@@ -13,13 +13,15 @@ from redis.exceptions import RedisError
 
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.names import SCHEDULER
-from toolfleet_registry.redis_servers import async_client
+from toolfleet_registry.redis_servers import async_client, sync_client
+from toolfleet_registry.runfile import Process
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.queues import Lane, lane_of
+from toolfleet_tasks.server_check import faults_of
 from toolfleet_workers.child import Program
 from toolfleet_workers.examples import SLOW_EXAMPLES, Example, find_examples, find_examples_folder
 from toolfleet_workers.folder_lock import folder_lock
-from toolfleet_workers.ports import LOOPBACK, held_port
+from toolfleet_workers.ports import LOOPBACK, held_port, kept_port, named_port
 from toolfleet_workers.programs import (
     agent_program,
     beat_program,
@@ -40,29 +42,51 @@ _REDIS_SECONDS = 5.0
 
 
 class LocalFleet:
-    """A running fleet. `settings` are those to use it with; `flower_url` is `None` if it has no Flower."""
+    """A running fleet. `settings` are those to use it with; `flower_url` is `None` if it has no Flower.
+
+    `sources` are the folders of the modules that it serves itself, by name.
+    """
 
     def __init__(
-        self, settings: Settings, flower_url: str | None, supervisor: Supervisor, signals: StopSignals
+        self,
+        settings: Settings,
+        flower_url: str | None,
+        supervisor: Supervisor,
+        signals: StopSignals,
+        sources: Mapping[str, Path],
     ) -> None:
         self.settings = settings
         self.flower_url = flower_url
+        self.sources = sources
         self._supervisor = supervisor
         self._signals = signals
 
     def pids(self) -> dict[str, int]:
-        """The processes by name: `redis`, `worker-fast`, `worker-slow`, `beat`, `flower`, `agent`, and the example modules'."""
+        """The processes by name: `redis`, `worker-fast`, `worker-slow`, `beat`, `flower`, `agent`, and the modules'."""
         return {child.name: child.pid for child in self._supervisor.children}
 
+    def processes(self) -> dict[str, Process]:
+        """The same, and what each is doing."""
+        return {child.name: Process(pid=child.pid, state=child.state) for child in self._supervisor.children}
+
+    def restart(self, name: str) -> bool:
+        """Have the process of this name end in good order and start anew; `tend` does it. False if there is none."""
+        with self._signals.held():
+            return self._supervisor.restart(name)
+
     def tend(self) -> None:
-        """Restart what has ended unexpectedly; returns at once. Raises `ChildFailed` if it ends again and again."""
+        """Restart what has ended unexpectedly; returns at once. Raises `ChildFailed` if it ends again and again.
+
+        A module, or Flower, is dead then, and the rest goes on.
+        """
         with self._signals.held():
             self._supervisor.tend()
 
-    def watch(self) -> None:
-        """Tend the fleet until `StopRequested` ends it."""
+    def watch(self, also: Callable[[], None] = lambda: None) -> None:
+        """Tend the fleet, and call `also` each time, until `StopRequested` ends it."""
         while True:
             self.tend()
+            also()
             time.sleep(_TEND_SECONDS)
 
 
@@ -93,11 +117,12 @@ def local_fleet(
         supervisor = Supervisor(folder / "logs", announce=announce)
         stack.callback(lambda: supervisor.stop(in_hurry=lambda: signals.in_hurry))
         start = _Start(folder, supervisor, signals, stack)
-        settings = start.modules(examples, start.redis(settings, lock=lock))
+        settings = start.modules(examples, start.redis(settings, announce, lock=lock))
         settings = settings if agent is None else start.agent(settings, agent)
         flower_url = start.processes(settings, flower_port=flower_port)
         with signals.interrupts():
-            yield LocalFleet(settings, flower_url, supervisor, signals)
+            sources = {example.name: example.source for example in examples}
+            yield LocalFleet(settings, flower_url, supervisor, signals, sources)
 
 
 class _Start:
@@ -109,20 +134,32 @@ class _Start:
         self._signals = signals
         self._stack = stack
 
-    def redis(self, settings: Settings, *, lock: int) -> Settings:
-        if settings.redis_url is not None:
+    def redis(self, settings: Settings, announce: Callable[[str], None], *, lock: int) -> Settings:
+        note = self._folder / "redis-port"
+        kept = named_port(note)
+        # Whoever has set what the last fleet here said to set means ours, which only now comes back.
+        if settings.redis_url is not None and (kept is None or settings.redis_url != redis_url(kept)):
             _check_redis(settings.redis_url, settings.sentinel_master)
+            _look_at(settings, announce)
             return settings
-        port = self._port()
+        # The same one each time: agents elsewhere have its address.
+        port, taken = self._stack.enter_context(kept_port(note))
+        if taken is not None:
+            announce(f"Port {taken}, where Redis was, is another program's now: Redis moves to {port}.")
         self._run([redis_program(self._folder / "redis", port, lock=lock)], seconds=START_SECONDS)
-        return settings.model_copy(update={"redis_url": redis_url(port)})
+        url = redis_url(port)
+        with sync_client(
+            url
+        ) as redis:  # whoever fed the directory of modules has ended with the fleet that was here before
+            redis.delete(settings.keys.module_feeds)
+        return settings.model_copy(update={"redis_url": url})
 
     def modules(self, examples: list[Example], settings: Settings) -> Settings:
         if not examples:
             return settings
         ports = {example: self._port() for example in examples}
-        key = settings.signing_key
-        self._run([example_program(example, port, self._folder, signing_key=key) for example, port in ports.items()])
+        keys = settings.signing_keys
+        self._run([example_program(example, port, self._folder, signing_keys=keys) for example, port in ports.items()])
         started = {example.name: f"http://{LOOPBACK}:{port}" for example, port in ports.items()}
         services = {**settings.module_services, **started}
         slow = settings.slow_modules | (SLOW_EXAMPLES & services.keys())
@@ -153,8 +190,8 @@ class _Start:
         children = [child for group in groups for child in self._supervisor.start(group)]
         self._supervisor.wait_ready(children, seconds=seconds, look=self._signals.check)
 
-    def _port(self, preferred: int = 0) -> int:
-        return self._stack.enter_context(held_port(preferred))
+    def _port(self, *preferred: int) -> int:
+        return self._stack.enter_context(held_port(*preferred))
 
 
 def _new_core_secret() -> str:
@@ -173,6 +210,18 @@ def _check_redis(url: str, master: str | None) -> None:
         asyncio.run(_ping(url, master))
     except (RedisError, OSError) as exc:
         raise FleetUnavailable(f"Redis at {maybe_sanitize_url(url)} does not answer: {str(exc).rstrip('.')}.") from exc
+
+
+def _look_at(settings: Settings, announce: Callable[[str], None]) -> None:
+    """Say what is wrong with the Redis that we are given, rather than that its workers end."""
+    try:
+        faults = asyncio.run(faults_of(settings))
+    except (RedisError, OSError) as exc:
+        raise FleetUnavailable(f"Redis or the broker does not answer: {str(exc).rstrip('.')}.") from exc
+    for fault in sorted(faults, key=lambda fault: fault.is_fatal):
+        if fault.is_fatal:
+            raise SettingsError(fault.text)
+        announce(fault.text)
 
 
 async def _ping(url: str, master: str | None) -> None:

@@ -3,6 +3,7 @@
 import resource
 
 from toolfleet_registry.names import LOCAL, SCHEDULER
+from toolfleet_registry.private_process import hide_process
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_tasks.app import FleetApp, make_app
 from toolfleet_tasks.late_jobs import LateJobs
@@ -15,6 +16,7 @@ from toolfleet_workers.middleware.call_log import CallLog
 from toolfleet_workers.middleware.permission import PermissionCheck
 from toolfleet_workers.middleware.result_check import ResultCheck
 from toolfleet_workers.runner import CallRunner, Executor
+from toolfleet_workers.served_modules import ServedModules
 
 OPEN_FILES = 65_536  # enough for any number of calls in flight; "unlimited" makes some libraries count to infinity
 
@@ -37,10 +39,15 @@ def make_worker_app(settings: Settings) -> FleetApp:
         caller_token=None if settings.signing_key is None else caller_tokens(settings.signing_key),
     )
     executor = RoutedExecutor(own, others=http) if own else http
-    tools = KnownTools(settings)
+    tools = KnownTools(settings, app.modules)
+    app.served_modules = served = ServedModules(settings, app.modules, http, tools)
     permission = PermissionCheck(tools, settings.default_guest_modules)
     app.runner = CallRunner(
-        executor, middleware=[CallLog(), permission, ResultCheck(tools)], definitions=tools, closing=[tools]
+        executor,
+        middleware=[CallLog(), permission, ResultCheck(tools)],
+        definitions=tools,
+        wait_for=permission.wait_for,
+        closing=[tools, served],
     )
     app.jobs = LateJobs(app)
     bootsteps.install(app)
@@ -75,3 +82,5 @@ def _scheduler_executor(settings: Settings) -> Executor:
 
 allow_open_files()
 app = make_worker_app(load_settings())
+if app.settings.hide_process:
+    hide_process()

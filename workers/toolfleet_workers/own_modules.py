@@ -21,6 +21,11 @@ class OwnModule(Example):
         """As uvicorn wants it, when started in `folder`."""
         return f"{self.name}.main:app"
 
+    @property
+    def source(self) -> Path:
+        """Where its own files are."""
+        return self.folder / self.name
+
 
 def own_modules(folders: Sequence[Path], known: frozenset[str]) -> list[OwnModule]:
     """The modules in these folders; `known` are the names of others in the fleet. Raises `SettingsError`."""

@@ -6,27 +6,29 @@ connection to the broker; the watchdog (`watchdog.py`) says which.
 """
 
 import asyncio
+import contextvars
 import functools
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-import structlog
 from celery.concurrency.base import BasePool
 
 from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.loggers import get_logger
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_tasks import lines
 from toolfleet_tasks.bridge import require_greenlet_stacks
+from toolfleet_tasks.fair_slots import UNBOUNDED
 from toolfleet_workers.job import GRACE_SECONDS, Assignment, Job
 from toolfleet_workers.pump import Hub, Pump
+from toolfleet_workers.waiting_jobs import WaitingJobs
 
 _CLOSE_SECONDS = 5.0  # for the runner to give back its connections
 _SETTLE_SECONDS = 15.0  # for Redis to answer what was written last; each of the lines' users has a limit of its own
 _PAUSE_SECONDS = 0.1  # keeps a hub that fails at every turn from spinning
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
@@ -43,11 +45,13 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
     signal_safe = False
     limit: int
     pump: Pump
+    autoscaler: Any = None
+    """Celery's, if the worker has one."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._running: dict[Job, asyncio.Task[None]] = {}
-        self._waiting: deque[Job] = deque()
+        self._waiting = WaitingJobs()
         self._most_running = 0
         self._completed = 0
         self._hub: Hub | None = None
@@ -65,7 +69,16 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
         if settings.redis_url is not None:
             knows_calls = settings.is_fast and settings.broker == settings.redis_url
             bounds = settings.module_concurrency if knows_calls else None
-            lines.start(self.pump.loop, broker=settings.broker or "", master=settings.sentinel_master, bounds=bounds)
+            here = lines.start(
+                self.pump.loop, broker=settings.broker or "", master=settings.sentinel_master, bounds=bounds
+            )
+            if settings.is_fast and hasattr(self.app, "settings"):  # the transport is ours, and counts
+                self._waiting.slots = here.slots
+                self._slots.initial_value = self._slots.value = UNBOUNDED  # it knows nothing of queues
+                here.capacity = self.capacity
+                # What a job has bound does not reach the one that takes its slot.
+                here.slots.on_room = functools.partial(contextvars.copy_context().run, self._fill)
+                here.slots.resize(self.limit)
 
     def register_with_event_loop(self, loop: Hub) -> None:
         """Called by Celery at the start and after every reconnect."""
@@ -84,9 +97,11 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
         job = Job(
             self.app, Assignment.from_celery(target, args or (), kwargs or {}, {**options, **limits}), self.pump.loop
         )
-        # Celery's semaphore guards the slots, but forgets the running calls when the broker's connection is lost.
-        self._waiting.append(job)
-        self._fill()
+        if self.active and self._waiting.needs_none:
+            self._begin(job)
+        else:  # Celery's semaphore guards the slots, but forgets the running calls when the broker's connection is lost
+            self._waiting.add(job, args or ())
+            self._fill()
         return job
 
     def flush(self) -> None:
@@ -98,17 +113,19 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
 
     def grow(self, n: int = 1) -> None:
         """Allow `n` more calls in flight."""
-        self.limit += n
-        slots = self._slots
-        slots.initial_value += n
-        for _ in range(n):  # its own `grow` gives each new slot away twice
-            slots.release()
+        self._resize(self.limit + n)
+        if self._waiting.slots is None:
+            slots = self._slots
+            slots.initial_value += n
+            for _ in range(n):  # its own `grow` gives each new slot away twice
+                slots.release()
         self._fill()
 
     def shrink(self, n: int = 1) -> None:
         """Allow `n` fewer calls in flight; running ones are left to end."""
-        self.limit = max(self.limit - n, 0)
-        self._slots.shrink(n)
+        self._resize(max(self.limit - n, 0))
+        if self._waiting.slots is None:
+            self._slots.shrink(n)
 
     def on_stop(self) -> None:
         """Warm shutdown: let running calls end."""
@@ -119,6 +136,10 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
     def on_terminate(self) -> None:
         """Cold shutdown: cut running calls off."""
         self._stop(0)
+
+    def capacity(self) -> int:
+        """How many calls it may come to have in flight: it grows when it has more than it may run."""
+        return self.limit if self.autoscaler is None else max(self.limit, self.autoscaler.max_concurrency)
 
     def _get_info(self) -> dict[str, Any]:
         info: dict[str, Any] = super()._get_info()
@@ -133,12 +154,17 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
         slots: _Slots = self.options["semaphore"]
         return slots
 
+    def _resize(self, limit: int) -> None:
+        self.limit = limit
+        if self._waiting.slots is not None:
+            self._waiting.slots.resize(self.capacity())
+
     def _fill(self) -> None:
-        while self._waiting and self.active and len(self._running) < self.limit:
-            self._begin(self._waiting.popleft())
+        while self.active and (job := self._waiting.next(is_free=len(self._running) < self.limit)) is not None:
+            self._begin(job)
 
     def _begin(self, job: Job) -> None:
-        task = self.pump.loop.create_task(job.run())
+        task = self.pump.loop.create_task(job.run(), name=job.call_id)
         self._running[job] = task
         self._most_running = max(self._most_running, len(self._running))
         # Called in today's context, not in the job's: what a job has bound does not reach the one that takes its slot.
@@ -157,6 +183,9 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
         if self._is_stopping:
             return  # a signal handler has interrupted the wait below; what it killed ends there
         self._is_stopping = True
+        here = lines.current()
+        for leave in here.leaving if here is not None else ():
+            leave()
         if self._hub is not None:
             self.pump.attach(self._hub)  # a hub that has lost its connection has a new poller
         self._drain(seconds)
@@ -194,6 +223,7 @@ class _Slots(Protocol):
     """The part of kombu's semaphore that is used here."""
 
     initial_value: int
+    value: int
 
     def release(self) -> None:
         """Give a slot to the next request that waits, or keep it."""

@@ -1,27 +1,46 @@
 """Free ports on the loopback interface, held for children that are yet to start, or to be restarted."""
 
-import contextlib
+import random
 import socket
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
+_LASTING = range(20_000, 30_000)  # below those that kernels hand out, which every outgoing connection gets one of
+_TRIES = 20
 
 
 @contextmanager
-def held_port(preferred: int = 0) -> Generator[int]:
-    """A port that a child of ours will listen on: `preferred` if nobody does, else any free one.
+def held_port(*preferred: int) -> Generator[int]:
+    """A port that a child of ours will listen on: the first of `preferred` that nobody has, else any free one.
 
     On Linux a bound socket that does not listen keeps the kernel from handing the port to anybody else, while a server
     that sets SO_REUSEADDR, as all of ours do, may listen on it. Elsewhere such a socket would shut the child out:
     there the port is free at first and merely likely to stay so.
     """
-    with _bound(preferred) as holder:
+    with ExitStack() as stack:
+        found = (holder for port in preferred if port and (holder := _hold(port, stack)) is not None)
+        holder = next(found, None) or stack.enter_context(_bound(0))
         port = int(holder.getsockname()[1])
         if sys.platform != "linux":
             holder.close()
         yield port
+
+
+@contextmanager
+def kept_port(note: Path) -> Generator[tuple[int, int | None]]:
+    """Hold the port that the file `note` names; if it names none, or one that somebody else has, another, which it names from then on.
+
+    Yields the port, and the one that was named if it is not that.
+    """
+    named = named_port(note)
+    with held_port(*([named] if named else []), *random.sample(_LASTING, _TRIES)) as port:
+        if port != named:
+            note.parent.mkdir(parents=True, exist_ok=True)
+            note.write_text(f"{port}\n")
+        yield port, named if port != named else None
 
 
 def free_port() -> int:
@@ -30,11 +49,32 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _bound(preferred: int) -> socket.socket:
+def named_port(note: Path) -> int | None:
+    """The port that the file names, if it names one."""
+    try:
+        port = int(note.read_text())
+    except (OSError, ValueError):
+        return None
+    return port if 0 < port < 2**16 else None
+
+
+def _hold(port: int, stack: ExitStack) -> socket.socket | None:
+    try:
+        if sys.platform == "linux":
+            # Two fleets could bind to one port for as long as neither of their children listens on it. This name is in
+            # no file: the kernel gives it to one of them, until that process ends.
+            stack.enter_context(socket.socket(socket.AF_UNIX)).bind(f"\0toolfleet-port-{port}")
+        return stack.enter_context(_bound(port))
+    except OSError:
+        return None
+
+
+def _bound(port: int) -> socket.socket:
     holder = socket.socket()
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    with contextlib.suppress(OSError):
-        holder.bind((LOOPBACK, preferred))
-        return holder
-    holder.bind((LOOPBACK, 0))
+    try:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind((LOOPBACK, port))
+    except OSError:
+        holder.close()
+        raise
     return holder

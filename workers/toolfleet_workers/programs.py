@@ -2,12 +2,12 @@
 
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, PREFIX, Settings
 from toolfleet_tasks.queues import Lane
-from toolfleet_tasks.signing import module_key
+from toolfleet_tasks.signing import module_keys
 from toolfleet_workers.child import Program
 from toolfleet_workers.commands import beat_command, flower_command, worker_command
 from toolfleet_workers.environment import environment_of
@@ -20,7 +20,7 @@ from toolfleet_workers.redis_server import STOP_SECONDS, redis_command
 _UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
 # A child gets our whole environment, but what signs is the business of workers: a module could act for anybody, and
 # wake an agent with whatever it likes.
-_NO_KEYS = {f"{PREFIX}{name}": "" for name in ("SIGNING_KEY", "CORE_SECRET", "CORE_URL")}
+_NO_KEYS = {f"{PREFIX}{name}": "" for name in ("SIGNING_KEY", "SIGNING_KEYS_OLD", "CORE_SECRET", "CORE_URL")}
 _MODULE_GRACE_SECONDS = 5  # the workers have ended by then, so nobody waits for what a module still does
 
 
@@ -36,17 +36,28 @@ def redis_program(folder: Path, port: int, *, lock: int) -> Program:
     )
 
 
-def example_program(example: Example, port: int, folder: Path, *, signing_key: str | None = None) -> Program:
+def example_program(example: Example, port: int, folder: Path, *, signing_keys: Sequence[str] = ()) -> Program:
     """One of the example modules; its data lies in `folder`. Of the fleet's key it gets what is derived for it."""
-    key = "" if signing_key is None else module_key(signing_key, example.name)
+    key = module_keys(signing_keys, example.name)
     grace = f"--timeout-graceful-shutdown={_MODULE_GRACE_SECONDS}"
     return Program(
         example.name,
-        [sys.executable, "-m", "uvicorn", example.app, "--host", LOOPBACK, "--port", str(port), grace],
+        [
+            sys.executable,
+            "-m",
+            "toolfleet_workers.serve_module",
+            example.app,
+            "--host",
+            LOOPBACK,
+            "--port",
+            str(port),
+            grace,
+        ],
         is_ready=serves(port, "/health"),
         env={**data_environment(folder), **_NO_KEYS, f"{PREFIX}MODULE_KEY": key, **_UNBUFFERED},
         cwd=example.folder,
         patience_seconds=_MODULE_GRACE_SECONDS * 2,
+        is_optional=True,
     )
 
 
@@ -94,4 +105,5 @@ def flower_program(settings: Settings, port: int) -> Program:
         flower_command(LOOPBACK, port),
         is_ready=serves(port, "/healthcheck"),
         env={**environment_of(settings), **_UNBUFFERED},
+        is_optional=True,
     )

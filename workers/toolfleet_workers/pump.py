@@ -57,6 +57,12 @@ class Pump:
         """There will be no more ticks."""
         return self.loop.is_closed()
 
+    @property
+    def current_task(self) -> str | None:
+        """The name of the task that runs now; `None` between tasks. For any thread to read."""
+        task = asyncio.current_task(self.loop)
+        return None if task is None else task.get_name()
+
     def attach(self, hub: Hub) -> None:
         """Run a slice whenever `hub` polls. Repeat it after every reconnect: the hub may have a new poller then, or not."""
         if not isinstance(hub.poller, PumpedPoller):

@@ -5,8 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import structlog
-
+from toolfleet_registry.loggers import get_logger
 from toolfleet_workers.child import DEATHS, DEATHS_WINDOW_SECONDS, Child, Program
 from toolfleet_workers.warden import Warden
 
@@ -14,7 +13,7 @@ _HURRY_SECONDS = 3.0  # for a child to end on its own, once somebody has lost pa
 _LOOK_SECONDS = 0.05
 _SILENCE_SECONDS = 10.0  # then somebody who waits wants to know for what
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Supervisor:
@@ -60,15 +59,29 @@ class Supervisor:
             time.sleep(_LOOK_SECONDS if waiting else 0)
 
     def tend(self) -> None:
-        """Look after everybody once: who has ended is restarted, a little later. Raises `ChildFailed` if in vain."""
+        """Look after everybody once: who has ended is restarted, a little later.
+
+        One that ends again and again is dead from then on, if it is optional; else this raises `ChildFailed`.
+        """
         now = time.monotonic()
         for child in self.children:
-            if child.restart_at is None:
-                if child.exit_code is not None:
-                    self._bury(child, now)
-            elif now >= child.restart_at:
-                child.restart()
-                self._warden.watch(child.pid)
+            if child.is_dead:
+                continue
+            if child.restart_at is not None:
+                self._start_again(child, now)
+            elif child.exit_code is not None:
+                self._bury(child, now)
+            elif child.is_overdue(now):
+                child.kill()
+            elif not child.is_ready:
+                self._note_readiness(child)
+
+    def restart(self, name: str) -> bool:
+        """Have the child of this name end and start anew; returns at once, `tend` does it. False if there is none."""
+        child = next((child for child in self.children if child.name == name), None)
+        if child is not None:
+            child.ask_to_restart(time.monotonic())
+        return child is not None
 
     def stop(self, *, in_hurry: Callable[[], bool]) -> None:
         """End all, the last group first, each within its patience; with less of it as soon as `in_hurry` says so."""
@@ -82,19 +95,41 @@ class Supervisor:
     def _is_ready(self, child: Child) -> bool:
         if child.exit_code is not None:
             raise child.failure(f"ended with exit code {child.exit_code} instead of starting")
+        return self._note_readiness(child)
+
+    def _note_readiness(self, child: Child) -> bool:
         if not child.program.is_ready(child):
             return False
+        child.is_ready = True
         self._announce(f"{child.name} is ready")
         return True
+
+    def _start_again(self, child: Child, now: float) -> None:
+        if child.restart_at is not None and now >= child.restart_at:
+            child.restart()
+            self._warden.watch(child.pid)
 
     def _bury(self, child: Child, now: float) -> None:
         code = child.exit_code
         child.kill()  # what it has left behind
         self._warden.release(child.pid)
+        if child.is_awaited:
+            child.restart_at = now
+            return
         log.warning("child_ended", name=child.name, exit_code=code, log=str(child.log_path))
-        if not child.plan_restart(now):
-            raise child.failure(f"ended {DEATHS} times within {DEATHS_WINDOW_SECONDS:g} s, last with exit code {code}")
-        self._announce(f"{child.name} ended with exit code {code} and is started again; its log is {child.log_path}")
+        if child.plan_restart(now):
+            self._announce(
+                f"{child.name} ended with exit code {code} and is started again; its log is {child.log_path}"
+            )
+            return
+        end = f"ended {DEATHS} times within {DEATHS_WINDOW_SECONDS:g} s, last with exit code {code}"
+        if not child.program.is_optional:
+            raise child.failure(end)
+        child.is_dead = True
+        self._announce(
+            f"{child.name} {end}: it is not started again, the rest goes on. Its log is {child.log_path}; "
+            f"`toolfleet restart {child.name}` gives it another try."
+        )
 
 
 def _end(group: Sequence[Child], *, in_hurry: Callable[[], bool]) -> None:

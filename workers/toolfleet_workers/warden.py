@@ -23,7 +23,13 @@ class Warden:
         theirs, self._pipe = os.pipe()
         # -I -S: no site-packages, nothing from the working folder.
         argv = [sys.executable, "-I", "-S", __file__, str(patience_seconds)]
-        self._process = subprocess.Popen(argv, stdin=theirs, stdout=subprocess.DEVNULL, start_new_session=True)
+        self._process = subprocess.Popen(
+            argv,
+            stdin=theirs,
+            stdout=subprocess.DEVNULL,
+            env={"PATH": os.defpath},  # ours may hold keys
+            start_new_session=True,
+        )
         os.close(theirs)
 
     @property

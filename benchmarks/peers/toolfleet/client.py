@@ -26,15 +26,17 @@ class Client:
     async def open(self) -> None:
         """Enter the fleet."""
         self._fleet = await ToolFleet().__aenter__()
+        self._is_first = True
 
     async def call(self, call: Call) -> dict[str, Any]:
-        """Run a tool."""
-        result = await self._fleet.call(_tool_call(call), _CALLER)
+        """Run a tool. The first call may be made before there is a worker, whose start is measured with it."""
+        waits, self._is_first = self._is_first, False
+        result = await self._fleet.call(_tool_call(call), _CALLER, waits_for_worker=waits)
         return {"success": result.success, "result": result.result, "error": result.error}
 
     async def publish(self, call: Call) -> None:
-        """Publish a call."""
-        await self._fleet.submit(_tool_call(call), _CALLER)
+        """Publish a call, with a worker or without."""
+        await self._fleet.submit(_tool_call(call), _CALLER, waits_for_worker=True)
 
 
 class ThreadedClient:

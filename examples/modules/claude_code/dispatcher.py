@@ -16,7 +16,8 @@ from pathlib import Path
 from modules.claude_code.settings import ClaudeCodeSettings
 from modules.claude_code.task import SHUTDOWN, Task
 from modules.claude_code.task_store import PROMPT, TaskStore
-from modules.kept_commands import Job, State
+from modules.command_isolation import isolation_for
+from modules.kept_commands import Job, SandboxPlan, State
 
 _LOOK_SECONDS = 0.25
 _SWEEP_SECONDS = 60.0
@@ -111,9 +112,28 @@ class Dispatcher:
             processes=self._settings.processes,
             file_bytes=self._settings.file_mb * 2**20,
             grace_seconds=self._settings.grace_seconds,
+            sandbox=self._sandbox(command.folder, workspace),
         )
         if keeper := command.start(job):
             self._keepers.append(keeper)
+
+    def _sandbox(self, record: Path, workspace: Path) -> SandboxPlan | None:
+        """The agent has its workspace and its home to itself, and of its record it sees the prompt."""
+        settings = self._settings
+        if isolation_for(settings.isolation, network=settings.network, module="claude_code") == "none":
+            return None
+        named = [Path(word) for word in settings.command]
+        readable = [
+            record / PROMPT,
+            *settings.readable,
+            *(path for path in named if path.is_absolute() and path.is_file()),
+        ]
+        return SandboxPlan(
+            owner=str(workspace),
+            readable=[str(path) for path in readable],
+            writable=[str(workspace), str(record / "home")],
+            network=settings.network,
+        )
 
     def _is_in_charge(self) -> bool:
         if self._lock is None:

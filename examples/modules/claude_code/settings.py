@@ -7,6 +7,8 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from modules.command_isolation import Wanted
+
 _CLONE = Path(__file__).resolve().parents[3]
 _SCRIPTED_AGENT = Path(__file__).with_name("scripted_agent.py")
 
@@ -45,6 +47,14 @@ class ClaudeCodeSettings(BaseSettings):
     """Of one task, alive at once; watched where there is a /proc."""
     file_mb: int = Field(default=256, gt=0)
     """Of each file that an agent writes."""
+    isolation: Wanted = "best"
+    """How agents are kept apart (`command_isolation.py`). Where the machine does not allow `namespaces`, the module does not
+    start with it."""
+    network: bool = False
+    """Whether agents in a sandbox reach the network, this machine's own services included. An agent with a model needs it."""
+    readable: tuple[Path, ...] = ()
+    """What agents in a sandbox may read beside the system's programs, such as a runtime in /opt; a JSON list. Files that the
+    command names by their absolute paths are read anyway."""
     keep_hours: float = Field(default=168, gt=0)
     """From a task's end on; then its workspace and all that is known of it are removed."""
     outlive: bool = True

@@ -53,10 +53,7 @@ class ClaudeCode:
         context: Context,
         timeout_seconds: Annotated[float, Field(gt=0)] | None = None,
     ) -> StartedTask:
-        """Start a coding agent on a task, in a new workspace, and return at once with its task_id.
-
-        Use claude_code.task_status to see when it is completed; scheduler.add_job can do so and wake the conversation.
-        The workspace can then be deployed with deployer.deploy.
+        """Start a coding agent on a task, in a new workspace.
 
         Args:
             prompt: What the agent is to build, with all it needs to know: it cannot ask.

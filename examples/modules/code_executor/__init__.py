@@ -1,1 +1,1 @@
-"""The module `code_executor`: runs Python under limits."""
+"""The module `code_executor`: runs Python programs in a sandbox."""

@@ -1,5 +1,7 @@
 """How much a program may use."""
 
+from typing import Literal
+
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -19,6 +21,8 @@ class Limits(BaseSettings):
     """Alive at once; watched where there is a /proc."""
     file_mb: int = Field(default=16, gt=0)
     """Of each file that the program writes."""
+    disk_mb: int = Field(default=64, gt=0)
+    """Of all its files together, which lie in memory; without namespaces nobody counts."""
     output_bytes: int = Field(default=20_000, gt=0)
     """Kept of what it prints, for each of its two streams: the beginning and the end."""
     saved_files: int = Field(default=16, ge=0)
@@ -29,3 +33,8 @@ class Limits(BaseSettings):
     """Programs at once: they compute, so more than there are cores would only slow each other."""
     queue_seconds: float = Field(default=5, ge=0, allow_inf_nan=False)
     """How long a call waits for its turn, before it is sent away with the advice to come back."""
+    isolation: Literal["best", "namespaces", "user", "none"] = "best"
+    """How programs are kept apart (`isolation.py`). With `best` as well as the machine allows; where it does not allow what
+    is named otherwise, the module does not start."""
+    network: bool = False
+    """Whether programs reach the network, this machine's own services included. Without namespaces they always do."""

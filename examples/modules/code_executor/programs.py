@@ -8,15 +8,14 @@ import os
 import sys
 from asyncio import StreamReader, StreamWriter
 from asyncio.subprocess import PIPE, Process
-from pathlib import Path
 from tempfile import gettempdir
 from typing import Literal
 
 from pydantic import Base64Bytes, BaseModel, ConfigDict, ValidationError
 
+from modules.code_executor.isolation import LAUNCHER, Isolation
 from modules.code_executor.limits import Limits
 
-_LAUNCHER = Path(__file__).with_name("launcher.py")
 _END_SECONDS = 8  # longer than the launcher takes to end what the program started
 
 BrokenLimit = Literal["wall_time", "cpu_time", "processes"]
@@ -38,7 +37,9 @@ class Ending(BaseModel):
     """What of it is not in `files`, and why."""
 
 
-async def run_program(code: str, files: dict[str, bytes], limits: Limits, *, most_bytes: int) -> Ending:
+async def run_program(
+    code: str, files: dict[str, bytes], limits: Limits, isolation: Isolation, *, most_bytes: int
+) -> Ending:
     """Run `code` beside `files`. If this is cancelled, the program is ended.
 
     A file that it saves may have `most_bytes`. Raises `RuntimeError` without a launcher.
@@ -48,9 +49,10 @@ async def run_program(code: str, files: dict[str, bytes], limits: Limits, *, mos
         "files": {name: base64.b64encode(data).decode() for name, data in files.items()},
         "limits": limits.model_dump(),
         "most_bytes": most_bytes,
+        "isolation": isolation,
     }
     launcher = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-S", _LAUNCHER),
+        *(sys.executable, "-I", "-S", LAUNCHER),
         stdin=PIPE,
         stdout=PIPE,
         env={"PATH": os.defpath, "TMPDIR": gettempdir()},  # no more of ours: our environment may hold secrets

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from modules.code_executor.isolation import Isolation
 from modules.code_executor.limits import Limits
 from modules.code_executor.programs import BrokenLimit, Ending, run_program
 from modules.files import FilePipeline, FileRefused, FilesUnavailable
@@ -20,12 +21,13 @@ _SHOWN_CHARS = 800  # of each stream in an error, which the fleet cuts at 2 kB
 
 
 class CodeExecutor:
-    """Runs Python programs, a few at a time. These are limits, not a sandbox: see `launcher.py`."""
+    """Runs Python programs, a few at a time; one at a time if nothing keeps one user's from another's."""
 
-    def __init__(self, limits: Limits, files: FilePipeline) -> None:
+    def __init__(self, limits: Limits, isolation: Isolation, files: FilePipeline) -> None:
         self._limits = limits
+        self._isolation: Isolation = isolation
         self._files = files
-        self._room = asyncio.Semaphore(limits.concurrency)
+        self._room = asyncio.Semaphore(1 if isolation == "none" else limits.concurrency)
 
     async def run_python(
         self,
@@ -44,7 +46,7 @@ class CodeExecutor:
         """
         copies = await self._copies(files or [], user_id)
         async with self._turn():
-            ending = await run_program(code, copies, self._limits, most_bytes=self._files.max_bytes)
+            ending = await run_program(code, copies, self._limits, self._isolation, most_bytes=self._files.max_bytes)
         if ending.broken_limit:
             raise ToolError(f"The program was ended: {self._reason(ending.broken_limit)}.{_last_words(ending)}")
         result = ending.model_dump(include={"exit_code", "stdout", "stderr", "seconds"})

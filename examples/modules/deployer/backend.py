@@ -2,11 +2,11 @@
 
 from typing import Protocol
 
+from modules.deployer.front import Upstream
 
-class Backend(Protocol):
-    """Answers on the loopback `port` from `start` to `stop`."""
 
-    port: int
+class Backend(Upstream, Protocol):
+    """Is reached by `connect` from `start` to `stop`."""
 
     async def start(self) -> None:
         """Begin to listen. Raises `OSError`."""

@@ -186,11 +186,11 @@ class Deployment:
 
     def _take(self, backend: Backend) -> None:
         self._backend = backend
-        self._front.backend = backend.port
+        self._front.backend = backend
 
     def _let_go(self, backend: Backend) -> None:
         async def end() -> None:
-            await self._front.drain(backend.port, self._settings.drain_seconds)
+            await self._front.drain(backend, self._settings.drain_seconds)
             await backend.stop()
 
         task = asyncio.create_task(end())

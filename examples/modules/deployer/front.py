@@ -4,26 +4,36 @@ import asyncio
 import contextlib
 from asyncio import StreamReader, StreamWriter
 from dataclasses import dataclass
+from typing import Protocol
 
-LOOPBACK = "127.0.0.1"
+from modules.gate import LOOPBACK
+
 _CONNECT_SECONDS = 5.0
 _CHUNK_BYTES = 65_536
 _NOBODY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
 
 
+class Upstream(Protocol):
+    """What a front passes connections on to."""
+
+    async def connect(self) -> tuple[StreamReader, StreamWriter]:
+        """A connection of its own. Raises `OSError`, `TimeoutError` among them."""
+        ...
+
+
 class Front:
-    """Passes connections on to `backend`, a loopback port, byte by byte, so that it carries whatever HTTP does.
+    """Passes connections on to `backend`, byte by byte, so that it carries whatever HTTP does.
 
     A connection stays with the backend that it began with. Where there is none, or no room, the answer is 503. One on
     which nobody says anything is ended: at its beginning after `first_byte_seconds`, then after `idle_seconds`.
     """
 
     def __init__(self, *, connections: int, first_byte_seconds: float, idle_seconds: float) -> None:
-        self.backend: int | None = None
+        self.backend: Upstream | None = None
         self._most = connections
         self._first_byte_seconds = first_byte_seconds
         self._idle_seconds = idle_seconds
-        self._open: dict[asyncio.Task[None], int | None] = {}
+        self._open: dict[asyncio.Task[None], Upstream | None] = {}
         self._server: asyncio.Server | None = None
 
     @property
@@ -49,9 +59,9 @@ class Front:
             self._server = None
         await self._end(set(self._open), drain_seconds)
 
-    async def drain(self, backend: int, seconds: float) -> None:
+    async def drain(self, backend: Upstream, seconds: float) -> None:
         """Give the connections to a backend that is replaced time to end, then end them."""
-        await self._end({task for task, port in self._open.items() if port == backend}, seconds)
+        await self._end({task for task, upstream in self._open.items() if upstream is backend}, seconds)
 
     async def _end(self, tasks: set[asyncio.Task[None]], seconds: float) -> None:
         if tasks:
@@ -88,12 +98,12 @@ class Front:
             return await reader.read(_CHUNK_BYTES)
 
 
-async def _connect(backend: int | None) -> tuple[StreamReader, StreamWriter] | None:
+async def _connect(backend: Upstream | None) -> tuple[StreamReader, StreamWriter] | None:
     if backend is None:
         return None
     with contextlib.suppress(OSError, TimeoutError):
         async with asyncio.timeout(_CONNECT_SECONDS):
-            return await asyncio.open_connection(LOOPBACK, backend)
+            return await backend.connect()
     return None
 
 

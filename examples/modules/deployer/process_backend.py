@@ -9,11 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from modules.deployer.front import LOOPBACK
+from modules.command_isolation import isolation_for
 from modules.deployer.health import is_healthy
 from modules.deployer.plan import Declaration
 from modules.deployer.settings import DeployerSettings
-from modules.kept_commands import Job, KeptCommand
+from modules.gate import LOOPBACK, Gate
+from modules.kept_commands import Job, KeptCommand, SandboxPlan
 
 _KEEPER_SECONDS = 8.0  # longer than a keeper takes to end what does not want to end
 
@@ -23,14 +24,16 @@ _FILES = "files"  # in the folder of a run
 class ProcessBackend:
     """Runs a declared command in a copy of its release, under a keeper that ends it when this process is gone.
 
-    Limits against accidents, not a sandbox: see `keeper.py`. The command gets an environment of its own, and a folder to
-    write to that its deployment keeps. What it changes in its copy is gone at its end, and the release is as it was.
+    In a sandbox, where the machine allows one: there it has a network of its own, into which only `connect` leads. It gets an
+    environment of its own, and a folder to write to that its deployment keeps. What it changes in its copy is gone at its end,
+    and the release is as it was.
     """
 
     def __init__(
         self, declaration: Declaration, release: Path, run: Path, data: Path, settings: DeployerSettings
     ) -> None:
-        self.port = 0
+        self._port = 0
+        self._gate: Gate | None = None
         self._declaration = declaration
         self._release = release
         self._command = KeptCommand(run)
@@ -43,10 +46,16 @@ class ProcessBackend:
 
     async def start(self) -> None:
         """Start the command; whether it listens, its health says. Raises `OSError`."""
-        self.port = _free_port()
+        self._port = _free_port()
         # A thread cannot be cancelled: if we are, `stop` waits for what it starts.
         self._starting = asyncio.create_task(asyncio.to_thread(self._start))
         await asyncio.shield(self._starting)
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection to the command's port. Raises `OSError`."""
+        if self._gate is not None:
+            return await self._gate.connect(self._port)
+        return await asyncio.open_connection(LOOPBACK, self._port)
 
     def why_ended(self) -> str | None:
         """`None` while it runs; else a sentence."""
@@ -61,7 +70,7 @@ class ProcessBackend:
 
     async def is_healthy(self) -> bool:
         """Whether it answers as it should, within `health_seconds`."""
-        return await is_healthy(self.port, self._declaration.health, seconds=self._settings.health_seconds)
+        return await is_healthy(self, self._declaration.health, seconds=self._settings.health_seconds)
 
     async def stop(self) -> None:
         """End it, with all that it has started."""
@@ -73,6 +82,8 @@ class ProcessBackend:
         if self._starting is not None:
             await asyncio.wait({self._starting})
         await asyncio.to_thread(self._stop)
+        if self._gate is not None:
+            await self._gate.close()
 
     def _start(self) -> None:
         self._command.folder.mkdir(mode=0o700, parents=True)
@@ -80,7 +91,7 @@ class ProcessBackend:
         (self._data / "tmp").mkdir(mode=0o700, parents=True, exist_ok=True)
         settings = self._settings
         job = Job(
-            argv=[word.replace("{port}", str(self.port)) for word in self._declaration.command],
+            argv=[word.replace("{port}", str(self._port)) for word in self._declaration.command],
             cwd=str(self._files),
             env=self._environment(),
             timeout_seconds=None,
@@ -90,13 +101,30 @@ class ProcessBackend:
             memory_bytes=None if settings.memory_mb is None else settings.memory_mb * 2**20,
             grace_seconds=settings.grace_seconds,
             end_with_parent=True,
+            sandbox=self._sandbox(),
         )
-        self._keeper = self._command.start(job)
+        if job.sandbox is None or job.sandbox.network:
+            self._keeper = self._command.start(job)
+        else:
+            self._gate = gate = Gate()
+            self._keeper = self._command.start(job, gate.theirs)
+            gate.theirs.close()  # so that ours says when the program has ended
+
+    def _sandbox(self) -> SandboxPlan | None:
+        settings = self._settings
+        if isolation_for(settings.isolation, network=settings.network, module="deployer") == "none":
+            return None
+        return SandboxPlan(
+            owner=str(self._data),  # for every release's process: one may still serve while the next one starts
+            readable=[str(path) for path in settings.readable],
+            writable=[str(self._files), str(self._data)],
+            network=settings.network,
+        )
 
     def _environment(self) -> dict[str, str]:
         """All that it knows of its surroundings; nothing of the module's environment."""
         path = os.pathsep.join([str(Path(sys.executable).parent), os.defpath])
-        own = {"PORT": str(self.port), "HOST": LOOPBACK, "HOME": str(self._data), "TMPDIR": str(self._data / "tmp")}
+        own = {"PORT": str(self._port), "HOST": LOOPBACK, "HOME": str(self._data), "TMPDIR": str(self._data / "tmp")}
         return {**own, "PATH": path, "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
     def _stop(self) -> None:

@@ -5,6 +5,8 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from modules.command_isolation import Wanted
+
 _CLONE = Path(__file__).resolve().parents[3]
 
 
@@ -48,3 +50,10 @@ class DeployerSettings(BaseSettings):
     """Address space of each of its processes. None by default: some runtimes reserve far more than they use."""
     file_mb: int = Field(default=256, gt=0)
     """Of each file that a process writes."""
+    isolation: Wanted = "best"
+    """How processes are kept apart (`command_isolation.py`). Where the machine does not allow `namespaces`, the module does not
+    start with it."""
+    network: bool = False
+    """Whether processes in a sandbox reach the network, this machine's own services included. Without one they always do."""
+    readable: tuple[Path, ...] = ()
+    """What processes in a sandbox may read beside the system's programs, such as a runtime in /opt; a JSON list."""

@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
-from modules.deployer.front import LOOPBACK
+from modules.gate import LOOPBACK
 
 _STOP_SECONDS = 5.0
 _START_LOOK_SECONDS = 0.02
@@ -21,7 +21,7 @@ class SiteBackend:
     """Serves the files of a folder, from within this process."""
 
     def __init__(self, folder: Path) -> None:
-        self.port = 0
+        self._port = 0
         files = StaticFiles(directory=folder, html=True, follow_symlink=False)
         app = Starlette(routes=[Mount("/", files)])
         config = _Config(app, lifespan="off", ws="none", timeout_graceful_shutdown=1)
@@ -33,10 +33,14 @@ class SiteBackend:
         listener = socket.create_server((LOOPBACK, 0))
         # Connections inherit it; without it a body waits 40 ms for its headers to be acknowledged.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.port = listener.getsockname()[1]
+        self._port = listener.getsockname()[1]
         self._task = asyncio.create_task(self._server.serve(sockets=[listener]))
         while not self._server.started and not self._task.done():  # noqa: ASYNC110 - it has no event to wait for
             await asyncio.sleep(_START_LOOK_SECONDS)
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection to its server. Raises `OSError`."""
+        return await asyncio.open_connection(LOOPBACK, self._port)
 
     def why_ended(self) -> str | None:
         """`None` while it runs; else a sentence."""

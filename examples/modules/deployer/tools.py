@@ -1,7 +1,7 @@
 """The tools of `deployer`: projects become deployments, which serve until they are stopped.
 
-Sites are served by the module itself. A declared process runs under limits against accidents, which are no sandbox: it is
-the module's own user, with its network and its files. For projects that may be hostile, run the module in a container.
+Sites are served by the module itself. A declared process runs in a sandbox where the machine allows one, and its address leads
+into it.
 """
 
 import asyncio
@@ -48,11 +48,7 @@ class Deployer:
         name: Annotated[str, Field(max_length=40)] | None = None,
         kind: Kind | None = None,
     ) -> Shown:
-        """Deploy a project of yours and return its url, once it answers there. What serves until then is not disturbed.
-
-        A project is a folder with a built site (index.html in dist/, public/, build/ or the folder itself), or one with a
-        deploy.json such as {"command": ["python", "app.py"], "health": "/health"}; the process finds its port in PORT.
-        Deploying what is deployed already changes nothing.
+        """Deploy a project of yours and return its url, once it answers there.
 
         Args:
             project_path: The workspace, as claude_code.task_status names it, or a folder in it.

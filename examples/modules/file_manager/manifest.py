@@ -13,9 +13,9 @@ def module_for(files: FilePipeline) -> Module:
         description="Creates, reads, lists and deletes the files of the user who asks. No user sees another's.",
     )
     module.on_shutdown(files.close)
-    module.add(tools.create_document, effect="idempotent")
-    module.add(tools.read_document, effect="read")
-    module.add(tools.get_file, effect="read")
-    module.add(tools.list_files, effect="read")
+    module.add(tools.create_document, permission="guest", effect="idempotent")
+    module.add(tools.read_document, permission="guest", effect="read")
+    module.add(tools.get_file, permission="guest", effect="read")
+    module.add(tools.list_files, permission="guest", effect="read")
     module.add(tools.delete_file, permission="user", effect="idempotent")
     return module

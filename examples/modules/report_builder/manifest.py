@@ -10,6 +10,6 @@ def module_for(settings: ReportSettings, files: FilePipeline) -> Module:
     tools = ReportBuilder(settings, files)
     module = Module("report_builder", description="Builds reports, slowly.")
     module.on_shutdown(files.close)
-    module.add(tools.build_report, effect="read")
-    module.add(tools.quick_report, effect="read", timeout_seconds=2)
+    module.add(tools.build_report, permission="guest", effect="read")
+    module.add(tools.quick_report, permission="guest", effect="read", timeout_seconds=2)
     return module

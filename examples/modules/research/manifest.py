@@ -11,6 +11,8 @@ def module_for(settings: ResearchSettings) -> Module:
     """The time limit of `fetch_webpage` follows the setting."""
     tools = Research.of(settings)
     module = Module("research", description="Reads public web pages and searches this project's documentation.")
-    module.add(tools.fetch_webpage, effect="read", timeout_seconds=settings.fetch_seconds + _MARGIN_SECONDS)
-    module.add(tools.search_docs, effect="read")
+    module.add(
+        tools.fetch_webpage, permission="guest", effect="read", timeout_seconds=settings.fetch_seconds + _MARGIN_SECONDS
+    )
+    module.add(tools.search_docs, permission="guest", effect="read")
     return module

@@ -10,11 +10,13 @@ from toolfleet_registry.formats.dialects import Format
 from toolfleet_registry.formats.notes import Converted, Note
 from toolfleet_registry.formats.offers import convert, tools_to_openai_format
 from toolfleet_registry.formats.results import from_result
+from toolfleet_registry.formats.spoken_results import as_spoken
 
 __all__ = [
     "Converted",
     "Format",
     "Note",
+    "as_spoken",
     "call_from_openai",
     "convert",
     "from_result",

@@ -12,28 +12,38 @@ from toolfleet_registry.formats.offers import shown_schema, strict_form
 from toolfleet_registry.formats.references import localized
 from toolfleet_registry.formats.relaxing import renamed_properties
 from toolfleet_registry.formats.roots import rooted
-from toolfleet_registry.formats.tool_names import meant_tool
+from toolfleet_registry.formats.tool_names import meant_tool, near_names, offered_name
 from toolfleet_registry.schema import input_schema
+from toolfleet_registry.spoken import Spoken
 
 
-def to_call(obj: Any, format: Format, tools: Iterable[ToolDefinition]) -> ToolCall:  # noqa: A002 - the word for it
+def to_call(
+    obj: Any,
+    format: Format,  # noqa: A002 - the word for it
+    tools: Iterable[ToolDefinition],
+    *,
+    dotted: bool = False,
+) -> ToolCall:
     """The call that a model asks for: `obj` is what the provider's package or its JSON has for one tool call.
 
     OpenAI: an element of `tool_calls`, or an output item of type `function_call`. Anthropic: a `tool_use` block.
     Gemini: a function call, or the part that holds it. MCP: a `tools/call` request, or its parameters.
 
-    `tools` are those that the model was offered. Takes any nonsense: a name that was not offered and arguments that
-    are not JSON go on as they are, for `ToolFleet.call` to refuse. No arguments at all are an empty object. Properties
-    get their own names back, and a null in place of one that may be left out and cannot be null is taken out, if the
+    `tools` are those that the model was offered, `dotted` as they were. Takes any nonsense: a name that was not offered and
+    arguments that are not JSON go on as they are, for `ToolFleet.call` to refuse, which speaks of tools and arguments by the
+    names that the model knows. No arguments at all are an empty object. Properties get their own names back, and a null in place of one that may be left out and cannot be null is taken out, if the
     tool can be offered strict. Raises `ValueError` for an unknown format.
     """
     dialect_of(format)
     name, spoken = _READERS[format](obj)
     arguments = _arguments(spoken)
-    tool = meant_tool(name, tools) if name else None
+    offered = list(tools)
+    tool = meant_tool(name, offered) if name else None
     if tool is None:
-        return ToolCall(tool_name=name, arguments=arguments)
-    return ToolCall(tool_name=tool.name, arguments=_restored(arguments, tool, format))
+        near = near_names(name, offered, format, dotted=dotted)
+        return ToolCall(tool_name=name, arguments=arguments, spoken=Spoken(format, name, None, near))
+    spoken = Spoken(format, offered_name(tool.name, format, dotted=dotted), tool)
+    return ToolCall(tool_name=tool.name, arguments=_restored(arguments, tool, format), spoken=spoken)
 
 
 def call_from_openai(tool_call: Mapping[str, Any], tools: Iterable[ToolDefinition]) -> ToolCall:

@@ -12,19 +12,30 @@ not name cannot be sent. `refused`: the provider may not take it, or not so, and
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One difference. `path` is a JSON pointer into the arguments' schema, or `name`, `description`, `strict`, `tools`."""
+    """One difference between a tool and what a provider is shown of it."""
 
     tool: str
+    """The tool's name; empty: of all of them."""
     path: str
+    """A JSON pointer into the arguments' schema, or `name`, `description`, `strict`, `tools`."""
     kind: NoteKind
+    """What was done about it."""
     why: str
+    """The reason, in words."""
 
     def __str__(self) -> str:
         return f"{self.tool} {self.path or '/'}: {self.kind}: {self.why}"
 
 
-class Converted(list[dict[str, Any]]):
-    """A provider's list of tools, ready to be sent, with what is different in it from the tools' own definitions."""
+class Converted(list[Any]):
+    """A provider's list of tools, ready to be sent, with what is different in it from the tools' own definitions.
+
+    Each element is a plain dictionary. To type checkers it is `Any`, since each provider's package asks for its own types,
+    none of which is known here: the list can be passed, or assigned, where they are wanted.
+    """
+
+    notes: tuple[Note, ...]
+    """What the provider is not told as the tools have it."""
 
     def __init__(self, offers: Iterable[dict[str, Any]], notes: Iterable[Note]) -> None:
         super().__init__(offers)

@@ -49,7 +49,7 @@ def convert(
     return Converted(offers, notes)
 
 
-def tools_to_openai_format(tools: Iterable[ToolDefinition]) -> list[dict[str, Any]]:
+def tools_to_openai_format(tools: Iterable[ToolDefinition]) -> Converted:
     """OpenAI's Chat Completions format, which most servers speak: `convert(tools, "openai_chat")`."""
     return convert(tools, "openai_chat")
 

@@ -15,8 +15,8 @@ def from_result(
     tool_call_id: str | None,
     *,
     dotted: bool = False,
-) -> dict[str, Any]:
-    """What answers the call `tool_call_id`, whole: nothing is cut.
+) -> Any:
+    """What answers the call `tool_call_id`, whole: nothing is cut. A plain dictionary, which fits the provider's own types.
 
     OpenAI: a `tool` message, or a `function_call_output` item; they have no mark for errors, so their text begins with
     `Error`. Anthropic: a `tool_result` block, with `is_error`; all blocks of a turn belong into one user message.

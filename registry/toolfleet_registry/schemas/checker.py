@@ -23,16 +23,20 @@ from jsonschema_rs import (
 
 from toolfleet_registry.schemas.effort import Effort, TooIntricate, effort_of
 from toolfleet_registry.schemas.faults import Words, names_in
-from toolfleet_registry.schemas.load import load_of, units_of_patterns
+from toolfleet_registry.schemas.load import WEIGHT_OF_SMALL, load_of, price_of_patterns
 from toolfleet_registry.schemas.narrowing import narrowed
 from toolfleet_registry.schemas.outline import Outline, outline_of
 from toolfleet_registry.schemas.patterns import BACKTRACKING, MOST_STATES, PatternSizes, sizes_in
 from toolfleet_registry.schemas.subschemas import Document, ReferenceUnknown
+from toolfleet_registry.small_values import is_small
 
 T = TypeVar("T")
 
 MAX_SCHEMA_CHARACTERS = 2**18
 """Of a schema as JSON: ten times what the largest real ones have."""
+
+MOST_UNITS = 2_000_000
+"""For a value to be checked once: some 20 ms, and usually far less."""
 
 
 class SchemaWrong(ValueError):
@@ -56,17 +60,19 @@ class Checker:
         except ValueError:  # of a Python type that the validator does not know, such as a subclass of `str`
             return self._fits_as_json(value)
 
-    def is_too_much(self, value: Any, *, most: int) -> bool:
-        """Whether checking it could take a loop for longer than a tenth of a second, or it has more than `most` values."""
-        load = load_of(value, most=most)
-        if load is None or (units := load.units(self.effort)) > _MOST_UNITS:
-            return True
-        return units + units_of_patterns(self.effort, value, most=_MOST_UNITS) > _MOST_UNITS
+    def price(self, value: Any, *, values: int) -> int | None:
+        """Units of 10 ns, at most, to check it once; `None` if it may take longer than `MOST_UNITS`, or has more `values`."""
+        if self._is_light and is_small(value):
+            return WEIGHT_OF_SMALL * _LIGHT
+        load = load_of(value, most=values)
+        if load is None or (units := load.price(self.effort)) > MOST_UNITS:
+            return None
+        units += price_of_patterns(self.effort, value, most=MOST_UNITS)
+        return units if units <= MOST_UNITS else None
 
     @cached_property
-    def is_light(self) -> bool:
-        """Whether no arguments that can be sent are too much."""
-        return self.effort.most <= _LIGHT and not self.effort.patterns
+    def _is_light(self) -> bool:
+        return max(self.effort.prices) <= _LIGHT and not self.effort.patterns and not self.effort.compares_items
 
     def why_not(self, value: Any, root: str) -> str:
         """What is wrong with a value that does not fit, as sentences; `root` is its name in them."""
@@ -101,7 +107,8 @@ class Checker:
         """The validator finds all errors at once, and copies into each what it is about: not of everything at once."""
         if self._can_explain(value, value):
             return self._all_errors(value)
-        if self.is_too_much(value, most=_MOST_EXPLAINED):
+        price = self.price(value, values=_MOST_EXPLAINED)
+        if price is None or price * _ASKED > MOST_UNITS:
             return ()
         part = narrowed(value, self.fits)
         if self._can_explain(part.value, part.sketch):
@@ -112,8 +119,9 @@ class Checker:
         load, faulty = load_of(value, most=_MOST_EXPLAINED), load_of(sketch, most=_MOST_ERRORS)
         if load is None or faulty is None:
             return False
-        errors = faulty.units(self.effort) * (1 + self.effort.largest_enum // 4)
-        return errors <= _MOST_ERRORS and load.text * self.effort.most <= _MOST_COPIED
+        errors = faulty.looks(self.effort) * (1 + self.effort.largest_enum // 4)
+        copied = faulty.text * self.effort.most_looks + (load.text if sketch is not value else 0)
+        return errors <= _MOST_ERRORS and copied <= _MOST_COPIED
 
     def _all_errors(self, value: Any) -> Iterable[ValidationError]:
         try:
@@ -135,7 +143,7 @@ class Checker:
 
 
 def compiled(schema: Mapping[str, Any]) -> Checker:
-    """Compile a schema. Raises `SchemaWrong`. A usual one takes some 50 µs, the largest some 50 ms."""
+    """Compile a schema. Raises `SchemaWrong`. A usual one takes some 50 µs, the largest some 40 ms."""
     text = text_of(schema)
     document = Document(json.loads(text))
     patterns = _sizes(document.root, text)
@@ -217,11 +225,11 @@ def _shown(text: str) -> str:
 
 
 _SHOWN = 100  # characters of foreign text
-_LIGHT = 30  # units for a value: as many values as arguments may have stay below _MOST_UNITS
-_MOST_UNITS = 3_000_000  # some 50 to 150 ms
+_LIGHT = 50  # units for one value: as most tools have them
+_ASKED = 6  # times as long as one check, at most, to narrow a value and explain what is left of it
 _MOST_EXPLAINED = 100_000  # values
-_MOST_ERRORS = 2_000  # units: an error takes some 15 to 30 µs, and a kilobyte
-_MOST_COPIED = 32_000_000  # characters
+_MOST_ERRORS = 1_000  # units: an error takes some 15 to 30 µs, and a kilobyte
+_MOST_COPIED = 30_000_000  # characters, at 1 ns
 _MOST_STATES = 16_000  # of all patterns: some 3 MB, and 20 ms to compile them
 _STATES_OF_ANY = 16
 _BYTES_OF_ANY, _BYTES_A_STATE = 2**13, 160  # measured: at most 130 for each, and for 20 more

@@ -4,22 +4,27 @@ import json
 import math
 import re
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 from toolfleet_registry.schemas.outline import Outline, values_in, with_changes
 from toolfleet_registry.schemas.subschemas import Schema
 
+_MOST_VALUES = 10_000  # which takes some 15 ms
 _LONGEST = 40  # characters: more is no number that somebody means
 
 
 def coerced(outline: Outline, arguments: dict[str, Any]) -> dict[str, Any] | None:
     """A copy with numbers for texts that are clearly numbers, where a number is wanted and no text is allowed.
 
-    `None` if there are none. "5", "-0.5" and "1e3" are clearly numbers; " 5", "05", "1,000", "+1" and "0x10" are not.
+    `None` if there are none, or more than 10,000 values to look at. "5", "-0.5" and "1e3" are clearly numbers; " 5", "05", "1,000", "+1" and "0x10" are not.
     """
+    places = list(islice(values_in(outline, arguments, leaves=True), _MOST_VALUES + 1))
+    if len(places) > _MOST_VALUES:
+        return None
     changes = [
         (path, number)
-        for path, inner, value in values_in(outline, arguments, leaves=True)
+        for path, inner, value in places
         if isinstance(value, str) and path and (number := _number(value, _wanted(inner.schemas))) is not None
     ]
     return with_changes(arguments, changes) if changes else None

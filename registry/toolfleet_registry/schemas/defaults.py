@@ -13,6 +13,7 @@ from typing import Any
 from toolfleet_registry.schemas.outline import Outline, Path, values_in, with_changes
 
 _MOST = 2_000  # places of one call; with more none is filled in, for a small call must not become a huge one
+_MOST_PLACES = 5_000  # objects and arrays that are looked into: some 10 ms
 _MOST_CHARACTERS = 200_000  # of all that is filled in, as JSON
 _MOST_TRIED = 50  # one by one, if not all fit together
 
@@ -21,9 +22,11 @@ Filling = list[tuple[Path, Any]]
 
 
 def filling_for(outline: Outline, arguments: dict[str, Any]) -> Filling:
-    """What these arguments lack, and has a default."""
+    """What these arguments lack, and has a default; nothing for those with more than 5,000 objects and arrays."""
     found, characters = Filling(), 0
-    for path, inner, value in values_in(outline, arguments, leaves=False):
+    for seen, (path, inner, value) in enumerate(values_in(outline, arguments, leaves=False)):
+        if seen >= _MOST_PLACES:
+            return []
         if not isinstance(value, dict):
             continue
         for name, default in inner.defaults().items():
@@ -36,17 +39,21 @@ def filling_for(outline: Outline, arguments: dict[str, Any]) -> Filling:
 
 
 def filled(
-    arguments: dict[str, Any], filling: Filling, fits: Callable[[dict[str, Any]], bool], *, tries: bool
+    arguments: dict[str, Any],
+    filling: Filling,
+    fits: Callable[[dict[str, Any]], bool],
+    affords: Callable[[dict[str, Any]], int],
 ) -> dict[str, Any] | None:
     """The arguments with all of it; if that does not fit, with what of it fits; `None` if they fit in no way.
 
-    Without `tries` it is all, or nothing.
+    `affords` says how often such arguments may be checked: where that is too seldom, it is all of it or nothing.
     """
     full = _with(arguments, filling)
-    if fits(full):
+    most = affords(full)
+    if most and fits(full):
         return full
     is_fit = fits(arguments)
-    if not tries:
+    if most < _MOST_TRIED:
         return arguments if is_fit else None
     return _grown(arguments, filling, fits) if is_fit else _shrunk(arguments, filling, fits)
 

@@ -1,7 +1,8 @@
-"""How much work it is to check a value against a schema: known before it is done, so that nobody can hold a loop with it.
+"""Prices the work of checking a value against a schema before it is done, so that nobody can hold a loop with it.
 
-One unit is a schema that is looked at for one value: 10 to 50 ns in the validator. What is counted is never less than
-what the validator does, and for most schemas about the same.
+`looks` counts the schemas that are looked at for one value, and so how many faults there can be. `prices` says how long
+that takes, in units of 10 ns, for a value of the weight 1: see `prices` and `load`. Neither is ever less than what the
+validator does; `make proofs` holds the prices against the clock.
 """
 
 from collections import Counter
@@ -10,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from toolfleet_registry.schemas.patterns import ENDLESS, NO_PATTERNS, Patterns, patterns_of
+from toolfleet_registry.schemas.prices import COMPARED, compared_options, compares_items, price_of
 from toolfleet_registry.schemas.subschemas import Document, Place, Schema, Step
 
-MOST_SCHEMAS = 5_000  # in one document; compiled, each takes some 2 to 5 kB
+MOST_SCHEMAS = 2_500  # in one document; compiled, each takes some 2 to 5 kB, and some 10 µs to be priced
 LONGEST_CHAIN = 64  # schemas within each other for the same value: the validator works on the stack
 DEEPEST = 100  # levels of a value, as `bodies.MAX_DEPTH` has it
 TOO_MUCH = ENDLESS
@@ -25,25 +27,24 @@ class TooIntricate(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """What a schema asks for. `units[n]`: for one value n levels down; deeper ones take what the last entry says.
+    """What a schema asks for. `looks[n]`, `prices[n]`: for one value n levels down; the last entry is for all deeper ones.
 
     `patterns`: for each member of the value ("*" for those without a name in the schema), what its texts are matched with.
-    `largest_enum` counts the values of the longest list of allowed ones.
+    `largest_enum` counts the values of the longest list of allowed ones. `compares_items`: an array of it must have no two
+    equal items.
     """
 
     schemas: int
-    units: tuple[int, ...]
+    looks: tuple[int, ...]
+    prices: tuple[int, ...]
     patterns: Mapping[str, "Patterns"]
     largest_enum: int
+    compares_items: bool
 
     @property
-    def most(self) -> int:
-        """Units for any one value."""
-        return max(self.units)
-
-    def at(self, level: int) -> int:
-        """Units for one value that many levels down."""
-        return self.units[min(level, len(self.units) - 1)]
+    def most_looks(self) -> int:
+        """Looks at any one value."""
+        return max(self.looks)
 
 
 def effort_of(document: Document) -> Effort:
@@ -55,7 +56,8 @@ def effort_of(document: Document) -> Effort:
 class _Node:
     """One schema. `here`: those for the same value, each looked at so many `times`; `below`: for members and items of it."""
 
-    own: int
+    looks: int
+    price: int
     times: int
     patterns: Patterns
     here: list[int] = field(default_factory=list)
@@ -75,12 +77,23 @@ class _Survey:
         self._nodes: list[_Node] = []
         self._numbers: dict[int, int] = {}
         self._largest_enum = 0
+        self._compares_items = False
+        self._comparison: int | None = None
         self._walk()
 
     def effort(self) -> Effort:
-        units, below = self._together()
-        levels, patterns = self._by_level(units, below), self._patterns(below)
-        return Effort(len(self._nodes), levels, patterns, self._largest_enum)
+        looks, prices, below = self._together()
+        near = self._distances(below)
+        steps = {number: _sorted(below[number]) for number in near if below[number]}
+        lengths = {number: len(below[number]) for number in steps}
+        return Effort(
+            schemas=len(self._numbers),
+            looks=self._by_level(looks, near, steps, lengths),
+            prices=self._by_level(prices, near, steps, lengths),
+            patterns=self._patterns(below),
+            largest_enum=self._largest_enum,
+            compares_items=self._compares_items,
+        )
 
     def _walk(self) -> None:
         waiting = [self._document.root]
@@ -105,27 +118,42 @@ class _Survey:
             raise TooIntricate(f"it has more than {MOST_SCHEMAS} schemas in it")
         self._numbers[id(schema)] = len(self._nodes)
         times = _LOOKS if "unevaluatedProperties" in schema or "unevaluatedItems" in schema else 1
-        node = _Node(_own(schema), times, patterns_of(schema))
+        node = _Node(_looks(schema), price_of(schema, self._document.root), times, patterns_of(schema))
         self._nodes.append(node)
         self._largest_enum = max(self._largest_enum, _length(schema.get("enum")))
+        if compares_items(schema):
+            self._compares_items = True
+            node.below.append((Place.ITEMS, self._whole_comparison()))
+        if options := compared_options(schema):
+            node.below.extend([(step, self._whole_comparison()) for step in (Place.MEMBERS, Place.ITEMS)] * options)
 
-    def _together(self) -> tuple[list[int], list[Counter[tuple[Step, int]]]]:
-        """For each schema, with all that apply to the same value: the units for it, and what applies below."""
-        units, below = [0] * len(self._nodes), [Counter[tuple[Step, int]]() for _ in self._nodes]
+    def _whole_comparison(self) -> int:
+        """What stands for a value being compared with another one: all that is in it is looked at as well."""
+        if self._comparison is None:
+            number = self._comparison = len(self._nodes)
+            below: list[tuple[Step, int]] = [(Place.MEMBERS, number), (Place.ITEMS, number)]
+            self._nodes.append(_Node(0, COMPARED, 1, NO_PATTERNS, below=below))
+        return self._comparison
+
+    def _together(self) -> tuple[list[int], list[int], list[Counter[tuple[Step, int]]]]:
+        """For each schema, with all that apply to the same value: looks and price for it, and what applies below."""
+        looks, prices = [0] * len(self._nodes), [0] * len(self._nodes)
+        below = [Counter[tuple[Step, int]]() for _ in self._nodes]
         chain, entries = [0] * len(self._nodes), 0
         for number in self._inner_first():
             node = self._nodes[number]
             chain[number] = 1 + max((chain[child] for child in node.here), default=0)
             if chain[number] > LONGEST_CHAIN:
                 raise TooIntricate(f"it has more than {LONGEST_CHAIN} schemas for one value within each other")
-            units[number] = min(TOO_MUCH, node.own + node.times * sum(units[child] for child in node.here))
+            looks[number] = min(TOO_MUCH, node.looks + node.times * sum(looks[child] for child in node.here))
+            prices[number] = min(TOO_MUCH, node.price + node.times * sum(prices[child] for child in node.here))
             below[number].update(node.below)
             for child in node.here:
                 below[number].update({step: min(TOO_MUCH, n * node.times) for step, n in below[child].items()})
                 entries += len(below[child])
-            if units[number] >= _MOST_FOR_ONE or entries > _MOST_ENTRIES:
+            if looks[number] >= _MOST_FOR_ONE or entries > _MOST_ENTRIES:
                 raise TooIntricate("it is too intricate to be checked: parts of it that hold each other multiply")
-        return units, below
+        return looks, prices, below
 
     def _inner_first(self) -> list[int]:
         """All schemas, each after those for the same value in it."""
@@ -148,22 +176,22 @@ class _Survey:
                     order.append(number)
         return order
 
-    def _by_level(self, units: list[int], below: list[Counter[tuple[Step, int]]]) -> tuple[int, ...]:
-        near = self._distances(below)
-        steps = {number: _sorted(below[number]) for number in near if below[number]}
-        found, now, work = [units[0]], units, 0
+    def _by_level(
+        self, units: list[int], near: dict[int, int], steps: dict[int, _Below], lengths: dict[int, int]
+    ) -> tuple[int, ...]:
+        found, now, work, level_work = [units[0]], units, 0, sum(lengths.values())
         for level in range(1, DEEPEST + 1):
             after = [0] * len(units)
             for number, step in steps.items():
                 if near[number] <= DEEPEST - level:  # from further away no value is deep enough to come there
                     after[number] = _largest(step, now)
-                    work += len(below[number])
+                    work += lengths[number]
             if after == now:
                 break
             found.append(after[0])
             if after[0] == 0:
                 break
-            if work > _MOST_WORK:
+            if work + level_work > _MOST_WORK:
                 found.append(TOO_MUCH)
                 break
             now = after
@@ -232,7 +260,7 @@ def _sum(schemas: list[tuple[int, int]], units: list[int]) -> int:
     return sum([units[number] * times for number, times in schemas])
 
 
-def _own(schema: Schema) -> int:
+def _looks(schema: Schema) -> int:
     values = schema.get("enum")
     units = 1 + _length(schema.get("required"))
     if isinstance(values, list) and any(isinstance(value, dict | list) for value in values):
@@ -249,6 +277,6 @@ def _length(value: Any) -> int:
 
 _LOOKS = 3  # at what holds for the same value, where it must be known what of it was looked at: measured
 _MOST_FOR_ONE = 1_000_000  # units: no value could be checked in time
-_MOST_ENTRIES = 100_000
-_MOST_WORK = 200_000  # steps of `_by_level`, some 50 ms
+_MOST_ENTRIES = 32_000  # of schemas in what holds them: some 1 µs each
+_MOST_WORK = 40_000  # steps of `_by_level`, which is done twice: some 6 ms
 _COMPARISON = 5  # units to compare a value with an object

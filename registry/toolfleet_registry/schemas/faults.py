@@ -1,9 +1,12 @@
 """What is wrong with a value, in words that a model can use: where, and what the schema asks for there.
 
-Never what the value is: no text, no number, and no name of a member that the schema does not have itself.
+Never what the value is: no text, no number, and no name of a member that the schema does not have itself, for a map's
+names are data. But an argument's own name, and one that is nearly the schema's, is a slip, and is said.
 """
 
+import difflib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -17,6 +20,9 @@ _MOST_STEPS = 8
 _MOST_OPTIONS = 10
 _MOST_LOOKED_AT = 50  # faults; of more it is said that there are more
 _SHOWN = 60  # characters of a name, a pattern, an allowed value
+_MOST_COMPARED = 100  # names; comparing two takes some 20 µs, and the event loop waits
+_SAYABLE = re.compile(r"[A-Za-z0-9_$@.-]{1,60}", re.ASCII)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}", re.ASCII)  # what somebody has surely meant as an argument's
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +57,7 @@ class Words:
         elif kind == "propertyNames":
             yield f"{place} must have other names: each {_asked(data['error'])}"
         elif kind in _CLOSING or (kind == "falseSchema" and error.schema_path[-1:] in _CLOSED):
-            yield f"{place} must not have {self._unexpected(error, data.get('unexpected') or ())}"
+            yield f"{place} must not have {self._unexpected(error, list(data.get('unexpected') or ()))}"
         elif kind == "type":
             yield f"{place} must be {_types(data['types'])}, not {_kind(found)}"
         else:
@@ -82,13 +88,27 @@ class Words:
             for each in islice(nearest, MOST_FAULTS):
                 yield from self._faults(each, value, depth=depth + 1)
 
-    def _unexpected(self, error: ValidationError, unexpected: Iterable[str]) -> str:
-        count = len(list(unexpected))
-        many = "a name" if count <= 1 else f"{count} names"
+    def _unexpected(self, error: ValidationError, unexpected: list[str]) -> str:
         known = self._siblings(error.schema_path)
-        if not known:
-            return f"{many} that its schema does not allow"
-        return f"{many} that its schema does not have; it has {_listed([repr(_cut(name)) for name in known])}"
+        said = self._slips(unexpected, known, is_argument=self.root == _ARGUMENTS and not error.instance_path)
+        left = max(len(unexpected), 1) - len(said)
+        if said:
+            what = " and ".join([", ".join(said), *([f"{left} more"] if left else [])])
+        else:
+            names = "a name" if left == 1 else f"{left} names"
+            what = f"{names} that the schema does not {'have' if known else 'allow'}"
+        return f"{what}; the schema has {_listed([repr(_cut(name)) for name in known])}" if known else what
+
+    def _slips(self, unexpected: list[str], known: list[str], *, is_argument: bool) -> list[str]:
+        """The names that may be said, with what was probably meant."""
+        found = list[str]()
+        for name in unexpected[:MOST_FAULTS]:
+            near = _near(name, known) if _SAYABLE.fullmatch(name) else None
+            if near is not None:
+                found.append(f"{name!r} (did you mean {_cut(near)!r}?)")
+            elif is_argument and _NAME.fullmatch(name):
+                found.append(repr(name))
+        return found
 
     def _siblings(self, path: list[str | int]) -> list[str]:
         """The names beside a keyword."""
@@ -135,6 +155,10 @@ def names_in(schema: Any) -> frozenset[str]:
             found.update(properties if isinstance(properties, dict) else ())
             waiting.extend(node.values())
     return frozenset(found)
+
+
+def _near(name: str, known: list[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(name, islice(known, _MOST_COMPARED), n=1)), None)
 
 
 def _asked(error: ValidationError) -> str:
@@ -202,6 +226,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
+_ARGUMENTS = "arguments"
 _CLOSING = frozenset({"additionalProperties", "unevaluatedProperties"})
 _CLOSED = [[keyword] for keyword in sorted(_CLOSING)]
 _DEEPEST = 4  # alternatives within alternatives

@@ -22,7 +22,10 @@ class Narrowed:
 
 
 def narrowed(value: Any, fits: Callable[[Any], bool]) -> Narrowed:
-    """Cut the long lists in a value, or the value itself, down to the first item that is wrong. Asks `fits` some 20 times."""
+    """Cut the long lists in a value, or the value itself, down to an item that is wrong.
+
+    What it asks `fits` takes as long in all as asking for the whole value some five times.
+    """
     whole = _Whole(value)
     lists = whole.long_lists()
     short = {name: items[:_KEPT] for name, items in lists.items()}
@@ -32,9 +35,10 @@ def narrowed(value: Any, fits: Callable[[Any], bool]) -> Narrowed:
         return Narrowed(small, small, paths)
     for name, items in lists.items():
         if not fits(whole.with_lists({**short, name: items})):
-            length = _shortest(items, functools.partial(_is_wrong, fits, whole, short, name))
+            length = 1 + _wrong_item(items, functools.partial(_is_wrong, fits, whole, short, name))
             found = whole.with_lists({**short, name: items[:length]})
-            return Narrowed(found, whole.with_lists({**short, name: items[length - 1 : length]}), paths)
+            if not fits(found):
+                return Narrowed(found, whole.with_lists({**short, name: items[length - 1 : length]}), paths)
     return Narrowed(value, value, ())
 
 
@@ -44,16 +48,17 @@ def _is_wrong(
     return not fits(whole.with_lists({**short, name: items}))
 
 
-def _shortest(items: list[Any], is_wrong: Callable[[list[Any]], bool]) -> int:
-    """The length of the shortest beginning that is wrong, by halves."""
-    right, wrong = _KEPT, len(items)
-    while wrong - right > 1:
-        middle = (right + wrong) // 2
-        if is_wrong(items[:middle]):
-            wrong = middle
-        else:
-            right = middle
-    return wrong
+def _wrong_item(items: list[Any], is_wrong: Callable[[list[Any]], bool]) -> int:
+    """The index of an item that is wrong by itself, found by halves; of any, if there is none.
+
+    The first ones, which are right, stay before each part: a list may have to have so many.
+    """
+    start, end = _KEPT, len(items)
+    while end - start > 1:
+        middle = (start + end) // 2
+        is_before = is_wrong(items[:_KEPT] + items[start:middle])
+        start, end = (start, middle) if is_before else (middle, end)
+    return start
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,11 @@
 """How large a schema's regular expressions get when they are compiled, and how long they take: known before it is done."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from toolfleet_registry.schemas.determinism import is_deterministic
 
 MOST_STATES = 5_200
 """Of one pattern: half a megabyte, and some 5 ms to compile it. `.{1,512}` has as many, `\\p{L}{1,13}` too."""
@@ -15,13 +17,16 @@ BACKTRACKING = re.compile(r"\(\?[=!<]|\\[1-9]|\\k")
 
 @dataclass(frozen=True, slots=True)
 class Patterns:
-    """Units of effort for each character of a text, and for each text."""
+    """Units of 10 ns for each text, for each of its characters, and for the square of their number."""
 
     a_character: int = 0
     a_text: int = 0
+    a_square: int = 0
 
     def __add__(self, other: "Patterns") -> "Patterns":
-        return Patterns(self.a_character + other.a_character, self.a_text + other.a_text)
+        return Patterns(
+            self.a_character + other.a_character, self.a_text + other.a_text, self.a_square + other.a_square
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +39,8 @@ class PatternSizes:
 
 
 def patterns_of(schema: Mapping[str, Any]) -> Patterns:
-    """What one schema's own patterns take. In the worst case each of a pattern's states is looked at for each character."""
-    patterns = _patterns(schema)
-    if not patterns:
-        return NO_PATTERNS
-    tracking = sum(BACKTRACKING.search(pattern) is not None for pattern in patterns)
-    return Patterns(sum(map(_looks, patterns)), _TRACKING * tracking)
+    """What one schema's own patterns take."""
+    return sum(map(_price, _patterns(schema)), NO_PATTERNS)
 
 
 def sizes_in(document: Any) -> PatternSizes:
@@ -60,9 +61,18 @@ def sizes_in(document: Any) -> PatternSizes:
 
 def states_of(pattern: str) -> int:
     """About as many as the engine makes of it, with some 100 bytes each; for what it would not take, any number."""
+    return _size(pattern, _states_of_a_character)
+
+
+def pieces_of(pattern: str) -> list[str]:
+    """What a pattern consists of: characters, classes, counts, and what begins and ends its groups."""
+    return [match.group() for match in _PIECE.finditer(pattern)]
+
+
+def _size(pattern: str, size_of: Callable[[str], int]) -> int:
     open_groups, here, atom = list[int](), 0, 0  # `atom` is the last part of `here`, which a count repeats
     cases = 1
-    for piece in _pieces(pattern):
+    for piece in pieces_of(pattern):
         if piece == ")":
             here, atom = (open_groups.pop() if open_groups else 0) + here, here
         elif piece[0] in "^$*+?|":
@@ -77,7 +87,7 @@ def states_of(pattern: str) -> int:
         elif (times := _times(piece)) is not None:
             here, atom = min(ENDLESS, here + atom * (times - 1)), min(ENDLESS, atom * times)
         else:
-            atom = _states_of_a_character(piece)
+            atom = size_of(piece)
             here += atom
     return min(ENDLESS, cases * (here + sum(open_groups)))
 
@@ -86,10 +96,6 @@ def _patterns(schema: Mapping[str, Any]) -> list[str]:
     members = schema.get("patternProperties")
     texts = [schema.get("pattern"), *(members if isinstance(members, dict) else ())]
     return [text for text in texts if isinstance(text, str)]
-
-
-def _pieces(pattern: str) -> Iterator[str]:
-    return (match.group() for match in _PIECE.finditer(pattern))
 
 
 def _times(piece: str) -> int | None:
@@ -109,16 +115,27 @@ def _states_of_a_character(piece: str) -> int:
     return 1 + wide + _OF_OTHERS * len(_OTHERS.findall(piece))
 
 
-def _looks(pattern: str) -> int:
-    states = len(pattern) + sum(int(match[1]) for match in _CHARACTER_COUNT.finditer(pattern))
-    for match in _GROUP_COUNT.finditer(pattern):
-        states = min(ENDLESS, states * max(1, int(match[1])))
-    return states // _STATES_A_UNIT
+def _price(pattern: str) -> Patterns:
+    """In the worst case each of its characters is looked at for each character of a text."""
+    pieces = pieces_of(pattern)
+    is_plain = (len(pieces) <= _FEW and "{" not in pattern) or is_deterministic(pieces)
+    if is_plain:
+        a_character = _A_CHARACTER if states_of(pattern) <= _CACHED else _A_CHARACTER_OF_MANY
+    else:
+        a_character = min(ENDLESS, _A_STATE * _size(pattern, lambda _: 1))
+    # One that looks ahead or back may look at the whole rest of a text from each of its characters; at its start, once.
+    at_start = _AHEAD_AT_START.match(pattern)
+    inside = len(BACKTRACKING.findall(pattern, at_start.end() if at_start else 0))
+    tracking = _TRACKING * len(BACKTRACKING.findall(pattern))
+    return Patterns(a_character, _A_TEXT + tracking, min(ENDLESS, a_character * inside))
 
 
 NO_PATTERNS = Patterns()
-_TRACKING = 20_000  # units of a pattern that may try again and again, up to the limit that it is compiled with
-_STATES_A_UNIT = 4  # some 5 to 9 ns for each
+_TRACKING = 20_000  # a try again takes some 10 ns, and may be made as often as the limit that it is compiled with says
+_A_TEXT = 5
+_A_CHARACTER, _A_CHARACTER_OF_MANY, _A_STATE = 2, 40, 10  # measured with texts that no cache holds the states of
+_FEW = 6  # pieces: too few to make many states of
+_CACHED = 600  # states of which the engine keeps what it needs
 _OF_A_PROPERTY = 400  # such as `\p{L}`: the letters of all languages, byte by byte
 _OF_ANY_CHARACTER = 10
 _OF_BLANKS = 18
@@ -131,8 +148,7 @@ _BLANKS = re.compile(r"\\[sS]")
 _OTHERS = re.compile(r"\\u(?!00[0-7])|\\x[89a-fA-F{]|[^\x00-\x7f]")
 _CASELESS = re.compile(r"\(\?[a-zA-Z]*i")
 _COUNT = re.compile(r"\{(\d*),?(\d*)\}")
-_CHARACTER_COUNT = re.compile(r"(?<!\))\{(?:\d{0,6},)?(\d{1,6})\}")
-_GROUP_COUNT = re.compile(r"(?<=\))\{(?:\d{0,6},)?(\d{1,6})\}")
+_AHEAD_AT_START = re.compile(r"\^(?:\(\?[=!][^()]*\))*")
 _PIECE = re.compile(
     r"\\[pP](?:\{[^}]*\}|.?)|\\[xu](?:\{[^}]*\}|[0-9a-fA-F]{2,4})|\\.?"
     r"|\[\^?\]?(?:\\.|[^\]\\])*\]?"

@@ -6,25 +6,24 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from hashlib import sha256
 from typing import Any, TypeAlias
 
-import structlog
-
 from toolfleet_registry.arguments import MAX_VALUES
 from toolfleet_registry.contracts import ToolDefinition
+from toolfleet_registry.loggers import get_logger
 from toolfleet_registry.schema import input_schema
-from toolfleet_registry.schemas.checker import Checker, SchemaWrong, compiled, text_of
+from toolfleet_registry.schemas.checker import MOST_UNITS, Checker, SchemaWrong, compiled, text_of
 from toolfleet_registry.schemas.coercion import coerced
 from toolfleet_registry.schemas.defaults import filled, filling_for
 
-_log: structlog.stdlib.BoundLogger = structlog.get_logger()
+_log = get_logger(__name__)
 
 _MOST_SCHEMAS = 20_000  # that are kept compiled, with all that are in them: 30 MB of usual ones, 80 MB of the worst
 _MOST_VERDICTS = 50_000  # that are known: 10 MB, twice as much if all are faults
 _MOST_NAMES = 2 * MAX_VALUES  # values and names of members that arguments can have
-_MOST_OF_A_RESULT = 200_000  # values and names: to count more takes some 20 ms
-_TRIES_IN = 2_000  # values: with more, defaults that do not fit together are left out, not tried one by one
+_MOST_OF_A_RESULT = 100_000  # values and names: to count more takes some 10 ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +43,12 @@ def checked(tool: ToolDefinition, arguments: dict[str, Any], *, coerces_numbers:
     checker = _inputs.checker(tool)
     if isinstance(checker, str):
         return Checked(None, f"Tool {tool.name!r} is closed: {checker}.")
-    if not checker.is_light and checker.is_too_much(arguments, most=_MOST_NAMES):
+    if checker.price(arguments, values=_MOST_NAMES) is None:
         return Checked(None, _TOO_MUCH)
     if coerces_numbers and checker.outline and not checker.fits(arguments):
         arguments = _with_numbers(checker, arguments)
     if checker.has_defaults and checker.outline and (filling := filling_for(checker.outline, arguments)):
-        tries = not checker.is_too_much(arguments, most=_TRIES_IN)
-        full = filled(arguments, filling, checker.fits, tries=tries)
+        full = filled(arguments, filling, checker.fits, partial(_tries, checker))
         if full is not None:
             return Checked(full)
     elif checker.fits(arguments):
@@ -70,7 +68,7 @@ def result_fault(tool: ToolDefinition, result: Any) -> str | None:
     if isinstance(checker, str):
         _log.warning("result_not_checked", tool=tool.name, reason=checker)
         return None
-    if checker.is_too_much(result, most=_MOST_OF_A_RESULT):
+    if checker.price(result, values=_MOST_OF_A_RESULT) is None:
         _log.warning("result_not_checked", tool=tool.name, reason="it is too large to be checked in time")
         return None
     return None if checker.fits(result) else checker.why_not(result, "result")
@@ -92,6 +90,12 @@ def schema_fault(tool: ToolDefinition) -> str | None:
         if fault is not None:
             return fault
     return None
+
+
+def _tries(checker: Checker, arguments: dict[str, Any]) -> int:
+    """How often such arguments may be checked without holding a loop for longer than one check may."""
+    price = checker.price(arguments, values=_MOST_NAMES)
+    return 0 if price is None else MOST_UNITS // max(1, price)
 
 
 def _with_numbers(checker: Checker, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Whom a call comes from: checked, if the module has the key that `toolfleet modules key <module>` prints."""
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ class CallerRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CallerCheck:
-    """Verifies `Toolfleet-Caller`. Fails closed with a key; without one (`""`) everything passes.
+    """Verifies `Toolfleet-Caller`. Fails closed with a key, or several; without one (`""`) everything passes.
 
     Raises `RuntimeError` if there is a key and nothing to check tokens with.
     """
@@ -34,20 +35,15 @@ class CallerCheck:
         """
         if not self.key:
             return {}
-        jwt = _jwt()
+        jwt, token = _jwt(), headers.get("toolfleet-caller", "")
+        first, *others = keys_in(self.key)
         try:
-            caller: dict[str, Any] = jwt.decode(
-                headers.get("toolfleet-caller", ""),
-                self.key,
-                algorithms=["HS256"],
-                audience=self.module,
-                issuer="toolfleet",
-                leeway=_CLOCKS_SECONDS,
-                options={"require": ["exp", "sub", "jti"]},
-            )
+            return self._decoded(jwt, token, first)
         except jwt.PyJWTError as exc:
+            for key in others:
+                with contextlib.suppress(jwt.PyJWTError):
+                    return self._decoded(jwt, token, key)
             raise CallerRefused(f"The call's Toolfleet-Caller is not valid: {exc}.") from exc
-        return caller
 
     def permission(self, caller: Mapping[str, Any], **claims: str) -> str | None:
         """What a verified caller may, `None` without a key.
@@ -60,6 +56,23 @@ class CallerCheck:
             raise CallerRefused("The call's Toolfleet-Caller is that of another call.")
         permission = caller.get("permission")
         return permission if permission in _LEVELS else "guest"
+
+    def _decoded(self, jwt: Any, token: str, key: str) -> Mapping[str, Any]:
+        caller: dict[str, Any] = jwt.decode(
+            token,
+            key,
+            algorithms=["HS256"],
+            audience=self.module,
+            issuer="toolfleet",
+            leeway=_CLOCKS_SECONDS,
+            options={"require": ["exp", "sub", "jti"]},
+        )
+        return caller
+
+
+def keys_in(value: str) -> list[str]:
+    """The keys that a `TOOLFLEET_MODULE_KEY` holds, the fleet's current one first: several while it goes from one to the next."""
+    return [key for part in value.split(",") if (key := part.strip())] or [value]
 
 
 def _jwt() -> Any:

@@ -2,14 +2,15 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TypeVar
-from uuid import uuid4
 
-from toolfleet_registry.sdk.replies import Record, Replies, State
+from toolfleet_registry import fleet_clock
+from toolfleet_registry.sdk.replies import Record, Replies, State, new_token
 
 T = TypeVar("T")
 _log = logging.getLogger("toolfleet.sdk")
@@ -49,32 +50,54 @@ class Claim:
     def __init__(self, store: Store, call_id: str, fingerprint: str, *, is_repeatable: bool) -> None:
         self._store = store
         self._call_id = call_id
+        self._is_first = True
+        self._is_kept = False
+        self._live_until = math.inf
         until = time.time() + LEASE_SECONDS
-        self._record = Record("running", uuid4().hex, fingerprint, until, is_repeatable=is_repeatable)
+        self._record = Record("running", new_token(0), fingerprint, until, is_repeatable=is_repeatable)
 
     @property
     def token(self) -> str:
         """What its record has, if it came to be written."""
         return self._record.token
 
-    async def take(self, seen: str | None) -> bool:
-        """Begin, in the place of the record with the token `seen`. Raises `StoreAway`: it may have begun all the same."""
-        self._record = replace(self._record, until=time.time() + LEASE_SECONDS)
-        return await self._store.swap(self._call_id, seen, self._record)
+    def is_live(self) -> bool:
+        """Whether nobody else can have taken the call over: this process has not stood still for too long."""
+        return fleet_clock.suspend_aware() < self._live_until
+
+    async def take(self, seen: Record | None, attempt: int, *, is_first: bool = True) -> bool:
+        """Begin, for the call's `attempt`th attempt, in the place of the record that was `seen`.
+
+        `is_first`: nothing was ever begun before. Raises `StoreAway`: it may have begun all the same.
+        """
+        self._is_first = is_first
+        self._record = replace(self._record, token=new_token(attempt), until=time.time() + LEASE_SECONDS)
+        self._live_until = fleet_clock.suspend_aware() + LEASE_SECONDS
+        return await self._store.swap(self._call_id, seen.token if seen else None, self._record)
 
     @asynccontextmanager
     async def kept(self) -> AsyncGenerator[None]:
         """Renewed meanwhile, as far as the store can be asked."""
+        self._is_kept = True
         renewing = asyncio.ensure_future(self._renew())
         try:
             yield
         finally:
+            self._is_kept = False  # also for a store that loses the cancellation
             renewing.cancel()
             await asyncio.gather(renewing, return_exceptions=True)
 
+    async def undo(self) -> None:
+        """Nothing has happened, so that it may begin anew: but not for attempts before this one, if there are any."""
+        if self._record.attempt <= 1:
+            await self.end(None)
+        else:
+            await self.end("open" if self._is_first else "stopped")
+
     async def end(self, state: State | None, reply: str = "") -> None:
-        """Write how it ended; `None`: that nothing has happened, so that it may begin anew."""
-        record = state and replace(self._record, state=state, token=uuid4().hex, until=0, reply=reply)
+        """Write how it ended; `None`: nothing, as if it had never begun."""
+        token = new_token(self._record.attempt)
+        record = state and replace(self._record, state=state, token=token, until=0, reply=reply)
         for wait in (*_TRIES_SECONDS, None):
             try:
                 if not await self._store.swap(self._call_id, self._record.token, record or None):
@@ -89,12 +112,15 @@ class Claim:
 
     async def _renew(self) -> None:
         """A renewal whose answer was lost may have been written or not: the token stays the same, so both are good."""
-        while True:
+        while self._is_kept:
             await asyncio.sleep(RENEW_SECONDS)
             renewed = replace(self._record, until=time.time() + LEASE_SECONDS)
+            live_until = fleet_clock.suspend_aware() + LEASE_SECONDS
             try:
                 if not await self._store.swap(self._call_id, renewed.token, renewed):
+                    self._live_until = -math.inf
                     return
+                self._live_until = live_until
             except StoreAway as exc:
                 _log.warning("The lease of call %s is not renewed: %s", self._call_id, exc)
 

@@ -10,29 +10,41 @@ from uuid import uuid4
 import httpx
 
 from toolfleet_registry.admission import admit
-from toolfleet_registry.contracts import EffectState, ModuleManifest
+from toolfleet_registry.contracts import EffectState, Level, ModuleManifest
+from toolfleet_registry.sdk.callers import keys_in
 from toolfleet_registry.sdk.module import Module
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleResult:
-    """What a module answered. `status`: the HTTP status; for another one than 200, `error` is the answer's detail."""
+    """What a module answered."""
 
     tool_name: str
+    """The tool that was called."""
     success: bool
+    """Whether it did what it was asked for."""
     result: Any = None
+    """What it answered, as JSON."""
     error: str | None = None
+    """What went wrong, in words; for another status than 200 the answer's detail."""
     effect_state: EffectState | None = None
+    """Whether its effect has happened, where the module says so."""
     status: int = 200
+    """The HTTP status."""
     retry_after_seconds: float | None = None
+    """When to come back, if the module says so."""
     call_id: str = ""
+    """The id that the call had."""
     progress: tuple[tuple[float | None, str], ...] = field(default=())
+    """How far it said it was, in order: a fraction or `None`, and words."""
+    retryable: bool = False
+    """Whether the module says that a repeat may help and does no harm."""
 
 
 class ModuleClient:
     """Enter it before use: that starts the module."""
 
-    def __init__(self, module: Module, *, user_id: str | None = None, permission: str = "user") -> None:
+    def __init__(self, module: Module, *, user_id: str | None = None, permission: Level = "user") -> None:
         self._module = module
         self._user_id, self._permission = user_id, permission
         self._stack = AsyncExitStack()
@@ -110,7 +122,7 @@ class ModuleClient:
             "iat": now,
             "exp": now + int(seconds) + 1,
         }
-        return jwt.encode(claims, self._module.key, algorithm="HS256")
+        return jwt.encode(claims, keys_in(self._module.key)[0], algorithm="HS256")
 
 
 def _result(response: httpx.Response, tool_name: str, call_id: str) -> ModuleResult:
@@ -136,4 +148,5 @@ def _result(response: httpx.Response, tool_name: str, call_id: str) -> ModuleRes
         effect_state=last.get("effect_state"),
         call_id=call_id,
         progress=progress,
+        retryable=last.get("retryable", False),
     )

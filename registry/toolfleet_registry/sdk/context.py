@@ -1,29 +1,31 @@
 """What a tool may know of the call that it runs, and what it may say while it does."""
 
 import time
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field
 
+from toolfleet_registry import fleet_clock
 from toolfleet_registry.contracts import Conversation
 from toolfleet_registry.progress import Sink, progress_of
 
 
 @dataclass(slots=True, eq=False)
 class Context:
-    """One call, as its tool sees it. A parameter with this annotation gets it; models are not offered that parameter.
-
-    `user_id` is whom the call is for, and `permission` (guest, user, admin or owner) what the fleet's token says that they
-    may; it is `None` where no token is checked: then the user id is no more than a claim. `call_id` is the same for a
-    repeat of the call. `conversation` has what the agent's core tells this module of where the call comes from: platform and
-    channel, where the fleet's `TOOLFLEET_CONTEXT_MODULES` names the module, else nothing.
-    """
+    """One call, as its tool sees it. A parameter with this annotation gets it; models are not offered that parameter."""
 
     tool_name: str
+    """The tool's full name."""
     call_id: str | None = None
+    """The call's id, the same for a repeat of the call."""
     user_id: str | None = None
+    """Whom the call is for."""
     permission: str | None = None
+    """What the fleet's token says that the user may: guest, user, admin or owner. `None` where no token is checked: then the user id is no more than a claim."""
     conversation: Conversation = field(default_factory=Conversation)
+    """Where the call comes from, as the agent's core tells this module: platform and channel if `TOOLFLEET_CONTEXT_MODULES` names it, else nothing."""
     _ends_at: float | None = None  # on the monotonic clock
+    _begin_by: float | None = None  # on the one that counts suspension
+    _is_held: Callable[[], bool] | None = None  # whether no other process can have it
     _cancelled: bool = False
     _report: Sink | None = None
 
@@ -42,6 +44,10 @@ class Context:
     def cancelled(self) -> bool:
         """Whether nobody waits any more. An async tool is cancelled then; a plain one, in its thread, should look."""
         return self._cancelled or self.seconds_left == 0
+
+    def _may_begin(self) -> bool:
+        is_in_time = self._begin_by is None or fleet_clock.suspend_aware() <= self._begin_by
+        return is_in_time and (self._is_held is None or self._is_held())
 
     def progress(self, fraction: float | None = None, message: str = "") -> Awaitable[None]:
         """Say how far the tool is: `await context.progress(0.4, "half of the pages")`; `None` if nobody can know.

@@ -11,13 +11,16 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from toolfleet_registry import fleet_clock
 from toolfleet_registry.sdk.callers import CallerCheck, CallerRefused
 from toolfleet_registry.sdk.context import Context
-from toolfleet_registry.sdk.desk import CallRefused, Desk, KeyReused
+from toolfleet_registry.sdk.desk import CallRefused, Desk, KeyReused, not_begun, overtaken
 from toolfleet_registry.sdk.failures import ModuleBusy
 from toolfleet_registry.sdk.lines import Lines
 from toolfleet_registry.sdk.reply import Reply
 from toolfleet_registry.sdk.request import Call, HeaderRefused, TooLarge, TooSlow
+from toolfleet_registry.sdk.senders import Senders
+from toolfleet_registry.sdk.task_guard import guard_tasks
 from toolfleet_registry.sdk.threads import Threads
 from toolfleet_registry.sdk.tool import Tool, in_words
 from toolfleet_registry.sdk.work import Work
@@ -64,22 +67,29 @@ class _Run:
     def is_repeatable(self) -> bool:
         return self.tool.is_repeatable
 
+    @property
+    def reruns_failures(self) -> bool:
+        return self.tool.reruns_failures
+
     def run(self) -> Coroutine[Any, Any, Reply]:
         return self.tool.run(self.arguments, self.context, self.threads, most_bytes=self.most_bytes)
 
 
 class Execute:
-    """An ASGI app for one route. `tools` by name."""
+    """An ASGI app for one route, in the running loop. `tools` by name."""
 
     def __init__(self, tools: Mapping[str, Tool], desk: Desk, callers: CallerCheck, limits: Limits) -> None:
         self.counts = Counts()
         self._tools, self._desk, self._callers, self._limits = tools, desk, callers, limits
         self._threads = Threads(limits.threads)
+        self._senders = Senders()
         self._works: dict[str, Work] = {}
         self._all: set[Work] = set()
+        guard_tasks(asyncio.get_running_loop())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
+        came_at = fleet_clock.suspend_aware()
         request = Request(scope, receive)
         try:
             caller = self._callers.verify(request.headers)  # first: nobody else has us read what they send
@@ -87,7 +97,8 @@ class Execute:
             permission = self._callers.permission(
                 caller, tool=call.tool_name, sub=call.user_id or "", jti=call.call_id or ""
             )
-            response = await self._answer(call, permission, request, send)
+            begin_by = self._senders.end_of(request.headers.get("toolfleet-begin-by"), came_at=came_at)
+            response = await self._late(call, begin_by) or await self._answer(call, permission, begin_by, request, send)
         except (ValidationError, HeaderRefused) as exc:
             response = _refusal(422, in_words(exc) if isinstance(exc, ValidationError) else str(exc))
         except CallerRefused as exc:
@@ -115,7 +126,19 @@ class Execute:
         if works:
             await asyncio.wait({work.task for work in works}, timeout=_GRACE_SECONDS)
 
-    async def _answer(self, call: Call, permission: str | None, request: Request, send: Send) -> Response | None:
+    async def _late(self, call: Call, begin_by: float | None) -> Response | None:
+        """The response to an attempt that comes too late: after a later one, or after its end. `None` if it does not."""
+        tool = self._tools.get(call.tool_name)
+        is_harmless = tool is not None and tool.definition.effect == "read"
+        if not await self._desk.admits(call.call_id, call.attempt, is_harmless=is_harmless):
+            return self._counted(overtaken(call.tool_name))
+        if begin_by is not None and fleet_clock.suspend_aware() > begin_by:
+            return self._counted(not_begun(call.tool_name))
+        return None
+
+    async def _answer(
+        self, call: Call, permission: str | None, begin_by: float | None, request: Request, send: Send
+    ) -> Response | None:
         """The response, or `None` if it was streamed. Raises what it is not answered with."""
         tool = self._tools.get(call.tool_name)
         if tool is None:
@@ -128,6 +151,7 @@ class Execute:
             return self._counted(read)
         context = Context(call.tool_name, call.call_id, call.user_id, permission, conversation)
         work = self._work_for(call, _Run(tool, read, context, self._threads, self._limits.result_bytes))
+        work.join(call.attempt, begin_by)
         async with work.attended(call.seconds):
             return await self._attend(work, call, request, send)
 

@@ -8,12 +8,16 @@ class ToolError(Exception):
 
     `effect_state` says whether the effect has happened all the same: `none` (surely not: the call may be repeated, and
     a repeat under the same call id runs again), `done`, or `unknown`. Left out, nobody knows.
+
+    `retryable=True` says that a repeat may help and does no harm, whatever has happened: the fleet then tries once more, and
+    the tool runs again under the same call id. It counts for nothing where a tool declares that it is for once.
     """
 
-    def __init__(self, message: str, *, effect_state: EffectState | None = None) -> None:
+    def __init__(self, message: str, *, effect_state: EffectState | None = None, retryable: bool = False) -> None:
         if effect_state not in {None, "none", "done", "unknown"}:
             raise ValueError(f"effect_state must be 'none', 'done' or 'unknown', not {effect_state!r}")
         self.effect_state: EffectState | None = effect_state
+        self.retryable = retryable
         super().__init__(message)
 
 

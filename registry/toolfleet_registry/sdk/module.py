@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from toolfleet_registry.contracts import ModuleManifest
+from toolfleet_registry.contracts import Level, ModuleManifest
 from toolfleet_registry.names import is_module_name
 from toolfleet_registry.sdk.callers import KEY_VARIABLE
 from toolfleet_registry.sdk.memory_replies import MemoryReplies
@@ -42,7 +42,8 @@ class Module:
     only calls of the fleet are run. At most `concurrency` calls run at once, and `threads` of those in plain functions;
     who comes when it is full is sent away for a moment. Requests and results over these bytes are refused. Progress is
     sent no more often than every `progress_seconds`. `longest_call_seconds`: no caller waits longer than that for a
-    call, retries included.
+    call, retries included. `retries_undeclared`: tools without an effect are tried once more when they have failed, and run
+    again under the same call id: only where a second run of none does harm.
 
     Raises `ValueError` for what cannot be meant.
     """
@@ -61,6 +62,7 @@ class Module:
         max_result_bytes: int = 4 * 2**20,
         progress_seconds: float = 0.2,
         longest_call_seconds: float = 4 * 3600,
+        retries_undeclared: bool = False,
     ) -> None:
         if not is_module_name(name):
             raise ValueError(f"{name[:80]!r} is no name for a module: letters, digits, _ and -, at most 64.")
@@ -71,6 +73,7 @@ class Module:
         self.version = version
         self.replies: Replies = MemoryReplies() if replies is None else replies
         self.longest_call_seconds = longest_call_seconds
+        self.retries_undeclared = retries_undeclared
         self.limits: Mapping[str, Any] = {
             "calls": concurrency,
             "threads": threads,
@@ -108,7 +111,7 @@ class Module:
             raise ValueError(f"{self.name!r} has its app already: add tools before.")
         if self.version is not None:
             facts.setdefault("version", self.version)
-        tool = Tool.of(self.name, function, facts)
+        tool = Tool.of(self.name, function, facts, is_rerun=self.retries_undeclared)
         if tool.definition.name in self._tools:
             raise ValueError(f"{self.name!r} has two tools named {tool.definition.name!r}.")
         self._tools[tool.definition.name] = tool
@@ -138,7 +141,13 @@ class Module:
     def manifest(self) -> ModuleManifest:
         """What `GET /manifest` answers; sorted, so that it is the same after each start."""
         tools = sorted((tool.definition for tool in self._tools.values()), key=lambda tool: tool.name)
-        return ModuleManifest(module_name=self.name, description=self.description, tools=tools)
+        return ModuleManifest(
+            module_name=self.name,
+            description=self.description,
+            tools=tools,
+            retries_undeclared=self.retries_undeclared
+            or None,  # unsaid where it is not so: older fleets do not know it
+        )
 
     @property
     def key(self) -> str:
@@ -153,7 +162,7 @@ class Module:
             self._app = app
         return self._app
 
-    def client(self, *, user_id: str | None = None, permission: str = "user") -> "ModuleClient":
+    def client(self, *, user_id: str | None = None, permission: Level = "user") -> "ModuleClient":
         """For tests: `async with module.client() as client: await client.call("count", day=1)`, without sockets.
 
         The app's startup and shutdown run around it. `user_id` and `permission` are those of calls that name none.

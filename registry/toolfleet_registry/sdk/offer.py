@@ -1,15 +1,17 @@
 """A tool's definition from its function: what the signature and the docstring do not say, the decorator does."""
 
 import re
+import typing
 from collections.abc import Callable, Mapping
 from typing import Any, TypedDict
 
 from pydantic import ValidationError
 
-from toolfleet_registry.contracts import CostClass, Effect, ToolDefinition, ToolParameter
-from toolfleet_registry.permissions import level_of_tool
-from toolfleet_registry.sdk.docstrings import words_of
-from toolfleet_registry.sdk.signature import Signature, function_behind, output_schema_of
+from toolfleet_registry.contracts import CostClass, Effect, Level, ToolDefinition, ToolParameter
+from toolfleet_registry.functions.docstrings import words_of
+from toolfleet_registry.functions.signature import Signature, function_behind, output_schema_of
+from toolfleet_registry.permissions import OF_FUNCTIONS, level_fault
+from toolfleet_registry.sdk.context import Context
 
 
 class Facts(TypedDict, total=False):
@@ -21,7 +23,7 @@ class Facts(TypedDict, total=False):
 
     name: str
     description: str
-    permission: str
+    permission: Level
     effect: Effect | None
     timeout_seconds: float | None
     version: str | None
@@ -45,7 +47,7 @@ def definition_from(module: str, function: Callable[..., Any], facts: Facts) -> 
         )
     name = f"{module}.{method}"
     words = words_of(function_behind(function).__doc__)
-    signature = Signature.of(function, words)
+    signature = Signature.of(function, words, is_context=_is_context)
     sensitive = _sensitive(name, facts, signature)
     fields: dict[str, Any] = {key: value for key, value in facts.items() if key not in _NO_FIELDS}
     if "output_schema" not in facts:
@@ -57,7 +59,7 @@ def definition_from(module: str, function: Callable[..., Any], facts: Facts) -> 
                 "description": words.description,
                 **fields,
                 "name": name,
-                "required_permission": facts.get("permission", "guest"),
+                "required_permission": facts.get("permission", OF_FUNCTIONS),
                 "tags": list(facts.get("tags", ())),
                 "parameters": _parameters(signature.schema, sensitive),
                 "input_schema": signature.schema,
@@ -69,12 +71,16 @@ def definition_from(module: str, function: Callable[..., Any], facts: Facts) -> 
     return definition, signature
 
 
+def _is_context(_: str, hint: Any) -> bool:
+    plain = typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
+    return plain is Context
+
+
 def _check(name: str, facts: Facts) -> None:
     if unknown := facts.keys() - Facts.__annotations__.keys():
         raise TypeError(f"{name}: a tool has no {min(unknown)!r}.")
-    permission = facts.get("permission", "guest")
-    if level_of_tool(permission) is None:
-        raise ValueError(f"{name}: permission must be guest, user, admin or owner, not {permission!r}.")
+    if fault := level_fault(facts.get("permission", OF_FUNCTIONS)):
+        raise ValueError(f"{name}: {fault}.")
     if (cost := facts.get("cost")) not in {None, "free", "cheap", "expensive"}:
         raise ValueError(f"{name}: cost must be free, cheap or expensive, not {cost!r}.")
 

@@ -2,26 +2,42 @@
 
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
+from uuid import uuid4
 
-State = Literal["running", "done", "failed", "stopped", "refused"]
-"""At work; answered with a success or a failure; ended in the middle; given up before it began, for ever."""
+_OF_ATTEMPT = "#"  # not a field of its own: then stores that know of none keep it, too
+
+State = Literal["running", "done", "failed", "stopped", "refused", "open"]
+"""At work; answered with a success or a failure; ended in the middle; given up before it began, for ever; not begun, but no more for
+attempts that are older than one that was seen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is kept of one call. `token` names this writing of it, and no other.
-
-    `fingerprint` is that of the request, `until` (epoch) when a running one counts as dead unless it was renewed, and
-    `reply` the JSON that was answered. Of `is_repeatable` ones a second run does nothing more: a store that is short of
-    room forgets those first. It need not keep that.
-    """
+    """What is kept of one call."""
 
     state: State
+    """Where the call is."""
     token: str
+    """Names this writing of the record, and no other; in it stands for which attempt it was written."""
     fingerprint: str = ""
+    """That of the request."""
     until: float = 0
+    """When a running call counts as dead unless it was renewed, in seconds since the epoch."""
     reply: str = ""
+    """The JSON that was answered."""
     is_repeatable: bool = field(default=False, compare=False)
+    """Whether a second run does nothing more: a store that is short of room forgets such calls first. It need not keep this."""
+
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt for which it was written; 0 if that was not said."""
+        number = self.token.rpartition(_OF_ATTEMPT)[2] if _OF_ATTEMPT in self.token else ""
+        return int(number) if number.isascii() and number.isdigit() else 0
+
+
+def new_token(attempt: int) -> str:
+    """A token for a writing on behalf of the call's `attempt`th attempt; 0 if it does not say which it is."""
+    return f"{uuid4().hex}{_OF_ATTEMPT}{attempt}"
 
 
 class Replies(Protocol):

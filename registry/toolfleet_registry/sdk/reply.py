@@ -31,7 +31,14 @@ class Reply:
         """A result; or if it cannot be sent, a failure that says so, and that the thing was done."""
         try:
             body = _written({"tool_name": tool_name, "success": True, "result": _plain(result), "error": None})
-        except (TypeError, ValueError, RecursionError, PydanticSerializationError) as exc:
+        except (
+            TypeError,
+            ValueError,
+            RecursionError,
+            PydanticSerializationError,
+            SystemExit,
+            KeyboardInterrupt,
+        ) as exc:
             _log.error("%s returned what is no JSON", tool_name, exc_info=exc)
             error = f"{tool_name} returned what cannot be sent as JSON ({type(exc).__name__}); its log says why."
             return cls.failure(tool_name, error, effect_state="done")
@@ -41,12 +48,16 @@ class Reply:
         return cls(body, is_success=True)
 
     @classmethod
-    def failure(cls, tool_name: str, error: str, *, effect_state: EffectState | None = None) -> Self:
-        """A failure in words for a model."""
+    def failure(
+        cls, tool_name: str, error: str, *, effect_state: EffectState | None = None, retryable: bool = False
+    ) -> Self:
+        """A failure in words for a model. `retryable`: a repeat may help and does no harm."""
         readable = error.encode("utf-8", "replace").decode()[:_LONGEST_ERROR]
-        content = {"tool_name": tool_name, "success": False, "result": None, "error": readable}
+        content: dict[str, Any] = {"tool_name": tool_name, "success": False, "result": None, "error": readable}
         if effect_state is not None:
             content["effect_state"] = effect_state
+        if retryable:
+            content["retryable"] = True
         return cls(_written(content), surely_nothing=effect_state == "none")
 
     @classmethod

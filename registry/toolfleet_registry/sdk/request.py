@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -52,7 +53,10 @@ class HeaderRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request to run a tool. `seconds`: the time left, if the caller says so; `streams`: it takes progress."""
+    """One request to run a tool. `seconds`: the time left, if the caller says so; `streams`: it takes progress.
+
+    `attempt`: which one of its call it is, 0 if it does not say so.
+    """
 
     tool_name: str
     arguments: Mapping[str, Any]
@@ -61,6 +65,7 @@ class Call:
     seconds: float | None
     streams: bool
     fingerprint: str
+    attempt: int = 0
 
     @classmethod
     async def of(cls, request: Request, *, most_bytes: int) -> Self:
@@ -79,6 +84,7 @@ class Call:
             seconds,
             "application/x-ndjson" in request.headers.get("accept", "").lower(),
             _fingerprint(wish),
+            _attempt(request.headers.get("toolfleet-attempt")),
         )
 
     def split(self, own: frozenset[str]) -> tuple[dict[str, Any], Conversation]:
@@ -111,6 +117,10 @@ def _fingerprint(wish: ExecuteRequest) -> str:
     """Two requests that ask for the same have the same one, however their JSON is written."""
     text = json.dumps([wish.tool_name, wish.arguments, wish.user_id], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _attempt(header: str | None) -> int:
+    return int(header) if header is not None and re.fullmatch(r"[0-9]{1,9}", header) else 0
 
 
 def _seconds(header: str | None) -> float | None:

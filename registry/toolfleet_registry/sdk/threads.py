@@ -26,10 +26,13 @@ class Threads:
     def __init__(self, most: int) -> None:
         self._room = asyncio.Semaphore(most)
 
-    async def run(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    async def run(
+        self, function: Callable[..., Any], arguments: Mapping[str, Any], may_begin: Callable[[], bool]
+    ) -> Any:
         """What the function returns. A thread cannot be stopped: cancelled, this waits on until it ends.
 
-        Raises `NotBegun` if it is cancelled before there is room, and `ModuleBusy` if the machine has no thread for it.
+        Raises `NotBegun` if it is cancelled before there is room, or may not begin any more when there is, and `ModuleBusy` if
+        the machine has no thread for it.
         """
         try:
             await self._room.acquire()
@@ -41,7 +44,7 @@ class Threads:
 
         def work() -> None:
             try:
-                result, error = context.run(function, **arguments), None
+                result, error = context.run(_begun, may_begin, function, arguments), None
             except BaseException as exc:  # noqa: BLE001 - it is raised where the call is awaited
                 result, error = None, exc
             with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
@@ -60,6 +63,12 @@ class Threads:
             except asyncio.CancelledError:
                 continue
         return ended.result()
+
+
+def _begun(may_begin: Callable[[], bool], function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    if not may_begin():
+        raise NotBegun
+    return function(**arguments)
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

@@ -11,11 +11,12 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from toolfleet_registry.contracts import ToolDefinition
+from toolfleet_registry.functions.signature import USER, Signature
 from toolfleet_registry.sdk.context import Context
 from toolfleet_registry.sdk.failures import ModuleBusy, ToolError
 from toolfleet_registry.sdk.offer import Facts, definition_from
 from toolfleet_registry.sdk.reply import Reply
-from toolfleet_registry.sdk.signature import USER, Signature
+from toolfleet_registry.sdk.task_guard import TaskExit
 from toolfleet_registry.sdk.threads import NotBegun, Threads
 
 _log = logging.getLogger("toolfleet.sdk")  # not structlog: its tracebacks may show variables, and those are arguments
@@ -30,15 +31,19 @@ _PLAIN_WORDS = {  # for what pydantic says in Python's terms, which a model does
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A definition and its function. `is_plain`: it runs in a thread."""
+    """A definition and its function. `is_plain`: it runs in a thread.
+
+    `is_rerun`: a failure of it may be run again, whatever that does, if it says nothing of its effect.
+    """
 
     definition: ToolDefinition
     function: Callable[..., Any]
     signature: Signature
     is_plain: bool
+    is_rerun: bool = False
 
     @classmethod
-    def of(cls, module: str, function: Callable[..., Any], facts: Facts) -> Self:
+    def of(cls, module: str, function: Callable[..., Any], facts: Facts, *, is_rerun: bool = False) -> Self:
         """Read the function. Raises `TypeError` or `ValueError` for what cannot be a tool."""
         if not callable(function):
             raise TypeError(f"{function!r} is no function.")
@@ -48,12 +53,17 @@ class Tool:
             raise TypeError(
                 f"{definition.name} yields; a tool returns one result, and reports with context.progress()."
             )
-        return cls(definition, function, signature, not inspect.iscoroutinefunction(call))
+        return cls(definition, function, signature, not inspect.iscoroutinefunction(call), is_rerun)
 
     @property
     def is_repeatable(self) -> bool:
         """Whether a second run does nothing more than the first."""
         return self.definition.effect in {"read", "idempotent"}
+
+    @property
+    def reruns_failures(self) -> bool:
+        """Whether a call that failed runs again when it is repeated."""
+        return self.is_repeatable or (self.is_rerun and self.definition.effect is None)
 
     def read(self, arguments: Mapping[str, Any], user_id: str | None) -> dict[str, Any] | Reply:
         """The function's arguments, or what to tell whoever sent these."""
@@ -62,7 +72,7 @@ class Tool:
             own = self.signature.read(arguments)
         except ValidationError as exc:
             return Reply.failure(name, f"Invalid arguments for {name}: {in_words(exc)}", effect_state="none")
-        except Exception as exc:  # noqa: BLE001 - a validator is an author's: it may raise anything
+        except (Exception, SystemExit, KeyboardInterrupt) as exc:  # noqa: BLE001 - a validator is an author's: it may raise anything
             _log.error("%s cannot read its arguments", name, exc_info=exc)
             error = f"{name} failed over its arguments inside the module ({type(exc).__name__}); its log says why."
             return Reply.failure(name, error, effect_state="none")
@@ -71,28 +81,36 @@ class Tool:
         return {**own, USER: user_id} if self.signature.user else own
 
     async def run(self, arguments: Mapping[str, Any], context: Context, threads: Threads, *, most_bytes: int) -> Reply:
-        """Run it: whatever it raises is a reply, but for `ModuleBusy`, and being cancelled."""
+        """Run it: whatever it raises is a reply, but for `ModuleBusy`, `NotBegun`, and being cancelled."""
         name = self.definition.name
         given = {**arguments, self.signature.context: context} if self.signature.context else dict(arguments)
+        may_begin = context._may_begin  # noqa: SLF001 - asked immediately before the function is called
+        if not self.is_plain and not may_begin():
+            raise NotBegun
         try:
-            result = await (threads.run(self.function, given) if self.is_plain else self.function(**given))
+            result = await (threads.run(self.function, given, may_begin) if self.is_plain else self.function(**given))
             if inspect.isawaitable(result):  # a plain function that makes a coroutine, as a decorated one may
                 result = await result
         except ToolError as exc:
-            return Reply.failure(name, str(exc) or f"{name} failed.", effect_state=exc.effect_state)
-        except (ModuleBusy, NotBegun, asyncio.CancelledError):
+            return self._told(exc)
+        except (ModuleBusy, NotBegun, asyncio.CancelledError, GeneratorExit):
             raise
+        except TaskExit as exc:
+            return self._broken(exc.__cause__ or exc)
         except BaseExceptionGroup as exc:  # of a task group in the tool
             return self._broken_together(exc)
-        except Exception as exc:  # noqa: BLE001 - the edge: it becomes a reply, and the log has it
+        except BaseException as exc:  # noqa: BLE001 - the edge: it becomes a reply, and the log has it; SystemExit would end us
             return self._broken(exc)
         return Reply.success(name, result, most_bytes=most_bytes)
 
+    def _told(self, error: ToolError) -> Reply:
+        name = self.definition.name
+        retryable = error.retryable and self.definition.effect != "once"
+        text = str(error) or f"{name} failed."
+        return Reply.failure(name, text, effect_state=error.effect_state, retryable=retryable)
+
     def _broken_together(self, group: BaseExceptionGroup[BaseException]) -> Reply:
-        """As one exception: a wish to end the process, else a word for the model, else whatever it is."""
-        for each in _leaves(group):
-            if isinstance(each, KeyboardInterrupt | SystemExit):
-                raise each
+        """As one exception: a word for the model, else whatever it is."""
         told = next((each for each in _leaves(group) if isinstance(each, ToolError)), None)
         if told is None:
             return self._broken(group)

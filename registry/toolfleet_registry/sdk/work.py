@@ -11,14 +11,19 @@ from typing import Any
 from toolfleet_registry.progress import Progress, report_to
 from toolfleet_registry.sdk.context import Context
 from toolfleet_registry.sdk.reply import Reply
+from toolfleet_registry.sdk.task_guard import IN_TOOL
 
 
 class Work:
-    """What everybody who asks for the same call shares. `task` ends with the reply, or raises what turns the call away."""
+    """What everybody who asks for the same call shares. `task` ends with the reply, or raises what turns the call away.
+
+    `attempt` is the latest one that asks, 0 if none says which it is.
+    """
 
     def __init__(self, context: Context, fingerprint: str) -> None:
         self.context = context
         self.fingerprint = fingerprint
+        self.attempt = 0
         self.task: asyncio.Task[Reply]
         self.progress: Progress | None = None
         self._news = asyncio.Event()
@@ -28,6 +33,7 @@ class Work:
         self._pause: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._extended = False
+        self._is_joined = False
         context._report = self._report  # noqa: SLF001 - made for this work
 
     @asynccontextmanager
@@ -43,10 +49,18 @@ class Work:
                 self.stop()
                 await asyncio.wait({self.task}, timeout=_GRACE_SECONDS)
 
+    def join(self, attempt: int, begin_by: float | None) -> None:
+        """Another attempt asks for it, or the first: it may begin as long as one of them may."""
+        known = self.context._begin_by  # noqa: SLF001 - as above
+        is_open = begin_by is None or (self._is_joined and known is None)
+        self.context._begin_by = None if is_open else max(begin_by or 0, known or begin_by or 0)  # noqa: SLF001 - as above
+        self.attempt, self._is_joined = max(self.attempt, attempt), True
+
     async def run(self, tool: Coroutine[Any, Any, Reply]) -> Reply:
         """Run the tool so that `stop` cancels it, and nothing else here. Raises `asyncio.CancelledError` if it was stopped."""
         inside = contextvars.copy_context()
         inside.run(report_to, self._report)  # so that functions that know no context can report, too
+        inside.run(IN_TOOL.set, True)
         self._tool = asyncio.get_running_loop().create_task(tool, context=inside)
         if self.is_stopped:
             self._tool.cancel()

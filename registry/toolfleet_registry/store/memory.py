@@ -23,6 +23,8 @@ class InMemoryToolRegistry(ToolRegistry):
         self._texts = dict[str, str]()
         self._standings = dict[str, Standing]()
         self._pins = dict[str, dict[str, str]]()
+        self._manifests = dict[str, str]()
+        self._modules = dict[str, str]()
         self._events = deque[RegistryEvent](maxlen=EVENTS_KEPT)
         self._revision = 0
         self._events_ever = 0
@@ -57,6 +59,10 @@ class InMemoryToolRegistry(ToolRegistry):
         with self._lock:
             return self._registration(tool_name) if tool_name in self._texts else None
 
+    def get_many(self, tool_names: Sequence[str]) -> dict[str, ToolRegistration]:
+        with self._lock:
+            return {name: self._registration(name) for name in tool_names if name in self._texts}
+
     def set_enabled(self, tool_name: str, enabled: bool) -> ToolRegistration:  # noqa: FBT001 - the seed's
         with self._lock:
             standing = rules.switched(tool_name, self._standings.get(tool_name), enabled=enabled)
@@ -87,6 +93,22 @@ class InMemoryToolRegistry(ToolRegistry):
     def unpin(self, module: str) -> None:
         with self._lock:
             self._set_pins({name: digests for name, digests in self._pins.items() if name != module})
+
+    def keep_manifests(self, manifests: Mapping[str, str]) -> None:
+        with self._lock:
+            self._manifests |= manifests
+
+    def kept_manifests(self, modules: Sequence[str]) -> dict[str, str]:
+        with self._lock:
+            return {module: self._manifests[module] for module in modules if module in self._manifests}
+
+    def keep_modules(self, entries: Mapping[str, str]) -> None:
+        with self._lock:
+            self._modules = dict(entries)
+
+    def kept_modules(self) -> dict[str, str]:
+        with self._lock:
+            return dict(self._modules)
 
     def snapshot(self) -> ToolRegistrySnapshot:
         with self._lock:

@@ -48,6 +48,10 @@ class ToolRegistry(Protocol):
         """The tool, enabled or not."""
         ...
 
+    def get_many(self, tool_names: Sequence[str]) -> dict[str, ToolRegistration]:
+        """Those of these tools that there are, enabled or not, by name."""
+        ...
+
     def set_enabled(self, tool_name: str, enabled: bool) -> ToolRegistration:  # noqa: FBT001 - the seed's
         """Enable or disable it. Raises `KeyError` if there is no such tool."""
         ...
@@ -70,6 +74,26 @@ class ToolRegistry(Protocol):
 
     def unpin(self, module: str) -> None:
         """Approve whatever the module sends."""
+        ...
+
+    def keep_manifests(self, manifests: Mapping[str, str]) -> None:
+        """Keep the text of these modules' last good manifests, by module, in place of earlier ones.
+
+        They stand beside the registry: none is an event, none makes another revision, and no snapshot has them. One that is
+        kept already is not written again.
+        """
+        ...
+
+    def kept_manifests(self, modules: Sequence[str]) -> dict[str, str]:
+        """The texts that are kept of these modules, by module."""
+        ...
+
+    def keep_modules(self, entries: Mapping[str, str]) -> None:
+        """Keep the text of these entries of the fleet's directory, by module, in place of all earlier ones. As of manifests, none is an event."""
+        ...
+
+    def kept_modules(self) -> dict[str, str]:
+        """The texts that are kept, by module."""
         ...
 
     def snapshot(self) -> ToolRegistrySnapshot:

@@ -5,10 +5,9 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
-import structlog
 from redis import Redis
 from redis.client import NEVER_DECODE
 from redis.exceptions import NoScriptError, RedisError
@@ -16,11 +15,14 @@ from redis.exceptions import NoScriptError, RedisError
 from toolfleet_registry.answering import address_of
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.keys import Keys
+from toolfleet_registry.loggers import get_logger
 from toolfleet_registry.redis_servers import sync_client
 from toolfleet_registry.specs import RegistryEvent, ToolRegistration, ToolRegistrySnapshot, ToolSpec
 from toolfleet_registry.store import redis_scripts, redis_values, rules
 from toolfleet_registry.store.port import EVENTS_KEPT, ToolRegistry
 from toolfleet_registry.store.redis_values import Written
+
+T = TypeVar("T")
 
 _PATIENCE_SECONDS = 5
 _NAMES_AT_ONCE = 1000  # Lua can take some thousand values off a list
@@ -29,7 +31,7 @@ _BYTES_AT_ONCE = 256 * 1024  # of specifications: Redis is at them for about a m
 # However the client was built: one value that is no text would else fail the reading of all.
 _AS_BYTES = {NEVER_DECODE: True}
 
-_log: structlog.stdlib.BoundLogger = structlog.get_logger()
+_log = get_logger(__name__)
 
 
 class RedisToolRegistry(ToolRegistry):
@@ -42,6 +44,8 @@ class RedisToolRegistry(ToolRegistry):
         self._is_ours = isinstance(redis, str)
         self._redis = sync_client(redis, master=master) if isinstance(redis, str) else redis
         self._names = (keys.registry_tools, keys.registry_events, keys.registry_revision, keys.registry_pins)
+        self._manifests = keys.registry_manifests
+        self._modules = keys.modules
         self._tools, self._events, self._revision, self._pins = self._names
 
     def register(self, spec: ToolSpec, *, keep_enabled: bool = False) -> ToolRegistration:
@@ -63,7 +67,7 @@ class RedisToolRegistry(ToolRegistry):
         for place, registration in self._unchanged(written).items():
             results[place] = registration
             del written[place]
-        for places in _batches(written):
+        for places in _batches({place: each.text for place, each in written.items()}):
             batch = [written[place] for place in places]
             for place, result in zip(places, self._register(batch, keep_enabled=keep_enabled), strict=True):
                 results[place] = result
@@ -82,6 +86,12 @@ class RedisToolRegistry(ToolRegistry):
     def get(self, tool_name: str) -> ToolRegistration | None:
         value = self._ask("HGET", self._tools, redis_values.bytes_of(tool_name))
         return None if value is None else _read_or_warn(tool_name, value)
+
+    def get_many(self, tool_names: Sequence[str]) -> dict[str, ToolRegistration]:
+        stored = self._ask_many(self._tools, [redis_values.bytes_of(name) for name in tool_names])
+        there = {name: value for name, value in zip(tool_names, stored, strict=True) if value is not None}
+        read = {name: _read_or_warn(name, value) for name, value in there.items()}
+        return {name: registration for name, registration in read.items() if registration is not None}
 
     def set_enabled(self, tool_name: str, enabled: bool) -> ToolRegistration:  # noqa: FBT001 - the seed's
         value = self._run(redis_scripts.SWITCH, EVENTS_KEPT, redis_values.bytes_of(tool_name), "01"[enabled])
@@ -107,6 +117,29 @@ class RedisToolRegistry(ToolRegistry):
 
     def unpin(self, module: str) -> None:
         self._run(redis_scripts.PIN, EVENTS_KEPT, redis_values.module_field(module))
+
+    def keep_manifests(self, manifests: Mapping[str, str]) -> None:
+        digests = {module: rules.digest_of_manifest(text) for module, text in manifests.items()}
+        heads = self._heads([*manifests])
+        changed = {
+            module: f"{digests[module]}\n{text}"
+            for (module, text), head in zip(manifests.items(), heads, strict=True)
+            if head != digests[module].encode()
+        }
+        for modules in _batches(changed):
+            self._ask("HSET", self._manifests, *_flat((module, changed[module]) for module in modules))
+
+    def kept_manifests(self, modules: Sequence[str]) -> dict[str, str]:
+        stored = self._ask_many(self._manifests, modules)
+        there = {module: value for module, value in zip(modules, stored, strict=True) if value is not None}
+        return {module: redis_values.text_of(value).partition("\n")[2] for module, value in there.items()}
+
+    def keep_modules(self, entries: Mapping[str, str]) -> None:
+        self._evaluate(redis_scripts.KEEP_MODULES, [self._modules], _flat(entries.items()))
+
+    def kept_modules(self) -> dict[str, str]:
+        stored: Mapping[bytes, bytes] = self._ask("HGETALL", self._modules)
+        return {redis_values.text_of(name): redis_values.text_of(text) for name, text in stored.items()}
 
     def snapshot(self) -> ToolRegistrySnapshot:
         tools, pins = (dict(zip(flat[::2], flat[1::2], strict=True)) for flat in self._run(redis_scripts.SNAPSHOT))
@@ -175,12 +208,29 @@ class RedisToolRegistry(ToolRegistry):
         )
         return sorted((each for each in found if each is not None), key=lambda each: each.spec.tool_name)
 
+    def _heads(self, modules: Sequence[str]) -> list[bytes]:
+        """The digests of the manifests that are kept of these modules; an empty one where there is none."""
+        heads = list[bytes]()
+        for batch in _parts(modules):
+            heads += self._evaluate(redis_scripts.MANIFEST_DIGESTS, [self._manifests], batch)
+        return heads
+
+    def _ask_many(self, key: str, fields: Sequence[str | bytes]) -> list[bytes | None]:
+        """The values of a hash's fields, a bounded number at once."""
+        found = list[bytes | None]()
+        for batch in _parts(fields):
+            found += self._ask("HMGET", key, *batch)
+        return found
+
     def _ask(self, *command: str | bytes | int) -> Any:
         with self._answering():
             return self._redis.execute_command(*command, **_AS_BYTES)
 
     def _run(self, script: str, *arguments: str | bytes | int) -> Any:
-        rest = (len(self._names), *self._names, *arguments)
+        return self._evaluate(script, self._names, arguments)
+
+    def _evaluate(self, script: str, keys: Sequence[str], arguments: Sequence[str | bytes | int]) -> Any:
+        rest = (len(keys), *keys, *arguments)
         with self._answering():
             try:
                 return self._redis.execute_command("EVALSHA", _digest_of(script), *rest, **_AS_BYTES)
@@ -204,17 +254,21 @@ def _read_or_warn(name: str, value: bytes) -> ToolRegistration | None:
         return None
 
 
-def _batches(written: Mapping[int, Written]) -> Generator[list[int]]:
-    """Places of specifications that are together not much larger than may be sent at once, in their order."""
-    batch, size = list[int](), 0
-    for place, each in written.items():
-        batch.append(place)
-        size += len(each.text)
+def _batches(texts: Mapping[T, str]) -> Generator[list[T]]:
+    """The keys of texts that are together not much larger than may be sent at once, in their order."""
+    batch, size = list[T](), 0
+    for key, text in texts.items():
+        batch.append(key)
+        size += len(text)
         if size >= _BYTES_AT_ONCE:
             yield batch
             batch, size = [], 0
     if batch:
         yield batch
+
+
+def _parts(names: Sequence[T]) -> Generator[Sequence[T]]:
+    return (names[start : start + _NAMES_AT_ONCE] for start in range(0, len(names), _NAMES_AT_ONCE))
 
 
 def _flat(rows: Iterable[tuple[str, ...]]) -> list[str]:

@@ -98,6 +98,21 @@ return heads
 SNAPSHOT = "return {redis.call('HGETALL', KEYS[1]), redis.call('HGETALL', KEYS[4])}"
 """Tools and pins, as they are at one moment."""
 
+MANIFEST_DIGESTS = """
+local digests = {}
+for i, value in ipairs(redis.call('HMGET', KEYS[1], unpack(ARGV))) do digests[i] = value and string.sub(value, 1, 64) or '' end
+return digests
+"""
+"""Which manifests are kept, without their text. KEYS: these (a hash, module -> 64 digits, a line feed, the text). ARGV: at most
+1,000 modules.
+"""
+
+KEEP_MODULES = """
+redis.call('DEL', KEYS[1])
+for i = 1, #ARGV, 2 do redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1]) end
+"""
+"""KEYS: the copy of the directory (a hash). ARGV: each module, and its entry."""
+
 IDENTITY = """
 redis.call('HSETNX', KEYS[3], 'identity', ARGV[1])
 return redis.call('HGET', KEYS[3], 'identity')

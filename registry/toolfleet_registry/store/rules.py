@@ -3,6 +3,7 @@
 Redis does the same in Lua (`redis_scripts.py`), so that it is atomic there; one suite of tests runs over all of them.
 """
 
+import hashlib
 import json
 import re
 from collections import Counter
@@ -43,6 +44,11 @@ def digest_of_json(spec: ToolSpec) -> str:
 def text_of(spec: ToolSpec) -> str:
     """A specification as it is stored: JSON, its names in the order in which they were given."""
     return json.dumps(spec.model_dump(mode="json"), separators=(",", ":"))
+
+
+def digest_of_manifest(text: str) -> str:
+    """What tells the text of a manifest from another one: 64 hexadecimal digits."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def read_spec(text: str) -> ToolSpec:

@@ -4,9 +4,9 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import structlog
-from sqlalchemy import select
+from sqlalchemy import Column, Connection, Table, delete, insert, select
 
+from toolfleet_registry.loggers import get_logger
 from toolfleet_registry.specs import RegistryEvent, ToolRegistration, ToolRegistrySnapshot, ToolSpec
 from toolfleet_registry.store import rules
 from toolfleet_registry.store.port import ToolRegistry
@@ -16,6 +16,8 @@ from toolfleet_registry.store.sql_engines import Database
 from toolfleet_registry.store.sql_tables import (
     EVENTS,
     IDENTITY,
+    MANIFESTS,
+    MODULES,
     PINS,
     STATE,
     TOOLS,
@@ -26,7 +28,9 @@ from toolfleet_registry.store.sql_tables import (
     read_registration,
 )
 
-_log: structlog.stdlib.BoundLogger = structlog.get_logger()
+_KEYS_AT_ONCE = 1000  # values of a statement: databases take some ten thousand
+
+_log = get_logger(__name__)
 
 
 class SQLToolRegistry(ToolRegistry):
@@ -77,6 +81,13 @@ class SQLToolRegistry(ToolRegistry):
             row = connection.execute(select(TOOLS).where(TOOLS.c.key == key_of(tool_name))).first()
         return None if row is None else _read_or_warn(tool_name, row)
 
+    def get_many(self, tool_names: Sequence[str]) -> dict[str, ToolRegistration]:
+        keys = {key_of(name): name for name in tool_names}
+        with self._database.reading() as connection:
+            rows = _rows_of(connection, TOOLS, TOOLS.c.key, [*keys])
+        read = {keys[row.key]: _read_or_warn(keys[row.key], row) for row in rows}
+        return {name: registration for name, registration in read.items() if registration is not None}
+
     def set_enabled(self, tool_name: str, enabled: bool) -> ToolRegistration:  # noqa: FBT001 - the seed's
         with self._changing() as change:
             change.load([tool_name])
@@ -109,6 +120,40 @@ class SQLToolRegistry(ToolRegistry):
     def unpin(self, module: str) -> None:
         with self._changing_pins() as pins:
             pins.pop(module, None)
+
+    def keep_manifests(self, manifests: Mapping[str, str]) -> None:
+        digests = {module: rules.digest_of_manifest(text) for module, text in manifests.items()}
+        with self._database.reading() as connection:  # most are kept as they are: nobody is locked out for those
+            kept = _rows_of(
+                connection, MANIFESTS, MANIFESTS.c.module, [*manifests], MANIFESTS.c.module, MANIFESTS.c.digest
+            )
+        same = {row.module for row in kept if row.digest == digests[row.module]}
+        rows = [
+            {"module": module, "digest": digests[module], "manifest": text}
+            for module, text in manifests.items()
+            if module not in same
+        ]
+        if rows:
+            with self._changing() as change:
+                for row in rows:
+                    change.connection.execute(delete(MANIFESTS).where(MANIFESTS.c.module == row["module"]))
+                change.connection.execute(insert(MANIFESTS), rows)
+
+    def kept_manifests(self, modules: Sequence[str]) -> dict[str, str]:
+        with self._database.reading() as connection:
+            rows = _rows_of(connection, MANIFESTS, MANIFESTS.c.module, modules)
+        return {row.module: row.manifest for row in rows}
+
+    def keep_modules(self, entries: Mapping[str, str]) -> None:
+        with self._changing() as change:
+            change.connection.execute(delete(MODULES))
+            if entries:
+                rows = [{"module": module, "entry": text} for module, text in entries.items()]
+                change.connection.execute(insert(MODULES), rows)
+
+    def kept_modules(self) -> dict[str, str]:
+        with self._database.reading() as connection:
+            return {row.module: row.entry for row in connection.execute(select(MODULES))}
 
     def snapshot(self) -> ToolRegistrySnapshot:
         with self._database.reading() as connection:
@@ -170,6 +215,14 @@ class SQLToolRegistry(ToolRegistry):
             before = read_pins(change.connection.execute(select(PINS)))
             yield (after := dict(before))
             change.write_pins(before, after)
+
+
+def _rows_of(
+    connection: Connection, table: Table, key: Column[Any], wanted: Sequence[str], *columns: Column[Any]
+) -> list[Any]:
+    """Those rows of a table that have these keys: all that is in them, or some columns."""
+    parts = (wanted[start : start + _KEYS_AT_ONCE] for start in range(0, len(wanted), _KEYS_AT_ONCE))
+    return [row for part in parts for row in connection.execute(select(*(columns or table.c)).where(key.in_(part)))]
 
 
 def _register(change: Change, spec: ToolSpec, digest: str, *, keep_enabled: bool) -> ToolRegistration | ValueError:

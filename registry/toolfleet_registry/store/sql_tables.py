@@ -61,6 +61,21 @@ STATE = Table(
     Column("events", BigInteger, nullable=False),
 )
 
+MANIFESTS = Table(
+    "toolfleet_registry_manifests",
+    METADATA,
+    Column("module", String(64), primary_key=True),
+    Column("digest", String(64), nullable=False),
+    Column("manifest", Text, nullable=False),
+)
+
+MODULES = Table(
+    "toolfleet_registry_modules",
+    METADATA,
+    Column("module", String(64), primary_key=True),
+    Column("entry", Text, nullable=False),
+)
+
 IDENTITY = Table(
     "toolfleet_registry_identity",
     METADATA,

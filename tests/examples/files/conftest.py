@@ -5,11 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine
-from sqlalchemy.pool import NullPool
 
 from modules.files import FilePipeline, FileSettings, open_pipeline
-from modules.files.database import METADATA
 from support.postgres import PostgresServer, find_postgres, postgres_server
 from support.s3_server import KEYS, S3Server, s3_server
 
@@ -31,8 +28,7 @@ def postgres_process() -> Generator[PostgresServer]:
 @pytest.fixture
 def postgres(postgres_process: PostgresServer) -> PostgresServer:
     """Without our tables."""
-    engine = create_engine(postgres_process.url, poolclass=NullPool)
-    METADATA.drop_all(engine)
+    postgres_process.empty()
     return postgres_process
 
 

@@ -20,26 +20,13 @@ from support import file_saver
 from support.example_modules import EXAMPLES
 from support.postgres import PostgresServer, connections_to
 from support.s3_server import S3Server
-from support.stored import loose_keys, stored_keys
+from support.stored import PAIRS, loose_keys, stored_keys
 from toolfleet_workers.ports import free_port
 
 BOUND_SECONDS = 20  # more than any operation may take, on a busy machine
 
 
-_PAIRS = pytest.mark.parametrize(
-    ("place", "database"),
-    [
-        ("folder", "sqlite"),
-        ("s3", "postgresql"),
-        pytest.param("folder", "postgresql", marks=pytest.mark.slow),
-        pytest.param("s3", "sqlite", marks=pytest.mark.slow),
-    ],
-    indirect=True,
-)
-"""Each store and each database once, and every pair of them among the longer proofs: processes take their time to start."""
-
-
-@_PAIRS
+@PAIRS
 @pytest.mark.parametrize("step", file_saver.STEPS)
 async def test_a_process_that_is_killed_leaves_one_whole_file(
     files: FilePipeline, settings: FileSettings, step: str
@@ -58,7 +45,7 @@ async def test_a_process_that_is_killed_leaves_one_whole_file(
     assert await files.read("ada", "a") == (b"new0" if is_recorded else b"old")
 
 
-@_PAIRS
+@PAIRS
 async def test_two_processes_save_the_same_name(files: FilePipeline, settings: FileSettings) -> None:
     """Nothing is lost but what was replaced: ten times each, and one whole content of one of them in the end."""
     savers = [_start(settings, letter, count=10, step="none") for letter in "ab"]

@@ -9,7 +9,9 @@ import pytest
 
 from modules.files import FilePipeline, FileRecord, FileRefused, FileSettings, FilesUnavailable
 from modules.files.records import Records
-from support.stored import loose_keys, stored_keys
+from support.stored import PAIRS, loose_keys, stored_keys
+
+pytestmark = PAIRS
 
 USERS = [
     "ada",

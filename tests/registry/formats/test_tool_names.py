@@ -1,6 +1,7 @@
 """Names that every provider takes, and that no two tools share."""
 
 import re
+from itertools import product
 
 import pytest
 from hypothesis import assume, given, settings
@@ -40,20 +41,19 @@ def tool_names(draw: st.DrawFn) -> str:
         raise
 
 
-@pytest.mark.parametrize("provider", DIALECTS)
-@pytest.mark.parametrize("dotted", [False, True])
 @given(names=st.sets(tool_names(), min_size=2, max_size=12))
 @settings(max_examples=60, deadline=None)
-def test_distinct_tools_stay_distinct_and_find_back(provider: Format, dotted: bool, names: set[str]) -> None:
-    """Whatever they are called, and under every name that they are offered by."""
+def test_distinct_tools_stay_distinct_and_find_back(names: set[str]) -> None:
+    """Whatever they are called, and under every name that they are offered by, to every provider."""
     tools = [ToolDefinition(name=name) for name in names]
-    offered = {name: offered_name(name, provider, dotted=dotted) for name in names}
-    assert len(set(offered.values())) == len(names)
-    for name, shown in offered.items():
-        assert LEGAL[provider].fullmatch(shown)
-        tool = meant_tool(shown, tools)
-        assert tool is not None
-        assert tool.name == name
+    for provider, dotted in product(DIALECTS, (False, True)):
+        offered = {name: offered_name(name, provider, dotted=dotted) for name in names}
+        assert len(set(offered.values())) == len(names), (provider, dotted)
+        for name, shown in offered.items():
+            assert LEGAL[provider].fullmatch(shown), (provider, dotted)
+            tool = meant_tool(shown, tools)
+            assert tool is not None, (provider, dotted)
+            assert tool.name == name, (provider, dotted)
 
 
 @given(names=st.sets(st.text(max_size=80) | PIECES, min_size=2, max_size=12))

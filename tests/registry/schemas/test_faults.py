@@ -43,12 +43,17 @@ def about(schema: Any, value: Any) -> str:
         ({"prefixItems": [{}], "items": False}, [1, 2], "arguments.x[1] is not allowed."),
         ({"dependentRequired": {"a": ["b"]}}, {"a": 1}, "arguments.x.b is missing."),
         ({"pattern": "^[a-z]+$"}, "A", "arguments.x must match the pattern '^[a-z]+$'."),
-        ({"pattern": r"(a+)+\1$x"}, "a" * 5000, "arguments.x must match a pattern, for which it is too long or too repetitive."),
-        ({"additionalProperties": False}, {"a": 1}, "arguments.x must not have a name that its schema does not allow."),
+        ({"pattern": r"^(a|a)+\1x"}, "a" * 100, "arguments.x must match a pattern, for which it is too long or too repetitive."),
+        ({"additionalProperties": False}, {"a": 1}, "arguments.x must not have a name that the schema does not allow."),
         (
             {"properties": {"a": {}}, "unevaluatedProperties": False},
             {"b": 1, "c": 2},
-            "arguments.x must not have 2 names that its schema does not have; it has 'a'.",
+            "arguments.x must not have 2 names that the schema does not have; the schema has 'a'.",
+        ),
+        (
+            {"properties": {"colour": {}}, "additionalProperties": False},
+            {"color": 1, SECRET: 2},  # a slip, and what may be data
+            "arguments.x must not have 'color' (did you mean 'colour'?) and 1 more; the schema has 'colour'.",
         ),
         (
             {"propertyNames": {"pattern": "^[a-z]+$"}},
@@ -99,8 +104,8 @@ def test_what_is_wrong_in_a_long_list_is_found() -> None:
     item = {"anyOf": [{"type": "integer"}, {"type": "null"}]}
 
     assert (
-        about({"items": item}, [1] * 70_000 + [SECRET])
-        == "arguments.x[70000] must be an integer or null, not a string."
+        about({"items": item}, [1] * 19_000 + [SECRET])
+        == "arguments.x[19000] must be an integer or null, not a string."
     )
     tool = ToolDefinition(name="owls.count", output_schema={"items": item, "minItems": 30})
     assert result_fault(tool, [1] * 9_000 + [SECRET]) == "result[9000] must be an integer or null, not a string."

@@ -175,12 +175,12 @@ def test_what_takes_long_for_deep_arguments_is_checked_for_others() -> None:
 )
 def test_the_work_is_known_before_it_is_done(schema: Schema, units: tuple[int, ...]) -> None:
     """For one value at each level below."""
-    assert effort_of(Document(schema)).units[: len(units)] == units
+    assert effort_of(Document(schema)).looks[: len(units)] == units
 
 
 def test_a_tree_of_alternatives_doubles_at_each_level() -> None:
     """Until it counts as endless, and no further down than a value can be."""
-    units = effort_of(Document(alternatives("y", "z"))).units
+    units = effort_of(Document(alternatives("y", "z"))).looks
 
     assert units[3] == 2 * units[2] == 4 * units[1]
     assert len(units) <= DEEPEST + 1

@@ -55,7 +55,15 @@ def test_arguments_that_fit_come_back_as_they_are() -> None:
         ({"query": "owls", "limit": True}, "arguments.limit must be an integer, not a boolean."),
         (
             {"query": "owls", "lim": 3},
-            "arguments must not have a name that its schema does not have; it has 'query', 'limit'.",
+            "arguments must not have 'lim' (did you mean 'limit'?); the schema has 'query', 'limit'.",
+        ),
+        (
+            {"query": "owls", "colour": 3, "day": 1, "lim": 2, "week": 1},
+            "arguments must not have 'colour', 'day', 'lim' (did you mean 'limit'?) and 1 more; the schema has 'query', 'limit'.",
+        ),
+        (
+            {"query": "owls", "no name at all": 3},  # what a model writes there may be anything
+            "arguments must not have a name that the schema does not have; the schema has 'query', 'limit'.",
         ),
     ],
 )

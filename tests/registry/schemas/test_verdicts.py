@@ -13,7 +13,7 @@ from toolfleet_registry.schemas import checker, validation
 from toolfleet_registry.schemas.validation import checked, schema_fault
 
 MEMORY = 2**20 * 300  # bytes, beside those of the packages
-SECONDS = 60
+SECONDS = 110
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from support.example_modules import EXAMPLES
 from support.published_call import published as published_call
 from toolfleet.sdk import Context, Module
 from toolfleet_registry.contracts import Caller, PublishedCall
-from toolfleet_tasks.signing import caller_token, caller_tokens, module_key
+from toolfleet_tasks.signing import caller_token, caller_tokens, module_key, module_keys
 
 KEY = "a secret of more than thirty-two characters"
 
@@ -63,6 +63,14 @@ async def status(owls: Owls, token: str | None, *, user_id: str | None = "ada") 
     body: dict[str, object] = {"tool_name": "owls.whose", "arguments": {}, "user_id": user_id}
     async with owls.client() as client:
         return (await client.post("/execute", json=body, headers=headers)).status_code
+
+
+async def test_a_module_may_have_the_fleets_keys_of_before_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a comma between: while the fleet goes from one to the next, either is what it signs with."""
+    keys = [KEY, "another secret of more than thirty-two characters", "one that the module was never given"]
+    monkeypatch.setenv("TOOLFLEET_MODULE_KEY", module_keys(keys[:2], "owls"))
+
+    assert [await status(make_owls(), caller_tokens(key)(CALL)) for key in keys] == [200, 200, 403]
 
 
 async def test_the_fleets_call_runs(owls: Owls) -> None:

@@ -84,11 +84,11 @@ async def count(  # noqa: D417 - as docstrings are
 
 def test_a_signature_and_a_docstring_make_a_definition() -> None:
     """Types become a JSON Schema, the docstring's text the description, `Args:` that of the parameters."""
-    tool = tool_of(count, permission="user", effect="read", timeout_seconds=5, tags=("birds",), cooldown_seconds=2)
+    tool = tool_of(count, permission="admin", effect="read", timeout_seconds=5, tags=("birds",), cooldown_seconds=2)
 
     assert tool.name == "owls.count"
     assert tool.description == f"How many owls were seen on a day.\n\n{COUNTED}\n\nOwls that fly away:\n- count once"
-    assert (tool.required_permission, tool.effect, tool.timeout_seconds) == ("user", "read", 5)
+    assert (tool.required_permission, tool.effect, tool.timeout_seconds) == ("admin", "read", 5)
     assert (tool.tags, tool.cooldown_seconds) == (["birds"], 2)
     schema = input_schema(tool)
     assert list(schema["properties"]) == ["day", "place", "kinds", "how", "span", "tags"]
@@ -292,3 +292,9 @@ def test_two_tools_of_one_name_are_refused() -> None:
     assert module.app
     with pytest.raises(ValueError, match="add tools before"):
         module.add(count, name="other")
+
+
+def test_a_tool_asks_for_a_user_unless_it_says_otherwise() -> None:
+    """What its author has not thought about is not open to everybody."""
+    assert tool_of(count).required_permission == "user"
+    assert tool_of(count, permission="guest").required_permission == "guest"

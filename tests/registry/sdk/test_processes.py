@@ -12,6 +12,8 @@ import pytest
 
 from support.sdk_program import running
 from support.waiting import wait_until
+from toolfleet_registry import fleet_clock
+from toolfleet_registry.lease import ALLOWANCE_SECONDS
 from toolfleet_workers.redis_server import redis_server
 
 
@@ -152,3 +154,28 @@ async def _info(url: str) -> dict[str, Any]:
 
     async with Redis.from_url(url) as redis:
         return dict(await redis.info("server"))
+
+
+async def test_a_request_that_waited_while_its_module_stood_still_is_not_run(tmp_path: Path) -> None:
+    """It lay in a socket until after its end; what comes then is run."""
+    with running(tmp_path) as server:
+        async with server.client() as client:
+
+            async def ask(name: str, seconds: float) -> dict[str, Any]:
+                now = fleet_clock.now() * 1000
+                end = f"{round(now + seconds * 1000)};now={round(now)};sender=test"
+                headers = {"Idempotency-Key": name, "Toolfleet-Attempt": "1", "Toolfleet-Begin-By": end}
+                body = {"tool_name": "owls.once", "arguments": {"name": name}}
+                reply: dict[str, Any] = (await client.post("/execute", json=body, headers=headers)).json()
+                return reply
+
+            assert (await ask("before", 60))["success"]
+            os.kill(server.process.pid, signal.SIGSTOP)
+            try:
+                waiting = asyncio.create_task(ask("meanwhile", 0))
+                await asyncio.sleep(2 * ALLOWANCE_SECONDS)
+            finally:
+                os.kill(server.process.pid, signal.SIGCONT)
+            assert (await waiting)["effect_state"] == "none"
+            assert (await ask("after", 60))["success"]
+    assert journal(tmp_path) == ["before", "after"]

@@ -1,6 +1,7 @@
 """A call id stands for one call, however often it comes: with every store, and when the store is away."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -96,25 +97,41 @@ async def test_a_repeat_joins_the_call_that_runs(make_replies: MakeReplies, monk
         (ValueError("bug"), {"read", "idempotent"}),
         (ToolError("no", effect_state="done"), {"read", "idempotent"}),
         (ToolError("not yet", effect_state="none"), {*EFFECTS}),
+        (ToolError("no line", retryable=True), {"read", "idempotent", "none"}),
+        (ToolError("no line", effect_state="done", retryable=True), {"read", "idempotent", "none"}),
         (ModuleBusy(1), {*EFFECTS}),
     ],
-    ids=["refused", "bug", "done", "none", "busy"],
+    ids=["refused", "bug", "done", "none", "retryable", "done, retryable", "busy"],
 )
 @pytest.mark.parametrize("effect", EFFECTS)
 async def test_a_failure_is_run_again_where_that_does_nothing_twice(
     make_replies: MakeReplies, effect: str, ending: Exception, again: set[str]
 ) -> None:
-    """Because the effect allows it, or because surely nothing has happened; else the failure is the answer."""
+    """Because the effect allows it, or the tool, or because surely nothing has happened; else the failure is the answer."""
     runs = Runs(script=[ending])
     async with make_module(runs, make_replies()).client() as client:
         first = await client.send(effect, {}, call_id="c")
         second = await client.send(effect, {}, call_id="c")
     assert not first.success
+    assert first.retryable == (getattr(ending, "retryable", False) and effect != "once")
     if effect in again:
         assert second.result == 2
     else:
         assert second == first
         assert len(runs.seen) == 1
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+async def test_a_module_may_have_its_undeclared_tools_run_again(effect: str) -> None:
+    """It says so in its manifest, which else has no word of it; what a tool declares counts all the same."""
+    runs = Runs(script=[ToolError("no")])
+    async with make_module(runs, MemoryReplies(), retries_undeclared=True).client() as client:
+        assert (await client.http.get("/manifest")).json()["retries_undeclared"] is True
+        await client.send(effect, {}, call_id="c")
+        await client.send(effect, {}, call_id="c")
+    async with make_module(runs, MemoryReplies()).client() as client:
+        assert "retries_undeclared" not in (await client.http.get("/manifest")).json()
+    assert len(runs.seen) == (1 if effect == "once" else 2)
 
 
 @pytest.mark.parametrize("effect", EFFECTS)
@@ -124,8 +141,11 @@ async def test_a_call_that_was_stopped_is_run_again_only_if_that_is_harmless(
     """Nobody knows how far it came, and a reconciliation says so."""
     runs = Runs(script=["wait"])
     async with make_module(runs, make_replies()).client() as client:
-        assert (await client.send(effect, {}, call_id="c", seconds=0.05)).effect_state == "unknown"
-        assert (await client.reconcile("c"))["state"] == "unknown"
+        assert (await client.send(effect, {}, call_id="c", seconds=0.5)).effect_state == "unknown"
+        async with asyncio.timeout(20):
+            while (state := (await client.reconcile("c"))["state"]) == "running":  # noqa: ASYNC110 - nothing announces its end
+                await asyncio.sleep(0.01)
+        assert state == "unknown"
         second = await client.send(effect, {}, call_id="c")
     if effect in {"read", "idempotent"}:
         assert second.result == 2
@@ -266,6 +286,31 @@ async def test_a_lease_is_renewed_while_its_call_runs(
         assert (await client.reconcile("c"))["state"] == "running"
         runs.go.set()
         assert (await call).success
+
+
+class Careless(MemoryReplies):
+    """Answers although it was cancelled, as a library below an author's store may."""
+
+    swaps = 0
+
+    async def swap(self, call_id: str, seen: str | None, record: Record | None) -> bool:
+        self.swaps += 1
+        if self.swaps == 2:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+        return await super().swap(call_id, seen, record)
+
+
+async def test_a_call_ends_though_its_store_loses_a_cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A renewal that is cancelled is the last one, whatever becomes of it."""
+    monkeypatch.setattr("toolfleet_registry.sdk.claim.RENEW_SECONDS", 0.01)
+    runs, replies = Runs(script=["wait"]), Careless()
+    async with make_module(runs, replies).client() as client:
+        call = asyncio.create_task(client.send("once", {}, call_id="c"))
+        await wait_until(lambda: replies.swaps > 1, "the lease is being renewed")
+        runs.go.set()
+        async with asyncio.timeout(20):
+            assert (await call).success
 
 
 async def test_a_flood_of_one_id_runs_once(make_replies: MakeReplies) -> None:

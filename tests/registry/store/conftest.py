@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
-from sqlalchemy.pool import NullPool
 
 from support.postgres import PostgresServer, find_postgres, postgres_server
 from toolfleet.stores import InMemoryToolRegistry, RedisToolRegistry, SQLToolRegistry, ToolRegistry
@@ -27,10 +25,7 @@ def postgres() -> Iterator[PostgresServer]:
 @pytest.fixture
 def postgres_url(postgres: PostgresServer) -> str:
     """Emptied."""
-    engine = create_engine(postgres.url, poolclass=NullPool)
-    with engine.begin() as connection:
-        connection.execute(text("DROP SCHEMA public CASCADE"))
-        connection.execute(text("CREATE SCHEMA public"))
+    postgres.empty()
     return postgres.url
 
 

@@ -1,7 +1,8 @@
-"""Which sockets are open after a connection to PostgreSQL has failed: none."""
+"""How a connection to PostgreSQL begins, and which sockets are open after it has failed: none."""
 
 import contextlib
 import socket
+import ssl
 import threading
 from collections.abc import Generator
 
@@ -21,22 +22,23 @@ REFUSAL = b"E" + (4 + len(b"SFATAL\0C28000\0Mno\0\0")).to_bytes(4) + b"SFATAL\0C
 
 
 @contextlib.contextmanager
-def answering(*answers: bytes) -> Generator[int]:
-    """A server that says one thing for each that it hears, and then nothing; yields its port."""
+def answering(*answers: bytes) -> Generator[tuple[int, list[bytes]]]:
+    """A server that says one thing for each that it hears, and then nothing; yields its port, and what it has heard."""
+    heard = list[bytes]()
 
     def serve() -> None:
         there, _ = server.accept()
         with there:
             for answer in answers:
-                there.recv(2**16)
+                heard.append(there.recv(2**16))
                 there.sendall(answer)
-            while there.recv(2**16):
-                pass
+            while more := there.recv(2**16):
+                heard.append(more)
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        yield server.getsockname()[1]
+        yield server.getsockname()[1], heard
         thread.join(10)
 
 
@@ -54,13 +56,27 @@ def answering(*answers: bytes) -> Generator[int]:
 @pytest.mark.usefixtures("no_collector")
 def test_a_connection_that_cannot_be_made_leaves_no_socket(answers: tuple[bytes, ...]) -> None:
     """Whatever the server says, or does not say; nobody waits for the garbage collector."""
-    with answering(*answers) as port:
+    with answering(*answers) as (port, _):
         url, options = f"postgresql+pg8000://owl@127.0.0.1:{port}/owls", {"timeout": SECONDS}
         engine = close_failed(create_engine(url, connect_args=options, poolclass=NullPool))
         with pytest.raises((SQLAlchemyError, OSError)) as failed, engine.connect():
             pass
         let_go(failed.value)
         assert connections_to(port) == []
+
+
+@pytest.mark.parametrize(("answer", "next_heard"), [(b"S", b"\x16\x03"), (NO_TLS, b"\0\0\0")], ids=["TLS", "no TLS"])
+def test_tls_is_spoken_where_it_is_offered(monkeypatch: pytest.MonkeyPatch, answer: bytes, next_heard: bytes) -> None:
+    """Else the connection goes on without; the machine's certificate authorities, which take long to read, are left alone."""
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda *_: pytest.fail("they were read"))
+    with answering(answer) as (port, heard):
+        url, options = f"postgresql+pg8000://owl@127.0.0.1:{port}/owls", {"timeout": SECONDS}
+        engine = close_failed(create_engine(url, connect_args=options, poolclass=NullPool))
+        with pytest.raises((SQLAlchemyError, OSError)) as failed, engine.connect():
+            pass
+        let_go(failed.value)
+
+    assert heard[1].startswith(next_heard)
 
 
 def test_a_server_that_is_away_is_the_drivers_error() -> None:

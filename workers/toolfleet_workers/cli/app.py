@@ -10,7 +10,22 @@ import structlog
 import typer
 
 from toolfleet_registry.errors import FleetError
-from toolfleet_workers.cli import audit, call, create, dead, fleet, jobs, modules, processes, tools, wakes
+from toolfleet_workers.cli import (
+    audit,
+    call,
+    config,
+    create,
+    dead,
+    fleet,
+    jobs,
+    logs,
+    modules,
+    processes,
+    redis_cli,
+    status,
+    tools,
+    wakes,
+)
 from toolfleet_workers.cli.output import fail
 
 app = typer.Typer(
@@ -22,6 +37,10 @@ app = typer.Typer(
 )
 fleet.register(app)
 processes.register(app)
+logs.register(app)
+config.register(app)
+status.register(app)
+redis_cli.register(app)
 call.register(app)
 app.add_typer(audit.app, name="audit")
 app.add_typer(create.app, name="create")

@@ -3,23 +3,25 @@
 import asyncio
 import contextlib
 import json
-import os
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from toolfleet_registry.contracts import ErrorCode
 from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.outcomes import AuditOutcome
 from toolfleet_registry.settings import load_settings
-from toolfleet_workers.cli.output import note, plain, progress
+from toolfleet_workers.cli.completion import complete_modules_and_tools
+from toolfleet_workers.cli.output import note, plain, progress, while_read
 
 if TYPE_CHECKING:
     from toolfleet_tasks.audit_reader import Wanted
 
 app = typer.Typer(help="Who called what, what was decided, and how it ended.", no_args_is_help=True)
 
-_INTERRUPTED = 130
+_OUTCOMES = get_args(AuditOutcome)
 
 
 @app.callback()
@@ -34,10 +36,13 @@ def tail(
     count: Annotated[
         int, typer.Option("-n", "--lines", metavar="N", min=0, max=100_000, help="The last so many.")
     ] = 20,
-    tool: Annotated[str | None, typer.Option(help="Only this tool's calls, or this module's.")] = None,
+    tool: Annotated[
+        str | None,
+        typer.Option(help="Only this tool's calls, or this module's.", autocompletion=complete_modules_and_tools),
+    ] = None,
     user: Annotated[str | None, typer.Option(help="Only this user's calls.")] = None,
     outcome: Annotated[
-        str | None, typer.Option(help="Only calls with this outcome (success, failed, refused, unknown) or error code.")
+        str | None, typer.Option(help=f"Only calls with this outcome ({', '.join(_OUTCOMES)}) or error code.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, an object a line.")] = False,
 ) -> None:
@@ -45,15 +50,19 @@ def tail(
 
     With --follow it goes on while Redis is away, until it is interrupted.
     """
+    _require_known(outcome)
     from toolfleet_tasks.audit_reader import Wanted  # noqa: PLC0415 - takes a while to load, which `--help` should not
 
-    try:
+    with while_read():
         asyncio.run(_tail(count, Wanted(tool, user, outcome), follow=follow, as_json=as_json))
-    except KeyboardInterrupt:
-        raise SystemExit(_INTERRUPTED) from None
-    except BrokenPipeError:  # whoever read has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its end
-        raise SystemExit(0) from None
+
+
+def _require_known(outcome: str | None) -> None:
+    """Raise `BadParameter` for a misspelt outcome: it would find no lines, as if all were well."""
+    codes = sorted(get_args(ErrorCode))
+    if outcome is not None and outcome not in {*_OUTCOMES, *codes}:
+        there = f"there are the outcomes {', '.join(_OUTCOMES)} and the error codes {', '.join(codes)}."
+        raise typer.BadParameter(f"there is no {outcome!r}; {there}", param_hint="--outcome")
 
 
 async def _tail(count: int, wanted: "Wanted", *, follow: bool, as_json: bool) -> None:
@@ -90,6 +99,7 @@ def _parts(line: dict[str, Any]) -> list[str]:
     return [
         _moment(line.get("ts")),
         str(line.get("outcome", "?")) + (f" ({code})" if code else ""),
+        str(line.get("change", "")),
         _one_line(line.get("tool", "?")),
         _one_line(line.get("user_id") or "-"),
         "" if took is None else f"{took:g} ms",

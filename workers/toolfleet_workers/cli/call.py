@@ -8,6 +8,7 @@ import typer
 from toolfleet_registry.contracts import Caller, ToolCall, ToolResult
 from toolfleet_workers.cli.arguments import read_arguments
 from toolfleet_workers.cli.caller import Level, ModulesOption, PermissionOption, UserOption, caller_of
+from toolfleet_workers.cli.completion import complete_tools
 from toolfleet_workers.cli.output import err, progress
 from toolfleet_workers.cli.result import show_result
 
@@ -21,7 +22,9 @@ def register(app: typer.Typer) -> None:
 
 
 def call(  # noqa: PLR0913 - these are the command line's options
-    tool: Annotated[str, typer.Argument(metavar="MODULE.TOOL", help="Such as research.search_docs.")],
+    tool: Annotated[
+        str, typer.Argument(metavar="MODULE.TOOL", help="Such as research.search_docs.", autocompletion=complete_tools)
+    ],
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
@@ -81,5 +84,5 @@ async def _shown(fleet: "ToolFleet", asked: ToolCall, caller: Caller, seconds: f
     except asyncio.CancelledError:  # Ctrl-C
         await handle.cancel()
         raise
-    is_put_off = result.error_code == "busy" and result.audit is not None and not result.audit.attempts
+    is_put_off = result.error_code == "busy" and not result.audit.attempts
     return None if is_put_off else result

@@ -1,5 +1,6 @@
 """The options that say in whose name a command acts. By default it is the owner, who may use everything."""
 
+from collections.abc import Collection
 from enum import StrEnum
 from typing import Annotated
 
@@ -25,4 +26,16 @@ ModulesOption = Annotated[str, typer.Option("--modules", metavar="A,B", help="Us
 def caller_of(user: str | None, permission: Level, modules: str) -> Caller:
     """The caller that the options describe."""
     names = frozenset(name.strip() for name in modules.split(",") if name.strip())
-    return Caller(user_id=user, permission=permission, allowed_modules="*" if "*" in names else names)
+    said = {"user_id": user, "permission": permission.value, "allowed_modules": names}
+    return Caller.model_validate(said)
+
+
+def refuse_unknown(caller: Caller, known: Collection[str]) -> None:
+    """Raise `BadParameter` for modules of a caller that are not among the `known` ones: nothing would be found for a misspelt one."""
+    named = caller.allowed_modules
+    unknown = sorted(set(named) - set(known)) if isinstance(named, frozenset) else []
+    if unknown:
+        there = f"there are {', '.join(sorted(known))}" if known else "there are none"
+        raise typer.BadParameter(
+            f"there is no module {', '.join(map(repr, unknown))}; {there}.", param_hint="--modules"
+        )

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from toolfleet_registry import fleet_clock
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.errors import NoSuchDeadLetter
 from toolfleet_registry.letters import DeadAttempt, DeadLetter
 from toolfleet_workers.cli.arguments import read_arguments
+from toolfleet_workers.cli.completion import complete_dead_letters
 from toolfleet_workers.cli.output import add_row, age, fail, note, progress, say, say_json, show_table, table
 from toolfleet_workers.cli.result import show_result
 
@@ -21,7 +23,10 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Calls whose end nobody can know: look at them, run them anew, drop them.", no_args_is_help=True)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-CallId = Annotated[str, typer.Argument(metavar="CALL_ID", help="As `toolfleet dead list` shows it.")]
+CallId = Annotated[
+    str,
+    typer.Argument(metavar="CALL_ID", help="As `toolfleet dead list` shows it.", autocompletion=complete_dead_letters),
+]
 
 _ONE_LINE = 200  # characters of a reason in the list; `show` has the whole
 
@@ -90,7 +95,9 @@ def replay(
 
 @app.command()
 def drop(
-    call_ids: Annotated[list[str] | None, typer.Argument(metavar="CALL_ID")] = None,
+    call_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="CALL_ID", autocompletion=complete_dead_letters)
+    ] = None,
     *,
     everything: Annotated[bool, typer.Option("--all", help="Drop all dead letters.")] = False,
 ) -> None:
@@ -200,7 +207,7 @@ def _took(attempt: DeadAttempt) -> str:
 
 
 def _ago(at: float) -> str:
-    return age(max(0.0, time.time() - at))
+    return age(max(0.0, fleet_clock.now() - at))
 
 
 def _moment(at: float) -> str:

@@ -19,9 +19,12 @@ def up(
     modules: Annotated[
         list[Path] | None,
         typer.Option(
-            "--module", metavar="FOLDER", help="Serve this module, too; `.` is the one here. Instead of the examples."
+            "--module",
+            metavar="FOLDER",
+            help="Serve this module, too; `.` is the one here. Instead of the examples. May be repeated.",
         ),
     ] = None,
+    reload: Annotated[bool, typer.Option("--reload", help="Restart a module when its Python files change.")] = False,
 ) -> None:
     """Run a whole fleet here, in the foreground: Redis, workers, beat, Flower; in a clone the example modules, too.
 
@@ -30,7 +33,7 @@ def up(
     need("up")
     from toolfleet_workers.cli.up import run_up  # noqa: PLC0415 - only this command needs it
 
-    raise typer.Exit(run_up(modules or []))
+    raise typer.Exit(run_up(modules or [], reload=reload))
 
 
 def demo() -> None:

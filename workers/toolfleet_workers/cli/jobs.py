@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from toolfleet_registry import fleet_clock
 from toolfleet_registry.jobs import ENDED, Job
+from toolfleet_workers.cli.completion import complete_jobs
 from toolfleet_workers.cli.output import add_row, age, fail, note, progress, say, say_json, show_table, table
 
 if TYPE_CHECKING:
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Long work that is polled, of all users: look at it, end it.", no_args_is_help=True)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-JobId = Annotated[str, typer.Argument(metavar="JOB_ID", help="As `toolfleet jobs list` shows it.")]
+JobId = Annotated[
+    str, typer.Argument(metavar="JOB_ID", help="As `toolfleet jobs list` shows it.", autocompletion=complete_jobs)
+]
 
 _ONE_LINE = 200  # characters of an error in the list; `show` has the whole
 
@@ -41,8 +45,8 @@ def list_(
         return
     shown = table("JOB", "STATE", "TOOL", "USER", "AGE", "POLLS", "NEXT", "NAME")
     for job in jobs:
-        due = "" if job.due_at is None or job.state in ENDED else age(max(0.0, job.due_at - time.time()))
-        tool, user_id, old = job.tool_name or "-", job.user_id or "-", age(max(0.0, time.time() - job.created_at))
+        due = "" if job.due_at is None or job.state in ENDED else age(max(0.0, job.due_at - fleet_clock.now()))
+        tool, user_id, old = job.tool_name or "-", job.user_id or "-", age(max(0.0, fleet_clock.now() - job.created_at))
         add_row(shown, job.job_id, job.state, tool, user_id, old, str(job.polls), due, _one_line(job.name))
     show_table(shown)
     if len(jobs) == limit:
@@ -80,7 +84,10 @@ def show(job_id: JobId, *, as_json: JsonOption = False) -> None:
 
 @app.command()
 def cancel(
-    job_id: Annotated[str | None, typer.Argument(metavar="JOB_ID", help="As `toolfleet jobs list` shows it.")] = None,
+    job_id: Annotated[
+        str | None,
+        typer.Argument(metavar="JOB_ID", help="As `toolfleet jobs list` shows it.", autocompletion=complete_jobs),
+    ] = None,
     *,
     user: Annotated[str | None, typer.Option("--user", metavar="ID", help="All of this user's.")] = None,
 ) -> None:

@@ -3,11 +3,12 @@
 import asyncio
 import contextlib
 import json
+import os
 import re
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+import sys
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NoReturn
-from urllib.parse import urlsplit
 
 import typer
 from rich.console import Console
@@ -18,8 +19,11 @@ out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 _WIDEST = 2000  # characters of a row in a pipe
+_INTERRUPTED = 130
 _PATIENCE_SECONDS = 1.0  # what is faster needs no sign of life
 # What comes from a module must not move the cursor, or worse. Line breaks and tabs do no harm.
+_PASSWORD = re.compile(r"(://[^:/@\s]*):[^\s]*@")
+_QUERY_SECRET = re.compile(r"([?&][^=&\s]*(?:password|secret|token)[^=&\s]*=)[^&\s]*", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -50,9 +54,8 @@ def plain(text: str) -> str:
 
 
 def shown_url(url: str) -> str:
-    """The URL without a password that it may have."""
-    parts = urlsplit(url)
-    return url if parts.password is None else url.replace(f":{parts.password}@", ":**@", 1)
+    """The URL without passwords that it may have, also among several hosts and in its query. Other text is as it was."""
+    return _QUERY_SECRET.sub(r"\1**", _PASSWORD.sub(r"\1:**@", url))
 
 
 def table(*columns: str) -> Table:
@@ -83,6 +86,18 @@ def age(seconds: float | None) -> str:
         if seconds >= length:
             return f"{seconds / length:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+@contextmanager
+def while_read() -> Generator[None]:
+    """For what prints without an end: Ctrl-C ends it with exit code 130, and a pipe that nobody reads any more with 0."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise SystemExit(_INTERRUPTED) from None
+    except BrokenPipeError:  # whoever read has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its end
+        raise SystemExit(0) from None
 
 
 @asynccontextmanager

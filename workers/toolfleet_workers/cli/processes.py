@@ -2,16 +2,25 @@
 
 import os
 from enum import StrEnum
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import PREFIX, Settings, load_settings
+from toolfleet_workers.cli.check import is_well
 from toolfleet_workers.cli.extras import need
 
 CheckOption = Annotated[
-    bool, typer.Option("--check", help="Only say by the exit code, 0 or 1, whether one answers here.")
+    bool, typer.Option("--check", help="Only say by the exit code, 0 or 1, whether one here is ready: within 5 s.")
+]
+LiveOption = Annotated[bool, typer.Option("--live", help="With --check: whether one is alive. Asks no Redis.")]
+ProbePortOption = Annotated[
+    int | None,
+    typer.Option(min=1, max=65535, help="Answer GET /livez and /readyz there; by default TOOLFLEET_PROBE_PORT."),
+]
+ProbeAddressOption = Annotated[
+    str | None, typer.Option(help="Of that port; by default 127.0.0.1. Kubernetes needs 0.0.0.0.")
 ]
 
 
@@ -29,33 +38,48 @@ LaneOption = Annotated[
 ConcurrencyOption = Annotated[int | None, typer.Option(metavar="N", min=1, help="Calls in flight at most.")]
 
 
+_PASSWORD = "FLOWER_BASIC_AUTH"  # noqa: S105 - the variable's name; Flower takes an empty one for none
+
+
 def register(app: typer.Typer) -> None:
     """Give the app the commands."""
     for command in (worker, beat, flower):
         app.command()(command)
 
 
-def worker(*, lane: LaneOption = None, concurrency: ConcurrencyOption = None, check: CheckOption = False) -> None:
+def worker(
+    *,
+    lane: LaneOption = None,
+    concurrency: ConcurrencyOption = None,
+    probe_port: ProbePortOption = None,
+    probe_address: ProbeAddressOption = None,
+    check: CheckOption = False,
+    live: LiveOption = False,
+) -> None:
     """Run calls, until SIGTERM: then finish those that run. Prints `toolfleet worker ready lane=…` when it is."""
     if not check:
         need("worker")
-    settings = _settings(lane=lane, worker_concurrency=concurrency)
-    if check:
-        _check(settings.lane, settings)
+    given = {"lane": lane, "worker_concurrency": concurrency, "probe_port": probe_port, "probe_address": probe_address}
+    settings = _settings(**given)
+    _check("worker", settings, check=check, live=live)
     from toolfleet_workers.commands import worker_command  # noqa: PLC0415 - only this command needs it
 
-    changed = {"LANE": settings.lane, "WORKER_CONCURRENCY": str(settings.worker_concurrency)}
-    _become(worker_command(settings.lane), {f"{PREFIX}{name}": value for name, value in changed.items()})
+    _become(worker_command(settings.lane), _changed(given))
 
 
-def beat(*, check: CheckOption = False) -> None:
+def beat(
+    *,
+    probe_port: ProbePortOption = None,
+    probe_address: ProbeAddressOption = None,
+    check: CheckOption = False,
+    live: LiveOption = False,
+) -> None:
     """Send the fleet's own regular tasks: the look at every module. A fleet needs one."""
-    settings = _settings()
-    if check:
-        _check("beat", settings)
+    given = {"probe_port": probe_port, "probe_address": probe_address}
+    _check("beat", _settings(**given), check=check, live=live)
     from toolfleet_workers.commands import beat_command  # noqa: PLC0415 - only this command needs it
 
-    _become(beat_command())
+    _become(beat_command(), _changed(given))
 
 
 def flower(
@@ -68,6 +92,10 @@ def flower(
     """Show calls, queues and workers in the browser. Takes Flower's own `FLOWER_…` variables as well."""
     need("flower")
     _settings()
+    if os.environ.get(_PASSWORD, "-").strip() == "":
+        raise SettingsError(
+            f"{_PASSWORD} is empty, and without it whoever reaches Flower sees every call: set it to user:password."
+        )
     from toolfleet_workers.commands import flower_command  # noqa: PLC0415 - only this command needs it
 
     _become(flower_command(address, port))
@@ -85,10 +113,17 @@ def _settings(**overrides: object) -> Settings:
     return settings
 
 
-def _check(role: str, settings: Settings) -> NoReturn:
-    from toolfleet_workers.pings import answers  # noqa: PLC0415 - only this option needs it
+def _check(role: str, settings: Settings, *, check: bool, live: bool) -> None:
+    """Answer a check, and end; return if none is asked for."""
+    if check:
+        raise typer.Exit(0 if is_well(role, settings, live=live) else 1)
+    if live:
+        raise typer.BadParameter("it is a kind of --check.", param_hint="--live")
 
-    raise typer.Exit(0 if answers(role, settings) else 1)
+
+def _changed(given: dict[str, Any]) -> dict[str, str]:
+    """The options that were given, as variables."""
+    return {f"{PREFIX}{name.upper()}": str(value) for name, value in given.items() if value is not None}
 
 
 def _become(command: list[str], env: dict[str, str] | None = None) -> NoReturn:

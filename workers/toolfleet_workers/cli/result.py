@@ -19,7 +19,7 @@ def show_result(result: ToolResult, *, as_json: bool) -> NoReturn:
         )
     else:
         _explain(result)
-    if err.is_terminal and result.audit is not None and not as_json:
+    if err.is_terminal and not as_json:
         note(_summary(result.audit), style="dim")
     raise typer.Exit(0 if result.success else 1)
 

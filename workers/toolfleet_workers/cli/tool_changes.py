@@ -14,12 +14,13 @@ from toolfleet_registry.operating import adopt_registry as adopt
 from toolfleet_registry.settings import load_settings
 from toolfleet_registry.specs import RegistryEvent
 from toolfleet_registry.versions import is_later
+from toolfleet_workers.cli.completion import complete_modules, complete_modules_and_tools, complete_tools
 from toolfleet_workers.cli.output import add_row, age, fail, note, progress, say, say_json, show_table, table
 
 T = TypeVar("T")
 
-ToolArgument = Annotated[list[str], typer.Argument(metavar="MODULE.TOOL...")]
-ModuleArgument = Annotated[str, typer.Argument(metavar="MODULE")]
+ToolArgument = Annotated[list[str], typer.Argument(metavar="MODULE.TOOL...", autocompletion=complete_tools)]
+ModuleArgument = Annotated[str, typer.Argument(metavar="MODULE", autocompletion=complete_modules)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _Stale = Mapping[str, float]
@@ -36,7 +37,12 @@ def register(app: typer.Typer) -> None:
 
 
 def diff(
-    name: Annotated[str | None, typer.Argument(metavar="[MODULE | MODULE.TOOL]", help="Only of this one.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[MODULE | MODULE.TOOL]", help="Only of this one.", autocompletion=complete_modules_and_tools
+        ),
+    ] = None,
     *,
     last: Annotated[int, typer.Option(metavar="N", min=0, max=10_000, help="Show so many changes that happened.")] = 10,
     as_json: JsonOption = False,
@@ -66,7 +72,12 @@ def diff(
 
 def approve(
     names: Annotated[
-        list[str], typer.Argument(metavar="MODULE.TOOL...", help="Or a module: all that is pending there.")
+        list[str],
+        typer.Argument(
+            metavar="MODULE.TOOL...",
+            help="Or a module: all that is pending there.",
+            autocompletion=complete_modules_and_tools,
+        ),
     ],
     *,
     digest: Annotated[str | None, typer.Option(help="Only if it is offered with this one, as `diff` shows it.")] = None,

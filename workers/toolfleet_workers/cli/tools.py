@@ -12,7 +12,8 @@ from toolfleet_registry.contracts import Caller, ModuleStatus, ToolDefinition
 from toolfleet_registry.effects import effect_of
 from toolfleet_registry.settings import load_settings
 from toolfleet_workers.cli import tool_changes
-from toolfleet_workers.cli.caller import Level, ModulesOption, PermissionOption, UserOption, caller_of
+from toolfleet_workers.cli.caller import Level, ModulesOption, PermissionOption, UserOption, caller_of, refuse_unknown
+from toolfleet_workers.cli.completion import complete_tools
 from toolfleet_workers.cli.output import add_row, age, fail, note, progress, say, say_json, show_table, table
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def search(  # noqa: PLR0913 - these are the command line's options
     async def find(fleet: "ToolFleet") -> list[ToolDefinition]:
         return await fleet.search(" ".join(words or ()), caller, tags=tag or (), limit=limit)
 
-    tools, statuses = asyncio.run(_asked(find))
+    tools, statuses = asyncio.run(_asked(find, caller))
     if not as_json and not tools:
         note("No tool of this caller has such words and tags.")
         return
@@ -72,7 +73,7 @@ def search(  # noqa: PLR0913 - these are the command line's options
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(metavar="MODULE.TOOL")],
+    name: Annotated[str, typer.Argument(metavar="MODULE.TOOL", autocompletion=complete_tools)],
     *,
     user: UserOption = None,
     permission: PermissionOption = Level.OWNER,
@@ -95,16 +96,19 @@ async def _tools(caller: Caller) -> tuple[list[ToolDefinition], _Statuses]:
     async def ask(fleet: "ToolFleet") -> list[ToolDefinition]:
         return await fleet.tools(caller)
 
-    return await _asked(ask)
+    return await _asked(ask, caller)
 
 
 async def _asked(
     ask: Callable[["ToolFleet"], Awaitable[list[ToolDefinition]]],
+    caller: Caller,
 ) -> tuple[list[ToolDefinition], _Statuses]:
     from toolfleet import ToolFleet  # noqa: PLC0415 - takes a second to load, which `--help` should not
 
     async with progress("Asking the modules"), ToolFleet(settings=load_settings()) as fleet:
-        return await ask(fleet), await fleet.statuses()
+        found, statuses = await ask(fleet), await fleet.statuses()
+    refuse_unknown(caller, statuses)
+    return found, statuses
 
 
 def _show_all(tools: list[ToolDefinition], statuses: _Statuses, *, as_json: bool) -> None:

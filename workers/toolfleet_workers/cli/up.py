@@ -2,9 +2,10 @@
 
 import asyncio
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 
 from rich.text import Text
 
@@ -12,12 +13,14 @@ from toolfleet import Caller, ModuleStatus, ToolDefinition, ToolFleet
 from toolfleet_registry.effects import effect_of
 from toolfleet_registry.errors import FleetError
 from toolfleet_registry.names import LOCAL
-from toolfleet_registry.runfile import FOLDER, RunFile, find_run_file
+from toolfleet_registry.private_process import hide_process
+from toolfleet_registry.runfile import FOLDER, Process, RunFile, find_run_file
 from toolfleet_registry.schema import input_schema
-from toolfleet_registry.settings import load_settings
+from toolfleet_registry.settings import PREFIX, Settings, load_settings
 from toolfleet_tasks.queues import lane_of
 from toolfleet_tasks.signing import Seal
 from toolfleet_workers.cli.output import add_row, note, plain, say, show_table, shown_url, table
+from toolfleet_workers.cli.up_loop import UpLoop
 from toolfleet_workers.local import LocalFleet, local_fleet
 from toolfleet_workers.own_modules import own_modules
 from toolfleet_workers.stop_signals import StopRequested
@@ -27,48 +30,62 @@ _OWNER = Caller(permission="owner", allowed_modules="*")
 _FAVOURITE = "research.search_docs"
 # What each process of this folder decides for itself.
 _OWN_AFFAIRS = {"lane", "worker_concurrency", "drain_seconds", "loop_stall_seconds", "log_format", "log_level"}
+# Where the fleet is; what else an agent must know is in there.
+_AGENTS_NEED = {"redis_url", "broker_url", "sentinel_master", "key_prefix", "fast_transport", "registry_url"}
 # What is in no file of ours: whoever may use it has it from the environment, or the `toolfleet.toml`.
-_SECRETS = {"signing_key", "core_secret", "core_url"}  # the last is wrong without the one before
+# Some are wrong without the others.
+_SECRETS = {"signing_key", "signing_keys_old", "require_signed_results", "core_secret", "core_url"}
 
 
-def run_up(modules: Sequence[Path] = ()) -> int:
-    """Run a fleet in the working folder, with the modules in these folders, until a signal ends it. Returns the exit code."""
+def run_up(modules: Sequence[Path] = (), *, reload: bool = False) -> int:
+    """Run a fleet in the working folder, with the modules in these folders, until a signal ends it. Returns the exit code.
+
+    With `reload` a module is restarted when its files change.
+    """
     folder = Path.cwd()
     if running := find_run_file(folder):
         raise FleetError(f"A fleet is running here already (process {running.pid}): use it, or stop it first.")
     settings = load_settings()
     own = own_modules(modules, settings.modules)
+    if settings.hide_process:
+        hide_process()
     Seal(settings.signing_key)  # here a missing library is one sentence
     say("Starting a fleet …")
     try:
         with local_fleet(
             folder / FOLDER, settings=settings, own_modules=own, flower_port=_FLOWER_PORT, announce=note
         ) as fleet:
-            _stay(fleet, folder)
+            _stay(fleet, folder, reload=reload)
     except StopRequested:
         say("All has ended.")
     return 0
 
 
-def _stay(fleet: LocalFleet, folder: Path) -> None:
+def _stay(fleet: LocalFleet, folder: Path, *, reload: bool) -> None:
     try:
-        with _announced(fleet, folder):
+        with _announced(fleet, folder) as tell:
+            loop = UpLoop(fleet, folder / FOLDER, reload=reload, tell=tell)
             asyncio.run(_introduce(fleet, folder))
-            fleet.watch()
+            fleet.watch(loop.look)
     except StopRequested:
         say("Ending: the calls that run may finish. Once more, and they go back into their queues.")
         raise
 
 
 @contextmanager
-def _announced(fleet: LocalFleet, folder: Path) -> Generator[None]:
-    """Let the other commands find the fleet while it runs."""
+def _announced(fleet: LocalFleet, folder: Path) -> Generator[Callable[[Mapping[str, Process]], None]]:
+    """Let the other commands find the fleet while it runs. What is yielded tells them of its processes."""
     # Git must not see the data; the folder is ours alone.
     (folder / FOLDER / ".gitignore").write_text("*\n")
     values = fleet.settings.model_dump(mode="json", exclude_defaults=True, exclude=_OWN_AFFAIRS | _SECRETS)
-    path = RunFile(pid=os.getpid(), settings=values, flower_url=fleet.flower_url).write(folder)
+    run_file = RunFile(pid=os.getpid(), settings=values, flower_url=fleet.flower_url)
+    path = run_file.write(folder)
+
+    def tell(processes: Mapping[str, Process]) -> None:
+        run_file.model_copy(update={"processes": dict(processes)}).write(folder)
+
     try:
-        yield
+        yield tell
     finally:
         path.unlink(missing_ok=True)
 
@@ -87,9 +104,23 @@ async def _introduce(fleet: LocalFleet, folder: Path) -> None:
     if tools:
         lines = "\n".join(f"  {line}" for line in ("toolfleet tools list", *_example(tools)))
         say(f"\nTry it, from another shell in this folder:\n\n{lines}\n")
+    exports = "\n".join(f"  {line}" for line in _exports(fleet.settings))
+    key = "" if fleet.settings.signing_key is None else ", and the TOOLFLEET_SIGNING_KEY that is set here"
+    say(f"An agent elsewhere on this machine needs{key}:\n\n{exports}\n")
     if fleet.settings.signing_key is None:
         note("Calls are not signed: who can write to Redis can act for anybody. TOOLFLEET_SIGNING_KEY changes that.")
     say("The fleet is up. Ctrl-C ends it.")
+
+
+def _exports(settings: Settings) -> list[str]:
+    """What tells an agent of this fleet. A password is not shown: such an address was given to us, by who knows it."""
+    values = settings.model_dump(mode="json", exclude_defaults=True, include=_AGENTS_NEED)
+    return [_export(name, str(value)) for name, value in values.items()]
+
+
+def _export(name: str, value: str) -> str:
+    shown = shown_url(value)
+    return f"export {PREFIX}{name.upper()}={quote(shown)}" + ("" if shown == value else "  # with its password")
 
 
 def _print_modules(fleet: LocalFleet, statuses: dict[str, ModuleStatus]) -> None:

@@ -3,12 +3,13 @@
 import asyncio
 import dataclasses
 import json
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from toolfleet_registry import fleet_clock
 from toolfleet_registry.errors import NotReplayable
+from toolfleet_workers.cli.completion import complete_wakes
 from toolfleet_workers.cli.output import add_row, age, fail, note, progress, say, say_json, show_table, table
 
 if TYPE_CHECKING:
@@ -20,7 +21,12 @@ app = typer.Typer(
 )
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-WakeId = Annotated[str, typer.Argument(metavar="WAKE_ID", help="As `toolfleet wakes list` or `dead` shows it.")]
+WakeId = Annotated[
+    str,
+    typer.Argument(
+        metavar="WAKE_ID", help="As `toolfleet wakes list` or `dead` shows it.", autocompletion=complete_wakes
+    ),
+]
 Limit = Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Show at most so many.")]
 Offset = Annotated[int, typer.Option(metavar="N", min=0, help="Leave out the first so many.")]
 
@@ -70,7 +76,7 @@ def show(wake_id: WakeId, *, as_json: JsonOption = False) -> None:
 
 @app.command()
 def replay(
-    wake_ids: Annotated[list[str] | None, typer.Argument(metavar="WAKE_ID")] = None,
+    wake_ids: Annotated[list[str] | None, typer.Argument(metavar="WAKE_ID", autocompletion=complete_wakes)] = None,
     *,
     everything: Annotated[bool, typer.Option("--all", help="Replay the 1,000 latest dead ones.")] = False,
 ) -> None:
@@ -83,7 +89,7 @@ def replay(
 
 @app.command()
 def drop(
-    wake_ids: Annotated[list[str] | None, typer.Argument(metavar="WAKE_ID")] = None,
+    wake_ids: Annotated[list[str] | None, typer.Argument(metavar="WAKE_ID", autocompletion=complete_wakes)] = None,
     *,
     everything: Annotated[bool, typer.Option("--all", help="Drop all dead news.")] = False,
 ) -> None:
@@ -166,11 +172,11 @@ def _none(wake_id: str) -> str:
 
 
 def _ago(at: float) -> str:
-    return age(max(0.0, time.time() - at))
+    return age(max(0.0, fleet_clock.now() - at))
 
 
 def _until(at: float) -> str:
-    return age(max(0.0, at - time.time()))
+    return age(max(0.0, at - fleet_clock.now()))
 
 
 def _one_line(text: str) -> str:

@@ -4,12 +4,14 @@ import asyncio
 import select
 from typing import Protocol, cast
 
+from toolfleet_registry.lease import UNBOUNDED, Lease, require_live
 from toolfleet_workers.executors.no_reply import ConnectionLost, NoReply, ReplyBroken
 from toolfleet_workers.executors.response import Response
 from toolfleet_workers.executors.target import Origin
 
-# Of a request: what is larger is written in parts, so that other calls get their turn between two.
-_PART_BYTES = 2**18
+# Of a request: what is larger is written in parts, each when the system has taken the one before, as it does with so much
+# at once. Other calls get their turn between two, and after a pause of this process what it still has of a request stays here.
+_PART_BYTES = 2**16
 # Of a body that nobody has read yet: the module has to wait with more.
 _MAX_UNREAD_BYTES = 2**17
 
@@ -39,6 +41,7 @@ class Connection(asyncio.Protocol):
         "_is_full",
         "_is_paused",
         "_keeper",
+        "_lease",
         "_loop",
         "_response",
         "_rest",
@@ -59,6 +62,7 @@ class Connection(asyncio.Protocol):
         self._is_asked = False  # a response is due
         self._response: Response | None = None  # as far as it has come
         self._rest: memoryview | None = None  # of a request's body
+        self._lease = UNBOUNDED  # on which it may be written
         self._is_full = False  # nothing should be written now
         self._is_paused = False  # nothing is read now
         self._waiter: asyncio.Future[None] | None = None
@@ -72,14 +76,15 @@ class Connection(asyncio.Protocol):
         arrivals.register(self._transport.get_extra_info("socket"), select.POLLIN)
         return not arrivals.poll(0)
 
-    def send(self, head: bytes, body: bytes) -> None:
-        """Send a request, for which the connection must be open and idle."""
+    def send(self, head: bytes, body: bytes, lease: Lease) -> None:
+        """Send a request, for which the connection must be open and idle. Raises `LeaseOver`, with nothing written."""
+        is_small = len(body) <= _PART_BYTES
+        first = head + body if is_small else head
+        require_live(lease)
+        self._transport.write(first)
         self._is_asked = True
-        if len(body) <= _PART_BYTES:
-            self._transport.write(head + body)
-        else:
-            self._transport.write(head)
-            self._rest = memoryview(body)
+        if not is_small:
+            self._rest, self._lease = memoryview(body), lease
             self._write_on()
 
     def response(self) -> Response | None:
@@ -98,6 +103,7 @@ class Connection(asyncio.Protocol):
     def release(self) -> None:
         """The response is done with: keep the connection if it is clean."""
         response, self._response, self._is_asked = self._response, None, False
+        self._lease = UNBOUNDED
         if (
             response is None
             or not (self.is_open and response.is_whole and response.keeps_connection)
@@ -121,6 +127,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """It is open, after the TLS handshake if there is one."""
         self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=1, low=0)
         self.is_open = True
         self._keeper.add(self)
 
@@ -169,6 +176,9 @@ class Connection(asyncio.Protocol):
     def _write_on(self) -> None:
         """Write the next part of a large body, if it is time for one."""
         if self._rest is None or self._is_full or not self.is_open:
+            return
+        if self._lease.seconds_left() <= 0:  # what the module has of it is no request
+            self.abort()
             return
         part, rest = self._rest[:_PART_BYTES], self._rest[_PART_BYTES:]
         self._rest = rest or None

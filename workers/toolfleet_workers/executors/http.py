@@ -4,29 +4,32 @@ Nothing is sent twice. Whether the module can have seen the request is observed,
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
-
-import structlog
 
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable, InvalidToolName
+from toolfleet_registry.lease import UNBOUNDED, Lease, LeaseOver
+from toolfleet_registry.loggers import get_logger
 from toolfleet_registry.names import ToolName
-from toolfleet_registry.outcomes import Attempt, Outcome
-from toolfleet_workers.attempts import told, unsuccessful
+from toolfleet_registry.outcomes import Attempt, Health, Outcome
+from toolfleet_workers.attempts import told, too_late, unsuccessful
 from toolfleet_workers.executors.connections import Connections, Progress
 from toolfleet_workers.executors.error_body import start_of_error
 from toolfleet_workers.executors.ndjson import is_stream, read_last_line
-from toolfleet_workers.executors.no_reply import NoReply, ReplyBroken
+from toolfleet_workers.executors.no_reply import Blocked, NoReply, ReplyBroken
 from toolfleet_workers.executors.reconcile import QUESTION_HEADERS, build_question, judge_answer
 from toolfleet_workers.executors.reply import judge_reply
 from toolfleet_workers.executors.reply_body import read_reply
-from toolfleet_workers.executors.request import COMMON_HEADERS, CallerToken, ModuleRequest, build_request
+from toolfleet_workers.executors.request import COMMON_HEADERS, PROBE_HEADERS, CallerToken, ModuleRequest, build_request
 from toolfleet_workers.executors.response import Response
 from toolfleet_workers.executors.statuses import judge_status
 from toolfleet_workers.executors.target import Target
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
+
+_NOT_READY = frozenset({HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT})
 
 
 class HttpExecutor:
@@ -41,37 +44,59 @@ class HttpExecutor:
     ) -> None:
         if max_reply_bytes <= 0:
             raise ValueError(f"max_reply_bytes must be positive, not {max_reply_bytes}")
-        bases = {module: url.rstrip("/") for module, url in services.items()}
-        self._targets = {name: Target.of(f"{base}/execute", COMMON_HEADERS) for name, base in bases.items()}
-        self._questions = {name: Target.of(f"{base}/reconcile", QUESTION_HEADERS) for name, base in bases.items()}
+        self._modules = dict[str, _Module]()
+        self._services = dict[str, str]()
+        self._ended = frozenset[str]()
         self._max_reply_bytes = max_reply_bytes
         self._caller_token = caller_token
-        self._connections = Connections(with_tls=any(target.origin.is_tls for target in self._targets.values()))
+        self._connections = Connections()
+        self.serve(services)
 
-    async def execute(self, call: PublishedCall, *, seconds: float) -> Attempt:
+    def serve(self, services: Mapping[str, str], *, ended: frozenset[str] = frozenset()) -> None:
+        """Have these modules from now on. The `ended` ones were removed, and their calls are told so. Running calls go on."""
+        if services == self._services and ended == self._ended:
+            return
+        self._services = dict(services)
+        before, self._ended = self._modules, ended
+        self._modules = {
+            name: known if (known := before.get(name)) is not None and known.url == url else _Module.at(url)
+            for name, url in services.items()
+        }
+        if any(module.call.origin.is_tls for module in self._modules.values()):
+            self._connections.trust()
+
+    def guard(self, guards: Mapping[str, Callable[[str], bool]]) -> None:
+        """Connect to these modules only at IP addresses that are allowed to them."""
+        found = {self._modules[name].call.origin: allows for name, allows in guards.items() if name in self._modules}
+        self._connections.guard(found)
+
+    async def execute(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt:
         """One attempt within `seconds`. Raises `TimeoutError` if they are over after the request was sent."""
-        request = self._prepare(call, seconds)
+        request = self._prepare(call, seconds, lease)
         if isinstance(request, Attempt):
             return request
         progress = Progress()
         try:
             async with asyncio.timeout(seconds):
                 return await self._attempt(call, request, progress)
+        except LeaseOver:
+            log.warning("lease_over_before_sending")
+            return too_late(call)
         except TimeoutError:
             if progress.sent:
                 raise
-            return _not_sent(call, f"no connection within {max(seconds, 0):.3g}s")
+            return _not_sent(call, f"no connection within {max(seconds, 0):.3g}s", Health.AWAY)
 
-    async def reconcile(self, call: PublishedCall, *, seconds: float) -> Attempt | None:
+    async def reconcile(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt | None:
         """Ask the call's module what became of it, within `seconds`; `None` if that remains unknown."""
-        target = self._questions.get(call.tool_name.partition(".")[0])
-        if target is None:
+        module = self._modules.get(call.tool_name.partition(".")[0])
+        if module is None:
             return None
         lines = log.bind(call_id=call.call_id, tool=call.tool_name)
         try:
             async with asyncio.timeout(seconds):
-                attempt = await self._ask(call, target, seconds)
-        except (TimeoutError, NoReply) as exc:
+                attempt = await self._ask(call, module.question, seconds, lease)
+        except (TimeoutError, NoReply, LeaseOver) as exc:
             lines.warning("reconcile_unanswered", error=_cause(exc))
         except (BodyTooLarge, BodyUnreadable, ValueError) as exc:
             lines.warning("reconcile_answer_invalid", error=str(exc))
@@ -80,25 +105,40 @@ class HttpExecutor:
             return attempt
         return None
 
+    async def probe(self, module: str, *, seconds: float) -> Health:
+        """`GET {url}/health`, over a new connection, within `seconds`: any answer says that the module is there."""
+        known = self._modules.get(module)
+        if known is None:
+            return Health.WELL
+        try:
+            async with asyncio.timeout(seconds):
+                status = await self._connections.probe(ModuleRequest(known.health.origin, known.health.head, b""))
+        except Blocked:
+            return Health.UNKNOWN
+        except (TimeoutError, NoReply):
+            return Health.AWAY
+        return Health.NOT_READY if status in _NOT_READY else Health.WELL
+
     async def aclose(self) -> None:
         """Close all connections; a call that still waits for its reply ends as unknown."""
         await self._connections.aclose()
 
-    def _prepare(self, call: PublishedCall, seconds: float) -> ModuleRequest | Attempt:
+    def _prepare(self, call: PublishedCall, seconds: float, lease: Lease) -> ModuleRequest | Attempt:
         try:
             module = ToolName.parse(call.tool_name).module
         except InvalidToolName as exc:
             return unsuccessful(call, Outcome.PERMANENT, "invalid_tool_name", str(exc))
-        target = self._targets.get(module)
-        if target is None:
-            return unsuccessful(call, Outcome.PERMANENT, "unknown_module", f"Unknown module: {module}")
+        known = self._modules.get(module)
+        if known is None:
+            why = f"Module {module!r} was removed before this call began." if module in self._ended else None
+            return unsuccessful(call, Outcome.PERMANENT, "unknown_module", why or f"Unknown module: {module}")
         try:
-            return build_request(call, target, seconds=seconds, caller_token=self._caller_token)
+            return build_request(call, known.call, seconds=seconds, lease=lease, caller_token=self._caller_token)
         except ValueError as exc:
             return unsuccessful(call, Outcome.PERMANENT, "invalid_arguments", f"Tool execution error: {exc}")
 
-    async def _ask(self, call: PublishedCall, target: Target, seconds: float) -> Attempt | None:
-        question = build_question(call, target, seconds=seconds, caller_token=self._caller_token)
+    async def _ask(self, call: PublishedCall, target: Target, seconds: float, lease: Lease) -> Attempt | None:
+        question = build_question(call, target, seconds=seconds, lease=lease, caller_token=self._caller_token)
         response = await self._connections.post(question, Progress())
         try:
             if response.status != HTTPStatus.OK:  # most modules have no such endpoint
@@ -116,7 +156,9 @@ class HttpExecutor:
                 response.release()
         except NoReply as exc:
             log.warning("module_connection_failed", sent=progress.sent, error=_cause(exc))
-            return _lost(call, exc) if progress.sent else _not_sent(call, str(exc))
+            if progress.sent:
+                return _lost(call, exc)
+            return _not_sent(call, str(exc), Health.UNKNOWN if isinstance(exc, Blocked) else Health.AWAY)
 
     async def _judge(self, call: PublishedCall, response: Response) -> Attempt:
         if response.status != HTTPStatus.OK:
@@ -132,9 +174,30 @@ class HttpExecutor:
             return unsuccessful(call, Outcome.UNKNOWN, "invalid_response", text)
 
 
-def _not_sent(call: PublishedCall, reason: str) -> Attempt:
+@dataclass(frozen=True, slots=True)
+class _Module:
+    """Where a module is asked what."""
+
+    url: str
+    call: Target
+    question: Target
+    health: Target
+
+    @classmethod
+    def at(cls, url: str) -> "_Module":
+        base = url.rstrip("/")
+        return cls(
+            url,
+            call=Target.of(f"{base}/execute", COMMON_HEADERS),
+            question=Target.of(f"{base}/reconcile", QUESTION_HEADERS),
+            health=Target.of(f"{base}/health", PROBE_HEADERS, method="GET"),
+        )
+
+
+def _not_sent(call: PublishedCall, reason: str, unreached: Health) -> Attempt:
     text = f"Tool execution error: the module cannot be reached: {reason}"
-    return unsuccessful(call, Outcome.NOT_SENT, "module_unreachable", text)
+    attempt = unsuccessful(call, Outcome.NOT_SENT, "module_unreachable", text)
+    return Attempt(attempt.outcome, attempt.result, unreached=unreached)
 
 
 def _lost(call: PublishedCall, exc: NoReply) -> Attempt:
@@ -146,6 +209,6 @@ def _lost(call: PublishedCall, exc: NoReply) -> Attempt:
     return unsuccessful(call, Outcome.UNKNOWN, "module_error", text)
 
 
-def _cause(exc: TimeoutError | NoReply) -> str:
+def _cause(exc: TimeoutError | NoReply | LeaseOver) -> str:
     """For the log: what the operating system said, where it was asked."""
     return told(exc.__cause__ if isinstance(exc.__cause__, OSError) else exc)

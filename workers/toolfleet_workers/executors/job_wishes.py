@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from pydantic import ValidationError
 
+from toolfleet_registry import fleet_clock
 from toolfleet_registry.contracts import Conversation, PublishedCall, ToolCall
 from toolfleet_registry.jobs import Job, JobSpec, Poll, Schedule, Wish
 
@@ -107,7 +108,7 @@ def _moment(text: str) -> float:
     except (ValueError, OverflowError):
         raise ValueError(f"{form}, not {text[:60]!r}.") from None
     if at.tzinfo is None:
-        now = datetime.now(UTC).isoformat(timespec="seconds")
+        now = fleet_clock.utc_now().isoformat(timespec="seconds")
         raise ValueError(f"{form}: {text[:60]!r} has none, and it is {now} now.")
     return seconds
 

@@ -6,22 +6,22 @@ thread (`asyncio.to_thread`), what computes into a process.
 
 import asyncio
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
-
 from toolfleet_registry.contracts import ErrorCode, PublishedCall, ToolResult
 from toolfleet_registry.errors import BodyTooLarge
+from toolfleet_registry.lease import UNBOUNDED, Lease, LeaseOver, require_live
 from toolfleet_registry.local_function import LocalFunction
-from toolfleet_registry.outcomes import Attempt, Outcome
+from toolfleet_registry.loggers import get_logger
+from toolfleet_registry.outcomes import Attempt, Health, Outcome
 from toolfleet_registry.tags import TagResult
-from toolfleet_workers.attempts import unsuccessful
+from toolfleet_workers.attempts import too_late, unsuccessful
 from toolfleet_workers.executors.error_text import readable
 from toolfleet_workers.executors.returned import as_json
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _GRACE_SECONDS = 0.5  # for a cancelled function to clean up before it is left behind; less than the pool gives us
 
@@ -34,10 +34,10 @@ class LocalExecutor:
         self._max_result_bytes = max_result_bytes
         self._left_behind = set[asyncio.Task[Any]]()
 
-    async def execute(self, call: PublishedCall, *, seconds: float) -> Attempt:
+    async def execute(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt:
         """One attempt within `seconds`. Raises `TimeoutError` if they are over; the function is cancelled then.
 
-        A function's own error is final, unless a repeat would do no harm; its text is for nobody's eyes.
+        The text of a function's own error is for nobody's eyes.
         """
         local = self._functions.get(call.tool_name)
         if local is None:
@@ -50,16 +50,24 @@ class LocalExecutor:
         if seconds <= 0:
             text = "Tool execution error: no time was left to begin"
             return unsuccessful(call, Outcome.NOT_SENT, "module_unreachable", text)
-        returned = await self._run(local.function, arguments, seconds)
+        try:
+            returned = await self._run(_guarded(local.function, arguments, lease), local.function.__name__, seconds)
+        except LeaseOver:
+            return too_late(call)
         if isinstance(returned, _Failure):
             log.error("local_tool_failed", kind=returned.kind, stack=returned.stack)
             return _failed(call, f"Tool execution error: the function failed ({returned.kind})")
         return await self._judge(call, returned)
 
-    async def reconcile(self, call: PublishedCall, *, seconds: float) -> Attempt | None:
+    async def reconcile(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt | None:
         """Nothing: a function that was lost with its worker has left no word."""
-        del call, seconds
+        del call, seconds, lease
         return None
+
+    async def probe(self, module: str, *, seconds: float) -> Health:
+        """Functions are where their worker is."""
+        del module, seconds
+        return Health.WELL
 
     async def aclose(self) -> None:
         """Give functions that have outlived their calls a last chance to end."""
@@ -68,9 +76,9 @@ class LocalExecutor:
         if self._left_behind:
             await asyncio.wait(self._left_behind, timeout=_GRACE_SECONDS)
 
-    async def _run(self, function: Callable[..., Awaitable[Any]], arguments: Mapping[str, Any], seconds: float) -> Any:
+    async def _run(self, run: Coroutine[Any, Any, Any], name: str, seconds: float) -> Any:
         """In a task of its own: what it does to its task, or with a cancellation, does not reach ours."""
-        task = asyncio.create_task(_guarded(function, arguments), name=f"local-{function.__name__}")
+        task = asyncio.create_task(run, name=f"local-{name}")
         try:
             done, _ = await asyncio.wait({task}, timeout=seconds)
         finally:
@@ -110,8 +118,12 @@ class _Failure:
     stack: str
 
 
-async def _guarded(function: Callable[..., Awaitable[Any]], arguments: Mapping[str, Any]) -> Any:
-    """What the function returns, or the `_Failure` that it raised. `SystemExit` would else end the worker."""
+async def _guarded(function: Callable[..., Awaitable[Any]], arguments: Mapping[str, Any], lease: Lease) -> Any:
+    """What the function returns, or the `_Failure` that it raised. `SystemExit` would else end the worker.
+
+    Raises `LeaseOver`, with the function not called: others on the loop may have blocked it until now.
+    """
+    require_live(lease)
     try:
         return await function(**arguments)
     except (asyncio.CancelledError, GeneratorExit):
@@ -121,10 +133,9 @@ async def _guarded(function: Callable[..., Awaitable[Any]], arguments: Mapping[s
 
 
 def _failed(call: PublishedCall, text: str, value: Any = None) -> Attempt:
-    """It may have done part of its work, so it is repeated only where that is declared to do no harm."""
-    outcome = Outcome.FAILED if call.effect in {"read", "idempotent"} else Outcome.PERMANENT
+    """It may have done part of its work."""
     result = ToolResult.failed(call.tool_name, "module_error", text, effect_state="unknown")
-    return Attempt(outcome, result.model_copy(update={"result": value}))
+    return Attempt(Outcome.FAILED, result.model_copy(update={"result": value}))
 
 
 def _unusable(call: PublishedCall, code: ErrorCode, text: str) -> Attempt:

@@ -4,6 +4,7 @@ The class decides nothing but words: whether the module can have seen a request 
 
     NoReply
     ├── NotConnected     nothing was sent
+    │   └── Blocked      and the worker itself is the reason
     ├── ConnectionLost   the connection ended before the head of a response was there
     └── ReplyBroken      what came is no HTTP response from start to end
 """
@@ -15,6 +16,10 @@ class NoReply(Exception):
 
 class NotConnected(NoReply):
     """There is no connection; the message says why and names no address: a model reads it."""
+
+
+class Blocked(NotConnected):
+    """The worker cannot make connections now: it lacks descriptors, ports, memory, a route or a name service."""
 
 
 class ConnectionLost(NoReply):

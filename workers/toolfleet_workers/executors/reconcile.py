@@ -1,7 +1,7 @@
 """The question to a module what became of a call that was lost, and what its answer is worth.
 
 `POST {url}/reconcile` with `{"call_id"}`. The answer is `{"call_id", "state"}` and for a call that is `done` what
-`/execute` would have answered: `success`, `result`, `error`, `effect_state`. The endpoint is optional; whatever is not
+`/execute` would have answered: `success`, `result`, `error`, `effect_state`, `retryable`. The endpoint is optional; whatever is not
 such an answer is none.
 """
 
@@ -12,6 +12,7 @@ from pydantic import ConfigDict, ValidationError, ValidationInfo, model_validato
 
 from toolfleet_registry.bodies import loads_strict
 from toolfleet_registry.contracts import ModuleMessage, PublishedCall, ToolResult
+from toolfleet_registry.lease import UNBOUNDED, Lease
 from toolfleet_registry.outcomes import Attempt, Outcome
 from toolfleet_workers.attempts import unsuccessful
 from toolfleet_workers.executors.reply import ModuleReply, attempt_of, why_invalid
@@ -22,11 +23,16 @@ QUESTION_HEADERS = {**COMMON_HEADERS, "Accept": "application/json"}  # nothing r
 
 
 def build_question(
-    call: PublishedCall, target: Target, *, seconds: float, caller_token: CallerToken | None = None
+    call: PublishedCall,
+    target: Target,
+    *,
+    seconds: float,
+    lease: Lease = UNBOUNDED,
+    caller_token: CallerToken | None = None,
 ) -> ModuleRequest:
     """The request that asks after `call`; `target` is its module's `/reconcile`."""
     body = json.dumps({"call_id": call.call_id}).encode()
-    return request_about(call, target, body, seconds=seconds, caller_token=caller_token)
+    return request_about(call, target, body, seconds=seconds, lease=lease, caller_token=caller_token)
 
 
 def judge_answer(call: PublishedCall, body: bytes) -> Attempt | None:
@@ -59,6 +65,7 @@ class _Answer(ModuleMessage):
     result: Any = None
     error: Any = None
     effect_state: Any = None
+    retryable: Any = None
 
     @model_validator(mode="after")
     def _check(self, info: ValidationInfo) -> "_Answer":
@@ -71,6 +78,6 @@ def _done(call: PublishedCall, answer: _Answer) -> Attempt:
     if answer.success is None:
         text = "Tool execution error: the module has executed the call, and its reply is lost"
         return Attempt(Outcome.FAILED, ToolResult.failed(call.tool_name, "module_error", text, effect_state="done"))
-    fields = answer.model_dump(include={"success", "result", "error"})
+    fields = answer.model_dump(include={"success", "result", "error", "retryable"})
     fields.update(tool_name=call.tool_name, effect_state=answer.effect_state or "done")
     return attempt_of(call, ModuleReply.model_validate(fields, context=call.tool_name))

@@ -1,5 +1,6 @@
 """A module's answer to `POST /execute`: read strictly, because what follows depends on it."""
 
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
@@ -14,8 +15,8 @@ from toolfleet_workers.executors.error_text import readable
 class ModuleReply(ModuleMessage):
     """What a module says about a call. Fields that we do not know are ignored: the effect has happened.
 
-    Of the fields that a `ToolResult` has beyond these, only `effect_state` is believed, and only where the module
-    says that it failed: nobody else can know. Any other value of it counts as absent.
+    Of the fields that a `ToolResult` has beyond these, only `effect_state` and `retryable` are believed, and only where the
+    module says that it failed: nobody else can know. Any other value of theirs counts as absent.
     """
 
     model_config = ConfigDict(strict=True)
@@ -25,11 +26,17 @@ class ModuleReply(ModuleMessage):
     result: Any = None
     error: str | None = None
     effect_state: EffectState | None = None
+    retryable: bool = False
 
     @field_validator("effect_state", mode="before")
     @classmethod
     def _believe_known_states(cls, value: Any) -> Any:
         return value if value in ("none", "done", "unknown") else None
+
+    @field_validator("retryable", mode="before")
+    @classmethod
+    def _believe_a_plain_yes(cls, value: Any) -> bool:
+        return value is True
 
     @field_validator("error")
     @classmethod
@@ -70,7 +77,19 @@ def attempt_of(call: PublishedCall, reply: ModuleReply) -> Attempt:
         effect_state=state,
         retryable=state == "none",
     )
-    return Attempt(Outcome.FAILED, result)
+    return Attempt(Outcome.FAILED, result, says_retryable=reply.retryable)
+
+
+def with_reply(attempt: Attempt, call: PublishedCall, body: bytes) -> Attempt:
+    """A server error, with what its body says of the effect and of a repeat, if that is a reply to this call."""
+    try:
+        reply = ModuleReply.model_validate(loads_strict(body), context=call.tool_name)
+    except ValueError:
+        return attempt
+    if reply.success:  # contradicts the status
+        return attempt
+    result = attempt.result.model_copy(update={"effect_state": reply.effect_state or attempt.result.effect_state})
+    return replace(attempt, result=result, says_retryable=reply.retryable)
 
 
 def why_invalid(exc: ValidationError) -> str:

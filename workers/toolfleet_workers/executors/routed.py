@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from toolfleet_registry.contracts import PublishedCall
-from toolfleet_registry.outcomes import Attempt
+from toolfleet_registry.lease import UNBOUNDED, Lease
+from toolfleet_registry.outcomes import Attempt, Health
 from toolfleet_workers.runner import Executor
 
 
@@ -14,13 +15,17 @@ class RoutedExecutor:
         self._by_module = by_module
         self._others = others
 
-    async def execute(self, call: PublishedCall, *, seconds: float) -> Attempt:
+    async def execute(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt:
         """One attempt, as the executor makes it."""
-        return await self._of(call).execute(call, seconds=seconds)
+        return await self._of(call).execute(call, seconds=seconds, lease=lease)
 
-    async def reconcile(self, call: PublishedCall, *, seconds: float) -> Attempt | None:
+    async def reconcile(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt | None:
         """What the executor knows of a call that was begun before."""
-        return await self._of(call).reconcile(call, seconds=seconds)
+        return await self._of(call).reconcile(call, seconds=seconds, lease=lease)
+
+    async def probe(self, module: str, *, seconds: float) -> Health:
+        """Whether the module is there, as its executor finds it."""
+        return await self._by_module.get(module, self._others).probe(module, seconds=seconds)
 
     async def aclose(self) -> None:
         """Close them all."""

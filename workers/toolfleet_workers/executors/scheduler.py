@@ -1,16 +1,17 @@
 """Runs the calls of the module `scheduler`: what a model wants of its jobs, at the desk that makes them."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
-from toolfleet_registry.contracts import PublishedCall, ToolResult
+from toolfleet_registry.contracts import ErrorCode, PublishedCall, ToolResult
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.jobs import Job, JobRefused, JobSpec
+from toolfleet_registry.lease import UNBOUNDED, Lease, LeaseOver, require_live
 from toolfleet_registry.names import SCHEDULER
-from toolfleet_registry.outcomes import Attempt, Outcome
-from toolfleet_workers.attempts import unsuccessful
+from toolfleet_registry.outcomes import Attempt, Health, Outcome
+from toolfleet_workers.attempts import too_late, unsuccessful
 from toolfleet_workers.executors.job_wishes import job_wanted, told_of
 
 _ADD = f"{SCHEDULER}.add_job"
@@ -20,8 +21,8 @@ _LISTED = 20
 class Desk(Protocol):
     """Makes, shows and cancels jobs. Every method raises `FleetUnavailable` when Redis does not answer."""
 
-    async def start(self, spec: JobSpec) -> Job:
-        """Make a job; with the id of one that exists, that one. Raises `JobRefused`."""
+    async def start(self, spec: JobSpec, *, lease: Lease) -> Job:
+        """Make a job on a live `lease`; with the id of one that exists, that one. Raises `JobRefused` and `LeaseOver`."""
         ...
 
     async def get(self, job_id: str, user_id: str | None) -> Job | None:
@@ -35,6 +36,9 @@ class Desk(Protocol):
     async def cancel(self, job_id: str, user_id: str | None) -> Job | None:
         """End a job of this user; one that has ended stays as it is."""
         ...
+
+
+_Method = Callable[[Desk, PublishedCall, Lease], Awaitable[Any]]
 
 
 class SchedulerExecutor:
@@ -53,7 +57,7 @@ class SchedulerExecutor:
             "list_jobs": self._list,
         }
 
-    async def execute(self, call: PublishedCall, *, seconds: float) -> Attempt:
+    async def execute(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt:
         """One attempt within `seconds`. Raises `TimeoutError` if they are over.
 
         When Redis does not answer, a job that was to be made may exist; whoever is next finds it.
@@ -64,22 +68,17 @@ class SchedulerExecutor:
         if call.user_id is None:  # all who are nobody would share their jobs
             text = "Jobs belong to a user, and this call has none."
             return unsuccessful(call, Outcome.PERMANENT, "permission_denied", text)
-        away = Outcome.NOT_SENT
         try:
-            async with asyncio.timeout(seconds), self._desk() as desk:
-                if call.tool_name == _ADD:
-                    away = Outcome.UNKNOWN
-                return Attempt(Outcome.SUCCESS, ToolResult.ok(call.tool_name, await method(desk, call)))
+            async with asyncio.timeout(seconds):
+                return await self._at_desk(call, method, lease)
         except JobRefused as exc:
             return _refused(call, exc.result)
-        except FleetUnavailable as exc:
-            return unsuccessful(call, away, "module_unreachable", f"Tool execution error: {exc}")
         except _Wrong as exc:
             return unsuccessful(call, Outcome.PERMANENT, "invalid_arguments", str(exc))
 
-    async def reconcile(self, call: PublishedCall, *, seconds: float) -> Attempt | None:
+    async def reconcile(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt | None:
         """The job that a lost call has made, if it has."""
-        if call.tool_name != _ADD:
+        if call.tool_name != _ADD or lease.seconds_left() <= 0:
             return None
         try:
             async with asyncio.timeout(seconds), self._desk() as desk:
@@ -88,23 +87,41 @@ class SchedulerExecutor:
             return None
         return None if job is None else Attempt(Outcome.SUCCESS, ToolResult.ok(call.tool_name, told_of(job)))
 
+    async def probe(self, module: str, *, seconds: float) -> Health:
+        """It is where its worker is."""
+        del module, seconds
+        return Health.WELL
+
     async def aclose(self) -> None:
         """The desk belongs to somebody else."""
 
-    async def _add(self, desk: Desk, call: PublishedCall) -> Any:
+    async def _at_desk(self, call: PublishedCall, method: _Method, lease: Lease) -> Attempt:
+        away: tuple[Outcome, ErrorCode] = (Outcome.NOT_SENT, "module_unreachable")
+        try:
+            async with self._desk() as desk:
+                require_live(lease)
+                if call.tool_name == _ADD:
+                    away = (Outcome.UNKNOWN, "outcome_unknown")
+                return Attempt(Outcome.SUCCESS, ToolResult.ok(call.tool_name, await method(desk, call, lease)))
+        except LeaseOver:
+            return too_late(call)
+        except FleetUnavailable as exc:
+            return unsuccessful(call, *away, f"Tool execution error: {exc}")
+
+    async def _add(self, desk: Desk, call: PublishedCall, lease: Lease) -> Any:
         try:
             spec = job_wanted(call, longest_seconds=self._longest_seconds)
         except ValueError as exc:
             raise _Wrong(str(exc)) from exc
-        return told_of(await desk.start(spec))
+        return told_of(await desk.start(spec, lease=lease))
 
-    async def _cancel(self, desk: Desk, call: PublishedCall) -> Any:
+    async def _cancel(self, desk: Desk, call: PublishedCall, _: Lease) -> Any:
         return told_of(_own(await desk.cancel(call.arguments["job_id"], call.user_id), call))
 
-    async def _get(self, desk: Desk, call: PublishedCall) -> Any:
+    async def _get(self, desk: Desk, call: PublishedCall, _: Lease) -> Any:
         return told_of(_own(await desk.get(call.arguments["job_id"], call.user_id), call), with_result=True)
 
-    async def _list(self, desk: Desk, call: PublishedCall) -> Any:
+    async def _list(self, desk: Desk, call: PublishedCall, _: Lease) -> Any:
         asked = call.arguments
         jobs = await desk.list(call.user_id, ended=asked.get("ended", False), limit=asked.get("limit", _LISTED))
         return {"jobs": [told_of(job) for job in jobs]}

@@ -17,27 +17,27 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A URL to post to. `head` is the start of each request to it: its line, `Host`, and the fields that never change."""
+    """A URL to ask. `head` is the start of each request to it: its line, `Host`, and the fields that never change."""
 
     origin: Origin
     head: bytes
 
     @classmethod
-    def of(cls, url: str, headers: Mapping[str, str]) -> "Target":
+    def of(cls, url: str, headers: Mapping[str, str], *, method: str = "POST") -> "Target":
         """The target at `url`, which may hold a user and a password."""
         plain = _PLAIN.fullmatch(url)
-        return cls._of_plain(plain, headers) if plain else cls._of_any(url, headers)
+        return cls._of_plain(plain, headers, method) if plain else cls._of_any(url, headers, method)
 
     @classmethod
-    def _of_plain(cls, url: re.Match[str], headers: Mapping[str, str]) -> "Target":
+    def _of_plain(cls, url: re.Match[str], headers: Mapping[str, str], method: str) -> "Target":
         """As `_of_any`, of which nearly all URLs need nothing: httpx takes a tenth of a worker's start to load."""
         scheme, host, number, path = url["scheme"], url["host"], url["port"], url["path"]
         port = int(number) if number else _PORTS[scheme]
         netloc = host if port == _PORTS[scheme] else f"{host}:{port}"
-        return cls(Origin(host, port, scheme == "https"), _head(path, {"Host": netloc, **headers}))
+        return cls(Origin(host, port, scheme == "https"), _head(method, path, {"Host": netloc, **headers}))
 
     @classmethod
-    def _of_any(cls, url: str, headers: Mapping[str, str]) -> "Target":
+    def _of_any(cls, url: str, headers: Mapping[str, str], method: str) -> "Target":
         import httpx  # noqa: PLC0415 - as above
 
         # As discovery has it: both must come to the same place.
@@ -46,11 +46,11 @@ class Target:
         netloc = parts.netloc.decode().replace(host, host.rstrip("."), 1)  # the dot is for name servers only
         fields = {"Host": netloc, **_authorization(parts.username, parts.password), **headers}
         origin = Origin(host, parts.port or _PORTS[parts.scheme], parts.scheme == "https")
-        return cls(origin, _head(parts.raw_path.decode(), fields))
+        return cls(origin, _head(method, parts.raw_path.decode(), fields))
 
 
-def _head(path: str, fields: Mapping[str, str]) -> bytes:
-    lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
+def _head(method: str, path: str, fields: Mapping[str, str]) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
     return "".join(f"{line}\r\n" for line in lines).encode()
 
 

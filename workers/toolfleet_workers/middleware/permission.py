@@ -3,17 +3,16 @@
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import structlog
-
-from toolfleet_registry.contracts import PublishedCall, ToolResult
+from toolfleet_registry.contracts import ErrorCode, PublishedCall, ToolResult
 from toolfleet_registry.decisions import note
 from toolfleet_registry.hints import FOR_NOBODY
+from toolfleet_registry.loggers import get_logger
 from toolfleet_registry.outcomes import Attempt, Outcome
-from toolfleet_registry.permissions import denial, module_denial, reaches
+from toolfleet_registry.permissions import Modules, denial, module_denial, reaches
 from toolfleet_registry.verdicts import SeenTool
 from toolfleet_workers.runner import Proceed
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _MOST_NAMED = 1000  # tools that nobody knows, each logged once; then their number must do
 
@@ -30,6 +29,18 @@ class Tools(Protocol):
         """The tool as it is in effect; `None` if nothing is known of it."""
         ...
 
+    def serves(self, module: str) -> bool:
+        """Whether there is such a module; calls of others are refused by whatever would run them."""
+        ...
+
+    def lacks(self, tool_name: str) -> bool:
+        """Whether the tool's module surely does not offer it."""
+        ...
+
+    def inquire(self, tool_name: str) -> float:
+        """Have it found out who may use the tool. Returns after how many seconds that may be known."""
+        ...
+
     async def refresh(self, *, reads_all: bool = True) -> None:
         """Learn what has changed, or all of it anew; returns soon, also if that does not work."""
         ...
@@ -39,10 +50,11 @@ class Tools(Protocol):
 class PermissionCheck:
     """Runs a call only if its caller may use the tool, by the same rule as when it was listed and published.
 
-    `default_modules` are those of a caller who does not say.
+    `default_modules` are those of a caller whose agent does not say, as earlier ones did: it has decided by the same.
 
-    A tool that nothing is known of fails open, for its agent has looked as well: `unknown` counts such calls, and the
-    log names each tool once. Before it refuses, it has the manifests read again: they may have changed.
+    Fails closed: a call of a tool that nothing is known of has to wait (`wait_for`), and is `busy` where it comes all the
+    same; `unknown` counts such calls, and the log names each tool once. Before it refuses for good, it has the manifests
+    read again: they may have changed.
     """
 
     tools: Tools
@@ -51,12 +63,12 @@ class PermissionCheck:
     _named: set[str] = field(default_factory=set[str], init=False)
 
     async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
-        """Proceed, or refuse with `permission_denied`."""
+        """Proceed, or refuse: with `permission_denied`, `unknown_tool`, or `busy` where nobody can say."""
         caller = call.caller
-        modules = self.default_modules if caller.allowed_modules is None else caller.allowed_modules
+        modules = self._modules_of(call)
         module = call.tool_name.partition(".")[0]
         if not reaches(module, modules):
-            return _refused(call, module_denial(module))
+            return _denied(call, module_denial(module))
         tool = self.tools.find(call.tool_name)
         if self.tools.is_old:
             await self.tools.refresh(reads_all=False)
@@ -65,20 +77,53 @@ class PermissionCheck:
             await self.tools.refresh()
             tool = self.tools.find(call.tool_name)
         if tool is None:
-            self._note_unknown(call.tool_name)
-        elif reason := denial(tool.access, caller.permission, modules):
-            return _refused(call, reason, hint=FOR_NOBODY if reason == tool.access.closed else None)
-        note("permission", "allowed" if tool is not None else "unknown_tool")
+            return await self._unknown(call, proceed)
+        if reason := denial(tool.access, caller.permission, modules):
+            return _denied(call, reason, hint=FOR_NOBODY if reason == tool.access.closed else None)
+        note("permission", "allowed")
         return await proceed(call)
+
+    def wait_for(self, call: PublishedCall) -> float | None:
+        """How many seconds a call must wait of whose tool nothing is known; `None` if it can be decided now."""
+        name = call.tool_name
+        module = name.partition(".")[0]
+        if not reaches(module, self._modules_of(call)) or self.tools.find(name) is not None:
+            return None
+        if not self.tools.serves(module) or self.tools.lacks(name):
+            return None
+        self._note_unknown(name)
+        return self.tools.inquire(name)
+
+    async def _unknown(self, call: PublishedCall, proceed: Proceed) -> Attempt:
+        name = call.tool_name
+        if not self.tools.serves(name.partition(".")[0]):  # whatever would run it knows no way there, and says so
+            note("permission", "unknown_module")
+            return await proceed(call)
+        if self.tools.lacks(name):
+            note("permission", "unknown_tool")
+            return _refused(call, Outcome.PERMANENT, "unknown_tool", f"Unknown tool: {name}")
+        self._note_unknown(name)
+        note("permission", "not_known")
+        return _refused(call, Outcome.NOT_SENT, "busy", f"Who may use {name!r} is not known now.")
+
+    def _modules_of(self, call: PublishedCall) -> Modules:
+        allowed = call.caller.allowed_modules
+        return self.default_modules if allowed is None else allowed
 
     def _note_unknown(self, tool_name: str) -> None:
         self.unknown += 1
         if tool_name not in self._named and len(self._named) < _MOST_NAMED:
             self._named.add(tool_name)
-            log.warning("permission_not_checked", unknown_tool=tool_name, calls=self.unknown)
+            log.warning("permission_not_known", unknown_tool=tool_name, calls=self.unknown)
 
 
-def _refused(call: PublishedCall, reason: str, *, hint: str | None = None) -> Attempt:
+def _denied(call: PublishedCall, reason: str, *, hint: str | None = None) -> Attempt:
     note("permission", "denied")
+    return _refused(call, Outcome.PERMANENT, "permission_denied", reason, hint=hint)
+
+
+def _refused(
+    call: PublishedCall, outcome: Outcome, code: ErrorCode, reason: str, *, hint: str | None = None
+) -> Attempt:
     log.warning("tool_call_refused", reason=reason, user_id=call.caller.user_id)
-    return Attempt(Outcome.PERMANENT, ToolResult.refused(call.tool_name, "permission_denied", reason, hint=hint))
+    return Attempt(outcome, ToolResult.refused(call.tool_name, code, reason, hint=hint))

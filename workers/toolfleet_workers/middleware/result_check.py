@@ -3,15 +3,14 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-import structlog
-
 from toolfleet_registry.contracts import PublishedCall, ToolDefinition, ToolResult
 from toolfleet_registry.decisions import note
+from toolfleet_registry.loggers import get_logger
 from toolfleet_registry.outcomes import Attempt, Outcome
 from toolfleet_registry.schemas.validation import result_fault
 from toolfleet_workers.runner import Proceed
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Definitions(Protocol):

@@ -8,7 +8,7 @@ from typing import Any
 from toolfleet import Caller, Settings, SettingsError, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.sdk.module import Module
 from toolfleet_registry.settings import load_settings
-from toolfleet_tasks.signing import module_key
+from toolfleet_tasks.signing import module_keys
 from toolfleet_tasks.sync import SyncToolFleet
 from toolfleet_workers.commands import beat_command, worker_command
 from toolfleet_workers.environment import environment_of
@@ -72,6 +72,6 @@ def _served(module: Module | str, name: str, folder: Path, settings: Settings) -
         with served(module) as url:
             yield url
         return
-    key = "" if settings.signing_key is None else module_key(settings.signing_key, name)
+    key = module_keys(settings.signing_keys, name)
     with served_elsewhere(module, folder, {"TOOLFLEET_MODULE_KEY": key}) as url:
         yield url

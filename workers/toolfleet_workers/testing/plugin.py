@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 if TYPE_CHECKING:
+    from toolfleet_registry.contracts import Level
     from toolfleet_registry.sdk.module import Module
     from toolfleet_workers.testing.fleet import RunningFleet
     from toolfleet_workers.testing.in_process import InProcess
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 class OpenModule(Protocol):
     """What the fixture `toolfleet_module` is."""
 
-    def __call__(self, module: "Module", *, user_id: str | None = None, permission: str = "user") -> "InProcess":
+    def __call__(self, module: "Module", *, user_id: str | None = None, permission: "Level" = "user") -> "InProcess":
         """Start the module in this process. `user_id` and `permission` are those of calls that name none."""
         ...
 
@@ -52,7 +53,7 @@ def toolfleet_module() -> Generator[OpenModule]:
 
     with ExitStack() as stack:
 
-        def open_module(module: "Module", *, user_id: str | None = None, permission: str = "user") -> "InProcess":
+        def open_module(module: "Module", *, user_id: str | None = None, permission: "Level" = "user") -> "InProcess":
             return stack.enter_context(in_process(module, user_id=user_id, permission=permission))
 
         yield open_module

@@ -8,16 +8,15 @@ import typing
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import PydanticJsonSchemaWarning
 
-from toolfleet_registry.sdk.context import Context
-from toolfleet_registry.sdk.docstrings import Words
-from toolfleet_registry.sdk.titles import without_titles
+from toolfleet_registry.functions.docstrings import Words
+from toolfleet_registry.functions.titles import without_titles
 
 USER = "user_id"
 """A parameter of this name gets the call's user, who is never for the arguments to say."""
@@ -25,7 +24,7 @@ USER = "user_id"
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """`schema`: of the arguments that a model writes. `context` names the parameter that is a `Context`, if there is one.
+    """`schema`: of the arguments that a model writes. `context` names the parameter that gets a context, if there is one.
 
     `user`: whether the function takes the user's id; `needs_user`: whether it takes no call without one.
     """
@@ -38,19 +37,32 @@ class Signature:
     needs_user: bool
 
     @classmethod
-    def of(cls, function: Callable[..., Any], words: Words) -> Self:
-        """Read a function. Raises `TypeError` for what no call could give it, `ValueError` for a docstring of another."""
+    def of(
+        cls,
+        function: Callable[..., Any],
+        words: Words,
+        *,
+        is_context: Callable[[str, Any], bool],
+        is_lenient: bool = False,
+    ) -> Self:
+        """Read a function; `is_context` knows the parameter that gets one by name and annotation.
+
+        Raises `TypeError` for what no call could give it, `ValueError` for a docstring of another. `is_lenient`: parameters
+        without annotation take anything, and defaults and docstrings are believed.
+        """
         name = getattr(function, "__name__", type(function).__name__)
-        parameters, hints = _parameters_of(function, name)
-        contexts = [each for each in parameters if _is_context(hints[each])]
+        parameters, hints = _parameters_of(function, name, is_lenient=is_lenient)
+        contexts = [each for each in parameters if is_context(each, hints[each])]
         if len(contexts) > 1:
             raise TypeError(f"{name}() has two contexts, {contexts[0]!r} and {contexts[1]!r}.")
         offered = {each: it for each, it in parameters.items() if each not in {*contexts, USER}}
-        if unknown := words.parameters.keys() - parameters.keys():
+        if (unknown := words.parameters.keys() - parameters.keys()) and not is_lenient:
             raise ValueError(f"{name}() has no parameter {min(unknown)!r}, which its docstring describes.")
         fields: dict[str, Any] = {}
         for number, (each, parameter) in enumerate(offered.items()):
-            fields[f"p{number}"] = _field(name, each, parameter, hints[each], words)
+            if not is_lenient:
+                _check_default(name, each, hints[each], parameter.default)
+            fields[f"p{number}"] = _field(each, parameter, hints[each], words)
         model, schema = _model(name, fields)
         return cls(
             model,
@@ -86,7 +98,9 @@ def function_behind(function: Callable[..., Any]) -> Any:
     return function_behind(partial) if partial is not None else type(target).__call__
 
 
-def _parameters_of(function: Callable[..., Any], name: str) -> tuple[dict[str, inspect.Parameter], dict[str, Any]]:
+def _parameters_of(
+    function: Callable[..., Any], name: str, *, is_lenient: bool
+) -> tuple[dict[str, inspect.Parameter], dict[str, Any]]:
     parameters = dict(inspect.signature(function).parameters)
     try:
         hints = typing.get_type_hints(function_behind(function), include_extras=True)
@@ -97,23 +111,23 @@ def _parameters_of(function: Callable[..., Any], name: str) -> tuple[dict[str, i
             raise TypeError(f"{name}() takes {str(parameter).partition(':')[0]!r}; every parameter must have a name.")
         if each not in hints and each == USER:
             hints[each] = str | None
-        if each not in hints:
+        if each not in hints and is_lenient:
+            hints[each] = Any
+        elif each not in hints:
             raise TypeError(f"The parameter {each!r} of {name}() has no annotation, so that a model could not know it.")
     return parameters, hints
 
 
-def _field(function: str, name: str, parameter: inspect.Parameter, hint: Any, words: Words) -> tuple[Any, Any]:
+def _field(name: str, parameter: inspect.Parameter, hint: Any, words: Words) -> tuple[Any, Any]:
     """The parameter as pydantic's `create_model` takes it: under its own name outside, and described."""
     default = parameter.default
-    if default is not parameter.empty and not isinstance(default, FieldInfo):
-        _check_default(function, name, hint, default)
-        info: Any = Field(default, alias=name)
-    elif isinstance(default, FieldInfo):
-        raise TypeError(
-            f"The parameter {name!r} of {function}() has a Field as its default; write Annotated[type, Field(...)] instead."
-        )
-    else:
-        info = Field(alias=name)
+    if isinstance(default, FieldInfo):
+        hint = Annotated[hint, default]
+    info: Any = (
+        Field(alias=name)
+        if default is parameter.empty or isinstance(default, FieldInfo)
+        else Field(default, alias=name)
+    )
     if (text := words.parameters.get(name)) and not _is_described(hint):
         info.description = text
         info._attributes_set["description"] = text  # noqa: SLF001 - how pydantic merges it with that of Annotated
@@ -122,6 +136,12 @@ def _field(function: str, name: str, parameter: inspect.Parameter, hint: Any, wo
 
 def _check_default(function: str, name: str, hint: Any, default: Any) -> None:
     """A default that the annotation does not allow would be shown to models, and refused when one sends it."""
+    if isinstance(default, FieldInfo):
+        raise TypeError(
+            f"The parameter {name!r} of {function}() has a Field as its default; write Annotated[type, Field(...)] instead."
+        )
+    if default is inspect.Parameter.empty:
+        return
     try:
         TypeAdapter(hint).validate_python(default)
     except ValidationError:
@@ -142,11 +162,6 @@ def _model(name: str, fields: dict[str, Any]) -> tuple[type[BaseModel], dict[str
         raise TypeError(f"A default of {name}() cannot be written as JSON: {exc}") from exc
     except (PydanticUserError, PydanticInvalidForJsonSchema, NameError, TypeError) as exc:
         raise TypeError(f"The parameters of {name}() have no JSON Schema: {_first(exc)}") from exc
-
-
-def _is_context(hint: Any) -> bool:
-    plain = typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
-    return plain is Context
 
 
 def _is_described(hint: Any) -> bool:

@@ -1,0 +1,14 @@
+"""Judges what a caller says of a call, whatever tool it is for: its names, and the arguments as JSON."""
+
+from toolfleet_registry.arguments import fault_in, size_fault
+from toolfleet_registry.contracts import Caller, ToolCall
+from toolfleet_registry.identities import fault_in_names
+
+
+def fault_in_call(call: ToolCall, caller: Caller, *, most_bytes: int) -> str | None:
+    """Why such a call is not published, and where the fault lies, or `None`. Never repeats a value."""
+    return (
+        fault_in_names(user_ids=(call.user_id, caller.user_id), idempotency_key=call.idempotency_key)
+        or fault_in(call.arguments)
+        or size_fault(call.arguments, most=most_bytes)
+    )

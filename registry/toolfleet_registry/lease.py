@@ -1,0 +1,41 @@
+"""Says how long an attempt may still begin: whoever has a call on lease sends nothing once others may have it."""
+
+import math
+from typing import Protocol
+
+ALLOWANCE_SECONDS = 1.0
+"""How late a request may be at its module: clocks are read, and bytes travel. A lease ends so much after the last moment to begin."""
+
+
+class LeaseOver(Exception):
+    """The attempt may not begin any more: others may have the call by now. Nothing was sent."""
+
+
+class Lease(Protocol):
+    """The right to begin an attempt, the `attempt`th of its call."""
+
+    @property
+    def attempt(self) -> int:
+        """Counted from 1: the module's fence against those before it."""
+        ...
+
+    def seconds_left(self) -> float:
+        """Seconds in which the attempt may begin; 0 or less if it may not. Asked immediately before it does."""
+        ...
+
+
+class _Unbounded:
+    attempt = 1
+
+    def seconds_left(self) -> float:
+        return math.inf
+
+
+UNBOUNDED: Lease = _Unbounded()
+"""The lease of a call that nobody else can have: one that was not claimed."""
+
+
+def require_live(lease: Lease) -> None:
+    """Raise `LeaseOver` unless the attempt may begin now. What begins it must follow at once: a pause in between is not seen."""
+    if lease.seconds_left() <= 0:
+        raise LeaseOver

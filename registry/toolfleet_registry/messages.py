@@ -1,0 +1,27 @@
+"""What every message that crosses a process is: frozen, and strict about unknown fields if it is of our own making."""
+
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """Marks a field that came after the first version of its message: a reader of an older one cannot take the message.
+
+    `name: Annotated[str | None, Since(2)] = None`. A field without its default value makes the message one of that version.
+    """
+
+    version: int
+
+
+class Message(BaseModel):
+    """A message of our own: frozen, and an unknown field is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class ModuleMessage(BaseModel):
+    """A message from a module: frozen; a field that we do not know is ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")

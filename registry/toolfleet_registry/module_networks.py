@@ -1,0 +1,80 @@
+"""Decides at which addresses a module may be that was added to a running fleet. Fails closed."""
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from urllib.parse import urlsplit
+
+# Who can have a worker ask these gets the keys of its machine.
+_REFUSED = tuple(
+    ip_network(network)
+    for network in (
+        "169.254.0.0/16",  # link-local, and the metadata of nearly all clouds
+        "fe80::/10",  # link-local
+        "fd00:ec2::/32",  # metadata at AWS
+        "fd20:ce::254/128",  # metadata at Google
+        "100.100.100.200/32",  # metadata at Alibaba
+        "168.63.129.16/32",  # Azure's own services
+        "192.0.0.192/32",  # metadata at Oracle
+    )
+)
+_NAT64 = ip_network("64:ff9b::/96")
+_RESOLVE_SECONDS = 5.0
+
+
+class ModuleNetworks:
+    """The networks of the setting `module_networks`; without any, everywhere but where nobody's module can rightly be."""
+
+    def __init__(self, networks: Sequence[str]) -> None:
+        self._allowed = tuple(ip_network(network) for network in networks)
+
+    def allows(self, address: str) -> bool:
+        """Whether a module may be at this IP address. What is none is not allowed."""
+        try:
+            found = _plain(ip_address(address.partition("%")[0]))
+        except ValueError:
+            return False
+        if self._allowed:
+            return any(found in network for network in self._allowed)
+        return not any(found in network for network in _REFUSED)
+
+    def allows_literal(self, url: str) -> bool:
+        """Whether a URL may be used as far as it can be judged without a name service: names are judged by their addresses."""
+        host = urlsplit(url).hostname or ""
+        try:
+            literal = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        except (socket.gaierror, UnicodeError):
+            return True
+        return all(self.allows(str(each[4][0])) for each in literal)
+
+    async def fault(self, url: str) -> str | None:
+        """Why a module may not be at this URL; a host that cannot be resolved now is judged when it is connected to."""
+        host = urlsplit(url).hostname or ""
+        try:
+            async with asyncio.timeout(_RESOLVE_SECONDS):
+                found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError):  # TimeoutError is an OSError
+            return None
+        refused = sorted({str(each[4][0]) for each in found if not self.allows(str(each[4][0]))})
+        return self.reason(refused[0]) if refused else None
+
+    def reason(self, address: str) -> str:
+        """Why a module may not be at this address."""
+        if self._allowed:
+            return f"its address {address} is not in TOOLFLEET_MODULE_NETWORKS"
+        return (
+            f"its address {address} is a link-local or metadata one: TOOLFLEET_MODULE_NETWORKS must name its network "
+            "if it is meant"
+        )
+
+
+def _plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    """The IPv4 address that an IPv6 one stands for, if it does."""
+    if isinstance(address, IPv4Address):
+        return address
+    if address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    if address in _NAT64:
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.sixtofour or address

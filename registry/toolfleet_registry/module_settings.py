@@ -1,0 +1,36 @@
+"""The settings of modules that are added to a running fleet; a part of `Settings`."""
+
+from ipaddress import ip_network
+from typing import Annotated, Any
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode
+
+from toolfleet_registry.setting_values import read_json
+
+
+class ModuleSettings(BaseSettings):
+    """Where such modules may be."""
+
+    module_networks: Annotated[tuple[str, ...], NoDecode] = Field(default=())
+    """CIDRs in which they may be, comma-separated or JSON, as whoever may add one could else have workers ask any address that they
+    reach. None: everywhere but at link-local and cloud metadata addresses, of which those count that a CIDR names."""
+
+    @field_validator("module_networks", mode="before")
+    @classmethod
+    def _read_networks(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        if value.lstrip().startswith("["):
+            return read_json(value)
+        return [part.strip() for part in value.split(",") if part.strip()]
+
+    @field_validator("module_networks")
+    @classmethod
+    def _check_networks(cls, networks: tuple[str, ...]) -> tuple[str, ...]:
+        for network in networks:
+            try:
+                ip_network(network)
+            except ValueError as exc:
+                raise ValueError(f"{network!r} is no network such as 10.0.0.0/8 or fd00::/8") from exc
+        return networks

@@ -1,0 +1,37 @@
+"""Decides which modules a caller reaches: those that it names, else all, and for a guest those that the settings name.
+
+An agent decides that once, and says so in what it sends: workers, jobs and dead letters hold what it decided. A message
+without it is from an agent that knew an earlier rule, by which everybody reached what a guest reaches.
+"""
+
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+
+from toolfleet_registry.contracts import Caller, ToolDefinition
+from toolfleet_registry.permissions import Modules, Permission, level_of_caller
+
+
+def modules_of(caller: Caller, guest_modules: frozenset[str]) -> Modules:
+    """The modules that a caller reaches who asks now."""
+    if caller.allowed_modules is not None:
+        return caller.allowed_modules
+    return guest_modules if level_of_caller(caller.permission) is Permission.GUEST else "*"
+
+
+def resolved(caller: Caller, guest_modules: frozenset[str]) -> Caller:
+    """The caller as it is sent: with the modules that it reaches."""
+    if caller.allowed_modules is not None:
+        return caller
+    return caller.model_copy(update={"allowed_modules": modules_of(caller, guest_modules)})
+
+
+def as_sent(caller: Caller, guest_modules: frozenset[str]) -> Caller:
+    """The caller of a message or record, as whoever sent it has meant it: see above for one that names no modules."""
+    if caller.allowed_modules is not None:
+        return caller
+    return caller.model_copy(update={"allowed_modules": guest_modules})
+
+
+def newly_reached(tools: Iterable[ToolDefinition], guest_modules: AbstractSet[str]) -> list[ToolDefinition]:
+    """Of these tools, those that callers above a guest reach without naming modules, and did not by the earlier rule."""
+    return [tool for tool in tools if tool.name.partition(".")[0] not in guest_modules]

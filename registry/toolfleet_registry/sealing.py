@@ -1,0 +1,93 @@
+"""Signs texts that travel through Redis, and verifies them: HS256, under a key of each purpose's own.
+
+The keys are derived from the fleet's (HKDF-SHA256), so that what was signed for one purpose is worth nothing for another.
+"""
+
+import contextlib
+import functools
+import importlib.util
+from collections.abc import Sequence
+
+from toolfleet_registry.errors import MessageRefused, SettingsError
+
+# Ours have 101 characters. PyJWT looks at each one by itself, so nobody's garbage of a megabyte comes that far.
+_LONGEST_SIGNATURE = 256
+_ALGORITHM = "HS256"
+_KEY_BYTES = 32  # what HS256 asks for
+_MOST_KEYS = 1024  # that are kept; deriving one takes some 20 µs
+
+
+class TextSeal:
+    """Signs any text for one `purpose`, and reads it back.
+
+    A signed text is `<header>..<signature> <text>`: a compact JWS whose content stands unencoded beside it (RFC 7515,
+    appendix F; RFC 7797), as base64 would make every text larger by a third. What was signed with one of the `old_keys`
+    is read as well. Raises `SettingsError` when it is made with a key and the libraries for that are not installed.
+    """
+
+    def __init__(self, signing_key: str | None, *, purpose: str, old_keys: Sequence[str] = ()) -> None:
+        keys = () if signing_key is None else (signing_key, *old_keys)
+        self._signature = _Signature([derived_key(key, purpose) for key in keys]) if keys else None
+
+    def sign(self, content: str) -> str:
+        """Any text, with the signature before it if there is a key."""
+        return content if self._signature is None else f"{self._signature.of(content)} {content}"
+
+    def read(self, message: str) -> str:
+        """The text that was signed. Raises `MessageRefused`."""
+        if self._signature is not None:
+            return self._signature.verified(message)
+        if message.startswith(_SIGNED):
+            raise MessageRefused("The message is signed, and nobody can verify it here: set TOOLFLEET_SIGNING_KEY.")
+        return message
+
+
+class _Signature:
+    """A signature that stands before what it signs. The first of the `keys` signs, and all verify."""
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        from jwt import PyJWS, PyJWTError  # noqa: PLC0415 - takes 0.2 s to load, for those who sign
+
+        self._keys = keys
+        self._jws = PyJWS(algorithms=[_ALGORITHM])
+        self._broken = PyJWTError
+
+    def of(self, content: str) -> str:
+        return self._jws.encode(content.encode(), self._keys[0], _ALGORITHM, {"typ": None}, is_payload_detached=True)
+
+    def verified(self, message: str) -> str:
+        """The content of a signed message; what is no signature is never parsed. Raises `MessageRefused`."""
+        signature, separator, content = message.partition(" ")
+        if not separator or not signature.startswith(_SIGNED) or len(signature) > _LONGEST_SIGNATURE:
+            raise MessageRefused("The message is not signed: its sender needs the fleet's TOOLFLEET_SIGNING_KEY.")
+        for key in self._keys:
+            with contextlib.suppress(self._broken, ValueError):  # half a character is a ValueError
+                # What was verified is what is read.
+                return str(self._jws.decode(signature, key, [_ALGORITHM], detached_payload=content.encode()), "utf-8")
+        raise MessageRefused("The message was changed, or signed with another TOOLFLEET_SIGNING_KEY.")
+
+
+def derived_key(signing_key: str, purpose: str) -> bytes:
+    """The key of one purpose, 32 bytes. Raises `SettingsError` without the libraries."""
+    need_libraries()
+    return _derived(signing_key, purpose)
+
+
+def need_libraries() -> None:
+    """Raise `SettingsError` if what signs is not installed."""
+    if any(importlib.util.find_spec(name) is None for name in ("cryptography", "jwt")):
+        raise SettingsError("TOOLFLEET_SIGNING_KEY needs PyJWT and cryptography: pip install 'toolfleet[signing]'.")
+
+
+@functools.lru_cache(_MOST_KEYS)
+def _derived(signing_key: str, purpose: str) -> bytes:
+    from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415 - as above
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415 - as above
+
+    # No salt: everybody who has the signing key must come to the same keys.
+    info = f"toolfleet {purpose}".encode()
+    return HKDF(algorithm=SHA256(), length=_KEY_BYTES, salt=None, info=info).derive(signing_key.encode())
+
+
+# How the header of a JWS begins: base64 of `{"`. A text of our own that is JSON begins with `{`.
+_SIGNED = "eyJ"

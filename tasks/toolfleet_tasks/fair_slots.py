@@ -1,0 +1,126 @@
+"""Decides which queue may have another of a worker's slots, so that a module whose calls hang does not keep others waiting.
+
+Free slots are anybody's: while no other module has calls, one may take them all. Once they are full, a queue that holds less
+than half of them may go beyond, all such queues together by a quarter of the slots; then whoever holds half or more
+gets none, until it is below, or has the worker to itself. Pure counting: knows neither Redis nor what runs in a slot.
+"""
+
+from collections.abc import Callable, Sequence
+
+UNBOUNDED = 2**31
+"""Slots of a process that has no number of them."""
+
+
+class FairSlots:
+    """What each queue holds of a worker's `slots`. A message has one from its delivery to its end.
+
+    One that is not to begin before its time (a retry, say) is `deferred`: it has none until it `begin`s. After it was refused
+    one, `on_room` is called as soon as there may be room for it, however that came about.
+    """
+
+    def __init__(self, slots: int = UNBOUNDED) -> None:
+        self._held = dict[str, int]()  # by queue; none has 0
+        self._total = 0
+        self._expected = 0
+        self._deferred = set[str]()  # tags
+        self._is_wanted = False  # a deferred message was refused since `on_room` was called last
+        self.on_room: Callable[[], None] = _ignore
+        self._is_contended = False  # somebody had to go beyond the slots, and who holds half of them must shrink
+        self.resize(slots)
+
+    def resize(self, slots: int) -> None:
+        """There are so many slots from now on."""
+        self._slots, self._most = slots, slots + slots // 4
+        self._half = (slots + 1) // 2  # who holds fewer holds less than half
+        self._large = sum(held >= self._half for held in self._held.values())
+        self._is_contended = self._is_contended and self._is_shared
+        self._offer()
+
+    @property
+    def open(self) -> int:
+        """How many calls more may begin, whosever they are; below 1 there is room for certain queues at most."""
+        return 0 if self._is_contended else self._slots - self._total
+
+    def room_of(self, queue: str) -> int:
+        """How many calls more of this queue may begin, if no other's do; may be negative."""
+        return max(self.open, min(self._half - self._held.get(queue, 0), self._most - self._total))
+
+    def rooms_of(self, queues: Sequence[str]) -> tuple[Sequence[str], int]:
+        """Those of the queues that calls may begin of, and so many that not even one alone would get too many of them."""
+        rooms = {queue: self.room_of(queue) for queue in self._held}
+        # Who holds nothing has the most room: thousands of queues need not be asked one by one.
+        open_rooms = [self.room_of(""), *(room for room in rooms.values() if room > 0)]
+        if open_rooms[0] <= 0:
+            return (), 0
+        return [queue for queue in queues if rooms.get(queue, 1) > 0], min(open_rooms)
+
+    def expect(self, count: int) -> None:
+        """So many messages more were asked for, of whichever queues: no deferred one may have their slots. Negative: so many fewer."""
+        self._expected += count
+        if count < 0:
+            self._offer()
+
+    def take(self, queue: str) -> None:
+        """A message was delivered, and has its slot."""
+        held = self._held[queue] = self._held.get(queue, 0) + 1
+        self._total += 1
+        if held == self._half:
+            self._large += 1
+        if self._total > self._slots:
+            self._is_contended = self._is_shared
+
+    def defer(self, tag: str) -> None:
+        """A message was delivered that is to begin later."""
+        self._deferred.add(tag)
+
+    @property
+    def is_deferring(self) -> bool:
+        """Whether there are messages that have not begun."""
+        return bool(self._deferred)
+
+    def is_deferred(self, tag: str) -> bool:
+        """Whether this delivered message has no slot yet."""
+        return tag in self._deferred
+
+    def begin(self, tag: str, queue: str) -> bool:
+        """Whether a delivered message may begin now: always, unless it was deferred and there is no slot for it."""
+        if tag not in self._deferred:
+            return True
+        if self.room_of(queue) <= self._expected:
+            self._is_wanted = True
+            return False
+        self._deferred.remove(tag)
+        self.take(queue)
+        return True
+
+    def give_back(self, tag: str, queue: str) -> bool:
+        """A message is done with. Whether queues may go beyond the slots now that could not before."""
+        if tag in self._deferred:
+            self._deferred.remove(tag)
+            self._offer()  # it stands before others no longer
+            return False
+        held = self._held[queue] - 1
+        if held:
+            self._held[queue] = held
+        else:
+            del self._held[queue]
+        self._total -= 1
+        is_small_again = held == self._half - 1
+        self._large -= is_small_again
+        self._is_contended = self._is_contended and self._is_shared
+        self._offer()
+        return self.open <= 0 and (is_small_again or self._total == self._most - 1)
+
+    def _offer(self) -> None:
+        if self._is_wanted:
+            self._is_wanted = False
+            self.on_room()
+
+    @property
+    def _is_shared(self) -> bool:
+        """Whether some queue holds half of the slots, and is not alone."""
+        return self._large > 0 and len(self._held) > 1
+
+
+def _ignore() -> None:
+    """Nobody waits for room."""

@@ -1,0 +1,57 @@
+"""What is planned, and what the report says of it."""
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from chaos import faults
+from chaos.checks import Evidence
+from chaos.fault_report import came_to, struck
+from chaos.faults import CLOCK_KINDS, KINDS, Fault, planned
+from chaos.journal import Journal
+from chaos.plan import Plan
+from chaos.test_checks import ending, failure, result
+
+
+def plan(faults: int) -> Plan:
+    return Plan(calls=10, faults=faults, seed=1, seconds=60, jobs=10)
+
+
+@pytest.fixture
+def faketime(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "libfaketime", lambda: Path("/somewhere"))
+
+
+def test_so_many_faults_as_there_are_kinds_are_one_of_each(faketime: None) -> None:
+    """A short run leaves none out."""
+    found = Counter(fault.kind for fault in planned(plan(len(KINDS)), random.Random(1)))
+
+    assert found == dict.fromkeys(KINDS, 1)
+
+
+def test_without_libfaketime_no_clock_is_set_and_the_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All other kinds are there."""
+    monkeypatch.setattr(faults, "libfaketime", lambda: None)
+    kinds = {fault.kind for fault in planned(plan(100), random.Random(1))}
+
+    assert kinds == KINDS.keys() - CLOCK_KINDS.keys()
+    assert "Left out, as libfaketime is not installed: Redis's clock set, worker's clock set." in struck([])
+
+
+def test_the_report_names_what_was_seen_of_a_kind(faketime: None, tmp_path: Path) -> None:
+    """How many happened, and what came of them."""
+    (tmp_path / "worker-0.log").write_text("x lease_over_before_sending\n" * 3)
+    (tmp_path / "worker-cut-off.log").write_text("x module_watched  is_unreached=True\n")
+    ends = [ending(result(), way="burst"), ending(failure(state="none", code="fleet_unavailable"), way="burst")]
+    happened = [
+        Fault(kind, "any time", is_done=True) for kind in ("burst of calls", "Redis evicting", "Redis evicting")
+    ]
+
+    said = came_to(happened, Evidence(ends, Journal([]), 2, {}), 2, tmp_path)
+
+    assert "| burst of calls | 1 | 2 calls: 1 success, 1 fleet_unavailable |" in said
+    assert "| Redis evicting | 2 | 2 workers refused to start |" in said
+    assert "| 3 requests were not sent; 0 confirmed pairs of writes |" in said
+    assert "| it left the module to others 1 times |" in said

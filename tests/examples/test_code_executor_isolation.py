@@ -1,0 +1,97 @@
+"""`code_executor` where the kernel gives no namespaces, and as a user without rights: each in such a place, really."""
+
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.code_executor.isolation import LAUNCHER, described, isolation_for
+from modules.code_executor.limits import Limits
+from support.example_modules import EXAMPLES
+
+SYSTEMS_PYTHON = shutil.which("python3.11", path="/usr/bin") or shutil.which("python3.12", path="/usr/bin")
+NO_NAMESPACES = ["unshare", "-Ur", "sh", "-c", 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"', "sh"]
+NO_RIGHTS = ["unshare", "--user", "--map-user=1234", "--map-group=1234"]
+
+ASK = """
+import asyncio, json, os, sys
+from modules.code_executor.isolation import LAUNCHER, described, isolation_for
+from modules.code_executor.limits import Limits
+from modules.code_executor.manifest import module_for
+from modules.files import FileSettings, open_pipeline
+try:
+    module = module_for(Limits(isolation=sys.argv[1]), open_pipeline(FileSettings(root=sys.argv[2])))
+except RuntimeError as exc:
+    raise SystemExit(print(json.dumps({"refused": str(exc)})))
+async def ask():
+    code = "import os; print(os.getuid(), len([p for p in os.listdir('/proc') if p.isdigit()]))"
+    async with module.client() as client:
+        return await client.call("run_python", code=code, user_id="ada")
+result = asyncio.run(ask())
+print(json.dumps({"user": os.geteuid(), "told": module.manifest.tools[0].description, "stdout": str(result)}))
+"""
+
+
+def ask(place: list[str], isolation: str, root: Path) -> dict[str, Any]:
+    """Start the module in such a place, and run a program in it."""
+    if subprocess.run([*place, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this kernel or container gives no user namespaces to test in")
+    argv = [*place, sys.executable, "-c", ASK, isolation, str(root)]
+    done = subprocess.run(argv, capture_output=True, check=False, cwd=EXAMPLES, timeout=60, env={**os.environ})
+    told: dict[str, Any] = json.loads(done.stdout or json.dumps({"failed": done.stderr.decode()[-3000:]}))
+    return told
+
+
+def test_without_namespaces_the_description_says_so(tmp_path: Path) -> None:
+    """Programs run, one at a time, and the model, as the operator, knows what does not protect from them."""
+    told = ask(NO_NAMESPACES, "best", tmp_path)
+    assert "It is NOT in a sandbox: it reaches the network, local services, and all files" in told["told"]
+    assert "One program runs at a time." in told["told"]
+    assert "'exit_code': 0" in told["stdout"]
+
+
+@pytest.mark.parametrize("isolation", ["namespaces", "user"])
+def test_a_module_whose_settings_demand_isolation_does_not_start_without(tmp_path: Path, isolation: str) -> None:
+    """Rather than with less."""
+    refused = ask(NO_NAMESPACES, isolation, tmp_path)["refused"]
+    assert refused.startswith(f"CODE_EXECUTOR_ISOLATION={isolation}: this machine does not allow it.")
+
+
+def test_a_user_without_rights_has_the_sandbox_too(tmp_path: Path) -> None:
+    """What root takes for granted, everybody gets from the kernel."""
+    told = ask(NO_RIGHTS, "namespaces", tmp_path)
+    assert told.get("user") == 1234, told
+    assert "It has no network." in told["told"]
+    assert "1000 2\\n" in told["stdout"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not SYSTEMS_PYTHON, reason="takes root, and a Python that all users may run")
+def test_without_namespaces_root_gives_a_program_a_user_of_its_own() -> None:
+    """One without privileges, that nobody else has; what it leaves in shared folders is removed."""
+    mark = f"mark-{secrets.token_hex(8)}"
+    code = f"import os; os.makedirs('/tmp/{mark}/x'); open('/dev/shm/{mark}', 'w'); print(os.getuid(), os.getgroups())"
+    job = {"code": code, "files": {}, "limits": Limits().model_dump(), "most_bytes": 0, "isolation": "user"}
+    argv = [str(SYSTEMS_PYTHON), "-I", "-S", str(LAUNCHER)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as launcher:
+        assert launcher.stdin is not None
+        assert launcher.stdout is not None
+        launcher.stdin.write(json.dumps(job).encode() + b"\n")
+        launcher.stdin.flush()
+        answer = json.loads(launcher.stdout.read())
+    user, groups = answer["stdout"].split()
+    assert (answer["exit_code"], groups) == (0, "[]")
+    assert int(user) > 2**16 - 1
+    assert not Path("/tmp", mark).exists()
+    assert not Path("/dev/shm", mark).exists()
+
+
+def test_what_is_not_asked_for_is_not_claimed() -> None:
+    """Without isolation in the settings there is none in the description."""
+    assert isolation_for(Limits(isolation="none")) == "none"
+    assert "NOT in a sandbox" in described("none", network=False)

@@ -1,0 +1,134 @@
+"""More calls in one tick than can be published in it, and connections that are cut all the time: held back, never lost."""
+
+import asyncio
+import contextlib
+import resource
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from support.fleet import TestBed
+from support.module_process import ModuleProcess, module_process
+from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
+from toolfleet_registry.redis_servers import async_client
+from toolfleet_workers.redis_server import redis_server
+
+CALLERS = [Caller(user_id=f"u{number}", permission="owner", allowed_modules="*") for number in range(50)]
+BURSTS = [1_000, pytest.param(20_000, marks=[pytest.mark.load, pytest.mark.timeout(300)])]
+# Cuts a second: calls that are made meanwhile.
+CUTS = [(2, 120), pytest.param(2, 900, marks=[pytest.mark.load, pytest.mark.timeout(120)])]
+CALLS_A_SECOND = 60
+MEGABYTES = 400  # that 20,000 calls may cost their agent while they wait
+
+
+@pytest.fixture
+def module() -> Iterator[ModuleProcess]:
+    with module_process() as module:
+        yield module
+
+
+@pytest.fixture
+def bed(module: ModuleProcess, tmp_path: Path) -> Iterator[TestBed]:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    with redis_server(tmp_path / "redis") as url:
+        yield TestBed(url, (module.server,), logs)
+
+
+def echo(number: int, method: str = "echo") -> ToolCall:
+    return ToolCall(tool_name=f"owls.{method}", arguments={"n": number})
+
+
+async def submitted(fleet: ToolFleet, number: int) -> ToolResult:
+    handle = await fleet.submit(echo(number), CALLERS[number % len(CALLERS)], timeout=120)
+    return await handle.result()
+
+
+async def called(fleet: ToolFleet, number: int) -> ToolResult:
+    return await fleet.call(echo(number), CALLERS[0], timeout=120)
+
+
+Make = Callable[[ToolFleet, int], Awaitable[ToolResult]]
+
+
+@pytest.mark.parametrize("count", BURSTS)
+@pytest.mark.parametrize("make", [submitted, called])
+async def test_a_burst_is_held_back_and_not_lost(
+    fast_mode: None, bed: TestBed, module: ModuleProcess, make: Make, count: int
+) -> None:
+    """Thousands in one tick of one agent: each is done once, or told `busy` and surely not executed."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with bed.worker():
+        async with ToolFleet(settings=bed.settings) as fleet:
+            results = await asyncio.gather(*(make(fleet, number) for number in range(count)))
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    ends = Counter((result.error_code, result.effect_state) for result in results)
+    done = [result.audit.call_id for result in results if result.success and result.audit]
+
+    assert set(ends) <= {(None, "done"), ("busy", "none")}, ends
+    assert sorted(module.executed("echo")) == sorted(done)
+    assert ends[None, "done"] >= count / 2
+    assert grown < MEGABYTES
+
+
+@pytest.mark.parametrize("count", [500, pytest.param(6_000, marks=[pytest.mark.load, pytest.mark.timeout(200)])])
+async def test_a_burst_that_nobody_serves_surely_did_nothing(fast_mode: None, bed: TestBed, count: int) -> None:
+    """Without a worker thousands of deadlines pass at once: the ledger is asked about each, and none ends as unknown."""
+    async with ToolFleet(settings=bed.settings) as fleet:
+        await fleet.refresh()
+        until = asyncio.get_running_loop().time() + 1 + count / 200
+
+        async def one(number: int) -> ToolResult:
+            left = until - asyncio.get_running_loop().time()
+            return await (await fleet.submit(echo(number), CALLERS[number % len(CALLERS)], timeout=left)).result()
+
+        results = await asyncio.gather(*(one(number) for number in range(count)))
+
+    assert Counter((result.error_code, result.effect_state) for result in results) == {("expired", "none"): count}
+
+
+@contextlib.asynccontextmanager
+async def cut(url: str, *, a_second: float) -> AsyncGenerator[list[int]]:
+    """Every connection to Redis is cut so often, that of whoever publishes and that of whoever listens; yields the counts."""
+    counts: list[int] = []
+
+    async def keep_cutting() -> None:
+        async with async_client(url) as redis:  # redis-py's own may miss that it is cancelled
+            while True:
+                await asyncio.sleep(1 / a_second)
+                kinds = [await redis.client_kill_filter(_type=kind, skipme=True) for kind in ("normal", "pubsub")]
+                counts.append(sum(kinds))
+
+    cutting = asyncio.create_task(keep_cutting())
+    try:
+        yield counts
+    finally:
+        cutting.cancel()
+        await asyncio.wait([cutting])
+
+
+@pytest.mark.parametrize(("a_second", "count"), CUTS)
+async def test_cut_connections_refuse_hardly_a_call(
+    fast_mode: None, bed: TestBed, module: ModuleProcess, a_second: float, count: int
+) -> None:
+    """What was surely not published is published again, and what may have been, too: in time, and each call runs once."""
+    nap = ToolCall(tool_name="owls.nap_once", arguments={"seconds": 0.01})
+
+    async def one(fleet: ToolFleet, number: int) -> ToolResult:
+        await asyncio.sleep(number / CALLS_A_SECOND)
+        return await fleet.call(nap, CALLERS[number % len(CALLERS)], timeout=20)
+
+    with bed.worker():
+        async with ToolFleet(settings=bed.settings) as fleet, cut(bed.redis_url, a_second=a_second) as cuts:
+            results = await asyncio.gather(*(one(fleet, number) for number in range(count)))
+    executed = Counter(module.executed("nap_once"))
+    ends = Counter(result.error_code for result in results)
+    refused = [result for result in results if result.effect_state == "none"]
+
+    assert sum(cuts) >= 2 * len(cuts) > 2
+    assert len(refused) < count / 100, ends
+    assert set(executed.values()) == {1}
+    assert all(result.audit and not executed[result.audit.call_id] for result in refused)
+    assert ends[None] > count * 0.95, ends

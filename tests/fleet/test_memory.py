@@ -1,0 +1,120 @@
+"""Workers that the kernel kills for their memory, amid calls."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.fleet import TestBed
+from support.memory_groups import MemoryGroup, memory_group
+from support.module_server import ModuleServer, Request, serve
+from support.waiting import wait_until
+from support.worker_process import WorkerProcess
+from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
+from toolfleet_registry.letters import DeadLetter
+from toolfleet_workers.redis_server import redis_server
+
+OWNER = Caller(user_id="ada", permission="owner", allowed_modules="*")
+TESTS = Path(__file__).parents[1]
+MEGABYTES, HOARD = 160, 400
+AT_ONCE = 10
+KILLED = -9
+
+
+@pytest.fixture
+def owls() -> ModuleServer:
+    async def once(request: Request) -> dict[str, Any]:
+        await asyncio.sleep(0.2)
+        return {"success": True, "result": request["arguments"]["number"], "error": None}
+
+    module = ModuleServer("owls")
+    number = [{"name": "number", "type": "integer", "description": "", "required": True}]
+    module.add("once", once, effect="once", parameters=number)
+    return module
+
+
+@pytest.fixture
+def group() -> Iterator[MemoryGroup]:
+    with memory_group(MEGABYTES) as group:
+        yield group
+
+
+@pytest.fixture
+def bed(owls: ModuleServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestBed]:
+    """A fleet whose workers are taken for lost after two seconds."""
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    (tmp_path / "logs").mkdir()
+    more = {"visibility_timeout": 2, "local_tools": "support.greedy_tools:tools"}
+    with serve(owls), redis_server(tmp_path / "redis") as url:
+        yield TestBed(url, (owls,), tmp_path / "logs", more)
+
+
+class Load:
+    """Agents that call a tool which may happen once, until they are told to end."""
+
+    def __init__(self, fleet: ToolFleet) -> None:
+        self._fleet = fleet
+        self._is_over = False
+        self.running = 0
+        self.results: dict[int, ToolResult] = {}
+
+    async def one(self, agent: int) -> None:
+        number = agent
+        self.running += 1
+        while not self._is_over:
+            call = ToolCall(tool_name="owls.once", arguments={"number": number})
+            self.results[number] = await self._fleet.call(call, OWNER, timeout=30)
+            number += AT_ONCE
+        self.running -= 1
+
+    def end(self) -> None:
+        self._is_over = True
+
+
+def taken(worker: WorkerProcess, group: MemoryGroup) -> WorkerProcess:
+    group.take(worker.process.pid)
+    return worker
+
+
+async def killed_by_one_call(bed: TestBed, fleet: ToolFleet, group: MemoryGroup) -> ToolResult:
+    """What becomes of a call that eats what two workers have, after which a third one stands in for them."""
+    with bed.worker() as first, bed.worker() as second:
+        victims = [taken(worker, group) for worker in (first, second)]
+        poison = ToolCall(tool_name="local.hoard", arguments={"megabytes": HOARD})
+        handle = await fleet.submit(poison, OWNER, timeout=110)
+        await wait_until(lambda: all(it.process.poll() == KILLED for it in victims), "both are killed", seconds=60)
+        with bed.worker() as third:
+            result = await handle.result(60)
+            assert third.process.poll() is None
+            return result
+
+
+@pytest.mark.slow
+async def test_a_call_that_eats_workers_memory_ends_with_the_second(
+    bed: TestBed, owls: ModuleServer, group: MemoryGroup
+) -> None:
+    """The kernel kills two workers for it; the third one does not try it. No call beside it is executed twice, nor told wrongly."""
+    async with ToolFleet(settings=bed.settings) as fleet, asyncio.TaskGroup() as agents:
+        load = Load(fleet)
+        for agent in range(AT_ONCE):
+            agents.create_task(load.one(agent))
+        result = await killed_by_one_call(bed, fleet, group)
+        with bed.worker():
+            answered = len(load.results)
+            await wait_until(lambda: len(load.results) > answered + AT_ONCE, "another one goes on", seconds=60)
+            load.end()
+            await wait_until(lambda: load.running == 0, "all is told", seconds=60)
+        letters = [it for it in await fleet.dead_letters() if isinstance(it, DeadLetter)]
+
+    assert group.kills == 2
+    assert (result.error_code, result.retryable) == ("outcome_unknown", False)
+    (reason,) = {letter.reason for letter in letters if letter.tool_name == "local.hoard"}
+    assert "two workers have died with the call in their hands" in reason
+    executed = Counter(request["arguments"]["number"] for request in owls.calls("once"))
+    assert max(executed.values()) == 1
+    ends = Counter((result.effect_state, executed[number]) for number, result in load.results.items())
+    assert ends["done", 0] == ends["none", 1] == 0, ends
+    assert 0 < ends["unknown", 0] + ends["unknown", 1] <= 2 * AT_ONCE, ends

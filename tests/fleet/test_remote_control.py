@@ -1,0 +1,118 @@
+"""What a worker does for whoever sends it Celery's remote control: it answers questions, and drops the fleet's own calls."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from support.fleet import TestBed
+from support.module_server import ModuleServer
+from support.waiting import wait_until
+from support.worker_process import WorkerProcess
+from toolfleet import Caller, ToolCall, ToolFleet
+from toolfleet_tasks.app import FleetApp, make_app
+from toolfleet_tasks.envelope import revocation
+from toolfleet_workers.redis_server import redis_server
+
+NAP = ToolCall(tool_name="owls.nap", arguments={"seconds": 30})
+QUESTIONS = ("active", "active_queues", "clock", "ping", "registered", "reserved", "revoked", "scheduled", "stats")
+ORDERS: dict[str, dict[str, Any]] = {
+    "add_consumer": {"queue": "tools.cats"},
+    "autoscale": {"max": 1, "min": 1},
+    "cancel_consumer": {"queue": "tools.owls"},
+    "conf": {},
+    "disable_events": {},
+    "dump_conf": {},
+    "election": {"id": "1", "topic": "task"},
+    "heartbeat": {},
+    "hello": {"from_node": "mallory", "revoked": {"call-1": 1}},
+    "memdump": {},
+    "memsample": {},
+    "objgraph": {},
+    "pool_grow": {"n": 1},
+    "pool_restart": {},
+    "pool_shrink": {"n": 1},
+    "rate_limit": {"task_name": "toolfleet.execute", "rate_limit": "1/h"},
+    "report": {},
+    "revoke_by_stamped_headers": {"headers": {"a": "b"}},
+    "shutdown": {},
+    "terminate": {"signal": "SIGTERM", "task_id": "call-1"},
+    "time_limit": {"task_name": "toolfleet.execute", "hard": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def app(signed: TestBed, signed_worker: WorkerProcess) -> Iterator[FleetApp]:
+    """Somebody who reaches the broker: without the key, which Celery's own commands would not use, either."""
+    app = make_app(signed.settings.model_copy(update={"signing_key": None}), stores_results=False)
+    yield app
+    app.close()
+
+
+def order(app: FleetApp, command: str, **arguments: Any) -> Any:
+    """The one worker's answer."""
+    (answer,) = app.control.broadcast(command, arguments=arguments, reply=True, timeout=20, limit=1)
+    return next(iter(answer.values()))
+
+
+@pytest.mark.parametrize("command", QUESTIONS)
+def test_questions_are_answered(app: FleetApp, command: str) -> None:
+    """As `celery inspect` and Flower ask them."""
+    assert "error" not in order(app, command)
+
+
+def test_flower_may_ask_for_events(app: FleetApp) -> None:
+    """They are sent anyway."""
+    assert "ok" in order(app, "enable_events")
+
+
+def test_whatever_else_is_refused_and_told(app: FleetApp, signed_worker: WorkerProcess) -> None:
+    """The worker goes on as before, and its log counts."""
+    before = order(app, "active_queues")
+    for command, arguments in ORDERS.items():
+        assert "TOOLFLEET_REMOTE_CONTROL" in order(app, command, **arguments)["error"], command
+    said = signed_worker.said()
+
+    assert said.count("remote_control_refused") == len(ORDERS)
+    assert f"so_far={len(ORDERS)}" in said or f'"so_far": {len(ORDERS)}' in said
+    assert order(app, "active_queues") == before
+    assert order(app, "revoked") == []
+
+
+async def test_only_the_fleet_may_revoke(app: FleetApp, signed: TestBed, owls: ModuleServer, owner: Caller) -> None:
+    """What nobody has signed, or is another call's, leaves a call alone; its agent's own word interrupts it."""
+    owls.forget()
+    async with ToolFleet(settings=signed.settings) as agent:
+        handle = await agent.submit(NAP, owner)
+        await wait_until(lambda: owls.call_ids("nap") == [handle.id], "the module has the call")
+        another = revocation(["call-1"], signed.settings)
+        tries: list[dict[str, Any]] = [
+            {"task_id": handle.id, "terminate": True, "signal": "SIGKILL"},  # what Flower's button sends
+            {**another, "task_id": [handle.id]},
+            {**revocation([handle.id], signed.settings), "signal": "SIGKILL"},
+            {**revocation([handle.id], signed.settings), "signature": 7},
+        ]
+        for arguments in tries:
+            answer = await asyncio.to_thread(order, app, "revoke", **arguments)
+            assert "not signed by the fleet" in answer["error"]
+        assert (owls.running, await handle.status()) == (1, "running")
+        await handle.cancel()
+        await wait_until(lambda: owls.running == 0, "it was interrupted")
+
+        assert (await handle.result()).error_code == "cancelled"
+
+
+def test_a_setting_allows_more(signed: TestBed, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """By the commands' names."""
+    with redis_server(tmp_path_factory.mktemp("redis")) as url:
+        bed = TestBed(url, signed.modules, signed.folder, {**signed.more, "remote_control": frozenset({"shutdown"})})
+        with bed.worker() as worker:
+            app = make_app(bed.settings, stores_results=False)
+            try:
+                app.control.broadcast("pool_shrink", arguments={"n": 1})
+                app.control.broadcast("shutdown")
+            finally:
+                app.close()
+            assert worker.wait() == 0
+            assert "remote_control_refused" in worker.said()

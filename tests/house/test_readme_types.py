@@ -1,0 +1,150 @@
+"""What the READMEs show is typed: each of their programs passes `mypy --strict` and pyright, as a user's own would."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 300
+
+CALLER = """
+from toolfleet import Caller, ToolCall, ToolFleet
+
+fleet = ToolFleet()
+caller = Caller(user_id="ada", permission="user")
+"""
+# What stands before and after the lines that are no whole programs.
+PREAMBLES: dict[tuple[str, int], tuple[str, str]] = {
+    ("README.md", 1): (
+        f"""{CALLER}
+from anthropic import AsyncAnthropic
+from anthropic.types import MessageParam
+
+client = AsyncAnthropic()
+model = "a model"
+messages: list[MessageParam] = []
+
+
+async def program() -> None:
+""",
+        "    messages.append({'role': 'user', 'content': [reply]})\n",
+    ),
+    ("README.md", 3): (
+        f"""{CALLER}
+import bot_tools
+
+from toolfleet.tags import TagRegistry, ToolContext, parse_response
+
+prompt = question = text = ""
+
+
+async def program() -> None:
+""",
+        "",
+    ),
+    ("README.md", 5): (
+        f"""{CALLER}
+import os
+
+from fastapi import FastAPI, Request, Response
+from sqlalchemy import Column, MetaData, String, Table, create_engine, insert
+
+app = FastAPI()
+engine = create_engine("sqlite://")
+messages = Table("messages", MetaData(), Column("text", String))
+
+""",
+        "",
+    ),
+}
+DOCUMENTS = ("README.md", "tasks/JOBS.md", "examples/modules/README.md")
+NO_PROGRAMS = {("tasks/JOBS.md", 0)}  # a list of conditions
+
+# The other formats, as their providers' packages take them.
+PROVIDERS = """
+from openai import OpenAI
+from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolUnionParam
+from openai.types.responses import ResponseInputParam, ToolParam
+from anthropic.types import ToolParam as AnthropicTool, ToolResultBlockParam, ToolUnionParam
+
+from toolfleet import ToolDefinition, ToolFleet, ToolResult
+from toolfleet.formats import convert, from_result
+
+
+def chat(tools: list[ToolDefinition], result: ToolResult, messages: list[ChatCompletionMessageParam]) -> None:
+    offered: list[ChatCompletionToolUnionParam] = convert(tools, "openai_chat", strict=True)
+    messages.append(from_result(result, "openai_chat", "1"))
+    OpenAI().chat.completions.create(model="m", messages=messages, tools=offered)
+    OpenAI().chat.completions.create(model="m", messages=messages, tools=ToolFleet.tools_to_openai_format(tools))
+
+
+def responses(tools: list[ToolDefinition], result: ToolResult, items: ResponseInputParam) -> None:
+    offered: list[ToolParam] = convert(tools, "openai_responses")
+    items.append(from_result(result, "openai_responses", "1"))
+    OpenAI().responses.create(model="m", input=items, tools=offered)
+
+
+def anthropic(tools: list[ToolDefinition], result: ToolResult) -> None:
+    one: list[AnthropicTool] = convert(tools, "anthropic")
+    any_of_them: list[ToolUnionParam] = convert(tools, "anthropic")
+    block: ToolResultBlockParam = from_result(result, "anthropic", "1")
+    print(one, any_of_them, block, result.audit.attempts)
+"""
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("programs")
+    for document in DOCUMENTS:
+        text = (ROOT / document).read_text()
+        for number, block in enumerate(re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)):
+            if (document, number) not in NO_PROGRAMS:
+                (folder / _name(document, number, block)).write_text(_whole(document, number, block))
+    (folder / "providers.py").write_text(PROVIDERS)
+    return folder
+
+
+def _name(document: str, number: int, block: str) -> str:
+    named = re.match(r"# (\w+\.py)\n", block)  # a file of the reader's
+    return named[1] if named else f"{document.removesuffix('.md').replace('/', '_').lower()}_{number}.py"
+
+
+def _whole(document: str, number: int, block: str) -> str:
+    before, after = PREAMBLES.get((document, number), ("", ""))
+    indentation = "    " if before.endswith("-> None:\n") else ""
+    return before + "".join(f"{indentation if line.strip() else ''}{line}" for line in block.splitlines(True)) + after
+
+
+def checked(*command: str, folder: Path) -> str:
+    env = {**os.environ, "MYPYPATH": str(ROOT / "examples")}  # where the examples' own modules are
+    ended = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=SECONDS, check=False)
+    return "" if ended.returncode == 0 else ended.stdout + ended.stderr
+
+
+def test_every_program_is_checked(programs: Path) -> None:
+    """Of each document all that are programs."""
+    names = {path.name for path in programs.iterdir()}
+    assert names >= {"readme_0.py", "readme_1.py", "bot_tools.py", "readme_4.py", "tasks_jobs_1.py", "providers.py"}
+    assert len(names) > 10
+
+
+@pytest.mark.slow
+def test_programs_pass_mypy_in_its_strict_mode(programs: Path) -> None:
+    """Without any plugin."""
+    cache = f"--cache-dir={ROOT / '.mypy_cache' / 'readme'}"
+    mypy = (sys.executable, "-m", "mypy", "--strict", "--config-file=", "--follow-imports=silent", cache)
+    assert checked(*mypy, ".", folder=programs) == ""
+
+
+@pytest.mark.slow
+def test_programs_pass_pyright(programs: Path) -> None:
+    """In its standard mode."""
+    settings = {"typeCheckingMode": "standard", "pythonVersion": "3.11", "extraPaths": [str(ROOT / "examples")]}
+    (programs / "pyrightconfig.json").write_text(json.dumps(settings))
+    pyright = str(Path(sys.executable).with_name("basedpyright"))
+    assert checked(pyright, f"--pythonpath={sys.executable}", ".", folder=programs) == ""

@@ -1,0 +1,1 @@
+"""Workers that stand still for longer than their leases, and what their modules were made to do."""

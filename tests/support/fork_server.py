@@ -1,0 +1,250 @@
+"""Starts workers whose imports are done: forks of one process that has them, each in all else a process of its own.
+
+What a worker imports takes most of the processor time of its start, and tests start hundreds. Tests of the start itself
+(`toolfleet up`, the command) start workers as users do, and so do those whose interpreter has variables of its own.
+"""
+
+import atexit
+import contextlib
+import importlib
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from toolfleet_workers.plain_structlog import load_plain_structlog
+from toolfleet_workers.processes import _end_with_parent, spawn, stop
+
+_PRELOADED = (
+    "celery.apps.worker",
+    "celery.bin.base",
+    "celery.bin.worker",
+    "celery.events.dispatcher",
+    "celery.worker.components",
+    "celery.worker.consumer",
+    "celery.worker.control",
+    "celery.worker.strategy",
+    "kombu.transport.redis",
+    "toolfleet_tasks.app",
+    "toolfleet_tasks.late_jobs",
+    "toolfleet_tasks.signing",
+    "toolfleet_workers.bootsteps",
+    "toolfleet_workers.executors.http",
+    "toolfleet_workers.executors.routed",
+    "toolfleet_workers.known_tools",
+    "toolfleet_workers.middleware.call_log",
+    "toolfleet_workers.middleware.permission",
+    "toolfleet_workers.middleware.result_check",
+    "toolfleet_workers.runner",
+)
+"""What workers import, and no more, but for `main` and `__main__`, which read their settings."""
+
+_WORKER = [sys.executable, "-m", "toolfleet_workers"]
+_AT_START = ("PYTHON", "LD_", "FAKETIME")
+_LATER = {"PYTHONPATH", "PYTHONUNBUFFERED"}
+"""Of the variables with such names an interpreter reads all but these before it runs anything."""
+
+
+class Process(Protocol):
+    """What tests want of `subprocess.Popen`."""
+
+    pid: int
+    returncode: Any
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, sig: int) -> None: ...
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+def start(argv: Sequence[str | Path], *, env: Mapping[str, str], output: IO[bytes], cwd: Path | None = None) -> Process:
+    """As `spawn`; a worker begins with its imports done, if it can."""
+    words, variables = [str(word) for word in argv], {**os.environ, **env}
+    if sys.platform != "linux" or words[:3] != _WORKER or _early(variables) != _server().early:
+        return spawn(argv, env=env, cwd=cwd, output=output)
+    return _server().start(words, variables, str(cwd or Path.cwd()), output)
+
+
+def end(process: Process, *, patience_seconds: float) -> int:
+    """As `stop`."""
+    return stop(process, patience_seconds=patience_seconds)  # type: ignore[arg-type] # has all that it asks for
+
+
+def _early(variables: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in variables.items() if name.startswith(_AT_START) and name not in _LATER}
+
+
+class ForkServer:
+    """The process with the imports, and what it has said of its forks."""
+
+    def __init__(self) -> None:
+        self._ended: dict[int, int] = {}
+        self._started: list[int] = []
+        self.early = _early(os.environ)
+        self._process = subprocess.Popen(
+            [sys.executable, __file__],
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            cwd=Path(__file__).parent,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        atexit.register(self.close)
+
+    def start(self, argv: list[str], env: Mapping[str, str], cwd: str, output: IO[bytes]) -> "Fork":
+        assert self._process.stdin is not None
+        order = {"argv": argv, "env": dict(env), "cwd": cwd, "output": output.name}
+        self._process.stdin.write(json.dumps(order).encode() + b"\n")
+        self._process.stdin.flush()
+        while not self._started:
+            self._hear(blocking=True)
+        return Fork(self._started.pop(), self)
+
+    def exit_code(self, pid: int) -> int | None:
+        """Of one of its forks; None while that runs."""
+        while pid not in self._ended and self._hear(blocking=False):
+            pass
+        return self._ended.get(pid)
+
+    def _hear(self, *, blocking: bool) -> bool:
+        """Take note of its next line. Whether there was one."""
+        assert self._process.stdout is not None
+        os.set_blocking(self._process.stdout.fileno(), blocking)
+        line = self._process.stdout.readline()
+        assert line or self._process.poll() is None, "the fork server has ended"
+        if not line:
+            return False
+        said: dict[str, int] = json.loads(line)
+        if "started" in said:
+            self._started.append(said["started"])
+            self._ended.pop(said["started"], None)  # another process once had this id
+        else:
+            self._ended[said["ended"]] = said["code"]
+        return True
+
+    def close(self) -> None:
+        """Ends with its input, and each of its forks with it."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(10)
+        self._process.stdout.close()
+
+
+class Fork:
+    """A fork, as `subprocess.Popen` shows a child."""
+
+    def __init__(self, pid: int, server: ForkServer) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._server = server
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            self.returncode = self._server.exit_code(self.pid)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        give_up_at = time.monotonic() + (float("inf") if timeout is None else timeout)
+        while (code := self.poll()) is None:
+            if time.monotonic() > give_up_at:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
+            time.sleep(0.005)
+        return code
+
+    def send_signal(self, sig: int) -> None:
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, sig)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+_servers: list[ForkServer] = []
+
+
+def _server() -> ForkServer:
+    if not _servers:
+        _servers.append(ForkServer())
+    return _servers[0]
+
+
+def _tell(**words: int) -> None:
+    os.write(1, json.dumps(words).encode() + b"\n")  # in one piece, also out of a signal handler
+
+
+def _bury(number: int, frame: object) -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if not pid:
+            return
+        _tell(ended=pid, code=os.waitstatus_to_exitcode(status))
+
+
+def _next_fork() -> dict[str, Any] | None:
+    """Fork for each order. Returns in a fork, with its order; at the end of all orders None."""
+    parent = os.getpid()
+    for line in sys.stdin.buffer:
+        order: dict[str, Any] = json.loads(line)
+        with _no_burial():  # its start is told before its end
+            pid = os.fork()
+            if not pid:
+                _end_with_parent(parent)()
+                return order
+            _tell(started=pid)
+    return None
+
+
+@contextlib.contextmanager
+def _no_burial() -> Any:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+
+
+def _become(order: Mapping[str, Any], path: Sequence[str]) -> None:
+    """Go on as the process that was ordered."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setsid()
+    output = os.open(order["output"], os.O_WRONLY | os.O_APPEND)
+    for number, target in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
+        os.dup2(number, target)
+    os.chdir(order["cwd"])
+    os.environ.clear()
+    os.environ.update(order["env"])
+    more = [each for each in order["env"].get("PYTHONPATH", "").split(os.pathsep) if each]
+    sys.path[:] = [order["cwd"], *more, *path]
+    _, _, module, *sys.argv[1:] = order["argv"]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _serve() -> None:
+    own_path = os.environ.pop("PYTHONPATH", "").split(os.pathsep)
+    path = [each for each in sys.path if each not in {str(Path(__file__).parent), *own_path}]
+    load_plain_structlog()
+    for name in _PRELOADED:
+        importlib.import_module(name)
+    signal.signal(signal.SIGCHLD, _bury)
+    order = _next_fork()
+    if order is not None:
+        _become(order, path)
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,103 @@
+"""An agent of whichever version is on the path: makes calls of every kind, and prints how they ended, as JSON.
+
+`owls` is the module of `support.owls`, with `limited` (one call a day) and `talk` (NDJSON); `works` that of `support.works`.
+It uses only what every version's agents can do. With `small` as its argument no result is large; with `leave` it makes what waits
+for workers: a call and a job, which may wait for ever.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from typing import Any
+
+from toolfleet import Caller, Conversation, Poll, ToolCall, ToolFleet, ToolResult
+from toolfleet_tasks import drafts
+
+ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
+GUEST = Caller(user_id="gus", permission="guest", allowed_modules="*")
+_FOR_EVER = 3e9  # seconds
+STATE = Poll(tool_name="works.state", arguments={"id": {"$from": "task.id"}}, interval_seconds=0.1)
+
+
+def told(result: ToolResult) -> list[Any]:
+    """What a caller acts on."""
+    return [result.success, result.error_code, result.effect_state]
+
+
+async def call(fleet: ToolFleet, name: str, caller: Caller = ADA, **arguments: Any) -> ToolResult:
+    """A call of one of the owls' tools."""
+    return await fleet.call(ToolCall(tool_name=f"owls.{name}", arguments=arguments), caller, timeout=30)
+
+
+async def ends(fleet: ToolFleet) -> dict[str, Any]:
+    """How calls end that meet each kind of answer."""
+    names = ("echo", "fail", "fail_once", "turn_away", "garble", "garble_read", "brief_nap", "limited")
+    found: dict[str, Any] = {name: told(await call(fleet, name)) for name in names}
+    found["limited again"] = told(await call(fleet, "limited"))
+    found["names no modules"] = told(await call(fleet, "echo", Caller(user_id="bob", permission="user")))
+    found["not allowed"] = told(await call(fleet, "admin_only", GUEST))
+    found["echoed"] = (await call(fleet, "echo", text="tu-whit ✓", number=1.5, nothing=None)).result
+    many = await fleet.call_many([ToolCall(tool_name="owls.echo", arguments={"n": n}) for n in range(20)], ADA)
+    found["many"] = [result.result["n"] for result in many]
+    if "small" not in sys.argv:
+        found["large"] = len((await call(fleet, "echo", text="x" * 400_000)).result["text"])
+    return found
+
+
+async def repeats(fleet: ToolFleet) -> dict[str, Any]:
+    """What an idempotency key brings."""
+    intended = ToolCall(tool_name="owls.nap_once", arguments={"seconds": 0}, idempotency_key="k")
+    first, second = await fleet.call(intended, ADA), await fleet.call(intended, ADA)
+    other = await fleet.call(intended.model_copy(update={"arguments": {"seconds": 0.1}}), ADA)
+    return {"repeated": [*told(second), first.audit.call_id == second.audit.call_id], "conflict": told(other)}
+
+
+async def handles(fleet: ToolFleet) -> dict[str, Any]:
+    """What can be done with a call that is under way."""
+    handle = await fleet.submit(ToolCall(tool_name="owls.nap", arguments={"seconds": 20}), ADA)
+    while await handle.status() != "running":  # noqa: ASYNC110 - nothing announces it
+        await asyncio.sleep(0.02)
+    await handle.cancel()
+    talking = await fleet.submit(ToolCall(tool_name="owls.talk"), ADA)
+    said = [progress.message async for progress in talking.progress()]
+    return {"cancelled": told(await handle.result()), "said": said[-1:], "talked": told(await talking.result())}
+
+
+async def jobs(fleet: ToolFleet) -> dict[str, Any]:
+    """How a job ends, and what its conversation hears."""
+    begin, where = ToolCall(tool_name="works.begin"), Conversation(conversation_id="c-1", platform="chat")
+    job = await fleet.start_job(begin, STATE, conversation=where, caller=ADA, deadline=60)
+    wake = await anext(aiter(fleet.completions("c-1")))
+    over = await fleet.job(job.job_id, ADA)
+    assert over is not None
+    return {"job": [over.state, wake.type, wake.wake_id == job.job_id, wake.result["status"]]}
+
+
+async def leave() -> None:
+    """What nobody has begun when the agent goes. Left with the fleet, it would be taken back: this process just ends."""
+    drafts._LONGEST_TIMEOUT = _FOR_EVER
+    fleet = await ToolFleet().__aenter__()
+    waiting = ToolCall(tool_name="owls.echo", arguments={"text": "✓"}, idempotency_key="waiting")
+    handle = await fleet.submit(waiting, ADA, timeout=_FOR_EVER)
+    begin, where = ToolCall(tool_name="works.begin"), Conversation(conversation_id="c-2", platform="chat")
+    job = await fleet.start_job(begin, STATE, conversation=where, caller=ADA, deadline=_FOR_EVER)
+    while await handle.status() != "queued":  # noqa: ASYNC110 - nothing announces it
+        await asyncio.sleep(0.02)
+    json.dump({"job": job.job_id}, sys.stdout)
+    sys.stdout.flush()
+    os._exit(0)
+
+
+async def everything() -> None:
+    """What a caller does with tools and jobs, one after the other."""
+    found: dict[str, Any] = {}
+    async with asyncio.timeout(60), ToolFleet() as fleet:
+        for part in (ends, repeats, handles, jobs):
+            found |= await part(fleet)
+        found["dead"] = sorted(letter.tool_name for letter in await fleet.dead_letters())  # type: ignore[union-attr] # all can be read
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    asyncio.run(leave() if sys.argv[1:] == ["leave"] else everything())

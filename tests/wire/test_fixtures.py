@@ -1,0 +1,98 @@
+"""What earlier versions have left in Redis, as it was kept: today's agents and workers read it, and go on with it."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from support import redis_snapshot
+from support.mixed_fleet import mixed_fleet
+from support.releases import Version, here, versions
+from toolfleet import Caller, ToolCall, ToolFleet
+from toolfleet_registry.contracts import Since
+from toolfleet_registry.jobs import ENDED
+from toolfleet_registry.key_rules import RULES
+from toolfleet_registry.keys import Keys
+from toolfleet_registry.letters import DeadLetter
+from toolfleet_tasks import wire
+from wire.fields_program import messages
+from wire.keep import FIXTURES, MODES
+
+ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
+WAITING = ToolCall(tool_name="owls.echo", arguments={"text": "✓"}, idempotency_key="waiting")
+REPEATED = ToolCall(tool_name="owls.nap_once", arguments={"seconds": 0}, idempotency_key="k")
+KEPT = [path.stem for path in sorted(FIXTURES.glob("*.json")) if not path.stem.endswith(("-left", "-fields", "-keys"))]
+
+
+@pytest.fixture(params=KEPT)
+def kept(request: pytest.FixtureRequest, own_redis: str) -> str:
+    """The name of a snapshot, which is in Redis now."""
+    name = str(request.param)
+    redis_snapshot.restore(own_redis, (FIXTURES / f"{name}.json").read_text())
+    return name
+
+
+@pytest.fixture
+async def fleet(kept: str, own_redis: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ToolFleet]:
+    """An agent of today at that Redis, with a worker, beat and the modules."""
+    with mixed_fleet(own_redis, tmp_path, **MODES[kept.partition("-")[2]]) as mixed, mixed.running(here()):
+        for name, value in mixed.env.items():
+            monkeypatch.setenv(name, value)
+        # While workers of that version are at work, what they do not sign is believed.
+        with Redis.from_url(own_redis) as redis:
+            redis.zadd(Keys().slots("slow"), {"5 earlier:1": time.time()})
+        async with ToolFleet() as fleet:
+            yield fleet
+
+
+async def test_what_an_earlier_version_has_left_is_read_and_gone_on_with(fleet: ToolFleet, kept: str) -> None:
+    """A call that waited is run, a job goes to its end, and results, limits, dead letters, jobs and news are read."""
+    left = json.loads((FIXTURES / f"{kept}-left.json").read_text())
+
+    waited, repeated = await fleet.call(WAITING, ADA, timeout=30), await fleet.call(REPEATED, ADA, timeout=30)
+    async with asyncio.timeout(30):
+        while (job := await fleet.job(left["job"], ADA)) is None or job.state not in ENDED:  # noqa: ASYNC110 - nothing announces it
+            await asyncio.sleep(0.05)
+        wake = await anext(aiter(fleet.completions("c-2")))
+    letters = await fleet.dead_letters()
+
+    assert (waited.success, waited.result) == (True, {"text": "✓"})
+    assert repeated.success
+    assert f"toolfleet:call:{repeated.audit.call_id}" in (FIXTURES / f"{kept}.json").read_text()
+    assert (job.state, wake.type, wake.wake_id) == ("completed", "job.completed", left["job"])
+    assert len(await fleet.jobs(ADA)) == 2
+    assert len(letters) == 5
+    assert all(isinstance(letter, DeadLetter) for letter in letters)
+
+
+def test_every_version_has_fixtures() -> None:
+    """Of each version that is named, in each mode, there is a snapshot."""
+    assert sorted(f"{version.number}-{mode}" for version in versions() for mode in MODES) == KEPT
+
+
+@pytest.mark.parametrize("version", versions(), ids=lambda version: f"wire {version.number}")
+def test_what_a_later_version_adds_to_a_message_is_marked(version: Version) -> None:
+    """A field that a version did not have yet says since which there is one; none has gone that was there."""
+    then: dict[str, list[str]] = json.loads((FIXTURES / f"{version.number}-fields.json").read_text())
+    classes = {kind.__name__: kind for kind in messages()}
+
+    for name, known in then.items():
+        fields = classes[name].model_fields
+        assert set(known) <= set(fields), name
+        for added in {name for name, field in fields.items() if not field.exclude} - set(known):
+            marks = [mark.version for mark in fields[added].metadata if isinstance(mark, Since)]
+            assert marks, f"{name}.{added} needs a mark: Annotated[…, Since({wire.VERSION})]"
+            assert version.number < marks[0] <= wire.VERSION
+
+
+@pytest.mark.parametrize("version", versions(), ids=lambda version: f"wire {version.number}")
+def test_kinds_of_keys_that_came_later_say_so(version: Version) -> None:
+    """A kind that a version did not have is marked, and so is one with another shape of names; others are as they were."""
+    then = set(json.loads((FIXTURES / f"{version.number}-keys.json").read_text()))
+
+    for rule in RULES:
+        assert (rule.since <= version.number) == (rule.pattern.pattern in then), rule

@@ -1,0 +1,68 @@
+"""`toolfleet status`: one screen, and all of it for programs."""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from support.command import Run
+from toolfleet_registry.runfile import Process, RunFile
+from toolfleet_registry.settings import Settings, load_settings
+from toolfleet_tasks.slots import Slots
+
+
+@pytest.fixture
+def fleet(redis_url: str, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, fast_mode: None) -> Settings:
+    """One that runs here, of which something is wrong."""
+    services = {f"m{number}": "http://127.0.0.1:1" for number in range(20)}
+    values = {"redis_url": redis_url, "module_services": services, "slow_modules": ["m1"]}
+    processes = {"redis": Process(pid=1, state="ready"), "m0": Process(pid=2, state="dead")}
+    RunFile(pid=os.getpid(), settings=values, processes=processes).write(elsewhere)
+    settings = load_settings()
+    asyncio.run(Slots(settings.model_copy(update={"lane": "fast"}), count=7).note())
+    return settings
+
+
+def test_it_is_one_screen(run: Run, fleet: Settings, redis_url: str) -> None:
+    """Lanes, processes, counts, queues and modules in trouble; of many modules the first."""
+    with Redis.from_url(redis_url) as redis:
+        redis.lpush("tools.m1", "x")
+        redis.hset(fleet.keys.breaker("m1"), "failures", 3)
+        redis.expire(fleet.keys.breaker("m1"), 60)
+        redis.zadd(fleet.keys.dead_order, {"x": 1})
+    said = run("status").out
+    lines = [line.split() for line in said.splitlines()]
+
+    assert ["Lane", "fast", "1", "worker,", "7", "slots,", "19", "modules"] in lines
+    assert ["Lane", "slow", "no", "worker,", "1", "module"] in lines
+    assert ["Processes", "1", "of", "2", "ready,", "m0", "dead"] in lines
+    assert ["Dead", "letters", "1"] in lines
+    assert ["tools.m1", "slow", "0", "1", "-"] in lines
+    assert "m1" in said
+    assert "3 calls in a row without an answer" in said
+    assert "5 modules more: --json has all." in said
+    assert len(lines) < 40
+
+
+def test_it_has_a_form_for_programs(run: Run, fleet: Settings) -> None:
+    """Everything, whatever the screen leaves out."""
+    found = json.loads(run("status", "--json").out)
+
+    assert len(found["troubles"]) == 20
+    assert found["processes"]["m0"] == {"pid": 2, "state": "dead"}
+    assert found["lanes"][0]["slots"] == 7
+    assert found["queues"] == []
+    assert found["dead_letters"] == 0
+
+
+def test_a_redis_that_is_away_is_one_sentence(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 2, and no password."""
+    monkeypatch.setenv("TOOLFLEET_REDIS_URL", "redis://:s3cret@127.0.0.1:1/0")
+    ended = run("status")
+
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith("Redis at 127.0.0.1:1 does not answer: ")
+    assert "s3cret" not in ended.err
