@@ -34,6 +34,7 @@ RULES = (
     KeyRule(re.compile(rf"{OURS}look:asked"), lasting="a counter", since=2),
     KeyRule(re.compile(rf"{OURS}(look:\d+|look-failures)"), since=2),
     KeyRule(re.compile(rf"{OURS}modes")),
+    KeyRule(re.compile(rf"{OURS}data-id"), lasting="says that nothing was lost as long as it is there", since=2),
     KeyRule(re.compile(rf"{OURS}clock(-notes)?"), since=2),
     KeyRule(
         re.compile(rf"{OURS}bell:(tools\..+|toolfleet\.control)"),
@@ -84,3 +85,8 @@ RULES = (
     ),
     KeyRule(re.compile(r".*\.reply\.celery\.pidbox"), lasting="the broker's own: answers to inspect commands"),
 )
+
+
+def rule_for(name: str) -> KeyRule | None:
+    """The rule for a key's name without the prefix, if there is one."""
+    return next((rule for rule in RULES if rule.pattern.fullmatch(name)), None)

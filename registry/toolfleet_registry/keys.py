@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import Literal
 
-from toolfleet_registry.key_rules import OURS, RULES, KeyRule
+from toolfleet_registry.key_rules import OURS, KeyRule, rule_for
 
 _SEPARATORS = ":_-."  # Celery puts a `_` after a prefix that ends in none of these, before the names of results
 
@@ -95,6 +95,11 @@ class Keys:
         return f"{self.prefix}{OURS}modes"
 
     @property
+    def data_id(self) -> str:
+        """Another text when Redis has lost all it had, which then is set by whoever looks first. Lasts."""
+        return f"{self.prefix}{OURS}data-id"
+
+    @property
     def clock(self) -> str:
         """What the fleet's time has on Redis's, and how late it is. Expires a day after the last worker has looked."""
         return f"{self.prefix}{OURS}clock"
@@ -114,8 +119,7 @@ class Keys:
 
     def result(self, call_id: str) -> str:
         """What Celery stored of a call; also the channel on which it is announced."""
-        separator = "" if not self.prefix or self.prefix[-1] in _SEPARATORS else "_"
-        return f"{self.prefix}{separator}celery-task-meta-{call_id}"
+        return f"{self.prefix}{'_' if self.prefix and self.prefix[-1] not in _SEPARATORS else ''}celery-task-meta-{call_id}"
 
     def call(self, call_id: str) -> str:
         """The ledger's record of a call. Expires with its result, and not before its deadline."""
@@ -288,10 +292,7 @@ class Keys:
 
     def rule_of(self, key: str) -> KeyRule | None:
         """What holds for a key that was found in Redis; `None` if nobody of the fleet makes such keys."""
-        if not key.startswith(self.prefix):
-            return None
-        name = key.removeprefix(self.prefix)
-        return next((rule for rule in RULES if rule.pattern.fullmatch(name)), None)
+        return rule_for(key.removeprefix(self.prefix)) if key.startswith(self.prefix) else None
 
 
 def _digest(text: str) -> str:

@@ -227,12 +227,13 @@ class Follow:
 
     async def _in_ledger(self, end: Callable[..., Coroutine[Any, Any, S]], ending: Ending) -> S:
         """Send an end until it is answered; each connection may lead to a Redis that has lost the record."""
+        identity = self._inbox.identity
         while True:
-            await self._inbox.recognised()
+            await identity.known()
             try:
                 # Whether there was a record before, a guest cannot know: it came later.
-                trust = not self._is_guest and self._inbox.trusts(self._expected)
-                return await end(self._call, ending, trust_absence=trust)
+                is_sure = not self._is_guest and identity.is_same_since(self._expected.since)
+                return await end(self._call, ending, data_id=identity.data_id if is_sure else "")
             except LineClosed:
                 raise
             except LineLost:

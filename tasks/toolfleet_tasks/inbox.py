@@ -7,7 +7,6 @@ nobody listens, so what may have been missed is read: after each reconnect, and 
 import asyncio
 import contextlib
 import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,6 +19,7 @@ from toolfleet_registry.loggers import get_logger
 from toolfleet_tasks.cancelling import end, is_wanted
 from toolfleet_tasks.end_check import EndCheck, Meta
 from toolfleet_tasks.line import Line, LineLost, Push
+from toolfleet_tasks.redis_identity import RedisIdentity
 from toolfleet_tasks.shelf import STORED, Shelf
 from toolfleet_tasks.verifier import Verifier
 from toolfleet_tasks.watches import Watches
@@ -31,7 +31,6 @@ READY = frozenset({"SUCCESS", "FAILURE", "REVOKED"})
 
 _SWEEP_SECONDS = 5.0  # how often old calls are looked up
 _SUBSCRIBE_CHUNK = 500  # channels a command
-_RUN_ID = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
 
 
 class Waiter(Protocol):
@@ -92,9 +91,8 @@ class Inbox:
         """Who wants to hear more of a call than its end."""
         self._leaving: list[bytes] = []
         self._is_new = asyncio.Event()  # the connection
-        self._is_known = asyncio.Event()  # which server is at its other end
-        self._run_id: bytes | None = None
-        self._other_server_at = 0.0
+        self.identity = RedisIdentity(line, keys)
+        """Which server is at the other end, and whether it has lost anything."""
         self._task: asyncio.Task[None] | None = None
         line.on_push = self._take
         line.on_connect.append(self._listen_again)
@@ -164,18 +162,6 @@ class Inbox:
         """Take what is stored of a call as if it had just been announced."""
         self._hear(self._channel(call_id), stored)
 
-    async def recognised(self) -> None:
-        """Wait until it is known which server of Redis answers now. Has no deadline. Raises `LineClosed`."""
-        await self._line.connected()
-        await self._is_known.wait()
-
-    def trusts(self, expected: Expected) -> bool:
-        """Whether it is the same server of Redis as when the call was published: another one may know less.
-
-        For what is sent on this connection, after `recognised`.
-        """
-        return expected.since > self._other_server_at
-
     def _channel(self, call_id: str) -> bytes:
         return self._result_key + call_id.encode()
 
@@ -200,7 +186,7 @@ class Inbox:
         for start in range(0, len(channels), _SUBSCRIBE_CHUNK):
             self._line.tell("SUBSCRIBE", *channels[start : start + _SUBSCRIBE_CHUNK])
         self._is_new.set()
-        self._is_known.clear()
+        self.identity.connection_lost()
 
     def _take(self, frame: Push) -> None:
         kind = frame[0]
@@ -267,10 +253,12 @@ class Inbox:
             try:
                 if self._is_new.is_set():
                     self._is_new.clear()
-                    is_first = self._run_id is None
-                    await self._recognise()
+                    is_first = not self.identity.is_known
+                    await self.identity.recognise()
                     if is_first:  # nothing was published before
                         continue
+                else:
+                    await self.identity.look_again()
                 await self._shelf.sweep(
                     [channel for channel, ear in self._expected.items() if ear.waiting[0].since <= since]
                 )
@@ -278,17 +266,6 @@ class Inbox:
                 log.warning("results_not_swept", error=str(exc))
             except Exception:  # a defect of ours: an agent that finds no lost results any more would be worse
                 log.exception("results_not_swept")
-
-    async def _recognise(self) -> None:
-        """Note when another server answers than before, which may know less: a restart, or a fail-over."""
-        try:
-            found = _RUN_ID.search(await self._line.send("INFO", "server"))
-        except ResponseError:  # not for this user
-            found = None
-        before, self._run_id = self._run_id, found[1] if found else b""
-        if before is not None and (not before or before != self._run_id):
-            self._other_server_at = self._loop.time()
-        self._is_known.set()
 
 
 def _meta(stored: bytes | None) -> Meta | None:

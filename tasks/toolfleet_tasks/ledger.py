@@ -46,6 +46,8 @@ _MARGIN_SECONDS = 60  # a record outlives its call's deadline: clocks differ
 _PATIENCE_SECONDS = (
     5.0  # from its publishing on a call waits for so long for a module that is away: most restarts take less
 )
+ANY_DATA = "*"
+"""Whatever data Redis has, those of a call are among them."""
 _ENDED = 1  # what `FINISH` says if there is nothing more to say
 _LOST = -1  # what `TAKE` says if others have the call
 _MOST_UNANSWERED = 1_000
@@ -176,25 +178,25 @@ class Ledger:
         self._auditor.tell(line, is_kept=answer == _ENDED)
         return text
 
-    async def end(self, call: PublishedCall, ending: Ending, *, trust_absence: bool) -> str:
+    async def end(self, call: PublishedCall, ending: Ending, *, data_id: str) -> str:
         """End a call from outside, unless it has ended. Returns what is stored now: Celery's value, or the result's text.
 
-        `trust_absence`: whether a record that is not there never was, as far as the caller knows of the Redis at the
-        line's other end now. Sent once, for another connection may lead to another Redis: raises `LineLost`.
+        `data_id`: which data the Redis at the line's other end must have now, so that a record that is not there never was;
+        `ANY_DATA` if that is sure, "" if it may have been lost. Sent once, for another connection may lead to another Redis: raises `LineLost`.
         """
-        answer = await self._end_once(call, ("any", int(trust_absence)), ending)
+        answer = await self._end_once(call, ("any", data_id), ending)
         return await self.verifier.believed(call.call_id, answer[1])
 
-    async def withdraw(self, call: PublishedCall, ending: Ending, *, trust_absence: bool) -> str | None:
+    async def withdraw(self, call: PublishedCall, ending: Ending, *, data_id: str) -> str | None:
         """As `end`, but only if no worker has ever begun it: else `None`, with nothing changed."""
-        answer = await self._end_once(call, ("unbegun", int(trust_absence)), ending)
+        answer = await self._end_once(call, ("unbegun", data_id), ending)
         return None if answer[0] == b"begun" else await self.verifier.believed(call.call_id, answer[1])
 
     async def refuse(self, call_id: str, result: ToolResult) -> str | None:
         """End a call of which nothing but its id is known. `None`, with nothing changed, if a worker has ever begun it."""
         keys = self._keys_of_unknown(call_id)
         ttl, parts = kept_seconds(None, self._settings), self._auditor.parts_of_refusal(call_id, result)
-        args = self._end_args(call_id, ("refused", 0, ttl, ttl), Ending(result, result, result), parts)
+        args = self._end_args(call_id, ("refused", "", ttl, ttl), Ending(result, result, result), parts)
         answer = await self._run(_END, keys, *args)
         self._auditor.tell_end(answer, parts)
         return None if answer[0] == b"begun" else await self.verifier.believed(call_id, answer[1])
@@ -205,7 +207,7 @@ class Ledger:
         args = (call.call_id, letter, self._settings.dead_letters_kept)
         await self._run(_BURY_ENDED, (keys[0], keys[6], keys[7]), *args)
 
-    async def _end_once(self, call: PublishedCall, mode: tuple[str, int], ending: Ending) -> Any:
+    async def _end_once(self, call: PublishedCall, mode: tuple[str, str], ending: Ending) -> Any:
         keys, letter = self._keys_of(call), self._letter(call, ending.unknown)
         parts = self._auditor.parts_of_end(call, ending)
         args = self._end_args(call.call_id, (*mode, *self._ttls_of(call)), ending, parts, letter)

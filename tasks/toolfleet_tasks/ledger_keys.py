@@ -19,14 +19,15 @@ class LedgerKeys:
     def __init__(self, keys: Keys, bounded: Container[str]) -> None:
         self._keys = keys
         self._bounded = bounded
-        self._dead, self._dead_order, self._audit = keys.dead, keys.dead_order, keys.audit
+        self._dead, self._dead_order = keys.dead, keys.dead_order
+        self._data_id, self._audit = keys.data_id, keys.audit
         self._share = functools.lru_cache(_MOST_KEPT)(keys.share)
         self._of_module = functools.lru_cache(_MOST_KEPT)(functools.partial(_of_module, keys))
 
     def of(self, call: PublishedCall) -> tuple[str, ...]:
         """A call's keys; its record's stands where it has none of a kind."""
         module = ToolName.parse(call.tool_name).module
-        running, breaker, witness = self._of_module(module)
+        running, breaker = self._of_module(module)
         record = self._keys.call(call.call_id)
         return (
             record,
@@ -37,7 +38,7 @@ class LedgerKeys:
             self._keys.intent(call.user_id, call.idempotency_key) if call.idempotency_key else record,
             self._dead,
             self._dead_order,
-            witness,
+            self._data_id,
             self._audit,
         )
 
@@ -47,5 +48,5 @@ class LedgerKeys:
         return (record, self._keys.result(call_id), *[record] * 7, self._audit)
 
 
-def _of_module(keys: Keys, module: str) -> tuple[str, str, str]:
-    return keys.running(module), keys.breaker(module), keys.module_manifest(module)
+def _of_module(keys: Keys, module: str) -> tuple[str, str]:
+    return keys.running(module), keys.breaker(module)

@@ -16,7 +16,7 @@ The record is a hash:
 Every script may be sent again with the same token, when its answer was lost, and then answers the same.
 
 KEYS, the same for all but RENEW: record, Celery's result, the caller's share, the module's running calls, its breaker, the
-idempotency key, dead letters, their order, a witness that Redis has lost nothing, the audit. Where a call has no such key,
+idempotency key, dead letters, their order, what names the data that Redis has, the audit. Where a call has no such key,
 the record's stands in its place.
 """
 
@@ -248,7 +248,8 @@ local is_open = found[3] and found[7] == 'go'
 local log = found[6] or ''
 if is_open then log = log .. found[2] .. ' never_closed 0;' end
 local nothing_happened = not is_open and (found[4] or 'none') == 'none'
-if not found[2] and (ARGV[4] ~= '1' or redis.call('EXISTS', KEYS[9]) == 0) then nothing_happened = ARGV[3] == 'refused' end
+local is_whole = ARGV[4] == '*' or ARGV[4] ~= '' and redis.call('GET', KEYS[9]) == ARGV[4]
+if not found[2] and not is_whole then nothing_happened = ARGV[3] == 'refused' end
 redis.call('HSET', KEYS[1], 'state', 'done', 'by', ARGV[1], 'log', log)
 redis.call('HDEL', KEYS[1], 'token', 'lease', 'as', 'last', 'last_signature', 'known', 'known_line')
 local which = nothing_happened and (begun and 8 or 7) or 9
@@ -264,8 +265,8 @@ return {'ended', value, line, audit(KEYS[10], ARGV[16], line) and 1 or 0}
 """The call's one result, from outside: its deadline has passed, its caller takes it back, or Celery has ended it.
 
 ARGV: token, call id, `unbegun` to end it only if no attempt was ever begun, or `refused` for the same where each end says that nothing
-has happened, else `any`, '1' if a record that is not there never
-was (and the witness is there), seconds that result and record live, Celery's values for a call that was never begun, for one
+has happened, else `any`, which data Redis must have so that a record that is not there never was (`*` whichever, '' it may
+have been lost), seconds that result and record live, Celery's values for a call that was never begun, for one
 whose attempts surely did nothing, and for any other, a dead letter for the last, how many of these are kept; the beginning of
 the audit line, its end for each of the three, how many lines are kept; '1' if what its worker has noted counts more than the third. Returns `ended` with Celery's value, the audit line
 ('' if this had been done before) and 1 if that is kept, else 0; `done` with Celery's value (of a call that had ended before,

@@ -13,7 +13,7 @@ from toolfleet_registry.errors import MessageRefused, ToolNotKnown
 from toolfleet_registry.loggers import get_logger
 from toolfleet_tasks import endings, results, wire
 from toolfleet_tasks.fleet_versions import live_workers
-from toolfleet_tasks.ledger import Ledger, NotClaimed
+from toolfleet_tasks.ledger import ANY_DATA, Ledger, NotClaimed
 from toolfleet_tasks.line import LineClosed, LineLost
 from toolfleet_tasks.quarantine import quarantine
 from toolfleet_tasks.queues import lane_of, queue_of
@@ -41,13 +41,14 @@ async def refuse(task: Task, ledger: Ledger, why: MessageRefused) -> str:
 
 
 async def end_at_deadline(task: Task, ledger: Ledger, call: PublishedCall) -> str:
-    """End a call that has come too late. One that was delivered before may have had a record, which Redis has lost."""
-    trust = not (task.request.delivery_info or {}).get("redelivered")
+    """End a call that has come too late. One that was delivered, or tried, before may have had a record, which Redis has lost."""
+    is_first = not (task.request.retries or (task.request.delivery_info or {}).get("redelivered"))
+    data_id = ANY_DATA if is_first else ""
     while True:
         try:
-            return await ledger.end(call, endings.at_deadline(call), trust_absence=trust)
+            return await ledger.end(call, endings.at_deadline(call), data_id=data_id)
         except LineLost as exc:
-            trust = False
+            data_id = ""
             if isinstance(exc, LineClosed):
                 raise
             await ledger.connected()

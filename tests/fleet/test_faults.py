@@ -214,12 +214,17 @@ async def test_a_slow_module_does_not_delay_a_fast_one(bed: TestBed, owner: Call
 async def test_lost_data_is_not_taken_for_a_call_that_never_began(
     bed: TestBed, fleet: ToolFleet, owner: Caller, owls: ModuleServer
 ) -> None:
-    """Redis loses all it has while a call runs: at the deadline its outcome is unknown, for a worker had taken it."""
+    """Redis loses all it has while a call runs: at the deadline its outcome is unknown, for a worker had taken it.
+
+    The modules' manifests are back by then, so that nothing seems to be missing.
+    """
     with bed.worker():
-        handle = await fleet.submit(ToolCall(tool_name="owls.nap_once", arguments={"seconds": 30}), owner, timeout=2)
+        handle = await fleet.submit(ToolCall(tool_name="owls.nap_once", arguments={"seconds": 30}), owner, timeout=5)
         await wait_until(lambda: owls.running, "the module has the call")
         async with Redis.from_url(bed.redis_url) as redis:
             await redis.flushall()
+            await fleet.refresh()
+            assert await redis.exists(bed.settings.keys.module_manifest("owls"))
         result = await handle.result(15)
 
     assert (result.error_code, result.effect_state) in {("timed_out", "unknown"), ("outcome_unknown", "unknown")}

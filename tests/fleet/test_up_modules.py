@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from support.module_server import serve
+from support.owls import make_module
 from support.processes import is_gone
 from support.up import Up, call, toolfleet, up
 from support.waiting import wait_until_sync
@@ -134,3 +136,16 @@ def test_a_module_that_crashes_again_and_again_is_dead_and_the_rest_goes_on(flee
     sick.unlink()
     assert toolfleet("restart", "crows", cwd=fleet.folder).returncode == 0
     assert fleet.process.poll() is None
+
+
+def test_a_slow_module_that_is_added_gets_a_worker(fleet: Up) -> None:
+    """Its lane had none; a call made at once waits for it, and is done."""
+    with serve(make_module("larks")) as larks:
+        added = toolfleet("modules", "add", "larks", larks.url, "--slow", cwd=fleet.folder)
+        assert added.returncode == 0, added.stderr
+
+        called = toolfleet("call", "larks.echo", "word=hoot", "--timeout", "60", cwd=fleet.folder)
+        assert (called.returncode, json.loads(called.stdout)) == (0, {"word": "hoot"}), called.stderr
+        assert fleet.said().count("A slow module was added") == 1
+        assert fleet.run_file().processes["worker-slow"].state == "ready"
+        assert toolfleet("modules", "remove", "larks", "--drain", "0", cwd=fleet.folder).returncode == 0

@@ -17,7 +17,6 @@ from toolfleet_tasks.line import Line, Part
 from toolfleet_tasks.results import read_stored
 
 RECORD, RESULT = "toolfleet:call:call-1", "celery-task-meta-call-1"
-WITNESS = "module_manifest:research"
 TOOL = "research.search_docs"
 
 SUCCESS = Attempt(Outcome.SUCCESS, ToolResult.ok(TOOL, "owls"))

@@ -1,8 +1,8 @@
 """A small Celery app for the tests of the pool: tasks that wait, fail, refuse to end, or block."""
 
 import asyncio
+import ctypes
 import os
-import sys
 import time
 from contextvars import ContextVar
 from typing import Any, NoReturn
@@ -144,10 +144,9 @@ async def block(seconds: float) -> None:
 
 
 @bridged
-async def hold(digits: int) -> None:
-    """Do what keeps the interpreter's lock until it is over: one operation in C, a second or so for 250,000 digits."""
-    sys.set_int_max_str_digits(0)
-    int("7" * digits)
+async def hold(seconds: float) -> None:
+    """Do what keeps the interpreter's lock until it is over, or a signal comes: one operation in C."""
+    ctypes.PyDLL(None).usleep(int(seconds * 1e6))
 
 
 async def _fetch(session: aiohttp.ClientSession, url: str) -> str:

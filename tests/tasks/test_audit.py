@@ -18,7 +18,7 @@ from toolfleet_registry.contracts import Audit, Caller, PublishedCall, Terms, To
 from toolfleet_registry.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.audit import EVENT, Auditor, arguments_digest
-from toolfleet_tasks.ledger import Ledger
+from toolfleet_tasks.ledger import ANY_DATA, Ledger
 from toolfleet_tasks.line import LineLost
 
 CALL = published(user_id="ada", arguments={"query": "owls", "pin": "1234"}, sensitive=("/pin",))
@@ -105,9 +105,9 @@ async def test_who_is_late_writes_none(ledger: Ledger, redis: Redis, redis_url: 
     claim = await begun(ledger, CALL)
     async with worker_ledger(redis_url) as other:
         with capture_logs() as logs:
-            await other.end(CALL, ENDING, trust_absence=True)
+            await other.end(CALL, ENDING, data_id=ANY_DATA)
             assert await finish(ledger, claim) is None
-            await other.end(CALL, ENDING, trust_absence=True)
+            await other.end(CALL, ENDING, data_id=ANY_DATA)
 
     (line,) = await lines(redis)
     assert (line["outcome"], line["error_code"], line["attempts"]) == ("unknown", "timed_out", 1)
@@ -134,7 +134,7 @@ async def test_an_end_from_outside_has_the_line_of_what_it_came_to(
     if is_begun:
         await begun(ledger, CALL)
     with capture_logs() as logs:
-        await ledger.end(CALL, ENDING, trust_absence=True)
+        await ledger.end(CALL, ENDING, data_id=ANY_DATA)
 
     (line,) = await lines(redis)
     assert (line["outcome"], line["error_code"], line["attempts"]) == (outcome, code, int(is_begun))
@@ -146,7 +146,7 @@ async def test_an_end_from_outside_has_the_line_of_what_it_came_to(
 async def test_an_end_whose_answer_was_lost_is_told_once(redis: Redis, redis_url: str) -> None:
     """Sent again, the ledger knows it as its own: one line in the stream, one in the log."""
     async with worker_ledger(redis_url) as ledger:
-        await ledger.end(CALL.model_copy(update={"call_id": "call-0"}), ENDING, trust_absence=True)  # loads the script
+        await ledger.end(CALL.model_copy(update={"call_id": "call-0"}), ENDING, data_id=ANY_DATA)  # loads the script
         send, lost = ledger._line.send, list[object]()
 
         def losing(*command: Any) -> "asyncio.Future[Any]":
@@ -161,8 +161,8 @@ async def test_an_end_whose_answer_was_lost_is_told_once(redis: Redis, redis_url
         ledger._line.send = losing  # type: ignore[method-assign] # no fault comes at this very moment
         with capture_logs() as logs:
             with pytest.raises(LineLost):
-                await ledger.end(CALL, ENDING, trust_absence=True)
-            await ledger.end(CALL, ENDING, trust_absence=True)
+                await ledger.end(CALL, ENDING, data_id=ANY_DATA)
+            await ledger.end(CALL, ENDING, data_id=ANY_DATA)
 
     _, line = await lines(redis)
     (entry,) = told(logs)
@@ -172,11 +172,11 @@ async def test_an_end_whose_answer_was_lost_is_told_once(redis: Redis, redis_url
 async def test_an_end_whose_result_has_expired_is_told(redis: Redis, redis_url: str) -> None:
     """Sent again after so long: what it came to nobody knows any more, and that it has ended is told."""
     async with worker_ledger(redis_url) as ledger:
-        await ledger.end(CALL, ENDING, trust_absence=True)
+        await ledger.end(CALL, ENDING, data_id=ANY_DATA)
         ledger._unanswered["call-1"] = str(await redis.hget("toolfleet:call:call-1", "by"))
         await redis.delete("celery-task-meta-call-1")
         with capture_logs() as logs:
-            assert await ledger.end(CALL, ENDING, trust_absence=True) == ""
+            assert await ledger.end(CALL, ENDING, data_id=ANY_DATA) == ""
 
     (entry,) = told(logs)
     assert (entry["call_id"], entry.get("outcome")) == ("call-1", None)
@@ -233,7 +233,7 @@ async def test_a_line_that_cannot_be_written_costs_no_result(ledger: Ledger, red
     with capture_logs() as logs:
         assert await finish(ledger, await begun(ledger, CALL))
         second = CALL.model_copy(update={"call_id": "call-2"})
-        await ledger.end(second, ENDING, trust_absence=True)
+        await ledger.end(second, ENDING, data_id=ANY_DATA)
 
     assert (await refused(ledger, CALL)).reason == "done"
     assert len(told(logs)) == 2
@@ -246,7 +246,7 @@ async def test_the_stream_is_bounded(redis: Redis, redis_url: str) -> None:
     """It keeps about `audit_kept` lines: Redis drops the oldest, a hundred at a time."""
     async with worker_ledger(redis_url, audit_kept=100) as ledger:
         for number in range(350):
-            await ledger.end(CALL.model_copy(update={"call_id": f"call-{number}"}), ENDING, trust_absence=False)
+            await ledger.end(CALL.model_copy(update={"call_id": f"call-{number}"}), ENDING, data_id="")
 
     assert 100 <= await redis.xlen(KEY) < 300
     assert (await lines(redis))[-1]["call_id"] == "call-349"

@@ -22,7 +22,7 @@ from toolfleet_registry.outcomes import Attempt, Health, Outcome
 from toolfleet_tasks import endings, unrun
 from toolfleet_tasks.bridge import limits
 from toolfleet_tasks.execute import _claimed, _Execution
-from toolfleet_tasks.ledger import Ledger
+from toolfleet_tasks.ledger import ANY_DATA, Ledger
 from toolfleet_tasks.results import read_stored
 
 CALL = published(user_id="ada", effect="once", deadline_at=time.time() + 3600)  # however long other tests take before
@@ -105,7 +105,7 @@ async def test_a_call_that_is_taken_back_before_its_claim_is_not_run(
     async with worker_ledger(redis_url) as agent:
 
         async def take_back() -> None:
-            await agent.end(CALL, endings.taken_back(CALL), trust_absence=True)
+            await agent.end(CALL, endings.taken_back(CALL), data_id=ANY_DATA)
 
         runner = Runner(known, take_back)
         task = task_of(ledger, runner)
@@ -122,7 +122,7 @@ async def test_a_call_that_is_taken_back_before_its_attempt_is_not_run(
     async with worker_ledger(redis_url) as agent:
 
         async def take_back() -> None:
-            await agent.end(CALL, endings.taken_back(CALL), trust_absence=True)
+            await agent.end(CALL, endings.taken_back(CALL), data_id=ANY_DATA)
             await wait_until(lambda: not ledger.claims._held, "the worker hears of it")
 
         runner = Runner(TWICE, take_back)
@@ -220,7 +220,7 @@ async def test_a_deadline_that_comes_while_the_module_is_asked_ends_the_call_as_
     async with worker_ledger(redis_url) as agent:
 
         async def deadline() -> None:
-            told.append(await agent.end(CALL, endings.at_deadline(CALL), trust_absence=True))
+            told.append(await agent.end(CALL, endings.at_deadline(CALL), data_id=ANY_DATA))
 
         with pytest.raises(Ignore):
             await run(ledger, Runner(ends=None, asked=deadline))
@@ -240,7 +240,7 @@ async def test_what_is_taken_back_while_the_module_is_asked_is_cancelled(ledger:
     async with worker_ledger(redis_url) as agent:
 
         async def take_back() -> None:
-            told.append(await agent.end(CALL, endings.taken_back(CALL), trust_absence=True))
+            told.append(await agent.end(CALL, endings.taken_back(CALL), data_id=ANY_DATA))
 
         with pytest.raises(Ignore):
             await run(ledger, Runner(ends=None, asked=take_back))

@@ -24,7 +24,6 @@ from toolfleet_tasks.line import Line
 from toolfleet_tasks.verifier import Verifier
 
 RESULT = "celery-task-meta-call-1"
-WITNESS = "module_manifest:research"
 REVOKED = json.dumps({"status": "REVOKED", "result": {"exc_type": "TaskRevokedError"}})
 FAILURE = json.dumps({"status": "FAILURE", "result": {"exc_type": "WorkerLostError"}})
 HARD_LIMIT = json.dumps({"status": "FAILURE", "result": {"exc_type": "TimeLimitExceeded"}})
@@ -76,12 +75,11 @@ class Desk:
 
 @pytest.fixture
 async def desk(redis: Redis, redis_url: str) -> AsyncIterator[Desk]:
-    await redis.set(WITNESS, "x", ex=60)
     desk = Desk(redis_url)
     desk.line.start()
     await desk.line.connected()
     desk.inbox.start()
-    await wait_until(lambda: desk.inbox._run_id and not desk.inbox._is_new.is_set(), "the first look is over")
+    await wait_until(lambda: desk.inbox.identity.data_id and not desk.inbox._is_new.is_set(), "the first look is over")
     yield desk
     await asyncio.wait_for(asyncio.gather(*desk.tasks), 20)
     await desk.inbox.aclose()
@@ -140,15 +138,19 @@ async def test_at_the_deadline_the_ledger_decides(
 
 
 async def test_a_redis_that_lost_its_data_knows_of_no_beginning(desk: Desk, redis: Redis) -> None:
-    """There may have been a record: no `none` without the witness, nor from another server than the call was published to."""
-    await redis.delete(WITNESS)
-    assert (await end(await desk.follow(seconds=0.05))).effect_state == "unknown"
+    """There may have been a record: no `none` without the data that it had then, nor from another server."""
+    follow = await desk.follow(seconds=0.05)
+    await redis.flushall()
+    assert (await end(follow)).effect_state == "unknown"
 
     await redis.flushall()
-    await redis.set(WITNESS, "x", ex=60)
+    await desk.inbox.identity.look_again()
+    assert (await end(await desk.follow(seconds=0.05))).effect_state == "none"
+
+    await redis.delete(Keys().call("call-1"), RESULT)
     follow = await desk.follow(seconds=0.2)
-    desk.inbox._run_id = b"that of another one"
-    await desk.inbox._recognise()
+    desk.inbox.identity._run_id = b"that of another one"
+    await desk.inbox.identity.recognise()
     assert (await end(follow)).effect_state == "unknown"
 
 

@@ -9,7 +9,6 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from support.ledgers import WITNESS
 from support.published_call import published
 from support.waiting import wait_until
 from toolfleet_registry import fleet_clock
@@ -51,8 +50,7 @@ def modules() -> Modules:
 
 @pytest.fixture
 async def here(redis: Redis, redis_url: str) -> AsyncIterator[lines.Lines]:
-    """The lines of a worker; Redis has lost nothing."""
-    await redis.set(WITNESS, "x", ex=60)
+    """The lines of a worker."""
     here = lines.start(asyncio.get_running_loop(), broker=redis_url)
     yield here
     await lines.stop()

@@ -73,7 +73,7 @@ class Ear:
 
     def trusts(self, call: Call) -> bool:
         assert call.expected is not None
-        return self.inbox.trusts(call.expected)
+        return self.inbox.identity.is_same_since(call.expected.since)
 
     async def aclose(self) -> None:
         await self.inbox.aclose()
@@ -278,21 +278,35 @@ async def test_a_lost_announcement_is_swept_up(redis: Redis, redis_url: str, mon
 async def test_only_the_server_that_a_call_was_published_to_is_trusted(ear: Ear, redis: Redis) -> None:
     """Another connection is none the worse; another server may know less of the calls from before, and of no later ones."""
     old = await ear.expect("a")
-    assert ear.trusts(old)
+    await wait_until(lambda: ear.trusts(old), "the server is known")
 
     await cut(redis)  # the same server
     await wait_until_subscribed(redis, 0)
     await wait_until_subscribed(redis, 1)
     await wait_until(lambda: not ear.inbox._is_new.is_set(), "the new connection was looked at")
-    await ear.inbox._recognise()
+    await ear.inbox.identity.recognise()
     assert ear.trusts(old)
 
-    ear.inbox._run_id = b"that of another one"
-    await ear.inbox._recognise()
+    ear.inbox.identity._run_id = b"that of another one"
+    await ear.inbox.identity.recognise()
     new, later = await ear.expect("b"), await ear.expect("a")
     assert not ear.trusts(old)
     assert ear.trusts(new)
     assert ear.trusts(later)
+
+
+async def test_deleted_data_are_noticed(redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a connection that goes on: calls from before are not trusted any more, later ones are."""
+    monkeypatch.setattr(inbox_module, "_SWEEP_SECONDS", 0.05)
+    ear = Ear(redis_url)
+    ear.start()
+    old = await ear.expect("a")
+    await wait_until(lambda: ear.trusts(old), "the data have a name")
+    await redis.flushall()
+    await wait_until(lambda: not ear.trusts(old), "it has another name")
+
+    assert ear.trusts(await ear.expect("b"))
+    await ear.aclose()
 
 
 async def test_news_is_passed_on(redis: Redis, redis_url: str) -> None:
@@ -306,9 +320,10 @@ async def test_news_is_passed_on(redis: Redis, redis_url: str) -> None:
     await ear.aclose()
 
 
-async def test_a_prefix_stands_before_results(redis: Redis, redis_url: str) -> None:
+@pytest.mark.parametrize("key_prefix", ["p"])
+async def test_a_prefix_stands_before_results(redis: Redis, redis_url: str, key_prefix: str) -> None:
     """Results of a fleet with a prefix are announced and stored under it."""
-    ear = Ear(redis_url, prefix="p")
+    ear = Ear(redis_url, prefix=key_prefix)
     ear.start()
     call = await ear.expect("a")
     await redis.publish(f"p_{KEY}a", meta("SUCCESS", "x"))

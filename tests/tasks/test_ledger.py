@@ -18,7 +18,6 @@ from support.ledgers import (
     RESULT,
     SUCCESS,
     TURNED_AWAY,
-    WITNESS,
     attempt,
     begun,
     claimed,
@@ -33,9 +32,10 @@ from support.published_call import published
 from support.redis_faults import FaultyRedis, faulty_redis
 from support.waiting import wait_until
 from toolfleet_registry.contracts import Effect, EffectState, ToolResult
+from toolfleet_registry.keys import Keys
 from toolfleet_registry.outcomes import Outcome
 from toolfleet_tasks import wire
-from toolfleet_tasks.ledger import Ledger, NotClaimed, ResultRefused
+from toolfleet_tasks.ledger import ANY_DATA, Ledger, NotClaimed, ResultRefused
 from toolfleet_tasks.results import read_stored, text_of
 from toolfleet_tasks.shelf import ANNOUNCED_AT_MOST
 
@@ -49,8 +49,7 @@ def repeats(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 async def ledger(redis: Redis, redis_url: str, repeats: bool) -> AsyncIterator[Ledger]:
-    """One worker's; Redis has lost nothing."""
-    await redis.set(WITNESS, "x", ex=60)
+    """One worker's."""
     async with worker_ledger(redis_url, repeats=repeats) as ledger:
         yield ledger
 
@@ -306,7 +305,7 @@ async def test_with_celerys_own_backend_the_record_holds_the_result(
 
         assert await redis.exists(RESULT) == 0
         assert await refused(ledger, CALL) == NotClaimed("done", result=text or "")
-        assert await ledger.end(CALL, ENDING, trust_absence=True) == text
+        assert await ledger.end(CALL, ENDING, data_id=ANY_DATA) == text
 
 
 @pytest.mark.parametrize(
@@ -319,13 +318,13 @@ async def test_an_end_from_outside_says_what_closed_attempts_did(
     """A call that waits for its retry ends by what its first attempt may have done."""
     await close(ledger, await begun(ledger, CALL), attempt(Outcome.FAILED, effect_state=so_far))
 
-    assert shown(await ledger.end(CALL, ENDING, trust_absence=True)) == (code, effect_state)
+    assert shown(await ledger.end(CALL, ENDING, data_id=ANY_DATA)) == (code, effect_state)
 
 
 async def test_an_end_from_outside_of_a_call_that_runs_is_unknown(ledger: Ledger, other: Ledger, redis: Redis) -> None:
     """Its worker may still be at it, or has died; what it comes to is late."""
     claim = await begun(ledger, CALL)
-    stored = await other.end(CALL, ENDING, trust_absence=True)
+    stored = await other.end(CALL, ENDING, data_id=ANY_DATA)
 
     assert shown(stored) == ("timed_out", "unknown")
     assert await finish(ledger, claim) is None
@@ -335,29 +334,33 @@ async def test_an_end_from_outside_of_a_call_that_runs_is_unknown(ledger: Ledger
 
 async def test_a_call_that_was_never_begun_ends_as_that(ledger: Ledger) -> None:
     """It is not begun any more, whenever a worker gets its message."""
-    stored = await ledger.end(CALL, ENDING, trust_absence=True)
+    stored = await ledger.end(CALL, ENDING, data_id=ANY_DATA)
 
     assert shown(stored) == ("expired", "none")
     assert (await refused(ledger, CALL)).result == stored
 
 
-@pytest.mark.parametrize("has_witness", [True, False])
-async def test_no_record_may_be_a_lost_one(ledger: Ledger, redis: Redis, has_witness: bool) -> None:
-    """Nothing is sure where whoever asks knows of another server, or where Redis has lost its data."""
-    if not has_witness:
-        await redis.delete(WITNESS)
+@pytest.mark.parametrize("data_id", [None, "others"])
+async def test_no_record_may_be_a_lost_one(ledger: Ledger, redis: Redis, data_id: str | None) -> None:
+    """Nothing is sure where whoever asks knows of another server, or where Redis has not the data that it had then."""
+    if data_id is not None:
+        await redis.set(Keys().data_id, data_id)
+    for name in ("", "these"):
+        stored = await ledger.end(published(call_id=f"lost-{name}"), ENDING, data_id=name)
+        assert shown(stored) == ("timed_out", "unknown")
 
-    assert shown(await ledger.end(CALL, ENDING, trust_absence=not has_witness)) == ("timed_out", "unknown")
+    await redis.set(Keys().data_id, "these")
+    assert shown(await ledger.end(CALL, ENDING, data_id="these")) == ("expired", "none")
 
 
 async def test_a_call_ends_once(ledger: Ledger, other: Ledger) -> None:
     """Whoever comes later gets the first one's result: a worker's, or an end from outside."""
     text = await finish(ledger, await begun(ledger, CALL))
-    assert text_of(await other.end(CALL, ENDING, trust_absence=True)) == text
+    assert text_of(await other.end(CALL, ENDING, data_id=ANY_DATA)) == text
     second = published(call_id="call-2")
-    stored = await ledger.end(second, ENDING, trust_absence=True)
+    stored = await ledger.end(second, ENDING, data_id=ANY_DATA)
 
-    assert await other.end(second, ENDING, trust_absence=False) == stored
+    assert await other.end(second, ENDING, data_id="") == stored
 
 
 async def test_a_refused_message_ends_its_call(ledger: Ledger, redis: Redis) -> None:
@@ -373,13 +376,13 @@ async def test_a_refused_message_does_not_end_a_call_that_was_begun(ledger: Ledg
     claim = await begun(ledger, CALL)
 
     assert await ledger.refuse("call-1", failed("permission_denied", "none")) is None
-    assert await ledger.withdraw(CALL, ENDING, trust_absence=True) is None
+    assert await ledger.withdraw(CALL, ENDING, data_id=ANY_DATA) is None
     assert await finish(ledger, claim) is not None
 
 
 async def test_a_call_is_withdrawn_unless_it_was_begun(ledger: Ledger) -> None:
     """One of which the broker did not say whether it has it is never begun after that."""
-    stored = await ledger.withdraw(CALL, ENDING, trust_absence=True)
+    stored = await ledger.withdraw(CALL, ENDING, data_id=ANY_DATA)
 
     assert shown(str(stored)) == ("expired", "none")
     assert (await refused(ledger, CALL)).result == stored
@@ -419,7 +422,7 @@ async def test_a_record_outlives_its_calls_deadline(ledger: Ledger, redis: Redis
     ttls.append(await redis.ttl(RECORD))
     await finish(ledger, await begun(ledger, long))
     ttls.append(await redis.ttl(RECORD))
-    await ledger.end(short, ENDING, trust_absence=True)
+    await ledger.end(short, ENDING, data_id=ANY_DATA)
 
     assert all(10 * 3600 < ttl <= 10 * 3600 + 60 for ttl in ttls)
     assert 5 * 3600 < await redis.ttl("toolfleet:call:call-2") <= 6 * 3600

@@ -3,12 +3,12 @@
 import pytest
 from redis.asyncio import Redis
 
-from support.ledgers import RECORD, RESULT, TURNED_AWAY, WITNESS, begun, close, run_out, worker_ledger
+from support.ledgers import RECORD, RESULT, TURNED_AWAY, begun, close, run_out, worker_ledger
 from support.published_call import published
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_tasks import endings
 from toolfleet_tasks.claims import Claim
-from toolfleet_tasks.ledger import Ledger
+from toolfleet_tasks.ledger import ANY_DATA, Ledger
 from toolfleet_tasks.results import read_stored
 
 READ, ONCE = published(effect="read"), published(effect="once")
@@ -62,9 +62,8 @@ async def test_where_nobody_counts_the_leases_say_it(redis: Redis, redis_url: st
 
 async def test_a_call_that_has_ended_meanwhile_is_a_dead_letter_too(redis: Redis, redis_url: str) -> None:
     """Its result stays what it was."""
-    await redis.set(WITNESS, "x", ex=60)
     async with worker_ledger(redis_url) as ledger:
-        await ledger.end(READ, endings.at_deadline(READ), trust_absence=True)
+        await ledger.end(READ, endings.at_deadline(READ), data_id=ANY_DATA)
         await ledger.bury(READ, endings.workers_died(READ.tool_name, "none"))
 
     letter = await redis.hget(ledger._keys.dead, READ.call_id)

@@ -13,7 +13,7 @@ from toolfleet_registry.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import endings
 from toolfleet_tasks.entrance import Entrance, Refusal
-from toolfleet_tasks.ledger import Ledger
+from toolfleet_tasks.ledger import ANY_DATA, Ledger
 
 TOOL = "research.search_docs"
 KEY, BUDGET = Keys().limit("ada", TOOL), Keys().limit("ada", "cheap")
@@ -127,13 +127,12 @@ async def test_a_worker_that_dies_loses_nothing_and_gains_nothing(ledger: Ledger
 @pytest.mark.parametrize("mode", ["end", "withdraw", "refuse"])
 async def test_whoever_ends_it_from_outside_gives_it_back(ledger: Ledger, redis: Redis, mode: str) -> None:
     """If it never began; an agent that has not counted it itself, and knows of no limits, as well."""
-    await redis.set(Keys().module_manifest("research"), "x", ex=60)
     one = call("a")
     assert await taken(ledger, one, TWICE) is None
     if mode == "refuse":
         await ledger.refuse("a", endings.message_refused(TOOL, "it is forged"))
     else:
-        await getattr(ledger, mode)(one, ENDING, trust_absence=True)
+        await getattr(ledger, mode)(one, ENDING, data_id=ANY_DATA)
 
     assert await redis.exists(KEY) == 0
 
@@ -143,7 +142,7 @@ async def test_what_may_have_happened_is_not_given_back(ledger: Ledger, redis: R
     for name, starts in (("a", True), ("b", False)):
         one = call(name)
         assert await taken(ledger, await begun(ledger, one) if starts else one, TWICE) is None
-        await ledger.end(one, ENDING, trust_absence=False)
+        await ledger.end(one, ENDING, data_id="")
     assert await redis.zrange(KEY, 0, -1) == ["a", "b"]
 
 

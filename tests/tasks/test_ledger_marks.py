@@ -13,7 +13,6 @@ from support.ledgers import (
     RECORD,
     SUCCESS,
     TURNED_AWAY,
-    WITNESS,
     attempt,
     begun,
     claimed,
@@ -31,7 +30,7 @@ from toolfleet_registry.outcomes import Attempt, Health, Outcome
 from toolfleet_tasks.answering import is_away
 from toolfleet_tasks.dead import DeadLetters
 from toolfleet_tasks.endings import Ending
-from toolfleet_tasks.ledger import Ledger, NotClaimed
+from toolfleet_tasks.ledger import ANY_DATA, Ledger, NotClaimed
 
 CALL = published(user_id="ada", idempotency_key="pay", published_at=1.0)  # so that it waits for no module
 SHARE, INTENT = Keys().share("fast", "ada"), Keys().intent("ada", "pay")
@@ -49,7 +48,6 @@ UNKNOWN = Ending(failed("internal", "none"), failed("internal", "none"), failed(
 @pytest.fixture(params=[False, True], ids=["", "sent-again"])
 async def ledger(redis: Redis, redis_url: str, request: pytest.FixtureRequest) -> AsyncIterator[Ledger]:
     """A worker's, in a fleet with tight limits, while `CALL` counts for its caller and stands for an intention."""
-    await redis.set(WITNESS, "x", ex=60)
     await redis.zadd(SHARE, {"call-1": time.time() + 60, "call-7": time.time() + 60})
     await redis.expire(SHARE, 60)
     await redis.set(INTENT, "call-1 digest", ex=60)
@@ -78,13 +76,13 @@ async def ended_after_its_attempt(ledger: Ledger) -> None:
 async def ended_from_outside(ledger: Ledger) -> None:
     """At its deadline; and then its worker hears of it."""
     claim = await begun(ledger, CALL)
-    await ledger.end(CALL, ENDING, trust_absence=True)
+    await ledger.end(CALL, ENDING, data_id=ANY_DATA)
     assert await finish(ledger, claim) is None
 
 
 async def ended_unbegun(ledger: Ledger) -> None:
     """At its deadline, in the queue."""
-    await ledger.end(CALL, ENDING, trust_absence=True)
+    await ledger.end(CALL, ENDING, data_id=ANY_DATA)
 
 
 End = Callable[[Ledger], Awaitable[None]]
@@ -106,7 +104,7 @@ async def test_a_call_that_was_ended_from_outside_keeps_its_place_while_it_runs(
     """The module is at it until its worker hears that nobody waits any more."""
     claim = await begun(ledger, CALL)
     with ledger.claims.holding(claim):
-        await ledger.end(CALL, ENDING, trust_absence=True)
+        await ledger.end(CALL, ENDING, data_id=ANY_DATA)
         assert await redis.zrange(ROOM, 0, -1) == ["call-1"]
         if hears == "late result":
             await finish(ledger, claim)
@@ -371,11 +369,11 @@ async def test_a_success_at_last_is_no_dead_letter(ledger: Ledger, redis: Redis)
 
 async def test_an_end_from_outside_that_nobody_can_know_is_a_dead_letter(ledger: Ledger, redis: Redis) -> None:
     """But not one of a call that surely did nothing, nor one that came too late."""
-    await ledger.end(published(call_id="call-2"), UNKNOWN, trust_absence=True)
+    await ledger.end(published(call_id="call-2"), UNKNOWN, data_id=ANY_DATA)
     await finish(ledger, await begun(ledger, published(call_id="call-3")))
-    await ledger.end(published(call_id="call-3"), UNKNOWN, trust_absence=True)
+    await ledger.end(published(call_id="call-3"), UNKNOWN, data_id=ANY_DATA)
     await begun(ledger, CALL)
-    await ledger.end(CALL, UNKNOWN, trust_absence=True)
+    await ledger.end(CALL, UNKNOWN, data_id=ANY_DATA)
 
     (letter,) = await letters(redis)
     assert (letter.call_id, [each.outcome for each in letter.attempts]) == ("call-1", ["never closed"])

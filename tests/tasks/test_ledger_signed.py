@@ -25,7 +25,7 @@ from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.outcomes import Outcome
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import endings, wire
-from toolfleet_tasks.ledger import Ledger, NotClaimed
+from toolfleet_tasks.ledger import ANY_DATA, Ledger, NotClaimed
 from toolfleet_tasks.results import celery_value, read_stored
 from toolfleet_tasks.signatures import Signatures
 
@@ -47,13 +47,13 @@ async def test_a_stored_result_is_read_as_it_was_written(ledger: Ledger) -> None
     claim = await ledger.claim(READ)
     assert isinstance(claim, NotClaimed)
     assert read_stored(claim.result, TOOL) == SUCCESS.result
-    stored = await ledger.end(READ, endings.at_deadline(READ), trust_absence=True)
+    stored = await ledger.end(READ, endings.at_deadline(READ), data_id=ANY_DATA)
     assert read_stored(stored, TOOL) == SUCCESS.result
 
 
 async def test_an_end_from_outside_is_signed_as_well(ledger: Ledger, redis: Redis) -> None:
     """An agent that takes its call back writes its end."""
-    stored = await ledger.end(READ, endings.taken_back(READ), trust_absence=True)
+    stored = await ledger.end(READ, endings.taken_back(READ), data_id=ANY_DATA)
     claim = await ledger.claim(READ)
 
     assert isinstance(claim, NotClaimed)
@@ -79,7 +79,7 @@ async def test_what_was_put_in_its_place_is_as_if_it_had_expired(ledger: Ledger,
 
     assert isinstance(claim, NotClaimed)
     assert (claim.reason, claim.result) == ("done", "")
-    assert await ledger.end(READ, endings.at_deadline(READ), trust_absence=True) == ""
+    assert await ledger.end(READ, endings.at_deadline(READ), data_id=ANY_DATA) == ""
     assert [(line["event"], line["call_id"]) for line in logs] == [("forgery_refused", "call-1")]
     assert ledger.verifier.refused == 2
 

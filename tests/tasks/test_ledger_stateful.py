@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 from redis import Redis
 
 from support.gated_line import Gate, GatedLine
-from support.ledgers import ENDING, SUCCESS, TOOL, TURNED_AWAY, WITNESS, attempt, claimed_state, failed
+from support.ledgers import ENDING, SUCCESS, TOOL, TURNED_AWAY, attempt, claimed_state, failed
 from support.published_call import published
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.keys import Keys
@@ -109,9 +109,10 @@ class Held:
 
 @dataclass(eq=False)
 class Called:
-    """A call as the test knows it. `effects`: how often it had its effect. `is_lost`: Redis has lost what it knew of it."""
+    """A call as the test knows it. `effects`: how often it had its effect. `is_lost`: Redis, which had `data_id`, has lost it."""
 
     call: PublishedCall
+    data_id: str
     held: list[Held] = field(default_factory=list)
     effects: int = 0
     times_run_out: int = 0
@@ -146,7 +147,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @initialize(effects=st.lists(effects, min_size=1, max_size=4))
     def begin(self, effects: list[Any]) -> None:
         self.bench.look.delete(Keys().running("research"), Keys().breaker("research"))
-        self.bench.look.set(WITNESS, "x", ex=600)
+        self.bench.look.set(Keys().data_id, "at first")
         for effect in effects:
             self.publish(effect)
 
@@ -154,7 +155,8 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(effect=effects)
     def publish(self, effect: Any) -> None:
         """A further call."""
-        self.calls.append(Called(published(call_id=f"call-{next(_ids)}", effect=effect)))
+        data_id = str(self.bench.look.get(Keys().data_id))
+        self.calls.append(Called(published(call_id=f"call-{next(_ids)}", effect=effect), data_id))
 
     @rule(call=numbers, worker=numbers, acted=flags, loses=losses)
     def deliver(self, call: int, worker: int, acted: bool, loses: bool) -> None:
@@ -266,8 +268,8 @@ class LedgerMachine(RuleBasedStateMachine):
         called = calls[call % len(calls)]
         end = ledger.end if kind % 2 else ledger.withdraw
 
-        async def operation() -> str | None:  # asks itself each time whether this is still the Redis that knew the call
-            return await end(called.call, ENDING, trust_absence=not called.is_lost)
+        async def operation() -> str | None:
+            return await end(called.call, ENDING, data_id=called.data_id)
 
         if loses:
             self.pending.append(self._run(self._answer_lost(operation, lambda stored: self._ended(called, stored))))
@@ -471,9 +473,9 @@ class LosingMachine(LedgerMachine):
 
     @rule()
     def redis_loses_its_data(self) -> None:
-        """It comes back empty; somebody stores the manifests again."""
+        """It comes back empty."""
         self.bench.look.flushdb()
-        self.bench.look.set(WITNESS, "x", ex=600)
+        self.bench.look.set(Keys().data_id, f"data-{next(_ids)}")
         for called in self.calls:
             called.is_lost, called.stored = True, None
 

@@ -19,6 +19,7 @@ from toolfleet_registry.contracts import Terms
 from toolfleet_registry.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import endings, wire
+from toolfleet_tasks.ledger import ANY_DATA
 from toolfleet_tasks.limits import Limit, refused_by
 from toolfleet_workers.ports import free_port
 
@@ -201,9 +202,9 @@ async def test_a_call_that_never_began_is_given_back(make: Make, worker: HandWor
         if how == "cancelled":
             await handle.cancel()
         elif how == "expired":
-            await worker._ledger.end(call, endings.at_deadline(call), trust_absence=True)
+            await worker._ledger.end(call, endings.at_deadline(call), data_id=ANY_DATA)
         elif how == "withdrawn":
-            await worker._ledger.withdraw(call, endings.taken_back(call), trust_absence=True)
+            await worker._ledger.withdraw(call, endings.taken_back(call), data_id=ANY_DATA)
         else:
             await worker._ledger.refuse(call.call_id, endings.message_refused(call.tool_name, "it is forged"))
         assert (await handle.result(10)).effect_state == "none"

@@ -23,7 +23,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks import endings
 from toolfleet_tasks.claims import Claim
 from toolfleet_tasks.entrance import Entrance
-from toolfleet_tasks.ledger import Ledger
+from toolfleet_tasks.ledger import ANY_DATA, Ledger
 from toolfleet_tasks.line import Line
 
 DAILY, BUDGET, DAY = 3, 4, 86_400
@@ -97,7 +97,7 @@ class World:
             one.claim = None
         elif what in {"end", "distrust"}:
             trust = what == "end"
-            await self.ledger.end(one.call, ENDING, trust_absence=trust)
+            await self.ledger.end(one.call, ENDING, data_id=ANY_DATA if trust else "")
             is_undone = one.claim is None and one.so_far == "none" and (trust or one.begun > 0)
             one.is_over, one.counts = True, one.counts and not is_undone
         elif what == "refuse" and not one.begun:
@@ -150,7 +150,6 @@ def test_limits_count_what_may_have_happened(redis_url: str, moves: list[Any], r
     """Never more than may be, and nothing that surely did not happen."""
     with Redis.from_url(redis_url, decode_responses=True) as redis:
         redis.flushall()
-        redis.set(KEYS.module_manifest("research"), "x", ex=60)
         today = int(time.time()) // DAY
         try:
             asyncio.run(walk(redis_url, redis, moves, repeats=repeats))

@@ -74,6 +74,11 @@ class LocalFleet:
         with self._signals.held():
             return self._supervisor.restart(name)
 
+    def serve_slow_lane(self) -> None:
+        """Start a worker for the slow lane, where there is none yet; returns at once."""
+        with self._signals.held():
+            self._supervisor.start([worker_program("slow", self.settings)])
+
     def tend(self) -> None:
         """Restart what has ended unexpectedly; returns at once. Raises `ChildFailed` if it ends again and again.
 

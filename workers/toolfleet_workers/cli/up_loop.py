@@ -1,4 +1,7 @@
-"""Does what `toolfleet up` does while its fleet runs: tells what has changed, obeys `restart`, reloads, shows modules' trouble."""
+"""Does what `toolfleet up` does while its fleet runs: tells what has changed, obeys `restart`, reloads, shows modules' trouble.
+
+A slow module that is added gets a worker, where the fleet had none for its lane.
+"""
 
 import asyncio
 import time
@@ -14,6 +17,7 @@ from toolfleet_workers.local import LocalFleet
 from toolfleet_workers.log_excerpts import LogExcerpts
 from toolfleet_workers.log_tail import LogTail
 from toolfleet_workers.restart_requests import RestartRequests
+from toolfleet_workers.slow_lane import SlowLane
 from toolfleet_workers.source_watch import SourceWatch
 
 _RELOAD_LOOK_SECONDS = 0.5
@@ -32,6 +36,7 @@ class UpLoop:
         self._requests.take()  # those of an earlier fleet
         self._sources = {name: SourceWatch(source) for name, source in fleet.sources.items()} if reload else {}
         self._logs = {name: (LogTail(folder / "logs" / f"{name}.log"), LogExcerpts()) for name in fleet.sources}
+        self._slow_lane = SlowLane(fleet.settings)
         self._known = fleet.processes()
         self._looked_at = 0.0
         tell(self._known)
@@ -42,6 +47,7 @@ class UpLoop:
             if self._fleet.restart(name):
                 note(f"{name} is restarted, as somebody asked for it")
         self._reload()
+        self._serve_slow_lane()
         self._show_logs()
         self._note_changes()
 
@@ -54,6 +60,11 @@ class UpLoop:
             if source.has_changed():
                 note(f"{name} has changed and is restarted")
                 self._fleet.restart(name)
+
+    def _serve_slow_lane(self) -> None:
+        if "worker-slow" not in self._known and self._slow_lane.is_needed():
+            note("A slow module was added: a worker for the slow lane is started")
+            self._fleet.serve_slow_lane()
 
     def _show_logs(self) -> None:
         now = time.monotonic()
