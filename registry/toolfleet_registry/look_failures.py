@@ -1,6 +1,7 @@
 """Notes in Redis why the last looks at modules brought nothing, for all who have not looked themselves."""
 
 import math
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import cast
@@ -24,6 +25,7 @@ class LookFailure:
     at: float
 
 
+_ANSWERED = re.compile(r"answered with status (\d+)")
 _failure: TypeAdapter[LookFailure] = TypeAdapter(LookFailure)
 
 
@@ -61,3 +63,14 @@ class LookFailures:
             except ValidationError:
                 continue
         return found
+
+
+def state_without_manifest(error: str | None) -> str:
+    """What to call a module of which nothing was ever got: `unknown` without a look, `answers 404` and the like, or `unreachable`.
+
+    `error`: why its last look has failed.
+    """
+    if error is None:
+        return "unknown"
+    answered = _ANSWERED.match(error)
+    return f"answers {answered[1]}" if answered else "unreachable"

@@ -9,9 +9,9 @@ import json
 import threading
 from base64 import b64decode
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeVar
 
 from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
@@ -19,6 +19,7 @@ from redis.client import NEVER_DECODE
 from toolfleet_registry.answering import answering
 from toolfleet_registry.errors import BrokerUnavailable, FleetUnavailable, SettingsError
 from toolfleet_registry.known_modules import KnownModules
+from toolfleet_registry.look_failures import LookFailure, state_without_manifest
 from toolfleet_registry.module_directory import ModuleDirectory
 from toolfleet_registry.names import LOCAL, SCHEDULER
 from toolfleet_registry.redis_servers import async_client
@@ -31,7 +32,6 @@ from toolfleet_tasks.overload_scripts import SLOTS_COUNT_SECONDS
 from toolfleet_tasks.queues import CONTROL, lane_of, queue_of
 
 T = TypeVar("T")
-Trouble: TypeAlias = Literal["away", "coming back", "failing", "stale", "unknown"]
 
 _SECONDS = 2.5  # for everything: with its start, a command takes 5 s at most
 _BROKER_SECONDS = 1.5  # of that, for a broker of its own
@@ -70,13 +70,15 @@ class ModuleTrouble:
     """A module with which something is wrong.
 
     `away`: it is left alone; `coming back`: calls are let in gradually; `failing`: so many calls in a row were not answered;
-    `stale`: its last good manifest is `seconds` old; `unknown`: there is none.
+    `stale`: its last good manifest is `seconds` old; else there is none, and it is as `state_without_manifest` says.
+    `error`: why the last look at it has failed.
     """
 
     module: str
-    trouble: Trouble
+    trouble: str
     failures: int = 0
     seconds: float | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +111,15 @@ async def read_status(settings: Settings) -> FleetStatus:
     client = async_client(settings.redis_url, master=settings.sentinel_master, timeout_seconds=_SECONDS)
     async with client as redis, answering(redis, seconds=_SECONDS):
         known = KnownModules(settings)
-        known.take((await ModuleDirectory(redis, settings).read()).entries)
-        return await _Look(settings, known, redis).status()
+        directory = ModuleDirectory(redis, settings)
+        known.take((await directory.read()).entries)
+        return await _Look(settings, known, redis, await directory.failures.read()).status()
 
 
 class _Look:
-    def __init__(self, settings: Settings, known: KnownModules, redis: Redis) -> None:
+    def __init__(
+        self, settings: Settings, known: KnownModules, redis: Redis, failures: Mapping[str, LookFailure]
+    ) -> None:
         self._settings = settings
         self._keys = settings.keys
         self._modules = sorted(known.names | known.served | known.ending)
@@ -122,6 +127,7 @@ class _Look:
             module: lane_of(module, known.settings) for module in self._modules
         }
         self._redis = redis
+        self._errors = {module: failure.error for module, failure in failures.items()}
 
     async def status(self) -> FleetStatus:
         now = float(await self._redis.eval(NOW, 1, self._keys.clock)) / 1e6
@@ -207,10 +213,13 @@ class _Look:
         return [found[module] for module in sorted(found)]
 
     def _of_manifest(self, module: str, left: int) -> ModuleTrouble | None:
+        error = self._errors.get(module)
         if left < 0:
-            return ModuleTrouble(module, "unknown")
+            return ModuleTrouble(module, state_without_manifest(error), error=error)
         age = float(self._settings.manifest_ttl_seconds - left)
-        return ModuleTrouble(module, "stale", seconds=age) if age > self._settings.manifest_stale_seconds else None
+        if error is None and age <= self._settings.manifest_stale_seconds:
+            return None
+        return ModuleTrouble(module, "stale", seconds=age, error=error)
 
 
 def age_of(message: bytes, now: float) -> float | None:

@@ -13,9 +13,11 @@ from support.module_server import ModuleServer
 from support.waiting import wait_until
 from toolfleet import Caller, Settings, ToolCall, ToolFleet
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
+from toolfleet_registry.look_failures import LookFailure
+from toolfleet_registry.module_directory import ModuleDirectory
 from toolfleet_tasks import fleet_status
 from toolfleet_tasks.consumers import ConsumerNotes
-from toolfleet_tasks.fleet_status import FleetStatus, ModuleTrouble, age_of, read_status
+from toolfleet_tasks.fleet_status import FleetStatus, age_of, read_status
 from toolfleet_tasks.slots import Slots
 
 KEY = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -64,7 +66,7 @@ async def test_it_says_what_waits_and_for_how_long(
     fast, slow = status.lanes
     assert (fast.lane, len(fast.workers), fast.slots, fast.modules) == ("fast", 1, 7, ("owls",))
     assert (slow.lane, slow.workers, slow.slots, slow.modules) == ("slow", (), 0, ("gone",))
-    assert status.troubles == (ModuleTrouble("gone", "unknown"),)
+    assert [(one.module, one.trouble) for one in status.troubles] == [("gone", "unreachable")]
     assert (status.held, status.dead_letters, status.jobs, status.wakes) == (0, 0, 0, 0)
 
 
@@ -106,6 +108,25 @@ async def test_modules_in_trouble_are_named_with_it(plain: Settings, redis: Redi
     }
     assert 50 < (found["b"].seconds or 0) <= 60
     assert 990 < (found["d"].seconds or 0) < 1100
+
+
+async def test_a_module_that_cannot_be_looked_at_is_called_as_in_the_list_of_modules(
+    plain: Settings, redis: Redis
+) -> None:
+    """With what went wrong; also one whose manifest is young, and whose last look has failed."""
+    failures = {"a": "answered with status 404", "b": "cannot connect", "d": "no answer"}
+    noted = {module: LookFailure(error, at=0) for module, error in failures.items()}
+    await ModuleDirectory(redis, plain).failures.note(noted, ())
+    for module in "de":
+        await redis.set(plain.keys.module_manifest(module), "{}", ex=int(plain.manifest_ttl_seconds))
+    found = {one.module: (one.trouble, one.error) for one in (await read_status(plain)).troubles}
+
+    assert found == {
+        "a": ("answers 404", "answered with status 404"),
+        "b": ("unreachable", "cannot connect"),
+        "c": ("unknown", None),
+        "d": ("stale", "no answer"),
+    }
 
 
 async def test_what_has_died_and_what_is_to_come_is_counted(plain: Settings, redis: Redis) -> None:

@@ -1,7 +1,6 @@
 """`toolfleet modules`: what every module offers, and how old the news is; and the key of each."""
 
 import asyncio
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +9,7 @@ from rich.text import Text
 
 from toolfleet_registry.contracts import NEVER_LOOKED_AT, ModuleStatus
 from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.look_failures import state_without_manifest
 from toolfleet_registry.names import LOCAL, is_module_name
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_workers.cli import module_changes
@@ -151,16 +151,10 @@ def _state(status: ModuleStatus, overview: "ModuleOverview") -> str:
     if (trouble := overview.troubles.get(status.module)) is not None:
         return trouble.trouble
     if status.age_seconds is None and not status.ok and not status.tools:
-        if status.error == NEVER_LOOKED_AT:
-            return "unknown"
-        answered = _ANSWERED.match(status.error or "")
-        return f"answers {answered[1]}" if answered else "unreachable"
+        return state_without_manifest(None if status.error == NEVER_LOOKED_AT else status.error)
     return "stale" if status.is_stale or not status.ok else "ok"
 
 
 def _coloured(state: str) -> Text:
     colour = {"ok": "green", "stale": "yellow", "failing": "yellow", "coming back": "yellow"}.get(state, "red")
     return Text(state, style=colour)
-
-
-_ANSWERED = re.compile(r"answered with status (\d+)")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from toolfleet_tasks.fleet_status import FleetStatus, LaneStatus, ModuleTrouble, QueueStatus
 
 _ROWS = 15  # of queues, and of modules: one screen; --json has all
-_COLOURS = {"away": "red", "unknown": "red", "failing": "yellow", "stale": "yellow", "coming back": "yellow"}
+_COLOURS = {"failing": "yellow", "stale": "yellow", "coming back": "yellow"}
 
 
 def register(app: typer.Typer) -> None:
@@ -101,7 +101,7 @@ def _show_troubles(troubles: "Sequence[ModuleTrouble]") -> None:
         return
     shown = table("MODULE", "STATE", "WHY")
     for one in troubles[:_ROWS]:
-        add_row(shown, one.module, Text(one.trouble, style=_COLOURS[one.trouble]), _why(one))
+        add_row(shown, one.module, Text(one.trouble, style=_COLOURS.get(one.trouble, "red")), _why(one))
     say("")
     show_table(shown)
     _say_more(len(troubles), "modules")
@@ -109,9 +109,11 @@ def _show_troubles(troubles: "Sequence[ModuleTrouble]") -> None:
 
 def _why(one: "ModuleTrouble") -> str:
     if one.trouble == "unknown":
-        return "no manifest: no worker or beat has reached it yet"
+        return "no manifest: no worker has looked at it yet"
     if one.trouble == "stale":
-        return f"its last good manifest is {age(one.seconds)} old"
+        return f"its last good manifest is {age(one.seconds)} old" + (f": {one.error}" if one.error else "")
+    if one.error is not None:
+        return one.error
     failed = f"{_count(one.failures, 'call')} in a row without an answer"
     return f"{failed}; left alone for {one.seconds:.1f} s" if one.trouble == "away" and one.seconds else failed
 
