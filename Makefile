@@ -7,7 +7,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install redis-server demo test lint format lock up list-modules refresh-tools logs-core logs-module redis-cli restart-module bench-install bench bench-short bench-catalog bench-jobs test-versions explore proofs load-proofs chaos pauses leak-check clean
+.PHONY: help install redis-server demo test lint format lock up list-modules refresh-tools logs-core logs-module redis-cli restart-module bench-install bench bench-short bench-catalog bench-jobs test-versions explore proofs load-proofs chaos pauses soak leak-check clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -97,6 +97,9 @@ chaos: $(READY) ## 20,000 calls and 2,000 jobs under 200 faults, and what became
 
 pauses: $(READY) ## 24 workers that stand still beyond their leases amid 14,400 calls, twice: nothing begins too late (12 min)
 	@PYTHONPATH=tests $(BIN)/python -m pauses $(PAUSES)
+
+soak: $(READY) ## An hour of calls of every kind at 100 a second: no process goes on growing (SOAK="--minutes 20")
+	@PYTHONPATH=tests $(BIN)/python -m soak $(SOAK)
 
 leak-check: $(READY) ## 100,000 calls of every kind leave nothing behind (about two minutes)
 	@LEAK_CHECK_CALLS=100000 $(BIN)/pytest -q tests/fleet/test_leaks.py

@@ -1,0 +1,32 @@
+"""A soak tells a process that goes on growing from one that has filled its caches."""
+
+import pytest
+
+from soak.report import grown
+from soak.run import Sample
+
+
+def samples(megabytes: list[float], descriptors: list[int]) -> dict[str, list[Sample]]:
+    pairs = zip(megabytes, descriptors, strict=True)
+    return {"worker-0": [Sample(n, int(size * 2**20), count, 5) for n, (size, count) in enumerate(pairs)]}
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "descriptors", "said"),
+    [
+        ([70, 90, 92, 93, 93, 93, 93, 93], [30] * 8, []),
+        (
+            [70, 80, 90, 100, 110, 120, 130, 140],
+            [30] * 8,
+            ["worker-0 goes on growing: 115.0 MB in the third quarter, 135.0 MB in the last"],
+        ),
+        (
+            [90] * 8,
+            [30, 30, 31, 31, 40, 40, 50, 50],
+            ["worker-0 keeps 10 descriptors more in the last quarter than in the third"],
+        ),
+    ],
+)
+def test_who_grows_in_the_last_half_is_named(megabytes: list[float], descriptors: list[int], said: list[str]) -> None:
+    """Growth at the start is none, and a few per cent are not either."""
+    assert grown(samples(megabytes, descriptors)) == said
