@@ -21,6 +21,13 @@ _KINDS = {
 }
 """What is called, and how often of a hundred."""
 
+_TOOLS = {
+    "fail": "owls.fail",
+    "once fails": "owls.fail_once",
+    "unknown tool": "owls.purr",
+    "turned away": "owls.turn_away",
+    "garbled": "owls.garble_read",
+}
 _LARGE = "x" * 300_000
 
 
@@ -79,18 +86,10 @@ def _nap(seconds: float) -> ToolCall:
 
 
 def _call_of(kind: str, number: int) -> ToolCall:
-    match kind:
-        case "large":
-            return ToolCall(tool_name="owls.echo", arguments={"text": _LARGE})
-        case "keyed":  # each key twice
-            return ToolCall(tool_name="owls.echo", arguments={"key": number // 2}, idempotency_key=f"key-{number // 2}")
-        case "late":
-            return _nap(0.3)
-    tools = {
-        "fail": "owls.fail",
-        "once fails": "owls.fail_once",
-        "unknown tool": "owls.purr",
-        "turned away": "owls.turn_away",
-        "garbled": "owls.garble_read",
-    }
-    return ToolCall(tool_name=tools.get(kind, "owls.echo"), arguments={"text": "hu"} if kind == "echo" else {})
+    if kind == "large":
+        return ToolCall(tool_name="owls.echo", arguments={"text": _LARGE})
+    if kind == "keyed":  # each key twice
+        return ToolCall(tool_name="owls.echo", arguments={"key": number // 2}, idempotency_key=f"key-{number // 2}")
+    if kind == "late":
+        return _nap(0.3)
+    return ToolCall(tool_name=_TOOLS.get(kind, "owls.echo"), arguments={"text": "hu"} if kind == "echo" else {})
