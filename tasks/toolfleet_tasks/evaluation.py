@@ -9,8 +9,9 @@ import contextlib
 import inspect
 import json
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from toolfleet_registry.contracts import Terms, ToolDefinition, ToolResult
 from toolfleet_registry.decisions import note
@@ -57,6 +58,9 @@ class Circumstances:
     tag: ToolDef | None = None
 
 
+First: TypeAlias = Callable[[float], Awaitable[ToolResult | None]]
+"""What has a say before a gate, within so many seconds: a call that is refused anyway is no gate's concern."""
+
 NOTHING_MORE = Circumstances()
 """What most calls have around them."""
 
@@ -69,9 +73,19 @@ class Evaluation:
         self._blocks_once = settings.gate_blocks_once
 
     async def refusal(
-        self, tool: ToolDefinition, arguments: Any, user_id: str | None, around: Circumstances, *, seconds: float
+        self,
+        tool: ToolDefinition,
+        arguments: Any,
+        user_id: str | None,
+        around: Circumstances,
+        *,
+        seconds: float,
+        first: First | None = None,
     ) -> ToolResult | None:
-        """The result of a call that the gate blocks; `None` if it may go on, after `seconds` at the latest."""
+        """The result of a call that the gate blocks; `None` if it may go on, after `seconds` at the latest.
+
+        Before the gate is asked, and only then, `first` is: it may refuse the call, too, within so many seconds.
+        """
         if self._gate is None:
             if tool.requires_gate or (around.terms is not None and around.terms.requires_gate):
                 note("gate", "none")
@@ -79,9 +93,16 @@ class Evaluation:
         terms = strictest(terms_of(tool), around.terms)
         if terms is None or not terms.requires_gate:
             return None
+        if first is not None:
+            began_at = time.monotonic()
+            if (refusal := await first(seconds)) is not None:
+                return refusal
+            seconds -= time.monotonic() - began_at
         context = around.context or ToolContext(raw_arg=_written(arguments), user=user_id or "")
         try:
-            decision = await _decided(self._gate, around.tag or tool, context, seconds=min(seconds, _GATE_SECONDS))
+            decision = await _decided(
+                self._gate, around.tag or tool, context, seconds=max(min(seconds, _GATE_SECONDS), 0)
+            )
         except _GateFailed as exc:
             return self._without_gate(tool, str(exc))
         note("gate", "allowed" if decision.approved else "denied")

@@ -8,6 +8,8 @@ Each text defines local functions and nothing else. Times are handed in. A funct
 changes nothing more. Every key that one writes has a TTL.
 """
 
+from toolfleet_tasks.script import Script
+
 LIMITS = """
 local day_ms, limit_margin_ms = 86400000, 60000
 
@@ -152,4 +154,29 @@ return answer
 )
 """What is used of limits. KEYS: the limits. ARGV: for each how many calls a day, and its cooldown (ms). Returns the server's time (ms),
 then for each the calls that count on this day, and the ms until the next one may be let in.
+"""
+
+JUDGE = Script(
+    """
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+"""
+    + LIMITS
+    + """
+local count, most, which, is_daily = tonumber(ARGV[1]), 0, 0, 0
+if KEYS[count + 1] and redis.call('EXISTS', KEYS[count + 1]) == 1 then return 0 end
+for i = 1, count do
+  limit_forget(KEYS[i], now)
+  local rest, day = limit_rest(KEYS[i], tonumber(ARGV[2 * i]), tonumber(ARGV[2 * i + 1]), now)
+  if rest > most then most, which, is_daily = rest, i, day end
+end
+if most > 0 then return {'limited', which, is_daily, most, now} end
+return 0
+"""
+)
+"""Say whether a call would be let in now. Takes nothing: whoever lets it in judges anew.
+
+KEYS: the limits, then the idempotency key if it has one: where that stands for a call, this one joins it and counts nowhere.
+ARGV: how many limits, then for each how many calls a day (0: any number), and its cooldown (ms). Returns 0, or as `TAKE` does
+['limited', …].
 """

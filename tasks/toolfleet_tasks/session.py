@@ -43,12 +43,12 @@ from toolfleet_tasks.job_records import JobRecords
 from toolfleet_tasks.job_steps import JobSteps
 from toolfleet_tasks.joining import Joined, Joins
 from toolfleet_tasks.ledger import Ledger
-from toolfleet_tasks.limits import limits_among
+from toolfleet_tasks.limits import limits_among, limits_of, terms_for
 from toolfleet_tasks.line import Line
 from toolfleet_tasks.posting import Posting
 from toolfleet_tasks.queues import Route
 from toolfleet_tasks.receipts import Receipts
-from toolfleet_tasks.remaining import look_at
+from toolfleet_tasks.remaining import look_at, refusal_now
 from toolfleet_tasks.server_check import say_faults
 from toolfleet_tasks.shelf import Shelf
 from toolfleet_tasks.timekeeping import Timekeeper
@@ -233,8 +233,10 @@ class Session:
         deadline_at = self.drafts.deadline(route := self.drafts.route(tool), seconds)
         if seconds is not None and seconds <= 0:
             return self.trail.refused(call, caller, endings.expired(tool.name), noted, tool)
+        asked = tool, judged.arguments, user_id, around
+        first = functools.partial(self._limited, tool, user_id, around, call.idempotency_key)
         left = deadline_at - fleet_clock.now()
-        refusal = await self._evaluation.refusal(tool, judged.arguments, user_id, around, seconds=left)
+        refusal = await self._evaluation.refusal(*asked, seconds=left, first=first)
         if refusal is not None:
             return self.trail.refused(call, caller, refusal, noted, tool)
         drafted = PublishedCall(
@@ -249,6 +251,15 @@ class Session:
             **self.drafts.facts_of(tool, route, around),
         )
         return drafted, route
+
+    async def _limited(
+        self, tool: ToolDefinition, user_id: str | None, around: Circumstances, key: str | None, seconds: float
+    ) -> ToolResult | None:
+        """What the call's limits have against it now; where it is published they are looked at once more, and it counts."""
+        terms = terms_for(tool, around.terms, self.settings)
+        limits = limits_of(tool.name, user_id, terms, self.settings)
+        intent = self._keys.intent(user_id, key) if key else None
+        return await refusal_now(self._line, tool.name, limits, intent=intent, seconds=seconds)
 
     def _line_to(self, url: str, name: str) -> Line:
         return Line(self._sockets.watched(connection_factory(url, master=self.settings.sentinel_master)), name=name)
