@@ -53,18 +53,25 @@ def is_dead(call: PublishedCall, result: ToolResult, *, is_unseen: bool, is_exha
     return is_unknown or (is_exhausted and not has_answered) or result.error_code in _DEAD_CODES
 
 
+def reason_of(call: PublishedCall, result: ToolResult) -> str:
+    """Why a call has failed, in words that may be kept, at most 2,000 characters of them.
+
+    Without sensitive arguments, and without a module's words where results are sensitive.
+    """
+    if call.hides_results and result.error_code not in OUR_WORDS:
+        return REDACTED
+    return scrubbed(result.error or "", call.arguments, redacted(call.arguments, call.sensitive))[:_LONGEST_TEXT]
+
+
 def dead_letter(
     call: PublishedCall, result: ToolResult, *, attempts: tuple[DeadAttempt, ...] = (), died_at: float
 ) -> str:
     """The letter as it is kept; `died_at` in seconds since the epoch. Never fails, and is never much over 64 kB.
 
-    Without sensitive arguments, in the result's error text neither, and without a module's words where results are sensitive.
-    Over 64 kB of JSON, the largest arguments are `NOT_KEPT`.
+    Without sensitive arguments; its reason is as `reason_of` says. Over 64 kB of JSON, the largest arguments are `NOT_KEPT`.
     """
     shown = redacted(call.arguments, call.sensitive)
     kept = _within_bounds(shown)
-    is_told = not call.hides_results or result.error_code in OUR_WORDS
-    reason = scrubbed(result.error or "", call.arguments, shown) if is_told else REDACTED
     letter = DeadLetter(
         call_id=call.call_id,
         tool_name=call.tool_name,
@@ -74,7 +81,7 @@ def dead_letter(
         user_id=call.user_id,
         effect=call.effect,
         error_code=result.error_code or "internal",
-        reason=reason[:_LONGEST_TEXT],
+        reason=reason_of(call, result),
         attempts=attempts,
         published_at=call.published_at,
         died_at=died_at,

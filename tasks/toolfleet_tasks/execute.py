@@ -24,6 +24,7 @@ from toolfleet_tasks import endings, ledgers, lines, unrun
 from toolfleet_tasks.bridge import bridged
 from toolfleet_tasks.canvas import CallTask, is_followed
 from toolfleet_tasks.claims import Claim
+from toolfleet_tasks.dead import reason_of
 from toolfleet_tasks.delivery import deaths_of
 from toolfleet_tasks.envelope import TASK
 from toolfleet_tasks.health_checks import checks_of
@@ -239,6 +240,7 @@ class _Execution:
         call, so_far = self._call, follows.result.effect_state
         if not await self._ledger.close(self._claim, attempt, seconds=seconds, so_far=so_far):
             raise self._late()
+        log.warning("tool_call_failed_retrying", tool=call.tool_name, error=reason_of(call, attempt.result))
         log.info("tool_call_retried", call_id=call.call_id, tool=call.tool_name, outcome=attempt.outcome, delay=delay)
         try:
             await publish_again(self._task, delay, retries=self._task.request.retries + 1)

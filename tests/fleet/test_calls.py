@@ -138,8 +138,8 @@ async def test_a_failed_attempt_is_retried_only_where_it_does_no_harm(
     assert result.audit.attempts == attempts
 
 
-async def test_a_retry_can_succeed(fleet: ToolFleet, owner: Caller, owls: ModuleServer) -> None:
-    """A failure that passes, as its module says, is not seen by the agent, but counted."""
+async def test_a_retry_can_succeed(fleet: ToolFleet, owner: Caller, owls: ModuleServer, worker: WorkerProcess) -> None:
+    """A failure that passes, as its module says, is not seen by the agent, but counted; the worker warns, and says why."""
     calls = 0
 
     async def second_time_lucky(request: dict[str, Any]) -> dict[str, Any]:
@@ -158,6 +158,8 @@ async def test_a_retry_can_succeed(fleet: ToolFleet, owner: Caller, owls: Module
         owls.tools["owls.fail"] = before
 
     assert (result.success, result.result) == (True, 2)
+    warned = [line for line in worker.said().splitlines() if "tool_call_failed_retrying" in line]
+    assert any("owls.fail" in line and "not yet" in line and "warning" in line for line in warned)
 
 
 async def test_a_tools_own_limit_ends_the_request(fleet: ToolFleet, owner: Caller, owls: ModuleServer) -> None:

@@ -44,7 +44,7 @@ async def test_a_refused_connection_is_not_sent() -> None:
     assert attempt.outcome is Outcome.NOT_SENT
     assert attempt.result.error_code == "module_unreachable"
     assert attempt.result.effect_state == "none"
-    assert attempt.result.error == "Tool execution error: the module cannot be reached: Connection refused"
+    assert attempt.result.error == "Tool execution error: Connection refused"
 
 
 async def test_an_unknown_host_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -392,4 +392,4 @@ async def test_a_host_at_none_of_whose_addresses_anybody_listens_is_told_in_word
         attempt = await executor.execute(published(), seconds=SECONDS)
 
     assert attempt.outcome is Outcome.NOT_SENT
-    assert attempt.result.error == "Tool execution error: the module cannot be reached: Connection refused"
+    assert attempt.result.error == "Tool execution error: Connection refused"

@@ -42,7 +42,9 @@ def to_call(
     if tool is None:
         near = near_names(name, offered, format, dotted=dotted)
         return ToolCall(tool_name=name, arguments=arguments, spoken=Spoken(format, name, None, near))
-    spoken = Spoken(format, offered_name(tool.name, format, dotted=dotted), tool)
+    # Who calls a tool by its own name was offered that, as by `tools_to_openai_format(dotted=True)`.
+    known_as = name if name == tool.name else offered_name(tool.name, format, dotted=dotted)
+    spoken = Spoken(format, known_as, tool)
     return ToolCall(tool_name=tool.name, arguments=_restored(arguments, tool, format), spoken=spoken)
 
 

@@ -49,9 +49,20 @@ def convert(
     return Converted(offers, notes)
 
 
-def tools_to_openai_format(tools: Iterable[ToolDefinition]) -> Converted:
-    """OpenAI's Chat Completions format, which most servers speak: `convert(tools, "openai_chat")`."""
-    return convert(tools, "openai_chat")
+def tools_to_openai_format(tools: Iterable[ToolDefinition], *, dotted: bool = False) -> Converted:
+    """OpenAI's Chat Completions format, which most servers speak: `convert(tools, "openai_chat")`.
+
+    `dotted` keeps `module.method`, for servers that speak the format and take dots, as vLLM, Ollama and LiteLLM do; OpenAI
+    itself refuses such a request, which a note says.
+    """
+    listed = sorted(tools, key=lambda tool: tool.name)
+    converted = convert(listed, "openai_chat")
+    if not dotted:
+        return converted
+    for offer, tool in zip(converted, listed, strict=True):
+        offer["function"]["name"] = offered_name(tool.name, "mcp", dotted=True)  # which takes any usual name with dots
+    why = "OpenAI's own API refuses names with dots; this is for servers that take them"
+    return Converted(converted, (*converted.notes, *([Note("", "name", "refused", why)] if listed else ())))
 
 
 def shown_schema(tool: ToolDefinition, dialect: Dialect, notes: Notes) -> JsonObject:

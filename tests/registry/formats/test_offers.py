@@ -7,8 +7,16 @@ from typing import Any
 import pytest
 
 from support.provider_judges import accepts_tools
-from toolfleet_registry.contracts import ToolAnnotations, ToolDefinition, ToolParameter
-from toolfleet_registry.formats import Converted, Format, Note, convert, tools_to_openai_format
+from toolfleet_registry.contracts import ToolAnnotations, ToolDefinition, ToolParameter, ToolResult
+from toolfleet_registry.formats import (
+    Converted,
+    Format,
+    Note,
+    as_spoken,
+    call_from_openai,
+    convert,
+    tools_to_openai_format,
+)
 from toolfleet_registry.formats.dialects import DIALECTS
 
 SEARCH = ToolDefinition(
@@ -107,6 +115,21 @@ def test_a_tool_in_each_format(provider: Format, offer: dict[str, Any]) -> None:
 def test_the_openai_function_gives_the_same() -> None:
     """A list that is sent as it is."""
     assert tools_to_openai_format([SEARCH]) == list(convert([SEARCH], "openai_chat"))
+
+
+def test_the_openai_function_keeps_dots_for_servers_that_take_them() -> None:
+    """Nothing else differs; a note says that OpenAI itself does not. The answer finds its tool, and is told its name."""
+    converted = tools_to_openai_format([SEARCH, tool({}, name="git.issue.create")], dotted=True)
+    named = {"name": "research.web_search", "description": "Search the web and return results", "parameters": SCHEMA}
+
+    assert converted[1] == {"type": "function", "function": named}
+    assert converted[0]["function"]["name"] == "git.issue.create"
+    assert [(note.path, note.kind) for note in converted.notes] == [("name", "refused")]
+    assert tools_to_openai_format([], dotted=True).notes == ()
+
+    call = call_from_openai({"function": {"name": "research.web_search", "arguments": '{"query": 1}'}}, [SEARCH])
+    refused = ToolResult.refused(SEARCH.name, "permission_denied", "Tool 'research.web_search' needs 'admin'.")
+    assert as_spoken(refused, call.spoken).error == refused.error
 
 
 @pytest.mark.parametrize("provider", DIALECTS)

@@ -194,8 +194,12 @@ class _Module:
         )
 
 
+_REFUSED = "Connection refused"
+
+
 def _not_sent(call: PublishedCall, reason: str, unreached: Health) -> Attempt:
-    text = f"Tool execution error: the module cannot be reached: {reason}"
+    # To the letter: agents match on what a refused connection has always read.
+    text = f"Tool execution error: {'' if reason == _REFUSED else 'the module cannot be reached: '}{reason}"
     attempt = unsuccessful(call, Outcome.NOT_SENT, "module_unreachable", text)
     return Attempt(attempt.outcome, attempt.result, unreached=unreached)
 
