@@ -21,6 +21,7 @@ ANALYST = Caller(
     permission="user",
     allowed_modules=frozenset({"file_manager", "code_executor", "research", "report_builder"}),
 )
+OTHER = Caller(user_id="bob", permission="user", allowed_modules=ANALYST.allowed_modules)
 SALES = [(day, 3 + day * 7 % 5, 19.5 + day % 3) for day in range(1, 29)]
 TOTAL = sum(owls * price for _, owls, price in SALES)
 ROWS = [["day", "owls", "price"], *(list(row) for row in SALES)]
@@ -29,6 +30,24 @@ import csv
 with open("sales.csv", newline="") as file:
     rows = list(csv.DictReader(file))
 print(sum(int(row["owls"]) * float(row["price"]) for row in rows))
+"""
+SAVE = """
+import time
+try:
+    file = open("/tmp/plan.txt", "w")
+except OSError:  # where programs cannot have a /tmp of their own
+    file = open("output/plan.txt", "w")
+with file:
+    file.write("Owls at midnight.")
+time.sleep(0.3)
+"""
+LOOK = """
+import glob, time
+seen = set()
+for _ in range(30):
+    seen.update(glob.glob("/tmp/plan*"))
+    time.sleep(0.01)
+print(sorted(seen))
 """
 SLOW_SECONDS = 4
 
@@ -78,6 +97,20 @@ async def _work(agent: Agent, console: Console) -> bool:
     console.print(f"\nSales of {len(SALES)} days, written to a CSV file and added up by run_python: {answer}")
     console.print(f"The documentation on 'retry after a timeout': {_best(found)}")
     return written.success and found.success and computed.success and float(answer) == TOTAL
+
+
+async def _private(agent: Agent, console: Console) -> bool:
+    """A file that a program saved to /tmp comes back to its user, and to nobody else."""
+    (saved,), (looked,) = await asyncio.gather(
+        agent.turn(("code_executor.run_python", {"code": SAVE})),
+        agent.turn(("code_executor.run_python", {"code": LOOK}), caller=OTHER),
+    )
+    wish = ("file_manager.read_document", {"name": "plan.txt"})
+    (own,), (others,) = await asyncio.gather(agent.turn(wish), agent.turn(wish, caller=OTHER))
+    seen = looked.result["stdout"].strip() if looked.success else str(looked.error)
+    console.print(f"\nA program of ada's saved /tmp/plan.txt: {own.result['content'] if own.success else own.error}")
+    console.print(f"What a program of bob's saw of it at the same time: {seen}. His own files: {others.error}")
+    return saved.success and own.success and seen == "[]" and others.error_code == "module_error"
 
 
 async def _side_by_side(agent: Agent, console: Console) -> bool:
@@ -166,5 +199,5 @@ def _best(found: ToolResult) -> str:
     return f"{passage['path']}, line {passage['line']}, '{passage['heading']}'"
 
 
-_ACTS = (_work, _side_by_side, _slow_and_fast, _time_out, _refused)
+_ACTS = (_work, _private, _side_by_side, _slow_and_fast, _time_out, _refused)
 _TABLE_WIDTH = 110

@@ -211,6 +211,36 @@ async def test_what_a_program_leaves_in_shared_folders_is_gone(tmp_path: Path, m
     assert set(told.values()) == {False}
 
 
+async def test_another_users_program_finds_nothing_of_a_tmp_in_use(tmp_path: Path, mark: str) -> None:
+    """It cannot read, list, guess or connect to what is there, while the first one runs."""
+    module = executor(tmp_path, concurrency=2)
+    code = f"""
+import os, socket, sys
+for folder in ("/tmp", "/var/tmp", "/dev/shm"):
+    open(f"{{folder}}/known", "w").write("secret")
+    os.chmod(f"{{folder}}/known", 0o666)
+socket.socket(socket.AF_UNIX).bind("/tmp/socket")
+os.mkfifo("/tmp/pipe", 0o666)
+{as_marked(mark)}
+"""
+    held = asyncio.create_task(module("run_python", user_id="ada", code=code))
+    await wait_until(lambda: marked(mark), "the first program runs")
+    attempts = {
+        f"{attempt} {folder}": f"{attempt}({folder + '/known'!r})"
+        for folder in ("/tmp", "/var/tmp", "/dev/shm")
+        for attempt in ("open", "os.stat", "os.remove")
+    }
+    attempts |= {folder: f"os.listdir({folder!r})" for folder in ("/var/tmp", "/dev/shm")}
+    attempts["socket"] = "socket.socket(socket.AF_UNIX).connect('/tmp/socket')"
+    attempts["pipe"] = "os.open('/tmp/pipe', os.O_WRONLY | os.O_NONBLOCK)"
+    told = await tell(module, outcomes(attempts))
+    assert told.pop("/var/tmp") == told.pop("/dev/shm") == []
+    assert set(told.values()) == {"FileNotFoundError"}, told
+    assert marked(mark)
+    held.cancel()
+    await asyncio.wait({held})
+
+
 async def test_a_program_cannot_fill_the_disk(tmp_path: Path) -> None:
     """All its files together have a limit, in bytes and in number, wherever they lie."""
     code = """

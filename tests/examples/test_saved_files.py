@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 
+from modules.code_executor.isolation import isolation_for
 from modules.code_executor.limits import Limits
 from modules.code_executor.manifest import module_for
 from modules.files import FilePipeline, FileSettings, open_pipeline
 from support.example_modules import Module, in_process
 from support.processes import is_gone
 
+IN_NAMESPACES = pytest.mark.skipif(
+    isolation_for(Limits(isolation="best")) != "namespaces", reason="this kernel or container gives no user namespaces"
+)
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes devices")
 
 
@@ -242,6 +246,105 @@ async def test_programs_side_by_side_save_for_their_own_users(module: Module, fi
     calls = [module("run_python", user_id=user, code=f"open('output/a', 'w').write('{user}')") for user in users]
     await asyncio.gather(*calls)
     assert [await files.read(user, "a") for user in users] == [user.encode() for user in users]
+
+
+@IN_NAMESPACES
+async def test_what_a_program_saves_in_tmp_is_its_users(module: Module, files: FilePipeline) -> None:
+    """As what it saves in its output folder; what lies deeper, or in the other shared folders, is not."""
+    code = """
+import os, tempfile
+open("/tmp/a.csv", "w").write("in tmp")
+os.mkdir("/tmp/deeper")
+open("/tmp/deeper/b", "w")
+for folder in ("/var/tmp", "/dev/shm"): open(f"{folder}/c", "w")
+tempfile.NamedTemporaryFile(delete=False)
+print(os.listdir("/tmp"))
+"""
+    result = (await module("run_python", user_id="ada", code=code))["result"]
+    assert result["saved_files"] == [{"name": "a.csv", "bytes": 6}]
+    assert result["not_saved"] == [
+        {"name": "/tmp/deeper", "reason": "it is no file: links, folders and the like are not saved"}
+    ]
+    assert [(record.name, record.source) for record in await files.list("ada")] == [("a.csv", "code_executor")]
+
+
+@IN_NAMESPACES
+async def test_of_two_files_with_one_name_the_one_in_output_is_saved(module: Module, files: FilePipeline) -> None:
+    """And the other is said not to be."""
+    code = "for folder in ('output', '/tmp'): open(f'{folder}/a', 'w').write(folder)"
+    result = (await module("run_python", user_id="ada", code=code))["result"]
+    assert result["not_saved"] == [{"name": "/tmp/a", "reason": "the one in output/ has the same name"}]
+    assert await files.read("ada", "a") == b"output"
+
+
+@IN_NAMESPACES
+async def test_both_folders_share_one_limit(module: Module) -> None:
+    """In number and in bytes; those in output come first."""
+    code = "for n in range(10): open(f'output/{n}', 'w'); open(f'/tmp/t{n}', 'w')"
+    result = (await module("run_python", user_id="ada", code=code))["result"]
+    assert [file["name"] for file in result["saved_files"]] == [*"0123456789", *(f"t{n}" for n in range(6))]
+    assert result["not_saved"] == [{"name": "4 more in /tmp", "reason": "16 files are saved at most"}]
+
+
+@IN_NAMESPACES
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("os.symlink('/etc/passwd', '/tmp/x')", "links, folders"),
+        ("os.symlink(os.getcwd() + '/output/beside', '/tmp/x')", "links, folders"),
+        ("os.mkfifo('/tmp/x')", "links, folders"),
+        ("import socket; socket.socket(socket.AF_UNIX).bind('/tmp/x')", "links, folders"),
+        (
+            "open('/tmp/y', 'w'); os.link('/tmp/y', '/tmp/x'); os.mkdir('/tmp/z'); os.rename('/tmp/y', '/tmp/z/y')",
+            "a hard link",
+        ),
+        ("open('/tmp/x', 'w').truncate(1001)", "1001 bytes; 1000 a file may have"),
+        ("open('/tmp/x', 'w'); os.chmod('/tmp/x', 0)", None),  # what its owner may not read, it may make readable
+    ],
+)
+async def test_what_is_no_plain_file_in_tmp_is_left_out(
+    module: Module, files: FilePipeline, code: str, reason: str | None
+) -> None:
+    """With the reason; what lies in the output folder is saved."""
+    code = f"import os\nopen('output/beside', 'w')\n{code}"
+    result = (await module("run_python", user_id="ada", code=code))["result"]
+    told = {left_out["name"]: left_out["reason"] for left_out in result.get("not_saved", [])}
+    if reason:
+        assert reason in told["/tmp/x"]
+    assert "beside" in [record.name for record in await files.list("ada")]
+
+
+@IN_NAMESPACES
+async def test_a_program_that_fills_its_tmp_loses_only_its_own(module: Module, files: FilePipeline) -> None:
+    """What fitted is saved, within the limits; the next program has all the room again."""
+    small = _module(files, disk_mb=4)
+    code = """
+open("/tmp/first", "w").write("x")
+try:
+    with open("/tmp/big", "wb") as file:
+        while True: file.write(bytes(2**16))
+except OSError as exc:
+    print(exc.errno)
+"""
+    for _ in range(2):
+        result = (await small("run_python", user_id="ada", code=code))["result"]
+        assert result["stdout"] == "28\n"
+        assert [file["name"] for file in result["saved_files"]] == ["first"]
+        assert [left_out["name"] for left_out in result["not_saved"]] == ["/tmp/big"]
+
+
+@IN_NAMESPACES
+async def test_what_still_writes_to_tmp_is_ended_before_it_is_saved(module: Module, files: FilePipeline) -> None:
+    """Of a file that a process in the background holds open, what had been written is saved."""
+    code = """
+import os, subprocess, sys, time
+child = "import time; file = open('/tmp/log', 'w'); file.write('so far'); file.flush(); time.sleep(600)"
+subprocess.Popen([sys.executable, "-c", child], start_new_session=True)
+while not os.path.exists("/tmp/log") or not os.path.getsize("/tmp/log"): time.sleep(0.01)
+"""
+    result = (await module("run_python", user_id="ada", code=code))["result"]
+    assert result["saved_files"] == [{"name": "log", "bytes": 6}]
+    assert await files.read("ada", "log") == b"so far"
 
 
 def _module(files: FilePipeline, **limits: Any) -> Module:

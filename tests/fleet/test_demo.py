@@ -25,6 +25,8 @@ def test_the_demo_plays_both_acts_and_leaves_nothing_behind(tmp_path: Path) -> N
 
     said = output.decode()
     assert process.returncode == 0, said
+    assert "A program of ada's saved /tmp/plan.txt: Owls at midnight." in said
+    assert "What a program of bob's saw of it at the same time: []." in said
     assert "opens it: 200, 'Build me a site about owls and deploy it'" in said
     assert "Wake-ups: 1. Deployments: 1." in said
     assert list((tmp_path / "tmp").iterdir()) == []

@@ -19,7 +19,8 @@ LAUNCHER = Path(__file__).with_name("launcher.py")
 _TRY_SECONDS = 20
 _STEPS: tuple[Isolation, ...] = ("namespaces", "user", "none")
 _WORDS: dict[Isolation, str] = {
-    "namespaces": "It sees no files but its own and the system's programs, and no other processes.",
+    "namespaces": "It sees no files but its own and the system's programs, and no other processes; /tmp, /var/tmp and /dev/shm are "
+    "its own, and end with it.",
     "user": "It is NOT in a sandbox: it runs as a user of its own, but reaches the network, local services and whatever every "
     "user of the machine may read.",
     "none": "It is NOT in a sandbox: it reaches the network, local services, and all files and processes of the module's own user. "
@@ -45,6 +46,11 @@ def described(isolation: Isolation, *, network: bool) -> str:
     if isolation != "namespaces":
         return _WORDS[isolation]
     return f"{_WORDS[isolation]} It has {'access to the' if network else 'no'} network."
+
+
+def where_saved(isolation: Isolation) -> str:
+    """Where a program saves what is to become its user's, in the words of the tool's description."""
+    return "in 'output/' there, or in /tmp," if isolation == "namespaces" else "in 'output/' there"
 
 
 _NEEDS = "Namespaces take Linux 5.12 and user namespaces without root (or root); own user ids take root."

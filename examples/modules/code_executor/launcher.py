@@ -74,8 +74,6 @@ class Program:
         self._is_apart = job["isolation"] == "namespaces"
         self.folder = f"/home/run_python-{os.urandom(4).hex()}"
         self._place = self._in_namespaces() if self._is_apart else self._in_shared_view()
-        assert self._place.work is not None  # noqa: S101 - both places have one for a program of ours
-        self.work = self._place.work
         self.exit_code: int | None = None
         self.stdout = Output(self._limits["output_bytes"])
         self.stderr = Output(self._limits["output_bytes"])
@@ -127,6 +125,13 @@ class Program:
                 return True
             if pid == self._place.pid:
                 self.exit_code = self._place.exit_code(status)
+
+    def collect(self, saved: Saved) -> None:
+        """Take what it has saved. Nothing of it may live any more."""
+        assert self._place.work is not None  # noqa: S101 - both places have one for a program of ours
+        saved.collect_output(self._place.work)
+        if self._place.tmp is not None:
+            saved.collect_tmp(self._place.tmp, self._place.others)
 
     def close(self) -> None:
         """Remove what is left of it on disk."""
@@ -199,7 +204,7 @@ def main() -> None:
     finally:
         are_dead = program.end()
     if are_dead and broken_limit is None:
-        saved.collect(program.work)
+        program.collect(saved)
     program.close()
     answer = {
         "exit_code": -signal.SIGKILL if program.exit_code is None else program.exit_code,

@@ -1,6 +1,6 @@
 """What `code_executor` offers, and how long that may take."""
 
-from modules.code_executor.isolation import described, isolation_for
+from modules.code_executor.isolation import described, isolation_for, where_saved
 from modules.code_executor.limits import Limits
 from modules.code_executor.tools import FILES_SECONDS, CodeExecutor
 from modules.files import FilePipeline
@@ -22,7 +22,7 @@ def module_for(limits: Limits, files: FilePipeline) -> Module:
     module.add(
         tools.run_python,
         description="Run a Python program and return its exit_code, stdout and stderr. It starts in an empty folder that is "
-        "removed afterwards. Files that it saves directly in 'output/' there become files of the user, if it ends by "
+        f"removed afterwards. Files that it saves directly {where_saved(isolation)} become files of the user, if it ends by "
         f"itself; {limits.saved_files} at most. It may use {limits.wall_seconds:g} s, {limits.cpu_seconds} s of processor "
         f"time and {limits.memory_mb} MB. {described(isolation, network=limits.network)}",
         permission="user",

@@ -1,4 +1,4 @@
-"""Collects what a program saved in its output folder. Looked at when nothing of the program lives any more.
+"""Collects what a program saved in its output folder, and in its /tmp. Looked at when nothing of the program lives any more.
 
 Links are not followed, and what is no plain file with one name is left out.
 """
@@ -10,21 +10,24 @@ from itertools import islice
 from typing import Any
 
 OUTPUT = "output"
-SEEN_FILES = 1000  # of the output folder; a program can make millions
+TMP = "/tmp"  # noqa: S108 - named, not written to
+SEEN_FILES = 1000  # of each folder; a program can make millions
 _MB = 2**20
 
 
 class Saved:
-    """What the program saved in its output folder, within limits, and what of it is left out, and why."""
+    """What the program saved, within limits for all folders together, and what of it is left out, and why."""
 
     def __init__(self, limits: dict[str, Any], most_bytes: int) -> None:
         self._room = limits["saved_mb"] * _MB
         self._most_files: int = limits["saved_files"]
+        self._tries = self._most_files
         self._most_bytes = most_bytes
+        self._in_output: frozenset[str] = frozenset()
         self.files: dict[str, str] = {}  # in base64
         self.left_out: list[tuple[str, str]] = []
 
-    def collect(self, work: int) -> None:
+    def collect_output(self, work: int) -> None:
         """Take the files from the folder below `work`, the first by their names if there are too many."""
         try:
             folder = os.open(OUTPUT, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=work)
@@ -33,19 +36,33 @@ class Saved:
                 self.left_out.append((OUTPUT, "it is no folder any more, or cannot be read"))
             return
         try:
-            with os.scandir(folder) as entries:
-                names = sorted(entry.name for entry in islice(entries, SEEN_FILES + 1))
-            for name in names[: self._most_files]:
-                self._take(name, folder)
+            self._in_output = self._collect(folder, "", "")
         finally:
             os.close(folder)
-        if surplus := len(names) - self._most_files:
-            many = f"{surplus} more" if len(names) <= SEEN_FILES else f"more than {SEEN_FILES - self._most_files} more"
-            if surplus > 0:
-                self.left_out.append((many, f"{self._most_files} files are saved at most"))
 
-    def _take(self, name: str, folder: int) -> None:
-        shown = os.fsencode(name).decode("utf-8", "backslashreplace")
+    def collect_tmp(self, tmp: int, others: frozenset[str]) -> None:
+        """Take the files directly in /tmp but `others`, after those of the output folder: of two with one name, that one counts."""
+        self._collect(tmp, f"{TMP}/", f" in {TMP}", others)
+
+    def _collect(self, folder: int, prefix: str, where: str, others: frozenset[str] = frozenset()) -> frozenset[str]:
+        """Returns the names that it has seen."""
+        with os.scandir(folder) as entries:
+            found = (entry.name for entry in entries if entry.name not in others)
+            names = sorted(islice(found, SEEN_FILES + 1))
+        tried = names[: self._tries]
+        for name in tried:
+            self._take(name, folder, prefix)
+        self._tries -= len(tried)
+        if surplus := len(names) - len(tried):
+            many = f"{surplus} more" if len(names) <= SEEN_FILES else f"more than {SEEN_FILES - len(tried)} more"
+            self.left_out.append((many + where, f"{self._most_files} files are saved at most"))
+        return frozenset(names)
+
+    def _take(self, name: str, folder: int, prefix: str) -> None:
+        shown = prefix + os.fsencode(name).decode("utf-8", "backslashreplace")
+        if name in self._in_output:
+            self.left_out.append((shown, f"the one in {OUTPUT}/ has the same name"))
+            return
         try:
             data = self._content(name, folder)
         except ValueError as exc:

@@ -19,6 +19,10 @@ _SHARED = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - where a program can l
 class SharedView:
     """A program in a folder of its own, which `close` removes. Raises `OSError`."""
 
+    tmp: int | None = None
+    """Nobody can tell there what is the program's."""
+    others: frozenset[str] = frozenset()
+
     def __init__(
         self,
         argv: list[str],

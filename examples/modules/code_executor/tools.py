@@ -37,7 +37,7 @@ class CodeExecutor:
     ) -> dict[str, Any]:
         """Run a Python program and return its exit_code, stdout and stderr; it starts in an empty folder.
 
-        Files that it saves directly in the folder 'output' become files of the user, if it ends by itself.
+        Files that it saves directly in the folder 'output', or in a /tmp of its own, become files of the user, if it ends by itself.
 
         Args:
             code: A Python program. Print what you want to see.

@@ -64,6 +64,9 @@ class Sandbox:
         self._line = ours
         self.stdout, self.stderr = stdout[0], stderr[0]
         self.work: int | None = None
+        self.tmp: int | None = None
+        self.others: frozenset[str] = frozenset()
+        """What lies in /tmp and is not the program's: the way to the interpreter, if that is there."""
         try:
             self._shake_hands(inside.outside)
         except BaseException:
@@ -74,8 +77,11 @@ class Sandbox:
         self._expect(b"namespaces")
         _map_user(self.pid, outside)
         self._line.sendall(b"mapped")
-        word, descriptors, _, _ = socket.recv_fds(self._line, 1000, 1)
-        self.work = descriptors[0] if descriptors else None
+        word, descriptors, _, _ = socket.recv_fds(self._line, 1000, 2)
+        if descriptors:
+            self.work, self.tmp = descriptors
+            with os.scandir(self.tmp) as entries:
+                self.others = frozenset(entry.name for entry in entries)
         if word != b"ready":
             raise RuntimeError(f"no sandbox: {_text(word)}")
         self._line.sendall(b"start!")
@@ -90,8 +96,9 @@ class Sandbox:
 
     def close(self) -> None:
         """Let go of its files, the last that is left of it."""
-        if self.work is not None:
-            os.close(self.work)
+        for folder in (self.work, self.tmp):
+            if folder is not None:
+                os.close(folder)
         self._line.close()
 
     def _expect(self, expected: bytes) -> None:
@@ -145,12 +152,12 @@ class _Outer:
 
     def _process_1(self) -> NoReturn:
         os.umask(0o022)
-        work = build_view(self._inside.view)
+        kept = build_view(self._inside.view)
         socket.sethostname("program")
         linux.drop_capabilities()
         linux.hide_memory()
         linux.die_with_parent()
-        socket.send_fds(self._line, [b"ready"], [] if work is None else [work])
+        socket.send_fds(self._line, [b"ready"], kept)
         if self._line.recv(6) != b"start!":  # whoever would watch the program is gone
             os._exit(1)
         program = self._start()

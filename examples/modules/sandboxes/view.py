@@ -47,8 +47,11 @@ class View(NamedTuple):  # a dataclass takes longer to import than a sandbox to 
     writable: tuple[str, ...] = ()
 
 
-def build_view(view: View) -> int | None:
-    """Make all that the program sees, and it alone, the root. Returns the open working folder in memory. Raises `OSError`."""
+def build_view(view: View) -> list[int]:
+    """Make all that the program sees, and it alone, the root. Returns its working folder in memory, if it has one, and /tmp, open.
+
+    Raises `OSError`.
+    """
     trees = _opened(view)  # while we may still look there
     os.setresgid(USER, USER, USER)
     os.setresuid(USER, USER, USER)
@@ -68,7 +71,8 @@ def build_view(view: View) -> int | None:
     linux.make_root_of_this_folder()
     if not view.network:
         _raise_loopback()
-    return None if view.folder is None else os.open(f"{view.folder}/work", os.O_RDONLY | os.O_DIRECTORY)
+    kept = () if view.folder is None else (f"{view.folder}/work", "/tmp")  # noqa: S108 - it is the program's own
+    return [os.open(folder, os.O_RDONLY | os.O_DIRECTORY) for folder in kept]
 
 
 def _opened(view: View) -> dict[str, int]:
