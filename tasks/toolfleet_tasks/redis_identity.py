@@ -13,7 +13,7 @@ from toolfleet_registry.keys import Keys
 from toolfleet_tasks.line import Line
 
 _RUN_ID = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
-_DATA_ID = "redis.call('SET', KEYS[1], ARGV[1], 'NX') return redis.call('GET', KEYS[1])"
+_DATA_ID = "redis.pcall('SET', KEYS[1], ARGV[1], 'NX') return redis.call('GET', KEYS[1])"  # a replica takes nothing
 
 
 class RedisIdentity:
@@ -63,8 +63,8 @@ class RedisIdentity:
         """Look at the data of the same connection. Raises `LineLost`."""
         try:
             found = await self._line.send("EVAL", _DATA_ID, 1, self._key, uuid4().hex)
-        except ResponseError:  # as above, or it is a replica, which takes nothing
-            found = b""
-        before, self.data_id = self.data_id, found.decode()
+        except ResponseError:  # as above
+            found = None
+        before, self.data_id = self.data_id, (found or b"").decode()
         if before not in {"", self.data_id}:
             self._changed_at = self._loop.time()

@@ -42,7 +42,7 @@ async def test_a_result_comes_back(fleet: ToolFleet, owner: Caller, bed: TestBed
 
 async def test_calls_run_side_by_side(fleet: ToolFleet, owner: Caller, owls: ModuleServer) -> None:
     """Many calls of one agent are in flight at once, and each is run once."""
-    naps = [ToolCall(tool_name="owls.nap", arguments={"seconds": 1, "number": number}) for number in range(200)]
+    naps = [ToolCall(tool_name="owls.nap", arguments={"seconds": 3, "number": number}) for number in range(200)]
     results = await fleet.call_many(naps, owner)
 
     assert all(result.success for result in results)

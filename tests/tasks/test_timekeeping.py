@@ -102,7 +102,8 @@ async def test_the_fleet_goes_on_when_redis_is_set(stepped: tuple[str, WallClock
     newcomer = Process(url)
     await newcomer.look()
 
-    assert [line["event"] for line in logs] == ["redis_clock_stepped"]
+    written = [line["event"] for line in logs if line["doubt"] <= 0.5]  # seconds: a busy machine's word does not count
+    assert written == ["redis_clock_stepped"]
     for process in (agent, *workers, newcomer):
         assert process.lead == pytest.approx(0, abs=0.9)
 
