@@ -15,27 +15,25 @@ from toolfleet_registry.catalog_state import CatalogState, newer_failures
 from toolfleet_registry.contracts import (
     Caller,
     ErrorCode,
-    ModuleManifest,
     ModuleStatus,
     ToolCall,
     ToolDefinition,
     ToolResult,
 )
-from toolfleet_registry.discovery import ManifestFailure, discover
+from toolfleet_registry.discovery import ManifestFailure, offered_by
 from toolfleet_registry.errors import InvalidToolName, RegistryAway
 from toolfleet_registry.hidden_tools import say_hidden
 from toolfleet_registry.hints import FOR_NOBODY
 from toolfleet_registry.known_modules import KnownModules
-from toolfleet_registry.local_tools import look_at_local
 from toolfleet_registry.loggers import get_logger
 from toolfleet_registry.look_failures import LookFailure
+from toolfleet_registry.looks import look_at_modules
 from toolfleet_registry.manifests import CachedManifest, ManifestCache
 from toolfleet_registry.module_directory import ModuleDirectory
 from toolfleet_registry.names import ToolName
 from toolfleet_registry.permissions import Modules, denial, module_denial, reaches
 from toolfleet_registry.reach import modules_of
 from toolfleet_registry.registrar import OpenRegistry, Registrar
-from toolfleet_registry.scheduler_tools import look_at_scheduler
 from toolfleet_registry.search import ToolSearch
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.factory import open_store
@@ -124,30 +122,23 @@ class Catalog:
         return self.statuses()
 
     async def _look(self) -> None:
-        looks = await discover(
-            self._known.settings.module_services,
-            timeout_seconds=self._settings.discovery_timeout_seconds,
-            max_bytes=self._settings.max_manifest_bytes,
-            at_once=self._settings.manifest_requests,
-            guards=self._known.guards,
-        )
-        looks |= await look_at_local(self._settings)
-        looks |= look_at_scheduler(self._settings)
+        looks = await look_at_modules(self._known, self._settings, imports_local=not self._asks_fleet)
         errors = {module: look.error for module, look in looks.items() if isinstance(look, ManifestFailure)}
-        found = {module: look for module, look in looks.items() if isinstance(look, ModuleManifest)}
+        found = {module: offered for module, look in looks.items() if (offered := offered_by(look)) is not None}
         try:
             taken = await self._registrar.take_in(found)
             manifests, errors = taken.saved, errors | taken.errors
         except RegistryAway as exc:
             manifests = {}
             errors |= dict.fromkeys(found, str(exc))
-        kept = [module for module in errors if await self._cache.renew(module)]
-        manifests |= await self._cache.load(kept)
+        kept = [module for module in errors if module not in manifests and await self._cache.renew(module)]
+        manifests |= await self._cache.load([*kept, *(self._modules - looks.keys())])
         manifests |= await self._kept(self._modules - manifests.keys())
         now = fleet_clock.now()
         failures = {module: LookFailure(error, now) for module, error in errors.items()}
         if self._directory is not None:
             await self._directory.failures.note(failures, looks.keys() - errors.keys())
+            failures = newer_failures(await self._directory.failures.read() | failures, manifests)
         await self._take_over(next(self._reads), manifests, failures)
 
     async def _fleet_has_looked(self) -> bool:

@@ -30,14 +30,23 @@ _TURN_SECONDS = 0.5  # who is silent for longer costs no time meanwhile
 
 @dataclass(frozen=True, slots=True)
 class ManifestFailure:
-    """Why a look at a module brought no manifest. `status`: of its HTTP answer, `None` if no usable one came."""
+    """Why a look at a module brought no manifest. `status`: of its HTTP answer, `None` if no usable one came.
+
+    `offered`: what there is all the same, where only some of it is missing.
+    """
 
     error: str
     status: int | None = None
+    offered: ModuleManifest | None = None
 
 
 Look: TypeAlias = ModuleManifest | ManifestFailure
 """What a look at a module brought."""
+
+
+def offered_by(look: Look) -> ModuleManifest | None:
+    """What the look found that can be taken in."""
+    return look if isinstance(look, ModuleManifest) else look.offered
 
 
 async def discover(

@@ -65,12 +65,20 @@ class LookFailures:
         return found
 
 
+LOCAL_FAULT = "TOOLFLEET_LOCAL_TOOLS: "
+"""How the error of a look begins that a worker has made at itself: some of its own functions cannot be imported."""
+
+
 def state_without_manifest(error: str | None) -> str:
     """What to call a module of which nothing was ever got: `unknown` without a look, `answers 404` and the like, or `unreachable`.
+
+    Local tools are `failed`.
 
     `error`: why its last look has failed.
     """
     if error is None:
         return "unknown"
+    if error.startswith(LOCAL_FAULT):
+        return "failed"
     answered = _ANSWERED.match(error)
     return f"answers {answered[1]}" if answered else "unreachable"

@@ -143,12 +143,16 @@ class ManifestFetcher:
     async def _look(self, module: str) -> bool:
         """Ask the module, and take in what it says. Returns whether there is anything."""
         found = await self._offered(module)
-        if not isinstance(found, ModuleManifest):
-            if found is not None:
-                await self._failures.note({module: LookFailure(found.error, fleet_clock.now())}, ())
-            return False
-        await self._failures.note({}, [module])
-        self._fetched[module], before = found, self._fetched_at.get(module)
+        manifest = found if found is None or isinstance(found, ModuleManifest) else found.offered
+        is_taken = manifest is not None and await self._taken(module, manifest)
+        if isinstance(found, ModuleManifest):
+            await self._failures.note({}, [module])
+        elif found is not None:  # after what there is all the same was taken in: it is newer than that
+            await self._failures.note({module: LookFailure(found.error, fleet_clock.now())}, ())
+        return is_taken
+
+    async def _taken(self, module: str, manifest: ModuleManifest) -> bool:
+        self._fetched[module], before = manifest, self._fetched_at.get(module)
         async with (
             self._taking_in
         ):  # all that have come while others were taken in go together: each time costs a reading

@@ -23,6 +23,7 @@ from toolfleet_registry import setting_sources
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.job_settings import JobSettings
 from toolfleet_registry.keys import Keys
+from toolfleet_registry.local_settings import LocalSettings
 from toolfleet_registry.module_settings import ModuleSettings
 from toolfleet_registry.names import LOCAL, SCHEDULER, is_module_name
 from toolfleet_registry.overload_settings import OverloadSettings
@@ -52,6 +53,7 @@ class Settings(
     ServerSettings,
     ModuleSettings,
     JobSettings,
+    LocalSettings,
     ProbeSettings,
     BaseSettings,
 ):
@@ -121,8 +123,6 @@ class Settings(
     """After so long without a good look at a module its tools are marked as stale: three missed refreshes."""
     coerce_numbers_modules: Names = frozenset()
     """Modules whose number arguments may come as strings: "5" becomes 5. For others that is an error."""
-    local_tools: str | None = None
-    """`package.module:name` of tools that are functions of our own and run in the workers, as module `local`."""
     gate_blocks_once: bool = True
     """Whether a gate that fails or is late blocks tools whose effect must not happen twice; others run with a warning."""
     audit_kept: Count = 50_000

@@ -199,7 +199,7 @@ class _Look:
     async def _troubles(self) -> list[ModuleTrouble]:
         """One a module at most: a breaker says more than a manifest."""
         found = dict[str, ModuleTrouble]()
-        for part in _parts([module for module in self._modules if module not in {LOCAL, SCHEDULER}]):
+        for part in _parts([module for module in self._modules if module != SCHEDULER]):
             pipe = self._redis.pipeline(transaction=False)
             for module in part:
                 pipe.ttl(self._keys.module_manifest(module))
@@ -214,6 +214,8 @@ class _Look:
 
     def _of_manifest(self, module: str, left: int) -> ModuleTrouble | None:
         error = self._errors.get(module)
+        if module == LOCAL:  # which is where its workers are: it is as they say
+            return None if error is None else ModuleTrouble(module, state_without_manifest(error), error=error)
         if left < 0:
             return ModuleTrouble(module, state_without_manifest(error), error=error)
         age = float(self._settings.manifest_ttl_seconds - left)

@@ -113,7 +113,7 @@ text = "I will look.\\nRESEARCH: slow lanes"
 
 def test_a_job_is_polled_and_its_end_is_heard_of(fleet: Up) -> None:
     """The program about jobs, as it stands, beside a fleet that is up."""
-    ended = run(blocks("python")[4], fleet)
+    ended = run(blocks("python")[5], fleet)
 
     assert ended.stdout.startswith("job.completed "), ended.stderr
 
@@ -149,6 +149,6 @@ async def main():
         print(len(connection.execute(select(messages.c.text)).all()))
 asyncio.run(main())
 """
-    ended = run(f"{given}\n{blocks('python')[5]}\n{sending}", fleet, {"TOOLFLEET_CORE_SECRET": SECRET})
+    ended = run(f"{given}\n{blocks('python')[6]}\n{sending}", fleet, {"TOOLFLEET_CORE_SECRET": SECRET})
 
     assert ended.stdout == "204\n204\n401\n1\n", ended.stderr

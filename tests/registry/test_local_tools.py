@@ -14,7 +14,7 @@ from pydantic import Field
 from support.published_call import published
 from support.tag_tools import research_tag
 from toolfleet_registry import local_tools
-from toolfleet_registry.contracts import ModuleManifest
+from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
 from toolfleet_registry.discovery import ManifestFailure
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.local_function import LocalFunction, local_tool
@@ -23,6 +23,8 @@ from toolfleet_registry.sdk.module import Module
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.tags import Tags, ToolContext
 
+README = (Path(__file__).parents[2] / "README.md").read_text()
+
 
 def settings_of(path: str | None, **values: Any) -> Settings:
     return Settings(local_tools=path, **values)
@@ -30,14 +32,21 @@ def settings_of(path: str | None, **values: Any) -> Settings:
 
 def loaded(path: str) -> LocalTools:
     tools = load_local_tools(settings_of(path))
-    assert tools is not None
+    assert tools.error is None
     return tools
+
+
+def offered(path: str) -> list[ToolDefinition]:
+    manifest = loaded(path).manifest
+    assert manifest is not None
+    return manifest.tools
 
 
 def test_the_functions_of_the_setting_are_the_module_local() -> None:
     """By name; a tag whose handler is a module's tool is left to that module."""
     manifest = loaded("support.tag_tools:tools").manifest
 
+    assert manifest is not None
     assert manifest.module_name == "local"
     names = [tool.name for tool in manifest.tools]
     assert names == ["local.explode", "local.learning", "local.nap", "local.refuse", "local.research"]
@@ -45,7 +54,7 @@ def test_the_functions_of_the_setting_are_the_module_local() -> None:
 
 def test_a_tags_terms_are_those_of_its_tool() -> None:
     """Description, cost, gate and limits; without limits it has none."""
-    tools = {tool.name: tool for tool in loaded("support.tag_tools:tools").manifest.tools}
+    tools = {tool.name: tool for tool in offered("support.tag_tools:tools")}
 
     research, learning = tools["local.research"], tools["local.learning"]
     assert (research.description, research.cost, research.daily_limit) == ("What research does.", "cheap", 3)
@@ -57,7 +66,7 @@ def test_a_tags_terms_are_those_of_its_tool() -> None:
 
 def test_a_functions_parameters_are_its_schema() -> None:
     """With what `local_tool` was told, and the docstring as its description, as in a module of the SDK."""
-    tools = {tool.name: tool for tool in loaded("support.tag_tools:tools").manifest.tools}
+    tools = {tool.name: tool for tool in offered("support.tag_tools:tools")}
 
     nap = tools["local.nap"]
     assert (nap.description, nap.effect, nap.timeout_seconds) == ("Sleeps for so long.", "read", 0.3)
@@ -67,9 +76,26 @@ def test_a_functions_parameters_are_its_schema() -> None:
     assert nap.input_schema["properties"]["mood"]["enum"] == ["deep", "light"]
 
 
+def test_the_readmes_functions_are_tools(elsewhere: Path) -> None:
+    """As they stand there, with what their decorator says of them."""
+    program = README.partition("```python\n# owl_tools.py\n")[2].partition("```")[0]
+    (elsewhere / "owl_tools.py").write_text(program)
+
+    (tool,) = offered("owl_tools:tools")
+    assert (tool.name, tool.description) == ("local.find_owls", "Find owls in a wood.")
+    assert (tool.required_permission, tool.effect, tool.timeout_seconds) == ("guest", "read", 5)
+    assert tool.input_schema is not None
+    assert tool.input_schema["properties"]["wood"] == {"type": "string", "description": "Its name."}
+
+
+def test_an_empty_setting_names_none() -> None:
+    """As a compose file passes on what nobody has set."""
+    assert load_local_tools(settings_of("")).functions == {}
+
+
 def test_without_the_setting_there_are_no_local_tools() -> None:
     """And nothing is imported."""
-    assert load_local_tools(settings_of(None)) is None
+    assert load_local_tools(settings_of(None)).functions == {}
     assert settings_of(None, module_services={"owls": "http://owls"}).modules == {"owls"}
     assert settings_of("a.b:c", module_services={"owls": "http://owls"}).modules == {"owls", "local"}
 
@@ -77,9 +103,6 @@ def test_without_the_setting_there_are_no_local_tools() -> None:
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
-        ("support.tag_tools", "must have the form 'package.module:name'"),
-        ("support.tag_tools:", "must have the form"),
-        ("../tag_tools:tools", "must have the form"),
         ("support.nowhere:tools", "cannot be imported: ModuleNotFoundError"),
         ("support.tag_tools:nothing", "'support.tag_tools' has no 'nothing'"),
         ("support.tag_tools:no_list", "is no list of tools, but a str"),
@@ -92,36 +115,96 @@ def test_without_the_setting_there_are_no_local_tools() -> None:
         ("support.tag_tools:with_other_groups", "its handler wants 'category', which is none of the tag's groups"),
     ],
 )
-def test_a_wrong_setting_is_one_clear_error(path: str, reason: str) -> None:
-    """That begins with its name."""
-    with pytest.raises(SettingsError) as caught:
+def test_tools_that_cannot_be_had_are_one_clear_error(path: str, reason: str) -> None:
+    """That begins with the setting's name, and is raised nowhere: the worker has others to serve."""
+    error = load_local_tools(settings_of(path)).error
+    assert error is not None
+    assert error.startswith("TOOLFLEET_LOCAL_TOOLS: ")
+    assert reason in error
+
+
+@pytest.mark.parametrize("path", ["support.tag_tools", "support.tag_tools:", "../tag_tools:tools"])
+def test_a_setting_that_names_nothing_is_refused(path: str) -> None:
+    """No worker could import that, now or later."""
+    with pytest.raises(SettingsError, match=r"^TOOLFLEET_LOCAL_TOOLS: .* must have the form 'package.module:name'"):
         load_local_tools(settings_of(path))
-    assert str(caught.value).startswith("TOOLFLEET_LOCAL_TOOLS: ")
-    assert reason in str(caught.value)
 
 
-@pytest.mark.parametrize("program", ["1/0", "import sys; sys.exit(3)", "tools = [", "tools = [print]"])
-def test_a_program_that_cannot_be_imported_is_one_too(
+PROGRAMS = {
+    "one, two = 1, 2\n1/0": ("cannot be imported: ZeroDivisionError", 2),
+    "import sys\n\nsys.exit(3)": ("cannot be imported: SystemExit", 3),
+    "raise KeyboardInterrupt": ("cannot be imported: KeyboardInterrupt", 1),
+    "tools = [": ("cannot be imported: SyntaxError: '[' was never closed", 1),
+    "tools = [print]": ("its handler 'print' is no async function", None),
+    "import json\njson.loads('{secret')": ("cannot be imported: JSONDecodeError", 2),
+    "import owls_that_nobody_has": ("ModuleNotFoundError: No module named 'owls_that_nobody_has'", 1),
+    "raise RuntimeError('secret')": ("cannot be imported: RuntimeError", 1),
+    "def tools(): ...": ("is no list of tools, but a function", None),
+    "class Tools(list):\n    def __iter__(self): raise OSError\ntools = Tools()": ("cannot be read: OSError", None),
+    "async def twice(): ...\n\ntools = [twice, twice]": ("has two tools named 'local.twice'", 1),
+    "async def owl(*words): ...\ntools = [owl]": ("'words' of 'owl' takes no single argument by name", 1),
+    "x = 1\nasync def owl(one: 'Nothing'): ...\ntools = [owl]": ("cannot be described", 2),
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_that_cannot_be_imported_is_told_with_its_file_and_line(
     program: str, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever it raises; it is looked for in the working directory at last."""
+    """Whatever it raises, without its values; it is looked for in the working directory at last."""
     name = f"broken_{abs(hash(program))}"
-    (elsewhere / f"{name}.py").write_text(program)
+    file = elsewhere / f"{name}.py"
+    file.write_text(program)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
 
-    with pytest.raises(SettingsError, match=r"^TOOLFLEET_LOCAL_TOOLS: "):
-        load_local_tools(settings_of(f"{name}:tools"))
+    error = load_local_tools(settings_of(f"{name}:tools")).error
+    reason, line = PROGRAMS[program]
+    assert error is not None
+    assert error.startswith("TOOLFLEET_LOCAL_TOOLS: ")
+    assert reason in error
+    assert "secret" not in error
+    if line is not None:
+        assert f"{file}, line {line})" in error
+
+
+def test_an_error_in_a_module_that_is_imported_by_another_is_told_where_it_is(elsewhere: Path) -> None:
+    """In the program's own line: where a library fails over it says little."""
+    (elsewhere / "owl_parts.py").write_text("import json\n\nfeathers = json.loads('')\n")
+    (elsewhere / "owls_of_parts.py").write_text("import owl_parts\n\ntools = []\n")
+
+    error = load_local_tools(settings_of("owls_of_parts:tools")).error
+    assert error is not None
+    assert error.endswith(f"cannot be imported: JSONDecodeError ({elsewhere / 'owl_parts.py'}, line 3)")
+
+
+async def test_one_broken_tool_takes_no_other_with_it(elsewhere: Path) -> None:
+    """The others are offered, and the look says what is missing; once it is there, it is there at the next look."""
+    tag = "ToolDef(name='b', description='', tag_prefix='B', handler='owl_late:b', cost='free', requires_gate=False)"
+    program = f"from toolfleet.tags import ToolDef\n\nasync def a(): ...\n\ntools = [a, {tag}]\n"
+    (elsewhere / "owl_half.py").write_text(program)
+    (elsewhere / "owl_late.py").write_text("async def b(context): ...\n1/0\n")
+
+    look = (await look_at_local(settings_of("owl_half:tools")))["local"]
+    assert isinstance(look, ManifestFailure)
+    assert look.offered is not None
+    assert [tool.name for tool in look.offered.tools] == ["local.a"]
+    assert f"ZeroDivisionError ({elsewhere / 'owl_late.py'}, line 2)" in look.error
+
+    (elsewhere / "owl_late.py").write_text("async def b(context): ...\n")
+    look = (await look_at_local(settings_of("owl_half:tools")))["local"]
+    assert isinstance(look, ModuleManifest)
+    assert [tool.name for tool in look.tools] == ["local.a", "local.b"]
 
 
 def test_a_module_at_an_address_cannot_be_called_local() -> None:
     """Beside local tools: nobody could tell them apart."""
     with pytest.raises(SettingsError, match="needs another name"):
         load_local_tools(settings_of("support.tag_tools:tools", module_services={"local": "http://owls"}))
-    assert load_local_tools(settings_of(None, module_services={"local": "http://owls"})) is None
+    assert load_local_tools(settings_of(None, module_services={"local": "http://owls"})).functions == {}
 
 
 async def test_a_process_that_cannot_import_them_is_told_so_and_goes_on() -> None:
-    """An agent without its workers' packages lists what a worker has stored."""
+    """What another worker has stored holds."""
     looks = await look_at_local(settings_of("support.nowhere:tools"))
     assert isinstance(looks["local"], ManifestFailure)
     assert "cannot be imported" in looks["local"].error
@@ -189,7 +272,7 @@ def test_a_process_ends_though_an_import_hangs(elsewhere: Path) -> None:
 
 def test_a_worker_needs_no_engine_for_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
     """It looks for no tags; an agent that does is told what to install."""
-    local_tools._load.cache_clear()
+    local_tools._attempts.clear()
     monkeypatch.setitem(sys.modules, "re2", None)
     assert "local.research" in loaded("support.tag_tools:tools").functions
     with pytest.raises(ValueError, match=r"install 'toolfleet\[tags\]'"):

@@ -11,10 +11,10 @@ import pytest
 
 from support.finite_lease import FiniteLease, over
 from support.http_executor import executor_for
+from support.own_functions import OwnFunctions
 from support.published_call import published
 from support.raw_module import Peer, answering, http, raw_module, reply
 from toolfleet_registry import fleet_clock
-from toolfleet_registry.local_function import LocalFunction
 from toolfleet_registry.outcomes import Attempt, Outcome
 from toolfleet_workers.executors.fence import Sender
 from toolfleet_workers.executors.local import LocalExecutor
@@ -144,7 +144,7 @@ async def test_a_local_function_is_not_called_on_a_lease_that_is_over() -> None:
         called.append(query)
         return query
 
-    executor = LocalExecutor({"local.note": LocalFunction.of(note)}, max_result_bytes=1_000)
+    executor = LocalExecutor(OwnFunctions(note), max_result_bytes=1_000)
     lease = FiniteLease(1)
     running = asyncio.create_task(executor.execute(published("local.note"), seconds=SECONDS, lease=lease))
     asyncio.get_running_loop().call_soon(lease.seconds_left)

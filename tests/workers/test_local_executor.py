@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from support.own_functions import OwnFunctions
 from support.published_call import published
 from support.waiting import wait_until
 from toolfleet_registry.contracts import Effect, ErrorCode, PublishedCall
 from toolfleet_registry.lease import UNBOUNDED, Lease
-from toolfleet_registry.local_function import LocalFunction
 from toolfleet_registry.outcomes import Attempt, Health, Outcome
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.tags import TagResult
@@ -89,8 +89,7 @@ ERRORS: dict[str, BaseException] = {
 
 @pytest.fixture
 async def executor() -> AsyncIterator[LocalExecutor]:
-    functions = {f"local.{function.__name__}": LocalFunction.of(function) for function in (answer, hold, fail)}
-    executor = LocalExecutor(functions, max_result_bytes=2**20)
+    executor = LocalExecutor(OwnFunctions(answer, hold, fail), max_result_bytes=2**20)
     seen.clear()
     yield executor
     await executor.aclose()
@@ -183,6 +182,17 @@ async def test_a_call_that_cannot_be_begun_has_no_effect(
     assert seen == []
 
 
+@pytest.mark.parametrize(("missing", "unreached"), [("all", Health.AWAY), ("some", Health.UNKNOWN)])
+async def test_a_worker_that_could_not_import_a_tool_leaves_its_call_to_others(missing: str, unreached: Health) -> None:
+    """Nothing was executed; a worker that has none of the tools is no way to their module."""
+    executor = LocalExecutor(OwnFunctions(missing=missing), max_result_bytes=1)
+    attempt = await executor.execute(call("answer"), seconds=SECONDS)
+
+    assert (attempt.outcome, attempt.unreached) == (Outcome.NOT_SENT, unreached)
+    assert (attempt.result.error_code, attempt.result.effect_state) == ("module_unreachable", "none")
+    assert await executor.probe("local", seconds=1) is (Health.AWAY if missing == "all" else Health.WELL)
+
+
 async def test_a_function_is_cancelled_when_its_time_is_over(executor: LocalExecutor) -> None:
     """It may clean up, and the caller is told that nobody knows what it did."""
     with pytest.raises(TimeoutError):
@@ -237,7 +247,7 @@ async def test_a_call_goes_to_its_modules_executor() -> None:
 
     class Named(LocalExecutor):
         def __init__(self, name: str) -> None:
-            super().__init__({}, max_result_bytes=1)
+            super().__init__(OwnFunctions(), max_result_bytes=1)
             self.name = name
 
         async def execute(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt:

@@ -29,6 +29,8 @@ class Tools:
     def __init__(self) -> None:
         self.new = list[str]()
 
+    async def look_again(self, modules: Collection[str]) -> None: ...
+
     async def look_at(self, modules: Collection[str], *, anew: bool) -> None:
         self.new += modules if anew else []
 

@@ -116,6 +116,16 @@ class KnownTools:
             for module in modules:
                 self._sources.fetcher.begin(module, anew=anew)
 
+    async def look_again(self, modules: Collection[str]) -> None:
+        """Have those of these modules asked, aside, of which something is known: they may offer something else by now.
+
+        Where nothing is known, the first look at all modules is still to come.
+        """
+        await self.prepare()
+        for module in self._read.keys() & set(modules):
+            if self._sources is not None:
+                self._sources.fetcher.begin(module, anew=True)
+
     async def refresh(self, *, reads_all: bool = True) -> None:
         """Return when everything is known as it was a second ago, or Redis has not said so within a second.
 

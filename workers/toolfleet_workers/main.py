@@ -2,6 +2,8 @@
 
 import resource
 
+from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.loggers import get_logger
 from toolfleet_registry.names import LOCAL, SCHEDULER
 from toolfleet_registry.private_process import hide_process
 from toolfleet_registry.settings import Settings, load_settings
@@ -17,6 +19,8 @@ from toolfleet_workers.middleware.permission import PermissionCheck
 from toolfleet_workers.middleware.result_check import ResultCheck
 from toolfleet_workers.runner import CallRunner, Executor
 from toolfleet_workers.served_modules import ServedModules
+
+log = get_logger(__name__)
 
 OPEN_FILES = 65_536  # enough for any number of calls in flight; "unlimited" makes some libraries count to infinity
 
@@ -40,7 +44,8 @@ def make_worker_app(settings: Settings) -> FleetApp:
     )
     executor = RoutedExecutor(own, others=http) if own else http
     tools = KnownTools(settings, app.modules)
-    app.served_modules = served = ServedModules(settings, app.modules, http, tools)
+    says = [LOCAL] if settings.local_tools else []
+    app.served_modules = served = ServedModules(settings, app.modules, http, tools, own=says)
     permission = PermissionCheck(tools, settings.default_guest_modules)
     app.runner = CallRunner(
         executor,
@@ -55,22 +60,26 @@ def make_worker_app(settings: Settings) -> FleetApp:
 
 
 def _own_executors(settings: Settings) -> dict[str, Executor]:
-    """What runs the modules that have no address. Raises `SettingsError` for local tools that cannot be had."""
+    """What runs the modules that have no address. Raises `SettingsError` for local tools that are required and cannot be had."""
     own = dict[str, Executor]()
     # Loaded where they are wanted: hardly any worker has them, and every worker shall be up soon.
-    if settings.local_tools and (local := _local_executor(settings)) is not None:
-        own[LOCAL] = local
+    if settings.local_tools:
+        own[LOCAL] = _local_executor(settings, settings.local_tools)
     if settings.scheduler:
         own[SCHEDULER] = _scheduler_executor(settings)
     return own
 
 
-def _local_executor(settings: Settings) -> Executor | None:
-    from toolfleet_registry.local_tools import load_local_tools  # noqa: PLC0415 - as above
+def _local_executor(settings: Settings, path: str) -> Executor:
+    from toolfleet_registry.local_tools import LocalSource, load_local_tools  # noqa: PLC0415 - as above
     from toolfleet_workers.executors.local import LocalExecutor  # noqa: PLC0415 - as above
 
-    local = load_local_tools(settings)
-    return None if local is None else LocalExecutor(local.functions, max_result_bytes=settings.max_reply_bytes)
+    error = load_local_tools(settings).error
+    if error is not None and settings.local_tools_required:
+        raise SettingsError(error)
+    if error is not None:
+        log.error("local_tools_not_imported", error=error)
+    return LocalExecutor(LocalSource(path), max_result_bytes=settings.max_reply_bytes)
 
 
 def _scheduler_executor(settings: Settings) -> Executor:

@@ -1,9 +1,9 @@
 """Has a running worker serve what the directory of modules says: its queues, its addresses, and what its modules offer."""
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextvars import Context
-from typing import Protocol
+from typing import Any, Protocol
 
 from toolfleet_registry.known_modules import KnownModules
 from toolfleet_registry.loggers import get_logger
@@ -20,15 +20,25 @@ log = get_logger(__name__)
 class Tools(Protocol):
     """Knows what modules offer."""
 
+    async def look_again(self, modules: Collection[str]) -> None:
+        """Have these modules asked, aside, if what they offered before is known."""
+        ...
+
     async def look_at(self, modules: Collection[str], *, anew: bool) -> None:
         """Have these modules asked, aside, unless what they offer is known."""
         ...
 
 
 class ServedModules:
-    """A worker's, on the loop of its pool. `consume` takes those modules whose queues it shall consume beside its settings'."""
+    """A worker's, on the loop of its pool. `consume` takes those modules whose queues it shall consume beside its settings'.
 
-    def __init__(self, settings: Settings, known: KnownModules, http: HttpExecutor, tools: Tools) -> None:
+    `own` are modules that this worker is itself: what they offer is said at its start, for it may be other code than before.
+    """
+
+    def __init__(
+        self, settings: Settings, known: KnownModules, http: HttpExecutor, tools: Tools, *, own: Collection[str] = ()
+    ) -> None:
+        self._own = own
         self.consume: Callable[[Iterable[str]], None] = _nowhere
         self._known = known
         self._http = http
@@ -44,6 +54,8 @@ class ServedModules:
 
     async def keep(self) -> None:
         """Follow the directory until cancelled."""
+        if self._own:
+            self._aside(self._tools.look_again(self._own))
         await self._watch.keep()
 
     async def leave(self) -> None:
@@ -75,7 +87,10 @@ class ServedModules:
 
     async def _look(self, number: int) -> None:
         """Ask all modules on behalf of agents, aside: a module may take its time."""
-        task = asyncio.create_task(look_for_agents(self._settings, number), name="toolfleet-look", context=Context())
+        self._aside(look_for_agents(self._settings, number))
+
+    def _aside(self, look: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(look, name="toolfleet-look", context=Context())
         self._looking.add(task)
         task.add_done_callback(self._looked)
 

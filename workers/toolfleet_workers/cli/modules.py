@@ -9,7 +9,7 @@ from rich.text import Text
 
 from toolfleet_registry.contracts import NEVER_LOOKED_AT, ModuleStatus
 from toolfleet_registry.errors import SettingsError
-from toolfleet_registry.look_failures import state_without_manifest
+from toolfleet_registry.look_failures import LOCAL_FAULT, state_without_manifest
 from toolfleet_registry.names import LOCAL, is_module_name
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_workers.cli import module_changes
@@ -126,7 +126,7 @@ def _who(module: str, overview: "ModuleOverview") -> tuple[str, int]:
 
 def _place(module: str, settings: Settings, overview: "ModuleOverview") -> str:
     """Its URL, or the import path of the functions that are the module; the scheduler has neither."""
-    own = settings.module_services.get(module) or (str(settings.local_tools) if module == LOCAL else None)
+    own = settings.module_services.get(module) or (settings.local_tools if module == LOCAL else None)
     entry = overview.entries.get(module)
     return own or (entry.url if entry is not None and entry.url else "-")
 
@@ -146,12 +146,15 @@ def _tools(status: ModuleStatus) -> str:
 def _state(status: ModuleStatus, overview: "ModuleOverview") -> str:
     """What calls have seen comes first: `away` (it is left alone), `coming back`, `failing`. Then what looks have seen.
 
-    `stale`: there are tools, but the last look has failed, or was too long ago; `unknown`: nobody has looked yet.
+    `stale`: there are tools, but the last look has failed, or was too long ago; `unknown`: nobody has looked yet; `failed`: of
+    the workers' own functions some cannot be imported.
     """
     if (trouble := overview.troubles.get(status.module)) is not None:
         return trouble.trouble
     if status.age_seconds is None and not status.ok and not status.tools:
         return state_without_manifest(None if status.error == NEVER_LOOKED_AT else status.error)
+    if status.error is not None and status.error.startswith(LOCAL_FAULT):
+        return "failed"
     return "stale" if status.is_stale or not status.ok else "ok"
 
 

@@ -7,8 +7,8 @@ thread (`asyncio.to_thread`), what computes into a process.
 import asyncio
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from toolfleet_registry.contracts import ErrorCode, PublishedCall, ToolResult
 from toolfleet_registry.errors import BodyTooLarge
@@ -26,10 +26,28 @@ log = get_logger(__name__)
 _GRACE_SECONDS = 0.5  # for a cancelled function to clean up before it is left behind; less than the pool gives us
 
 
-class LocalExecutor:
-    """`functions` by tool name. A result of more than `max_result_bytes` as JSON is none."""
+class Functions(Protocol):
+    """Knows the functions that could be imported."""
 
-    def __init__(self, functions: Mapping[str, LocalFunction], *, max_result_bytes: int) -> None:
+    def find(self, tool_name: str) -> LocalFunction | None:
+        """The function of a tool, if it is there."""
+        ...
+
+    @property
+    def is_away(self) -> bool:
+        """Whether none could be imported here."""
+        ...
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all were, so that what is missing is no tool."""
+        ...
+
+
+class LocalExecutor:
+    """Calls `functions`. A result of more than `max_result_bytes` as JSON is none."""
+
+    def __init__(self, functions: Functions, *, max_result_bytes: int) -> None:
         self._functions = functions
         self._max_result_bytes = max_result_bytes
         self._left_behind = set[asyncio.Task[Any]]()
@@ -39,9 +57,9 @@ class LocalExecutor:
 
         The text of a function's own error is for nobody's eyes.
         """
-        local = self._functions.get(call.tool_name)
+        local = self._functions.find(call.tool_name)
         if local is None:
-            return unsuccessful(call, Outcome.PERMANENT, "unknown_tool", f"Unknown tool: {call.tool_name}")
+            return self._missing(call)
         try:
             arguments = local.bind(call)
         except ValueError as exc:
@@ -65,9 +83,9 @@ class LocalExecutor:
         return None
 
     async def probe(self, module: str, *, seconds: float) -> Health:
-        """Functions are where their worker is."""
+        """Functions are where their worker is, if it could import them."""
         del module, seconds
-        return Health.WELL
+        return Health.AWAY if self._functions.is_away else Health.WELL
 
     async def aclose(self) -> None:
         """Give functions that have outlived their calls a last chance to end."""
@@ -75,6 +93,15 @@ class LocalExecutor:
             task.cancel()
         if self._left_behind:
             await asyncio.wait(self._left_behind, timeout=_GRACE_SECONDS)
+
+    def _missing(self, call: PublishedCall) -> Attempt:
+        """Where this worker cannot import what others may have imported, they are given the call."""
+        if self._functions.is_complete:
+            return unsuccessful(call, Outcome.PERMANENT, "unknown_tool", f"Unknown tool: {call.tool_name}")
+        text = "Tool execution error: the module cannot be reached: this worker could not import it; its log says why"
+        attempt = unsuccessful(call, Outcome.NOT_SENT, "module_unreachable", text)
+        # A single tool that is missing says nothing of the others.
+        return replace(attempt, unreached=Health.AWAY if self._functions.is_away else Health.UNKNOWN)
 
     async def _run(self, run: Coroutine[Any, Any, Any], name: str, seconds: float) -> Any:
         """In a task of its own: what it does to its task, or with a cancellation, does not reach ours."""

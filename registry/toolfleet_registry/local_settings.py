@@ -1,0 +1,12 @@
+"""The settings for tools that are functions of our own and run in the workers; a part of `Settings`."""
+
+from pydantic_settings import BaseSettings
+
+
+class LocalSettings(BaseSettings):
+    """What a worker imports and runs itself. An agent imports nothing: it reads what workers say of their tools."""
+
+    local_tools: str | None = None
+    """`package.module:name` of tools that are functions of our own and run in the workers, as module `local`."""
+    local_tools_required: bool = False
+    """Whether a worker ends that cannot import all of them. Others serve what there is, and say what is missing."""

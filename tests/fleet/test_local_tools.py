@@ -1,0 +1,190 @@
+"""Tools that are functions of our own, in a whole fleet: real workers import them, and agents never do."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.fleet import TestBed
+from support.module_server import ModuleServer
+from support.up import COMMAND
+from toolfleet import Caller, ModuleStatus, ToolCall, ToolFleet, ToolResult
+from toolfleet_registry.settings import Settings
+from toolfleet_workers.environment import environment_of
+from toolfleet_workers.redis_server import redis_server
+
+MODULE = "owl_program"
+OWLS = 'async def owls() -> str:\n    """Count owls."""\n    return "five"\n\n\ntools = [owls]\n'
+
+
+@pytest.fixture
+def bed(owls: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
+    with redis_server(tmp_path_factory.mktemp("redis")) as url:
+        more = {"local_tools": f"{MODULE}:tools", "discovery_timeout_seconds": 2}
+        yield TestBed(url, (owls,), tmp_path_factory.mktemp("logs"), more)
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """The file that workers import, in a folder of its own."""
+    return tmp_path / f"{MODULE}.py"
+
+
+def path_to(program: Path) -> dict[str, str]:
+    return {"PYTHONPATH": str(program.parent), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+@asynccontextmanager
+async def agent_of(bed: TestBed) -> AsyncGenerator[ToolFleet]:
+    """An agent that names no local tools, as it need not."""
+    async with ToolFleet(settings=Settings(redis_url=bed.redis_url)) as agent:
+        yield agent
+
+
+async def call(agent: ToolFleet, owner: Caller, name: str, **arguments: Any) -> ToolResult:
+    return await agent.call(ToolCall(tool_name=name, arguments=arguments), owner, timeout=30)
+
+
+async def until(agent: ToolFleet, is_so: Callable[[ModuleStatus], bool]) -> ModuleStatus:
+    """Wait until that is said of the local tools."""
+    async with asyncio.timeout(30):
+        while True:
+            status = (await agent.refresh()).get("local")  # which takes its time
+            if status is not None and is_so(status):
+                return status
+
+
+async def test_a_worker_that_starts_anew_says_at_once_what_it_has(bed: TestBed, program: Path, owner: Caller) -> None:
+    """Its program may have changed: neither beat nor an operator has to ask."""
+    program.write_text(OWLS)
+    with bed.worker(env=path_to(program)):
+        async with agent_of(bed) as agent:
+            await until(agent, lambda local: local.ok)
+    program.write_text(OWLS.replace("Count owls.", "Count larks."))
+    with bed.worker(env=path_to(program)):
+        async with agent_of(bed) as agent, asyncio.timeout(30):
+            described = set[str]()
+            while "Count larks." not in described:
+                described = {tool.description for tool in await agent.tools(owner)}
+                await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("source", "reason", "line"),
+    [
+        ("import owls_that_nobody_has\n", "ModuleNotFoundError: No module named 'owls_that_nobody_has'", 1),
+        ("tools = [\n", "SyntaxError: '[' was never closed", 1),
+        ("import sys\nsys.exit(1)\n", "SystemExit", 2),
+        ("import threading\nthreading.Event().wait()\n", "not imported within 2 s, and still at it", None),
+    ],
+)
+async def test_tools_that_cannot_be_imported_end_no_worker(
+    bed: TestBed, program: Path, owner: Caller, source: str, reason: str, line: int | None
+) -> None:
+    """Everything else is served; the list of modules, the status and the log say what is wrong, and where."""
+    program.write_text(source)
+    with bed.worker(env=path_to(program)) as worker:
+        async with agent_of(bed) as agent:
+            assert (await call(agent, owner, "owls.echo", text="hu")).success
+            status = await until(agent, lambda local: local.error is not None and reason in local.error)
+        assert not status.ok
+        where = reason if line is None else f"{reason} ({program}, line {line})"
+        assert where in str(status.error)
+        listed = said(bed, "modules", "list", "--json")
+        (row,) = (row for row in listed if row["module"] == "local")
+        assert row["state"] == "failed"
+        assert where in row["error"]
+        troubles = said(bed, "status", "--json")["troubles"]
+        assert [one["error"] for one in troubles if one["module"] == "local"] == [row["error"]]
+        assert "local_tools_not_imported" in worker.said()
+        assert where in worker.said()
+
+
+def said(bed: TestBed, *words: str) -> Any:
+    env = environment_of(Settings(redis_url=bed.redis_url))
+    ended = subprocess.run([*COMMAND, *words], env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+async def test_what_was_broken_comes_without_a_restart(bed: TestBed, program: Path, owner: Caller) -> None:
+    """Mended, it is imported at the next look, and called."""
+    program.write_text("tools = [\n")
+    with bed.worker(env=path_to(program)):
+        async with agent_of(bed) as agent:
+            await until(agent, lambda local: "SyntaxError" in str(local.error))
+            program.write_text(OWLS)
+            assert (await until(agent, lambda local: local.ok)).tools == 1
+            assert (await call(agent, owner, "local.owls")).result == "five"
+
+
+async def test_a_worker_that_cannot_import_them_leaves_their_calls_to_others(
+    bed: TestBed, program: Path, owner: Caller
+) -> None:
+    """Whichever worker a call comes to first, it is run by one that can, once."""
+    program.write_text(OWLS)
+    with bed.worker(env=path_to(program)):
+        async with agent_of(bed) as agent:
+            await until(agent, lambda local: local.ok)
+            program.write_text("1/0\n")
+            with bed.worker(env=path_to(program)) as broken:
+                results = await asyncio.gather(*(call(agent, owner, "local.owls") for _ in range(40)))
+                assert "ZeroDivisionError" in broken.said()
+    assert [result.result for result in results] == ["five"] * 40
+
+
+async def test_a_worker_may_insist_on_all_of_its_tools(bed: TestBed, program: Path) -> None:
+    """It ends with what is wrong, as one sentence, before it has begun."""
+    program.write_text("tools = [\n")
+    env = {**environment_of(bed.settings), **path_to(program), "TOOLFLEET_LOCAL_TOOLS_REQUIRED": "true"}
+    command = [*COMMAND, "worker"]
+    ended = await asyncio.to_thread(
+        subprocess.run, command, env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode != 0
+    assert f"cannot be imported: SyntaxError: '[' was never closed ({program}, line 1)" in ended.stdout + ended.stderr
+    assert "Traceback" not in ended.stdout + ended.stderr
+
+
+_AGENT = f"""
+import asyncio, sys
+from toolfleet import Caller, ToolCall, ToolFleet
+
+async def main():
+    owner = Caller(user_id="ada", permission="owner", allowed_modules="*")
+    async with ToolFleet() as fleet:
+        statuses = await fleet.refresh()
+        tools = [tool.name for tool in await fleet.tools(owner) if tool.name.startswith("local.")]
+        result = await fleet.call(ToolCall(tool_name="local.owls"), owner, timeout=30)
+    print(statuses["local"].ok, tools, result.result, "{MODULE}" in sys.modules)
+
+asyncio.run(main())
+"""
+
+
+async def test_an_agent_never_imports_them(bed: TestBed, program: Path) -> None:
+    """Not even where its settings name them, it could, and no worker is there any more: it reads the manifest."""
+    program.write_text(OWLS)
+    env = {**environment_of(bed.settings), **path_to(program)}
+
+    async def run(agent: str) -> str:
+        command = [sys.executable, "-c", agent]
+        ended = await asyncio.to_thread(
+            subprocess.run, command, env=env, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    with bed.worker(env=path_to(program)):
+        async with agent_of(bed) as agent:
+            await until(agent, lambda local: local.ok)
+        assert await run(_AGENT) == "True ['local.owls'] five False\n"
+    alone = _AGENT.replace("result = await fleet.call", "result = ToolCall; None and await fleet.call")
+    alone = alone.replace("result.result", "'alone'")
+    assert await run(alone) == "True ['local.owls'] alone False\n"

@@ -1,0 +1,17 @@
+"""Functions that a local executor calls, without a program that they are imported from."""
+
+from typing import Any
+
+from toolfleet_registry.local_function import LocalFunction
+
+
+class OwnFunctions:
+    """These functions; `missing` is what could not be imported: "some" or "all" of the tools."""
+
+    def __init__(self, *functions: Any, missing: str = "") -> None:
+        self.functions = {f"local.{function.__name__}": LocalFunction.of(function) for function in functions}
+        self.is_complete = not missing
+        self.is_away = missing == "all"
+
+    def find(self, tool_name: str) -> LocalFunction | None:
+        return self.functions.get(tool_name)
