@@ -39,7 +39,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.factory import open_store
 from toolfleet_registry.told_arguments import checked_with
 from toolfleet_registry.toolset import ToolSet, described
-from toolfleet_registry.verdicts import seen_tools
+from toolfleet_registry.verdicts import SeenTool, seen_tools
 
 _MANY = 200  # tools: to sort and index them takes some ms, which an event loop should not wait
 
@@ -163,6 +163,10 @@ class Catalog:
         say_hidden(tools, caller, modules)
         return list(tools.usable(caller.permission, modules))
 
+    def callable_by(self, caller: Caller) -> list[ToolDefinition]:
+        """What this caller may call, whether or not it is listed."""
+        return self._state.tools.callable_by(caller.permission, self._modules_of(caller))
+
     def judge(self, call: ToolCall, caller: Caller, told: Mapping[str, Any] | None = None) -> Judged | ToolResult:
         """What may be published for the call, or the refusal that the caller gets.
 
@@ -198,14 +202,11 @@ class Catalog:
         modules = self._modules_of(caller)
         tools = self._state.tools
 
+        def may(tool: SeenTool) -> bool:
+            return tool.definition.listed and denial(tool.access, caller.permission, modules) is None
+
         def find() -> list[ToolDefinition]:
-            index = self._index_of(tools)
-            found = index.find(
-                text,
-                may=lambda tool: denial(tool.access, caller.permission, modules) is None,
-                tags=frozenset(tags),
-                limit=limit,
-            )
+            found = self._index_of(tools).find(text, may=may, tags=frozenset(tags), limit=limit)
             return [described(tool) for tool in found]
 
         return await asyncio.to_thread(find)

@@ -4,13 +4,14 @@ What modules send is read leniently (they are deployed at other times than we ar
 `ToolDefinition`. Times are seconds since the epoch, durations are in the unit that their name ends in.
 """
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from toolfleet_registry.messages import Message, ModuleMessage, Since
 from toolfleet_registry.spoken import UNSPOKEN, Spoken
+from toolfleet_registry.tool_context import ToolContext
 from toolfleet_registry.tool_definition import (
     CostClass,
     Effect,
@@ -225,7 +226,8 @@ class PublishedCall(Message):
     `limit_seconds` bounds the module's request, `deadline_at` queue and run time. `lane`: where it counts for its caller's
     share. `sensitive` arguments (JSON pointers) are not kept, nor, if it `hides_results`, its module's words. `replay_of`: the
     dead letter that it repeats. `decisions`: its agent's, for the audit. `terms`: the limits it was let in under, if any.
-    `job_id`: the job that it is a step of, and that is looked at once it has ended.
+    `job_id`: the job that it is a step of, and that is looked at once it has ended. `context`: what a tool that takes one is
+    told by its agent.
     """
 
     call_id: str
@@ -245,6 +247,7 @@ class PublishedCall(Message):
     hides_results: bool = False
     terms: Terms | None = None
     job_id: str | None = None
+    context: Annotated[ToolContext | None, Since(2)] = None
 
 
 NEVER_LOOKED_AT = "no manifest yet"

@@ -1,8 +1,9 @@
 """Dead letters: calls whose end nobody can know, kept for an operator."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from toolfleet_registry.contracts import Caller, Effect, ErrorCode, Message
+from toolfleet_registry.contracts import Caller, Effect, ErrorCode, Message, Since
+from toolfleet_registry.tool_context import ToolContext
 
 
 class DeadAttempt(Message):
@@ -47,3 +48,5 @@ class DeadLetter(Message):
     """The key that it was made with."""
     replay_of: str | None = None
     """The letter that this call repeated."""
+    context: Annotated[ToolContext | None, Since(2)] = None
+    """What its tool was told by its agent, beside the arguments."""

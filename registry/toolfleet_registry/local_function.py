@@ -1,34 +1,51 @@
 """One function as a tool: what it offers, and how a call's arguments become its own."""
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self, TypeVar
 
 from pydantic import ValidationError
 
-from toolfleet_registry.contracts import Level, PublishedCall, ToolDefinition
+from toolfleet_registry.context_parameter import context_of, hints_of, is_context
+from toolfleet_registry.contracts import Level, ToolDefinition
 from toolfleet_registry.functions.docstrings import words_of
 from toolfleet_registry.functions.signature import USER, Signature
-from toolfleet_registry.functions.titles import without_titles
 from toolfleet_registry.names import LOCAL
 from toolfleet_registry.permissions import OF_FUNCTIONS, level_fault
-from toolfleet_registry.tags import ToolContext, ToolDef
+from toolfleet_registry.tags import ToolDef
+from toolfleet_registry.tool_context import ToolContext
 
 Function = Callable[..., Awaitable[Any]]
 F = TypeVar("F", bound=Function)
 R = TypeVar("R")
 
-CONTEXT = "context"
-"""A parameter of this name gets a `ToolContext`."""
+
+class Asked(Protocol):
+    """What a function is called with: the arguments, which a model may have written; and who asks, and what the agent says, which none can."""
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """By name."""
+        ...
+
+    @property
+    def user_id(self) -> str | None:
+        """In whose name."""
+        ...
+
+    @property
+    def context(self) -> ToolContext | None:
+        """What the agent knows of the conversation, if it says so."""
+        ...
 
 
 def local_tool(*, permission: Level | None = None, **facts: Any) -> Callable[[F], F]:
     """Say more of a function that becomes a tool: who may use it (`user` and above, unless said otherwise), its `effect` or `timeout_seconds`.
 
-    Anything that a `ToolDefinition` has, but for `name` and `parameters`. Raises `ValueError` for what it has not.
+    Anything that a `ToolDefinition` has, but for `name`, `parameters` and `takes_context`. Raises `ValueError` for what it has not.
     """
-    if unknown := facts.keys() - ToolDefinition.model_fields.keys() | facts.keys() & {"name", "parameters"}:
+    if unknown := facts.keys() - ToolDefinition.model_fields.keys() | facts.keys() & _OWN:
         raise ValueError(f"A local tool has no {', '.join(sorted(unknown))}.")
     if permission is not None:
         facts["required_permission"] = permission
@@ -44,47 +61,51 @@ def local_tool(*, permission: Level | None = None, **facts: Any) -> Callable[[F]
 
 @dataclass(frozen=True, slots=True)
 class LocalFunction:
-    """A tool and its function, which gets a context if `takes_context`.
+    """A tool and its function, whose parameter `context`, if it has one, gets the agent's.
 
-    `signature` reads a call's arguments; without one the function is called as a tag is, and `groups` says which of the tag's
-    groups it takes, and whether each must be there.
+    `signature` reads a call's arguments; without one the function is called as a tag is: `texts` are its arguments, which are the
+    tag's groups, in their order, and `groups` says which of them the function takes by name, and whether each must be there.
     """
 
     definition: ToolDefinition
     function: Function
     signature: Signature | None
-    groups: Mapping[str, bool]
-    takes_context: bool
+    context: str | None
+    texts: Sequence[str] = ()
+    groups: Mapping[str, bool] = field(default_factory=dict[str, bool])
 
     @classmethod
     def of(cls, function: Function) -> Self:
         """A function by itself: its name, its docstring and its parameters make the tool, as in a module of the SDK.
 
-        One whose only parameter is `context` is called as a tag is. Raises `ValueError`.
+        One whose only parameter is a context is called as a tag is, with one text. Raises `ValueError`.
         """
         name = f"{LOCAL}.{function.__name__}"
         facts = {"required_permission": OF_FUNCTIONS, **_facts_of(function)}
         words = words_of(function.__doc__)
-        if [*_parameters_of(function)] == [CONTEXT]:
-            definition = _definition(name, _tag_schema(), {"description": words.description, **facts})
-            return cls(definition, function, None, {}, takes_context=True)
+        facts = {"description": words.description, **facts}
+        names, texts = [*_parameters_of(function)], (_TEXT,)
+        if len(names) == 1 and is_context(names[0], hints_of(function).get(names[0])):
+            return cls(_definition(name, _schema(texts, texts), facts, names[0]), function, None, names[0], texts)
         try:
-            signature = Signature.of(function, words, is_context=_is_context, is_lenient=True)
+            signature = Signature.of(function, words, is_context=is_context, is_lenient=True)
         except TypeError as exc:
             raise ValueError(f"the parameters of {function.__name__!r} cannot be described: {exc}") from exc
-        definition = _definition(name, dict(signature.schema), {"description": words.description, **facts})
-        return cls(definition, function, signature, {}, signature.context is not None)
+        definition = _definition(name, dict(signature.schema), facts, signature.context)
+        return cls(definition, function, signature, signature.context)
 
     @classmethod
     def of_tag(cls, tool: ToolDef, function: Function) -> Self:
-        """The function of a tag: it takes `context`, the tag's groups by name, or both. Raises `ValueError`.
+        """The function of a tag: it takes a context, the tag's groups by name, or both. Raises `ValueError`.
 
         It asks for no more than `guest`: whoever can write to an agent can call its tags, and is a guest of the fleet.
         """
-        parameters = _parameters_of(function)
-        takes_context = parameters.pop(CONTEXT, None) is not None
-        groups = {name: parameter.default is parameter.empty for name, parameter in parameters.items()}
-        if missing := [each for each, is_needed in groups.items() if is_needed and each not in tool.arg_groups]:
+        parameters, texts = _parameters_of(function), tuple(tool.arg_groups)
+        context = context_of(function, parameters, texts)
+        groups = {
+            name: parameter.default is parameter.empty for name, parameter in parameters.items() if name != context
+        }
+        if missing := [each for each, is_needed in groups.items() if is_needed and each not in texts]:
             raise ValueError(f"its handler wants {missing[0]!r}, which is none of the tag's groups")
         facts = {
             **_facts_of(function),
@@ -93,43 +114,58 @@ class LocalFunction:
             "requires_gate": tool.requires_gate,
             "cooldown_seconds": tool.cooldown_seconds or None,
             "daily_limit": tool.daily_limit or None,
+            "listed": tool.listed,
         }
-        return cls(_definition(f"{LOCAL}.{tool.name}", _tag_schema(), facts), function, None, groups, takes_context)
+        needed = [each for each in texts if groups.get(each, context is not None)]
+        definition = _definition(f"{LOCAL}.{tool.name}", _schema(texts, needed), facts, context)
+        return cls(definition, function, None, context, texts, groups)
 
-    def bind(self, call: PublishedCall) -> Mapping[str, Any]:
+    def bind(self, call: Asked) -> Mapping[str, Any]:
         """The function's own arguments. Raises `ValueError`, with a reason that repeats no value, if they do not fit."""
         return self._bound_to_tag(call) if self.signature is None else self._bound(self.signature, call)
 
-    def _bound(self, signature: Signature, call: PublishedCall) -> Mapping[str, Any]:
+    def _bound(self, signature: Signature, call: Asked) -> Mapping[str, Any]:
         own = _read(signature.read, call.arguments)
         if signature.needs_user and call.user_id is None:
             raise ValueError("it needs to know for which user, and the call has none")
         if signature.user:
             own[USER] = call.user_id
         if signature.context is not None:
-            own[signature.context] = ToolContext(raw_arg="", user=call.user_id or "")
+            own[signature.context] = _told(call, {})
         return own
 
-    def _bound_to_tag(self, call: PublishedCall) -> Mapping[str, Any]:
-        # Who asks is not for the arguments to say: they may be a model's.
-        context = _read(ToolContext.model_validate, {**call.arguments, "user": call.user_id or ""})
+    def _bound_to_tag(self, call: Asked) -> Mapping[str, Any]:
+        texts = _texts_in(call.arguments, self.texts)
         own = dict[str, Any]()
         for name, is_needed in self.groups.items():
-            text = context.groups.get(name)
+            text = texts.get(name)
             if is_needed and text is None:
-                raise ValueError(f"'groups': {name!r} is missing")
+                raise ValueError(f"{name!r} is missing")
             if text or is_needed:
                 own[name] = text
-        return {**own, CONTEXT: context} if self.takes_context else own
+        return own if self.context is None else {**own, self.context: _told(call, texts)}
+
+
+def _told(call: Asked, texts: Mapping[str, str]) -> ToolContext:
+    """The context of a call: what the agent says, with the texts among the arguments, which it may have said, too."""
+    said = call.context or ToolContext(raw_arg="")
+    written = " ".join(text for text in texts.values() if text)
+    raw_arg = texts.get(_TEXT) or said.raw_arg or written
+    return said.model_copy(update={"raw_arg": raw_arg, "user": call.user_id or "", "groups": dict(texts)})
+
+
+def _texts_in(arguments: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
+    """The texts of a tag's groups, in their order. Raises `ValueError` for anything else: a context is none of a model's arguments."""
+    if unknown := arguments.keys() - set(names):
+        raise ValueError(f"{min(unknown)[:_SHOWN]!r}: Extra inputs are not permitted")
+    if wrong := [name for name in names if name in arguments and not isinstance(arguments[name], str)]:
+        raise ValueError(f"{wrong[0][:_SHOWN]!r}: Input should be a valid string")
+    return {name: arguments[name] for name in names if name in arguments}
 
 
 def _facts_of(function: Function) -> Mapping[str, Any]:
     facts: Mapping[str, Any] = getattr(function, _FACTS, {})
     return facts
-
-
-def _is_context(name: str, _: Any) -> bool:
-    return name == CONTEXT
 
 
 def _parameters_of(function: Function) -> dict[str, inspect.Parameter]:
@@ -141,15 +177,20 @@ def _parameters_of(function: Function) -> dict[str, inspect.Parameter]:
     return parameters
 
 
-def _tag_schema() -> dict[str, Any]:
-    schema = without_titles(ToolContext.model_json_schema())
-    del schema["properties"]["user"], schema["description"]  # that is for whoever writes a handler
-    return schema
+def _schema(texts: Sequence[str], needed: Sequence[str]) -> dict[str, Any]:
+    properties = {name: {"type": "string"} for name in texts}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(needed),
+        "additionalProperties": False,
+    }
 
 
-def _definition(name: str, schema: dict[str, Any], facts: Mapping[str, Any]) -> ToolDefinition:
+def _definition(name: str, schema: dict[str, Any], facts: Mapping[str, Any], context: str | None) -> ToolDefinition:
+    own = {"name": name, "takes_context": context is not None}
     try:
-        return ToolDefinition.model_validate({"input_schema": schema, **facts, "name": name})
+        return ToolDefinition.model_validate({"input_schema": schema, **facts, **own})
     except ValidationError as exc:
         fault = exc.errors(include_url=False, include_context=False, include_input=False)[0]
         raise ValueError(f"{name!r} is wrong at {'.'.join(map(str, fault['loc']))}: {fault['msg']}") from exc
@@ -164,5 +205,7 @@ def _read(read: Callable[[dict[str, Any]], R], arguments: Mapping[str, Any]) -> 
         raise ValueError(f"{place!r}: {fault['msg']}") from None
 
 
+_OWN = {"name", "parameters", "takes_context"}  # that the function says itself
 _FACTS = "__toolfleet_facts__"
+_TEXT = "raw_arg"  # what a tag's only group is called unless it says otherwise
 _SHOWN, _MOST_STEPS = 40, 3

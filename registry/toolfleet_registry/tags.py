@@ -6,43 +6,22 @@ are found in a text.
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from toolfleet_registry.contracts import CostClass, Message
 from toolfleet_registry.errors import InvalidToolName
 from toolfleet_registry.handlers import Handler, handler_of
 from toolfleet_registry.names import LOCAL, ToolName
 from toolfleet_registry.tag_patterns import TagPattern
+from toolfleet_registry.tool_context import ToolContext, by_name
 
-
-class ToolContext(Message):
-    """What a tag's tool is told."""
-
-    raw_arg: str
-    """The text after the tag."""
-    user_message: str = ""
-    """What the user has written."""
-    user: str = ""
-    """Whoever asks, as the call's caller has it."""
-    chat_id: int = 0
-    """The chat, by its number on its platform."""
-    kb_context: str | None = None
-    """What the agent's knowledge base has said of it."""
-    confidence: float | None = Field(default=None, allow_inf_nan=False)
-    """The model's own rating."""
-    groups: dict[str, str] = Field(default={})
-    """The text of each of the tag's groups by name, "" for one that is not there."""
-
-    @field_validator("raw_arg", "user_message", "user", "kb_context")
-    @classmethod
-    def _replace_half_characters(cls, text: str | None) -> str | None:
-        return text if text is None or text.isascii() else text.encode("utf-8", "replace").decode()
+__all__ = ["Tag", "TagResult", "Tags", "ToolContext", "ToolDef", "checked", "handler_in"]
 
 
 class TagResult(Message):
-    """What a tag's tool came to."""
+    """What a tag's tool came to. Its fields may be given in their order: `TagResult(True, "Found.")`."""
 
     success: bool
     """Whether it did what it was asked for."""
@@ -52,6 +31,21 @@ class TagResult(Message):
     """What was done, by names."""
     audit: dict[str, Any] = Field(default={})
     """In the result of `TagRegistry.execute` it has `duration_ms`, `tool`, `ts` and `call_id`, which are always the fleet's own words; what else a handler puts there stays."""
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            success: bool,  # noqa: FBT001 - in the order of its fields
+            message: str | None = ...,
+            side_effects: list[str] = ...,
+            audit: dict[str, Any] = ...,
+        ) -> None: ...
+
+    else:
+
+        def __init__(self, /, *given: Any, **fields: Any) -> None:
+            super().__init__(**by_name(type(self), given, fields))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +76,8 @@ class ToolDef:
     """The pause between two calls of one user; 0: none."""
     daily_limit: int = 0
     """How many calls one user has in a UTC day; 0: any number."""
+    listed: bool = True
+    """Whether `fleet.tools` and `fleet.search` show its function to models that call tools by name, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +158,8 @@ def _check_terms(tool: ToolDef) -> None:
     for what, value in (("cooldown_seconds", tool.cooldown_seconds), ("daily_limit", tool.daily_limit)):
         if not 0 <= value < float("inf"):
             raise ValueError(f"its {what} must be 0 or more, not {value!r}")
+    if not tool.listed and isinstance(tool.handler, str) and ":" not in tool.handler:
+        raise ValueError(f"its handler {tool.handler!r} is a module's tool, which its module lists")
 
 
 def _example(tool: ToolDef) -> str:

@@ -76,6 +76,10 @@ class ToolDefinition(ModuleMessage):
     """How many calls one user has in a UTC day."""
     requires_gate: bool = False
     """Whether the agent's gate is asked before each call."""
+    takes_context: bool = False
+    """Whether it is told the agent's context, beside its arguments: of the fleet's own functions."""
+    listed: bool = True
+    """Whether callers are shown it; one who knows its name may call it all the same."""
     deprecated: bool = False
     """Whether models are told not to use it any more."""
     successor: str | None = None

@@ -20,7 +20,8 @@ class ToolSet:
 
     def __init__(self, tools: Iterable[SeenTool] = ()) -> None:
         self._by_name = {tool.definition.name: tool for tool in tools}
-        self._sorted = [(self._by_name[name].access, described(self._by_name[name])) for name in sorted(self._by_name)]
+        listed = sorted(name for name, tool in self._by_name.items() if tool.definition.listed)
+        self._sorted = [(self._by_name[name].access, described(self._by_name[name])) for name in listed]
         self._listings: dict[tuple[Permission, Modules], tuple[ToolDefinition, ...]] = {}
 
     def __len__(self) -> int:
@@ -35,7 +36,7 @@ class ToolSet:
         return self._by_name.get(name)
 
     def usable(self, permission: str, modules: Modules) -> tuple[ToolDefinition, ...]:
-        """The tools that a caller with `permission` may use in `modules`, sorted by name."""
+        """The tools that a caller with `permission` may use in `modules`, sorted by name, but for those that are not listed."""
         kind = (level_of_caller(permission), modules)
         listing = self._listings.get(kind)
         if listing is None:
@@ -44,6 +45,11 @@ class ToolSet:
                 self._listings.clear()
             self._listings[kind] = listing
         return listing
+
+    def callable_by(self, permission: str, modules: Modules) -> list[ToolDefinition]:
+        """The same with those that are not listed, in no order; made anew each time."""
+        tools = self._by_name.values()
+        return [tool.definition for tool in tools if denial(tool.access, permission, modules) is None]
 
     def near(self, name: ToolName, permission: str) -> list[str]:
         """Up to three tools of the same module with a similar name, of those that the caller may use."""

@@ -129,7 +129,8 @@ class ToolFleet(JobMethods, LetterMethods, WakeMethods, CanvasMethods):
 
         While its caller has as many calls under way as `calls_per_caller` allows, it waits for its turn, within its time.
         With an idempotency key that this user has used before it brings that call's result, or waits for it. `context` is
-        for the gate. `on_progress`, async or plain, gets each `Progress` that the tool reports, in order; whatever it raises
+        for the gate, and for functions of the fleet's own that take it: beside the arguments, where no model writes.
+        `on_progress`, async or plain, gets each `Progress` that the tool reports, in order; whatever it raises
         is logged, and the result comes all the same.
 
         Where no worker serves the tool's module it waits for one, and is `busy` once there has been none for
@@ -237,7 +238,8 @@ class ToolFleet(JobMethods, LetterMethods, WakeMethods, CanvasMethods):
 
         async def run() -> ToolResult:
             asked = again.call, again.caller, again.conversation
-            return await _ended(await session.begin(*asked, seconds, waits=True, replay_of=call_id))
+            around = again.around
+            return await _ended(await session.begin(*asked, seconds, waits=True, replay_of=call_id, around=around))
 
         return ended(await run_replay(session.dead, call_id, seconds=seconds, run=run))
 

@@ -22,6 +22,7 @@ from toolfleet_registry.letters import DeadAttempt, DeadLetter
 from toolfleet_registry.redaction import REDACTED, redacted, scrubbed
 from toolfleet_registry.sensitive_results import OUR_WORDS
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.tool_context import ToolContext
 from toolfleet_tasks import wire
 from toolfleet_tasks.dead_scripts import SETTLE, TAKE
 from toolfleet_tasks.signing import Seal
@@ -68,7 +69,8 @@ def dead_letter(
 ) -> str:
     """The letter as it is kept; `died_at` in seconds since the epoch. Never fails, and is never much over 64 kB.
 
-    Without sensitive arguments; its reason is as `reason_of` says. Over 64 kB of JSON, the largest arguments are `NOT_KEPT`.
+    Without sensitive arguments; its reason is as `reason_of` says. Over 64 kB of JSON, the largest arguments are `NOT_KEPT`; what
+    an agent's context quotes is kept where there is room beside them.
     """
     shown = redacted(call.arguments, call.sensitive)
     kept = _within_bounds(shown)
@@ -87,6 +89,7 @@ def dead_letter(
         died_at=died_at,
         idempotency_key=call.idempotency_key and call.idempotency_key[:_LONGEST_TEXT],
         replay_of=call.replay_of,
+        context=_kept_context(call, most=_MOST_BYTES - (_size(kept) or 0)),
     )
     try:
         return wire.dump(letter)
@@ -244,6 +247,20 @@ def _within_bounds(arguments: dict[str, Any]) -> dict[str, Any]:
         kept[name] = NOT_KEPT
         total += len(NOT_KEPT) + 2 - sizes[name]
     return kept if total <= _MOST_BYTES else {"*": NOT_KEPT}
+
+
+def _kept_context(call: PublishedCall, *, most: int) -> ToolContext | None:
+    """Its numbers always, so that a replay speaks to the same chat; texts, which may quote arguments, within `most` bytes."""
+    context = call.context
+    if context is None:
+        return None
+    if call.sensitive:
+        return context.model_copy(update={"raw_arg": "", "user_message": "", "kb_context": None})
+    for left_out in ({}, {"kb_context": None}, {"kb_context": None, "raw_arg": "", "user_message": ""}):
+        context = context.model_copy(update=left_out)
+        if (_size(context.model_dump(mode="json")) or 0) <= most:
+            break
+    return context
 
 
 def _differ(kept: dict[str, Any], arguments: dict[str, Any]) -> bool:

@@ -11,9 +11,10 @@ from toolfleet_registry.sensitive import sensitive_paths
 from toolfleet_registry.sensitive_results import has_sensitive_results
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.conversation import models_part, told_by
-from toolfleet_tasks.evaluation import Circumstances
+from toolfleet_tasks.evaluation import NOTHING_MORE, Circumstances
 from toolfleet_tasks.limits import terms_for
 from toolfleet_tasks.queues import Route, lane_of, route_for
+from toolfleet_tasks.told_context import as_before, size_fault_with, told_to
 
 _LONGEST_TIMEOUT = 10 * 365 * 86400.0  # seconds: longer is for ever, which clocks and brokers cannot count
 
@@ -26,11 +27,24 @@ class Drafts:
         self._settings = settings
         self._known = KnownModules(settings) if known is None else known
 
-    def judge(self, call: ToolCall, caller: Caller, conversation: Conversation | None) -> Judged | ToolResult:
+    def judge(
+        self,
+        call: ToolCall,
+        caller: Caller,
+        conversation: Conversation | None,
+        around: Circumstances = NOTHING_MORE,
+    ) -> Judged | ToolResult:
         """What may be published for the call, with what its module is told of the conversation; or the refusal."""
         modules = self._settings.context_modules
         told = told_by(conversation, call.tool_name, modules)
-        return self._catalog.judge(models_part(call, modules), caller, told)
+        if around.tag is not None and isinstance(tool := self.tool_of(call, caller), ToolDefinition):
+            call = as_before(call, tool, around)
+        judged = self._catalog.judge(models_part(call, modules), caller, told)
+        if around.context is None or isinstance(judged, ToolResult):
+            return judged
+        most, context = self._settings.max_arguments_bytes, told_to(judged.tool, around)
+        fault = size_fault_with(context, judged.arguments, most=most)
+        return judged if fault is None else ToolResult.refused(judged.tool.name, "invalid_arguments", fault)
 
     def tool_of(self, call: ToolCall, caller: Caller) -> ToolDefinition | ToolResult:
         """The call's tool, whatever its arguments are; or the refusal of a caller who may not use it."""
@@ -60,6 +74,7 @@ class Drafts:
             "lane": lane_of(tool.name.partition(".")[0], self._known.settings),
             "sensitive": sensitive_paths(tool),
             "hides_results": has_sensitive_results(tool),
+            "context": told_to(tool, around),
         }
 
     def deadline(self, route: Route, seconds: float | None) -> float:

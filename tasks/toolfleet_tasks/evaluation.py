@@ -51,11 +51,15 @@ class EvalGate(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What an agent knows of a call beside it: the `context`, `terms` beside those of the tool, the `tag` that it came by."""
+    """What an agent knows of a call beside it: the `context`, `terms` beside those of the tool, the `tag` that it came by.
+
+    `raw_arg` is what stood after that tag.
+    """
 
     context: ToolContext | None = None
     terms: Terms | None = None
     tag: ToolDef | None = None
+    raw_arg: str = ""
 
 
 First: TypeAlias = Callable[[float], Awaitable[ToolResult | None]]

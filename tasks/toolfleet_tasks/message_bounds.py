@@ -7,6 +7,7 @@ from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import MessageTooLarge
 from toolfleet_registry.identities import fault_in_names
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks.told_context import size_fault_with
 
 _BESIDE_ARGUMENTS = 2**18  # characters: thousands of modules may be named for a caller
 
@@ -29,6 +30,6 @@ def _refuse_large(call: PublishedCall, message: str, most: int) -> None:
     """Raises `MessageTooLarge` for a call with too large arguments, or whose user or intention has too long a name."""
     fault = fault_in_names(user_ids=(call.user_id, call.caller.user_id), idempotency_key=call.idempotency_key)
     if fault is None and len(message) > most:
-        fault = size_fault(call.arguments, most=most)
+        fault = size_fault(call.arguments, most=most) or size_fault_with(call.context, call.arguments, most=most)
     if fault is not None:
         raise MessageTooLarge(fault)

@@ -9,7 +9,9 @@ from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.letters import DeadLetter
 from toolfleet_registry.loggers import get_logger
 from toolfleet_registry.redaction import REDACTED
+from toolfleet_registry.tool_context import ToolContext
 from toolfleet_tasks.dead import NOT_KEPT, DeadLetters, Kept
+from toolfleet_tasks.evaluation import NOTHING_MORE, Circumstances
 
 log = get_logger(__name__)
 
@@ -24,6 +26,15 @@ class Replay:
     call: ToolCall
     caller: Caller
     conversation: Conversation
+    context: ToolContext | None = None
+
+    @property
+    def around(self) -> Circumstances:
+        """What its agent knew of the old call: as a gate is told it, with the user."""
+        if self.context is None:
+            return NOTHING_MORE
+        user = self.caller.user_id or self.call.user_id or ""
+        return Circumstances(self.context.model_copy(update={"user": user}), raw_arg=self.context.raw_arg)
 
 
 def replay_of(letter: Kept, given: Mapping[str, Any], caller: Caller | None = None) -> Replay | ToolResult:
@@ -39,7 +50,7 @@ def replay_of(letter: Kept, given: Mapping[str, Any], caller: Caller | None = No
     if letter.is_redacted and missing:
         return _incomplete(letter, missing)
     call = ToolCall(tool_name=letter.tool_name, arguments={**kept, **given}, user_id=letter.user_id)
-    return Replay(call, caller or letter.caller, _conversation_in(call.arguments))
+    return Replay(call, caller or letter.caller, _conversation_in(call.arguments), letter.context)
 
 
 async def run_replay(

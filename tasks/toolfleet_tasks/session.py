@@ -188,7 +188,7 @@ class Session:
 
     async def remaining(self, caller: Caller) -> Remaining:
         """As `ToolFleet.remaining`."""
-        return await look_at(self._line, limits_among(self._catalog.tools(caller), caller.user_id, self.settings))
+        return await look_at(self._line, limits_among(self._catalog.callable_by(caller), caller.user_id, self.settings))
 
     async def begin(  # noqa: PLR0913 - what an agent may say of a call
         self,
@@ -226,7 +226,7 @@ class Session:
     ) -> tuple[PublishedCall, Route] | ToolResult:
         """A call as it may be published, and where; or its result, if it may not."""
         self._timekeeper.look_over(self._line)
-        noted, judged = collecting(), self.drafts.judge(call, caller, conversation)
+        noted, judged = collecting(), self.drafts.judge(call, caller, conversation, around)
         if isinstance(judged, ToolResult):
             return self.trail.refused(call, caller, judged, noted)
         tool, user_id = judged.tool, call.user_id if caller.user_id is None else caller.user_id

@@ -71,7 +71,7 @@ class TagRegistry(Tags):
         result = await self._fleet.call_around(
             call,
             self._caller_of(call, ctx),
-            Circumstances(ctx, _terms_of(tag.tool), tag.tool),
+            Circumstances(ctx, _terms_of(tag.tool), tag.tool, ctx.raw_arg),
             conversation=conversation,
             timeout=timeout,
         )
@@ -95,16 +95,20 @@ def _completed(context: ToolContext, tag: Tag) -> ToolContext:
     line = tag.pattern.prefix + b" " + context.raw_arg.encode()
     match = tag.pattern.match(line, 0, len(line))
     is_whole = match is not None and (match.start, match.end) == (0, len(line))
-    return context.model_copy(update={"groups": match.groups}) if match is not None and is_whole else context
+    if match is not None and is_whole:
+        return context.model_copy(update={"groups": match.groups})
+    names = tag.tool.arg_groups
+    # What its pattern does not know is for a function to judge, if it is all that it takes.
+    is_all = len(names) == 1 and tag.handler.tool is None
+    return context.model_copy(update={"groups": {names[0]: context.raw_arg}}) if is_all else context
 
 
 def _call_of(tag: Tag, context: ToolContext) -> ToolCall:
     if tag.handler.tool is not None:
         arguments: dict[str, Any] = {name: text for name, text in context.groups.items() if text}
         return ToolCall(tool_name=tag.handler.tool, arguments=arguments)
-    # The user travels with the call, where no argument can contradict.
-    arguments = context.model_dump(mode="json", exclude={"user"}, exclude_defaults=True)
-    return ToolCall(tool_name=f"{LOCAL}.{tag.tool.name}", arguments=arguments)
+    # All else travels beside the arguments, which a model can write as well.
+    return ToolCall(tool_name=f"{LOCAL}.{tag.tool.name}", arguments=dict(context.groups))
 
 
 def _terms_of(tool: ToolDef) -> Terms:

@@ -61,7 +61,10 @@ def test_a_tags_terms_are_those_of_its_tool() -> None:
     assert (learning.cooldown_seconds, learning.daily_limit, learning.requires_gate) == (None, None, False)
     assert research.input_schema is not None
     assert research.input_schema["required"] == ["raw_arg"]
-    assert "user" not in research.input_schema["properties"]  # that is for the caller to say
+    assert list(research.input_schema["properties"]) == ["raw_arg"]  # the rest is for the agent to say
+    assert learning.input_schema is not None
+    assert list(learning.input_schema["properties"]) == learning.input_schema["required"] == ["category", "content"]
+    assert (research.takes_context, learning.takes_context) == (True, False)
 
 
 def test_a_functions_parameters_are_its_schema() -> None:
@@ -301,7 +304,9 @@ def test_arguments_that_do_not_fit_are_named_and_not_repeated(arguments: dict[st
 def test_who_asks_is_whoever_the_call_says() -> None:
     """No argument can contradict it: a model may have written them."""
     research = loaded("support.tag_tools:tools").functions["local.research"]
-    call = published("local.research", arguments={"raw_arg": "owls", "user": "@eve"}, user_id="@ada")
+    call = published(
+        "local.research", arguments={"raw_arg": "owls"}, user_id="@ada", context=ToolContext("", user="@eve")
+    )
 
     context = research.bind(call)["context"]
     assert (context.user, context.raw_arg) == ("@ada", "owls")
@@ -312,9 +317,11 @@ def test_a_function_that_wants_a_tags_groups_gets_them() -> None:
     learning = loaded("support.tag_tools:tools").functions["local.learning"]
     groups = {"category": "factual", "content": "owls"}
 
-    assert learning.bind(published("local.learning", arguments={"raw_arg": "x", "groups": groups})) == groups
+    assert learning.bind(published("local.learning", arguments=groups)) == groups
     with pytest.raises(ValueError, match="'category' is missing"):
-        learning.bind(published("local.learning", arguments={"raw_arg": "x"}))
+        learning.bind(published("local.learning", arguments={"content": "owls"}))
+    with pytest.raises(ValueError, match="'content': Input should be a valid string"):
+        learning.bind(published("local.learning", arguments={**groups, "content": 1}))
 
 
 async def untyped(one, *, two=2, context) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001 - what is tested

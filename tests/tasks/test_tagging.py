@@ -82,20 +82,18 @@ async def test_a_module_is_given_the_groups_by_name(
     assert fleet.calls == [ToolCall(tool_name="owls.echo", arguments=arguments)]
 
 
-async def test_a_function_is_given_the_whole_context_but_its_user() -> None:
-    """Who asks travels with the call."""
+async def test_a_function_is_given_the_groups_and_what_the_agent_knows_beside_them() -> None:
+    """Among the arguments a model could write it."""
     context = CONTEXT.model_copy(update={"raw_arg": "factual owls see"})
     _, fleet = await execute(learning_tag, context=context)
 
     (call,) = fleet.calls
     assert call.tool_name == "local.learning"
-    assert call.arguments == {
-        "raw_arg": "factual owls see",
-        "user_message": "Owls?",
-        "chat_id": 7,
-        "confidence": 0.5,
-        "groups": {"category": "factual", "content": "owls see"},
-    }
+    assert call.arguments == {"category": "factual", "content": "owls see"}
+    (around,) = fleet.around
+    assert around.raw_arg == "factual owls see"
+    assert around.context is not None
+    assert (around.context.user_message, around.context.chat_id, around.context.confidence) == ("Owls?", 7, 0.5)
 
 
 async def test_a_call_has_the_tags_terms_and_its_user() -> None:

@@ -200,6 +200,9 @@ def _print(letter: DeadLetter) -> None:
         say(f"attempt {attempt.attempt}: {attempt.outcome}{_took(attempt)}")
     lost = "; [redacted] and [not kept] must be given for a replay" if letter.is_redacted else ""
     say(f"\nArguments{lost}:\n{json.dumps(letter.arguments, indent=2, ensure_ascii=False)}")
+    if letter.context is not None:
+        told = letter.context.model_dump(mode="json", exclude_defaults=True)
+        say(f"\nContext:\n{json.dumps(told, indent=2, ensure_ascii=False)}")
 
 
 def _took(attempt: DeadAttempt) -> str:
