@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from toolfleet_registry.messages import Message, ModuleMessage, Since
+from toolfleet_registry.result_files import ResultFile
 from toolfleet_registry.spoken import UNSPOKEN, Spoken
 from toolfleet_registry.tool_context import ToolContext
 from toolfleet_registry.tool_definition import (
@@ -35,6 +36,7 @@ __all__ = [
     "ModuleMessage",
     "ModuleStatus",
     "PublishedCall",
+    "ResultFile",
     "Since",
     "Terms",
     "ToolAnnotations",
@@ -162,7 +164,7 @@ class ToolResult(Message):
     success: bool
     """Whether the tool did what it was asked for."""
     result: Any = None
-    """What the tool answered, as JSON; `None` if it failed."""
+    """What the tool answered, as JSON; `None` if it failed. In the place of a file stands its label."""
     error: str | None = None
     """What went wrong, in words for the model."""
     error_code: ErrorCode | None = None
@@ -175,13 +177,15 @@ class ToolResult(Message):
     """Whether the effect has happened: `none`, `done`, or `unknown` where nobody can know."""
     hint: str | None = None
     """What the model may do next, in one sentence; `None` for a success."""
+    files: Annotated[tuple[ResultFile, ...], Since(2)] = ()
+    """The images and other files of the result, in the order of their labels."""
     audit: Audit = Audit(call_id="", tool="", ts=0)
     """What the fleet saw of the call. Every result that the fleet hands out has it."""
 
     @classmethod
-    def ok(cls, tool_name: str, result: Any) -> Self:
+    def ok(cls, tool_name: str, result: Any, *, files: tuple[ResultFile, ...] = ()) -> Self:
         """The call worked."""
-        return cls(tool_name=tool_name, success=True, result=result, effect_state="done")
+        return cls(tool_name=tool_name, success=True, result=result, effect_state="done", files=files)
 
     @classmethod
     def refused(cls, tool_name: str, code: ErrorCode, error: str, *, hint: str | None = None) -> Self:

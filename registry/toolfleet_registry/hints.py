@@ -18,6 +18,8 @@ def hint_for(result: ToolResult, effect: Effect | None = None) -> str | None:
     # What was taken back before it began nobody wants any more.
     if result.retryable and not (result.error_code == "cancelled" and result.effect_state == "none"):
         return _for_repeatable(result, effect)
+    if result.error_code == "invalid_arguments" and (result.error or "").endswith(_TOO_LARGE):
+        return _SEND_LESS
     if result.effect_state == "none":
         return _BY_CODE.get(result.error_code, _REFUSED) if result.error_code else _REFUSED
     return _DONE if result.effect_state == "done" else _PERHAPS_DONE
@@ -48,6 +50,11 @@ def _when_free(seconds: float | None) -> str:
 FOR_NOBODY = "Nothing was executed: nobody can use this tool now, so use another one, or tell the person."
 """After a refusal that has nothing to do with who asked: the tool is disabled, withheld or broken."""
 
+_TOO_LARGE = "can be sent."  # how `arguments.size_fault` ends
+_SEND_LESS = (
+    "Nothing was executed: send less, such as a smaller file or where it lies, as base64 takes a third more than a file's "
+    "bytes; an operator may allow more with TOOLFLEET_MAX_ARGUMENTS_BYTES."
+)
 _PERHAPS_DONE = (
     "It may have been executed: find out with a tool that only reads, or ask the person, before repeating it, "
     "for a repeat could do it twice."

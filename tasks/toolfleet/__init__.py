@@ -3,7 +3,15 @@
 PYTEST_DONT_REWRITE: what a pytest plugin's package has imported, pytest would else warn of.
 """
 
-from toolfleet_registry.contracts import Caller, Conversation, ModuleStatus, ToolCall, ToolDefinition, ToolResult
+from toolfleet_registry.contracts import (
+    Caller,
+    Conversation,
+    ModuleStatus,
+    ResultFile,
+    ToolCall,
+    ToolDefinition,
+    ToolResult,
+)
 from toolfleet_registry.errors import FleetError, FleetUnavailable, NoSuchDeadLetter, NotReplayable, SettingsError
 from toolfleet_registry.jobs import Job, JobRefused, Poll, Schedule, WakeUp
 from toolfleet_registry.letters import DeadLetter
@@ -42,6 +50,7 @@ __all__ = [
     "Poll",
     "Progress",
     "Remaining",
+    "ResultFile",
     "Schedule",
     "Settings",
     "SettingsError",

@@ -14,12 +14,26 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import httpx
 
+from support.pictures import PNG
 from support.waiting import wait_until_sync
 from support.worker_process import TESTS
-from toolfleet.sdk import Context, MemoryReplies, Module, ModuleBusy, RedisReplies, Replies, SQLiteReplies, ToolError
+from toolfleet.sdk import (
+    Context,
+    File,
+    Image,
+    Media,
+    MemoryReplies,
+    Module,
+    ModuleBusy,
+    RedisReplies,
+    Replies,
+    SQLiteReplies,
+    ToolError,
+)
 from toolfleet_registry.sdk import claim
 from toolfleet_workers.processes import spawn, stop
 
@@ -92,6 +106,20 @@ async def told(context: Context, user_id: str) -> dict[str, object]:
         "call_id": context.call_id,
         "seconds_left": context.seconds_left,
     }
+
+
+@module.tool(effect="read")
+async def measure(picture: Annotated[bytes, Media("image/png")]) -> int:
+    """Write down how many bytes came."""
+    write(str(len(picture)))
+    return len(picture)
+
+
+@module.tool(effect="once")
+async def draw(size: int) -> dict[str, object]:
+    """Draw a PNG of so many bytes, and write about it."""
+    write("drawn")
+    return {"chart": Image(PNG.ljust(size, b"x")), "about": File(b"Owls.", name="about.txt")}
 
 
 app = module.app

@@ -4,10 +4,12 @@ import json
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from support.published_call import published
 from support.raw_module import reply
 from toolfleet_registry.outcomes import Attempt, Outcome
+from toolfleet_registry.result_files import MOST_FILES
 from toolfleet_workers.executors.reply import judge_reply
 
 TOOL = "research.search_docs"
@@ -26,6 +28,46 @@ def test_any_json_is_a_result(result: Any) -> None:
     assert attempt.result.result == result
     assert type(attempt.result.result) is type(result)
     assert attempt.result.effect_state == "done"
+
+
+FILE = {"kind": "image", "media_type": "image/png", "data": "iVBORw0KGgo="}
+
+
+def test_a_success_carries_the_modules_files() -> None:
+    """In their order."""
+    attempt = judge(reply(result="image 1", files=[FILE, {**FILE, "kind": "file", "name": "owls.png"}]))
+
+    assert [(file.kind, file.name, file.data) for file in attempt.result.files] == [
+        ("image", None, FILE["data"]),
+        ("file", "owls.png", FILE["data"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        ["a.txt", "b.txt"],  # what another module may mean by the word
+        {"a.txt": 1},
+        7,
+        [FILE, {**FILE, "data": "no base64!"}],  # a provider would refuse the conversation for it
+        [{**FILE, "kind": "video"}],
+        [{**FILE, "surprise": 1}],
+        [FILE] * (MOST_FILES + 1),
+    ],
+)
+def test_what_are_no_files_of_ours_are_left_out(files: Any) -> None:
+    """The call has succeeded all the same, and a warning says why, without the value."""
+    with capture_logs() as said:
+        attempt = judge(reply(result="done", files=files))
+
+    assert (attempt.outcome, attempt.result.result, attempt.result.files) == (Outcome.SUCCESS, "done", ())
+    assert [line["event"] for line in said] == ["module_files_ignored"]
+    assert "no base64!" not in str(said)
+
+
+def test_a_failure_has_no_files() -> None:
+    """Only a success is shown."""
+    assert judge(reply(success=False, error="no", files=[FILE])).result.files == ()
 
 
 def test_a_success_needs_neither_result_nor_error() -> None:

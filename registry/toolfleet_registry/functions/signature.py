@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import PydanticJsonSchemaWarning
 
 from toolfleet_registry.functions.docstrings import Words
+from toolfleet_registry.functions.encoded_bytes import tell_encodings, with_base64
 from toolfleet_registry.functions.titles import without_titles
 
 USER = "user_id"
@@ -115,6 +116,7 @@ def _parameters_of(
             hints[each] = Any
         elif each not in hints:
             raise TypeError(f"The parameter {each!r} of {name}() has no annotation, so that a model could not know it.")
+        hints[each] = with_base64(hints[each])
     return parameters, hints
 
 
@@ -157,7 +159,7 @@ def _model(name: str, fields: dict[str, Any]) -> tuple[type[BaseModel], dict[str
         with warnings.catch_warnings():
             warnings.simplefilter("error", PydanticJsonSchemaWarning)
             model = create_model(name, __config__=_STRICT, **fields)
-            return model, without_titles(model.model_json_schema())
+            return model, tell_encodings(without_titles(model.model_json_schema()))
     except PydanticJsonSchemaWarning as exc:
         raise TypeError(f"A default of {name}() cannot be written as JSON: {exc}") from exc
     except (PydanticUserError, PydanticInvalidForJsonSchema, NameError, TypeError) as exc:

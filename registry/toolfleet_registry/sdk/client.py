@@ -10,7 +10,7 @@ from uuid import uuid4
 import httpx
 
 from toolfleet_registry.admission import admit
-from toolfleet_registry.contracts import EffectState, Level, ModuleManifest
+from toolfleet_registry.contracts import EffectState, Level, ModuleManifest, ResultFile
 from toolfleet_registry.sdk.callers import keys_in
 from toolfleet_registry.sdk.module import Module
 
@@ -39,6 +39,8 @@ class ModuleResult:
     """How far it said it was, in order: a fraction or `None`, and words."""
     retryable: bool = False
     """Whether the module says that a repeat may help and does no harm."""
+    files: tuple[ResultFile, ...] = ()
+    """The images and other files that it returned."""
 
 
 class ModuleClient:
@@ -149,4 +151,5 @@ def _result(response: httpx.Response, tool_name: str, call_id: str) -> ModuleRes
         call_id=call_id,
         progress=progress,
         retryable=last.get("retryable", False),
+        files=tuple(ResultFile.model_validate(each) for each in last.get("files", ())),
     )

@@ -10,6 +10,8 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from toolfleet_registry.bodies import loads_strict
 from toolfleet_registry.contracts import EffectState
+from toolfleet_registry.result_files import MOST_FILES
+from toolfleet_registry.sdk.files import Gathered
 
 _log = logging.getLogger("toolfleet.sdk")
 
@@ -29,8 +31,11 @@ class Reply:
     @classmethod
     def success(cls, tool_name: str, result: Any, *, most_bytes: int) -> Self:
         """A result; or if it cannot be sent, a failure that says so, and that the thing was done."""
+        gathered = Gathered()
         try:
-            body = _written({"tool_name": tool_name, "success": True, "result": _plain(result), "error": None})
+            content = {"tool_name": tool_name, "success": True, "result": _plain(result, gathered), "error": None}
+            files = [file.model_dump(exclude_none=True) for file in gathered.files]
+            body = _written({**content, "files": files} if files else content)
         except (
             TypeError,
             ValueError,
@@ -41,6 +46,9 @@ class Reply:
         ) as exc:
             _log.error("%s returned what is no JSON", tool_name, exc_info=exc)
             error = f"{tool_name} returned what cannot be sent as JSON ({type(exc).__name__}); its log says why."
+            return cls.failure(tool_name, error, effect_state="done")
+        if len(files) > MOST_FILES:
+            error = f"{tool_name} returned {len(files)} files; at most {MOST_FILES} can be sent: ask for fewer."
             return cls.failure(tool_name, error, effect_state="done")
         if len(body.encode()) > most_bytes:
             error = f"{tool_name} returned more than {most_bytes} bytes, which is all that can be sent: ask for less."
@@ -67,11 +75,11 @@ class Reply:
         return cls(reply.body, is_stopped=True)
 
 
-def _plain(result: Any) -> Any:
-    """As JSON's own types: pydantic models, dataclasses, dates and the like in their usual forms."""
+def _plain(result: Any, gathered: Gathered) -> Any:
+    """As JSON's own types: pydantic models, dataclasses, dates and the like in their usual forms, files as labels."""
     if isinstance(result, Iterator):  # it may be endless
         raise TypeError(f"a {type(result).__name__} is no result")
-    return to_jsonable_python(result, inf_nan_mode="constants")
+    return to_jsonable_python(result, inf_nan_mode="constants", context=gathered, fallback=gathered.add)
 
 
 def _written(content: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from toolfleet_registry.contracts import EffectState, ModuleMessage, PublishedCa
 from toolfleet_registry.outcomes import Attempt, Outcome
 from toolfleet_workers.attempts import unsuccessful
 from toolfleet_workers.executors.error_text import readable
+from toolfleet_workers.executors.reply_files import files_of
 
 
 class ModuleReply(ModuleMessage):
@@ -27,6 +28,7 @@ class ModuleReply(ModuleMessage):
     error: str | None = None
     effect_state: EffectState | None = None
     retryable: bool = False
+    files: Any = None
 
     @field_validator("effect_state", mode="before")
     @classmethod
@@ -66,7 +68,8 @@ def judge_reply(call: PublishedCall, body: bytes) -> Attempt:
 def attempt_of(call: PublishedCall, reply: ModuleReply) -> Attempt:
     """How the call ended of which its module says this."""
     if reply.success:
-        return Attempt(Outcome.SUCCESS, ToolResult.ok(call.tool_name, reply.result))
+        files = files_of(call, reply.files) if reply.files else ()
+        return Attempt(Outcome.SUCCESS, ToolResult.ok(call.tool_name, reply.result, files=files))
     state = reply.effect_state or "unknown"
     result = ToolResult(
         tool_name=call.tool_name,

@@ -1,0 +1,63 @@
+"""The guide for authors of modules shows programs that work as they stand."""
+
+import asyncio
+import re
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.pictures import JPEG, PNG, base64
+from toolfleet.sdk import Module, ModuleResult
+
+GUIDE = (Path(__file__).parents[3] / "registry" / "SDK.md").read_text()
+
+
+def program(name: str) -> dict[str, Any]:
+    """The names in the program that makes the module of this name."""
+    for text in re.findall(r"^```python\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL):
+        if f'Module("{name}"' in text:
+            names: dict[str, Any] = {"__name__": name}
+            exec(compile(text, f"registry/SDK.md {name}", "exec"), names)  # noqa: S102 - our own guide
+            return names
+    raise AssertionError(f"the guide has no module {name!r}")
+
+
+def calls(module: Module, *wanted: tuple[str, dict[str, Any]]) -> list[ModuleResult]:
+    async def run() -> list[ModuleResult]:
+        async with module.client() as client:
+            return [await client.call(method, **arguments) for method, arguments in wanted]
+
+    return asyncio.run(run())
+
+
+def test_files_go_in() -> None:
+    """As base64; what does not fit is told."""
+    module = program("pictures")["module"]
+    measured, wrong, kind = calls(
+        module,
+        ("measure", {"picture": base64(PNG)}),
+        ("measure", {"picture": base64(JPEG)}),
+        ("kind", {"picture": base64(JPEG)}),
+    )
+    assert (measured.result, kind.result) == (len(PNG), "image/jpeg")
+    assert "image/png is wanted" in str(wrong.error)
+
+
+def test_files_come_out() -> None:
+    """With the label that the guide names."""
+    (drawn,) = calls(program("charts")["module"], ("draw", {"day": 4}))
+
+    assert drawn.result["chart"] in GUIDE
+    assert [file.media_type for file in drawn.files] == ["image/png", "text/csv"]
+
+
+def test_a_lifespan_is_entered_and_left() -> None:
+    """Around all calls."""
+    names = program("sightings")
+    first, second = calls(names["module"], ("note", {"name": "Ada"}), ("note", {"name": "Bob"}))
+
+    assert (first.result, second.result) == (1, 2)
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        names["database"].execute("SELECT 1")
