@@ -1,7 +1,6 @@
 """`code_executor` in namespaces: what a program that means harm does not reach, and does not leave behind."""
 
 import asyncio
-import contextlib
 import json
 import os
 import secrets
@@ -19,6 +18,7 @@ from modules.code_executor.manifest import module_for
 from modules.files import FileSettings, open_pipeline
 from support.escapes import outcomes
 from support.example_modules import EXAMPLES, Module, in_process, running
+from support.launchers import as_marked, marked
 from support.processes import is_gone, python_program
 from support.waiting import wait_until, wait_until_sync
 
@@ -39,21 +39,6 @@ async def tell(module: Module, code: str) -> Any:
     result = (await module("run_python", code=code))["result"]
     assert result["exit_code"] == 0, result
     return json.loads(result["stdout"])
-
-
-def marked(mark: str) -> list[int]:
-    """The living processes with the mark in their command, as the machine sees them."""
-    found: list[int] = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if mark.encode() in (process / "cmdline").read_bytes() and not is_gone(int(process.name)):
-                found.append(int(process.name))
-    return found
-
-
-def as_marked(mark: str, code: str = "import time; time.sleep(600)") -> str:
-    """A program that goes on under a command with the mark."""
-    return f"import os, sys\nos.execv(sys.executable, [sys.executable, '-c', {code!r}, {mark!r}])"
 
 
 @pytest.fixture

@@ -10,21 +10,40 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Literal
 
+from modules.code_executor.leftovers import SHARED
 from modules.code_executor.limits import Limits
 
-Isolation = Literal["namespaces", "user", "none"]
-"""`namespaces`: a sandbox. `user`: an own user id each, which only root can give. `none`: limits against accidents."""
+Isolation = Literal["namespaces", "user with mounts", "user with landlock", "user", "landlock", "none"]
+"""`namespaces`: a sandbox. `user`: an own user id each, which only root can give, and if it can be had, shared folders of its own
+or refused. `landlock`: the module's user, whose files the kernel refuses. `none`: limits against accidents."""
+
+ALONE: frozenset[Isolation] = frozenset({"user", "landlock", "none"})
+"""With these one program runs at a time, and what is left of it is removed before the next."""
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
 _TRY_SECONDS = 20
-_STEPS: tuple[Isolation, ...] = ("namespaces", "user", "none")
+_STEPS: dict[str, tuple[Isolation, ...]] = {
+    "best": ("namespaces", "user with mounts", "user with landlock", "user", "landlock"),
+    "namespaces": ("namespaces",),
+    "user": ("user with mounts", "user with landlock", "user"),
+    "landlock": ("landlock",),
+    "none": ("none",),
+}
+_OPEN = "It is NOT in a sandbox: it "
+_SHARED = " and ".join((", ".join(SHARED[:-1]), SHARED[-1]))
+_OWN = f"{_SHARED} are its own, and end with it."
+_REFUSED = f"It sees no files but its own and the system's programs; {_SHARED} are not writable."
 _WORDS: dict[Isolation, str] = {
-    "namespaces": "It sees no files but its own and the system's programs, and no other processes; /tmp, /var/tmp and /dev/shm are "
-    "its own, and end with it.",
-    "user": "It is NOT in a sandbox: it runs as a user of its own, but reaches the network, local services and whatever every "
-    "user of the machine may read.",
-    "none": "It is NOT in a sandbox: it reaches the network, local services, and all files and processes of the module's own user. "
+    "namespaces": f"It sees no files but its own and the system's programs, and no other processes; {_OWN}",
+    "user with mounts": f"{_OPEN}runs as a user of its own, but reaches the network, local services and whatever every user of the "
+    f"machine may read. {_OWN}",
+    "user with landlock": f"{_OPEN}runs as a user of its own, but reaches the network and local services. {_REFUSED}",
+    "user": f"{_OPEN}runs as a user of its own, but reaches the network, local services and whatever every user of the machine may "
+    f"read. What it leaves in {_SHARED} is removed. One program runs at a time.",
+    "landlock": f"{_OPEN}reaches the network, local services and the processes of the module's own user. {_REFUSED} "
     "One program runs at a time.",
+    "none": f"{_OPEN}reaches the network, local services, and all files and processes of the module's own user. What it leaves in "
+    f"{_SHARED} stays there for others. One program runs at a time.",
 }
 
 logger = logging.getLogger(__name__)
@@ -32,8 +51,7 @@ logger = logging.getLogger(__name__)
 
 def isolation_for(limits: Limits) -> Isolation:
     """The best that there is, or what the settings demand. Raises `RuntimeError` where that is not to be had."""
-    wanted = _STEPS if limits.isolation == "best" else (limits.isolation,)
-    for isolation in wanted:
+    for isolation in _STEPS[limits.isolation]:
         if isolation == "none" or _works(isolation, network=limits.network):
             if isolation != "namespaces":
                 logger.warning("run_python: %s", _WORDS[isolation])
@@ -50,18 +68,23 @@ def described(isolation: Isolation, *, network: bool) -> str:
 
 def where_saved(isolation: Isolation) -> str:
     """Where a program saves what is to become its user's, in the words of the tool's description."""
-    return "in 'output/' there, or in /tmp," if isolation == "namespaces" else "in 'output/' there"
+    return (
+        "in 'output/' there, or in /tmp," if isolation in {"namespaces", "user with mounts"} else "in 'output/' there"
+    )
 
 
-_NEEDS = "Namespaces take Linux 5.12 and user namespaces without root (or root); own user ids take root."
+_NEEDS = (
+    "Namespaces take Linux 5.12 and user namespaces without root (or root); own user ids take root; Landlock takes Linux 5.13. "
+    "CODE_EXECUTOR_ISOLATION=none runs programs, one at a time, where nothing keeps one user's from what another's has left."
+)
 
 
 @cache
 def _works(isolation: Isolation, *, network: bool) -> bool:
-    if sys.platform != "linux" or (isolation == "user" and os.geteuid() != 0):
+    if sys.platform != "linux" or (isolation.startswith("user") and os.geteuid() != 0):
         return False
     limits = Limits(network=network).model_dump()
-    job = {"code": "", "files": {}, "limits": limits, "most_bytes": 0, "isolation": isolation}
+    job = {"code": "", "files": {}, "limits": limits, "most_bytes": 0, "isolation": isolation, "alone": False}
     reading, writing = os.pipe()  # its input stays open until it has answered: closed, it means that nobody waits
     try:
         os.write(writing, json.dumps(job).encode() + b"\n")

@@ -148,10 +148,14 @@ class Program:
 
     def _in_shared_view(self) -> "SharedView":
         # Its imports take as long as a sandbox does to start, which needs none of them.
-        from modules.code_executor.shared_view import SharedView  # noqa: PLC0415
+        from modules.code_executor.shared_view import SharedView, Start  # noqa: PLC0415
 
-        own_user = self._job["isolation"] == "user"
-        place = SharedView(_argv("{folder}"), self._fill, _environment, self._limit, own_user=own_user)
+        place = SharedView(
+            self._job["isolation"],
+            Start(_argv("{folder}"), self._fill, _environment, self._limit),
+            disk_mb=self._limits["disk_mb"],
+            alone=self._job["alone"],
+        )
         self.folder = place.folder
         return place
 

@@ -33,8 +33,8 @@ class Limits(BaseSettings):
     """Programs at once: they compute, so more than there are cores would only slow each other."""
     queue_seconds: float = Field(default=5, ge=0, allow_inf_nan=False)
     """How long a call waits for its turn, before it is sent away with the advice to come back."""
-    isolation: Literal["best", "namespaces", "user", "none"] = "best"
-    """How programs are kept apart (`isolation.py`). With `best` as well as the machine allows; where it does not allow what
-    is named otherwise, the module does not start."""
+    isolation: Literal["best", "namespaces", "user", "landlock", "none"] = "best"
+    """How programs are kept apart (`isolation.py`). With `best` as well as the machine allows, and not less well than with
+    `landlock`; where it does not allow that, or what is named otherwise, the module does not start."""
     network: bool = False
     """Whether programs reach the network, this machine's own services included. Without namespaces they always do."""

@@ -38,11 +38,12 @@ class Ending(BaseModel):
 
 
 async def run_program(
-    code: str, files: dict[str, bytes], limits: Limits, isolation: Isolation, *, most_bytes: int
+    code: str, files: dict[str, bytes], limits: Limits, isolation: Isolation, *, most_bytes: int, lock: int | None
 ) -> Ending:
     """Run `code` beside `files`. If this is cancelled, the program is ended.
 
-    A file that it saves may have `most_bytes`. Raises `RuntimeError` without a launcher.
+    A file that it saves may have `most_bytes`. With `lock`, which its launcher keeps until nothing of it is left, it is the only
+    program on this machine. Raises `RuntimeError` without a launcher.
     """
     job = {
         "code": code,
@@ -50,6 +51,7 @@ async def run_program(
         "limits": limits.model_dump(),
         "most_bytes": most_bytes,
         "isolation": isolation,
+        "alone": lock is not None,
     }
     launcher = await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", "-S", LAUNCHER),
@@ -57,6 +59,7 @@ async def run_program(
         stdout=PIPE,
         env={"PATH": os.defpath, "TMPDIR": gettempdir()},  # no more of ours: our environment may hold secrets
         start_new_session=True,
+        pass_fds=() if lock is None else (lock,),
     )
     stdin, stdout = launcher.stdin, launcher.stdout
     assert stdin is not None and stdout is not None  # noqa: PT018, S101 - both are pipes, which the types cannot say

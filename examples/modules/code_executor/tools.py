@@ -4,14 +4,15 @@ import asyncio
 import contextlib
 import math
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from modules.code_executor.isolation import Isolation
+from modules.code_executor.isolation import ALONE, Isolation
 from modules.code_executor.limits import Limits
 from modules.code_executor.programs import BrokenLimit, Ending, run_program
+from modules.code_executor.turns import Turns
 from modules.files import FilePipeline, FileRefused, FilesUnavailable
 from toolfleet.sdk import ModuleBusy, ToolError
 
@@ -27,7 +28,7 @@ class CodeExecutor:
         self._limits = limits
         self._isolation: Isolation = isolation
         self._files = files
-        self._room = asyncio.Semaphore(1 if isolation == "none" else limits.concurrency)
+        self._turns = Turns(limits.concurrency, alone=isolation in ALONE)
 
     async def run_python(
         self,
@@ -45,8 +46,10 @@ class CodeExecutor:
                 working folder.
         """
         copies = await self._copies(files or [], user_id)
-        async with self._turn():
-            ending = await run_program(code, copies, self._limits, self._isolation, most_bytes=self._files.max_bytes)
+        async with self._turn() as lock:
+            ending = await run_program(
+                code, copies, self._limits, self._isolation, most_bytes=self._files.max_bytes, lock=lock
+            )
         if ending.broken_limit:
             raise ToolError(f"The program was ended: {self._reason(ending.broken_limit)}.{_last_words(ending)}")
         result = ending.model_dump(include={"exit_code", "stdout", "stderr", "seconds"})
@@ -85,16 +88,13 @@ class CodeExecutor:
         return {key: value for key, value in told.items() if value}
 
     @asynccontextmanager
-    async def _turn(self) -> AsyncGenerator[None]:
-        try:
-            async with asyncio.timeout(self._limits.queue_seconds):
-                await self._room.acquire()
-        except TimeoutError:
-            raise ModuleBusy(retry_after_seconds=math.ceil(self._limits.wall_seconds)) from None
-        try:
-            yield
-        finally:
-            self._room.release()
+    async def _turn(self) -> AsyncGenerator[int | None]:
+        async with AsyncExitStack() as stack:
+            try:
+                lock = await stack.enter_async_context(self._turns.turn(self._limits.queue_seconds))
+            except TimeoutError:
+                raise ModuleBusy(retry_after_seconds=math.ceil(self._limits.wall_seconds)) from None
+            yield lock
 
     def _reason(self, broken_limit: BrokenLimit) -> str:
         match broken_limit:

@@ -82,6 +82,14 @@ def make_root_of_this_folder() -> None:
     os.chdir("/")
 
 
+def call(number: int, *arguments: int | bytes | None) -> int:
+    """Call the kernel by number. What is not negative is its answer."""
+    words = (ctypes.c_long(each) if isinstance(each, int) else each for each in arguments)
+    answer = int(_libc.syscall(ctypes.c_long(number), *words))
+    _check(min(answer, 0), f"system call {number}")
+    return answer
+
+
 def drop_capabilities() -> None:
     """For good: neither this process nor what it starts has or gets any."""
     for capability in range(_CAPABILITIES):

@@ -16,6 +16,18 @@ def id_of_this_process() -> int:
     return _had(_FIRST_ID + os.getpid())
 
 
+def own_id_of_this_process() -> int:
+    """As `id_of_this_process`. Raises `OSError` where that is an id that others may have as well."""
+    if (user := id_of_this_process()) == _NOBODY:
+        raise OSError("there are no user ids to give away")
+    return user
+
+
+def process_of(user: int) -> int | None:
+    """The process whose `id_of_this_process` it is. It may have ended; other ids are nobody's."""
+    return user - _FIRST_ID if _FIRST_ID <= user < _FIRST_ID + _PROCESS_IDS else None
+
+
 def lasting_id(name: str) -> int:
     """The id for what bears this name, the same each time: what it has written stays its own."""
     return _had(_FIRST_ID + _PROCESS_IDS + zlib.crc32(name.encode()) % _LASTING_IDS)

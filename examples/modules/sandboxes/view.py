@@ -75,9 +75,21 @@ def build_view(view: View) -> list[int]:
     return [os.open(folder, os.O_RDONLY | os.O_DIRECTORY) for folder in kept]
 
 
+def system_files(*, network: bool) -> Iterator[str]:
+    """What every program may read of the machine: its programs, libraries and settings, the devices, and the interpreter."""
+    yield from (path for path in (*_SEEN, *_SETTINGS) if Path(path).exists())
+    if network:
+        yield from (path for path in _NETWORK_SETTINGS if Path(path).exists())
+    yield from (f"/dev/{name}" for name in _DEVICES)
+    for prefix in _interpreter():
+        if not prefix.is_relative_to("/usr"):
+            parts = (prefix / part for part in ("bin", "lib", "lib64", "pyvenv.cfg"))
+            yield from (str(path) for path in parts if path.exists())
+
+
 def _opened(view: View) -> dict[str, int]:
     """What of the machine is seen, opened, each before what lies in it. What lies in what is read anyway needs no words."""
-    trees = {path: os.open(path, os.O_PATH) for path in _shown(network=view.network)}
+    trees = {path: os.open(path, os.O_PATH) for path in system_files(network=view.network)}
     for path in sorted(view.readable):
         if not any(Path(path).is_relative_to(tree) for tree in trees):
             trees[path] = os.open(path, os.O_PATH)
@@ -94,17 +106,6 @@ def _make_folders_in_memory(view: View) -> None:
         linux.bind(name, name)
     for name in _WRITABLE:
         Path(name).chmod(0o1777)
-
-
-def _shown(*, network: bool) -> Iterator[str]:
-    yield from (path for path in (*_SEEN, *_SETTINGS) if Path(path).exists())
-    if network:
-        yield from (path for path in _NETWORK_SETTINGS if Path(path).exists())
-    yield from (f"/dev/{name}" for name in _DEVICES)
-    for prefix in _interpreter():
-        if not prefix.is_relative_to("/usr"):
-            parts = (prefix / part for part in ("bin", "lib", "lib64", "pyvenv.cfg"))
-            yield from (str(path) for path in parts if path.exists())
 
 
 def _interpreter() -> list[Path]:
