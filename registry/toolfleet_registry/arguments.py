@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from pydantic_core import to_json
 
 from toolfleet_registry.bodies import MAX_DEPTH, loads_strict
-from toolfleet_registry.small_values import is_small
+from toolfleet_registry.small_values import MOST_BYTES, is_small
 
 # A small object that holds itself often can stand for more JSON than fits into any memory; and to judge, check and
 # write so many values keeps a loop for some milliseconds each.
@@ -25,17 +25,22 @@ _Place: TypeAlias = "tuple[_Place, str | int] | None"
 """The way from the arguments down to a value: parent and step; built always, spelled out for a refusal only."""
 
 
-def fault_in(arguments: Any) -> str | None:
-    """Why these arguments cannot be sent, and where the fault lies, or `None`. Never repeats a value."""
+def fault_in(arguments: Any, *, are_small: bool = False) -> str | None:
+    """Why these arguments cannot be sent, and where the fault lies, or `None`. Never repeats a value.
+
+    `are_small`: whether that is known already; so below.
+    """
     if isinstance(arguments, str):
         return _fault_in_text(arguments)
     if not isinstance(arguments, dict):
         return f"Arguments must be a JSON object, not {_kind(arguments)}."
-    return None if is_small(arguments) or _is_plain(arguments) else _first_fault(arguments)
+    return None if are_small or is_small(arguments) or _is_plain(arguments) else _first_fault(arguments)
 
 
-def size_fault(arguments: dict[str, Any], *, most: int) -> str | None:
+def size_fault(arguments: dict[str, Any], *, most: int, are_small: bool = False) -> str | None:
     """Why these arguments, which have no other fault, are too large; `None` for at most `most` bytes."""
+    if are_small and most >= MOST_BYTES:
+        return None
     size = size_of(arguments)
     return None if size <= most else f"Arguments have {size} bytes as JSON; at most {most} can be sent."
 

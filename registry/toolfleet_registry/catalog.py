@@ -36,6 +36,7 @@ from toolfleet_registry.reach import modules_of
 from toolfleet_registry.registrar import OpenRegistry, Registrar
 from toolfleet_registry.search import ToolSearch
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.small_values import is_small
 from toolfleet_registry.store.factory import open_store
 from toolfleet_registry.told_arguments import checked_with
 from toolfleet_registry.toolset import ToolSet, described
@@ -176,11 +177,11 @@ class Catalog:
         tool = self.usable(call, caller)
         if isinstance(tool, ToolResult):
             return tool
-        most = self._settings.max_arguments_bytes
-        if fault := fault_in_call(call, caller, most_bytes=most):
+        most, are_small = self._settings.max_arguments_bytes, is_small(call.arguments)
+        if fault := fault_in_call(call, caller, most_bytes=most, are_small=are_small):
             return _refused(call, "invalid_arguments", fault)
         coerces = ToolName.parse(tool.name).module in self._settings.coerce_numbers_modules
-        result = checked_with(told, tool, call.arguments, coerces_numbers=coerces)
+        result = checked_with(told, tool, call.arguments, coerces_numbers=coerces, are_small=are_small)
         if result.arguments is None:
             return _refused(call, "invalid_arguments", str(result.fault))
         if result.arguments is not call.arguments and (fault := size_fault(result.arguments, most=most)):

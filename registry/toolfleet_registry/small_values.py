@@ -8,6 +8,9 @@ PLAIN_INTEGER = 2**53
 PLAIN_FLOATS = 1e-19, 1e19
 """Floats between these, or 0, have an exponent that does not matter."""
 
+MOST_BYTES = 100_000
+"""Of a small value as JSON: each character may be written as an escape of six, and each number as some 25."""
+
 _CHARACTERS = 16_000  # of all texts, those of names counted four times
 
 

@@ -8,11 +8,19 @@ from toolfleet_registry.schemas.validation import Checked, checked
 
 
 def checked_with(
-    told: Mapping[str, Any] | None, tool: ToolDefinition, arguments: dict[str, Any], *, coerces_numbers: bool
+    told: Mapping[str, Any] | None,
+    tool: ToolDefinition,
+    arguments: dict[str, Any],
+    *,
+    coerces_numbers: bool,
+    are_small: bool = False,
 ) -> Checked:
-    """The arguments with all that is `told`; where the tool's schema has no room for that, with what it names at its top."""
+    """The arguments with all that is `told`; where the tool's schema has no room for that, with what it names at its top.
+
+    `are_small`: whether the arguments are known to be small values.
+    """
     if not told:
-        return checked(tool, arguments, coerces_numbers=coerces_numbers)
+        return checked(tool, arguments, coerces_numbers=coerces_numbers, are_small=are_small)
     whole = checked(tool, {**arguments, **told}, coerces_numbers=coerces_numbers)
     if whole.arguments is not None:
         return whole

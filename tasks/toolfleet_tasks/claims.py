@@ -66,7 +66,8 @@ class Claim:
     def seconds_left(self) -> float:
         """Seconds in which its attempt may still begin; 0 or less once others may have the call, and after its deadline."""
         suspend_aware, fleet = self.begin_by
-        return min(suspend_aware - fleet_clock.suspend_aware(), min(fleet, self.call.deadline_at) - fleet_clock.now())
+        now = fleet_clock.now()
+        return min(suspend_aware - fleet_clock.suspend_aware(), fleet - now, self.call.deadline_at - now)
 
     @property
     def parts(self) -> tuple[str | int, ...]:

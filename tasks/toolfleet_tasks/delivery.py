@@ -12,8 +12,8 @@ Message = dict[str, Any]
 DIED = "toolfleet_died"
 """A header: the names of the workers that have died with the call in their hands, as `scripts.RESTORE` has noted them."""
 
-
 _NAME = re.compile("[0-9a-f]+")
+_NUMBERS = (int, float)  # `int | float` would be made anew with each message
 
 
 def read_message(item: bytes, queue: str, tag: str) -> Message:
@@ -69,4 +69,4 @@ def _are_limits(limits: object) -> bool:
 
 
 def _is_limit(limit: object) -> bool:
-    return limit is None or (isinstance(limit, int | float) and 0 <= limit < math.inf)
+    return limit is None or (isinstance(limit, _NUMBERS) and 0 <= limit < math.inf)

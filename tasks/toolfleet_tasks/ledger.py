@@ -103,7 +103,8 @@ class Ledger:
                 return NotClaimed("done", result=await self.verifier.believed(call.call_id, answer[1]))
             if kind in {"busy", "full", "away", "queued", "newer"}:
                 return NotClaimed(cast("Refusal", kind), rest_seconds=answer[1] / 1000 if answer[1:] else 0)
-            claim.last = await self._last(call.call_id, answer[3])
+            if answer[3]:  # else nobody has tried it before
+                claim.last = await self._last(call.call_id, answer[3])
         except asyncio.CancelledError:  # it may be granted just now
             self.claims.give_back(claim)
             raise

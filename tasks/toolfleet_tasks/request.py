@@ -19,6 +19,8 @@ from toolfleet_tasks.worker import HIDDEN
 
 _NAMES_ONLY = ("=…)", "()")  # how `envelope.args_shown` ends
 _DONE, _FAILED = "done", "failed"
+_QUEUES = queue_of("")  # what their names begin with
+_NUMBERS = (int, float)  # `int | float` would be made anew with each event
 _CODES = frozenset(get_args(ErrorCode))
 _WORDS = _CODES | {_DONE, _FAILED}
 _TIME_LIMITS = frozenset({"TimeLimitExceeded", "SoftTimeLimitExceeded"})
@@ -45,7 +47,7 @@ class FleetRequest(Request):  # type: ignore[misc] # Celery ships no types
     @property
     def kwargsrepr(self) -> str:
         """Ours has none: in their place the lane that the call runs in, and both of its limits."""
-        module = str(self.delivery_info.get("routing_key")).removeprefix(queue_of(""))
+        module = str(self.delivery_info.get("routing_key")).removeprefix(_QUEUES)
         app: Any = self.app
         hard, soft = self.time_limits
         return f"lane={lane_of(module, app.modules.settings)}, soft_limit={_seconds(soft)}, hard_limit={_seconds(hard)}"
@@ -120,4 +122,4 @@ def _kind(exception: object, traceback: object) -> str:
 
 def _seconds(limit: object) -> str:
     """Of a header, which anybody may have written."""
-    return f"{limit}s" if isinstance(limit, int | float) else "none"
+    return f"{limit}s" if isinstance(limit, _NUMBERS) else "none"

@@ -95,6 +95,8 @@ def decide(  # noqa: PLR0913 - what the table depends on, and nothing else
     `retries_undeclared`: whether undeclared tools that failed are repeated by habit.
     """
     result = settled(attempt, effect, so_far)
+    if attempt.outcome is Outcome.SUCCESS:  # nearly every call, which nothing has repeated
+        return Next(None, result)
     found = _reasons(attempt, result.effect_state, retries_undeclared=retries_undeclared)
     is_retried = attempts < MAX_ATTEMPTS and not found.isdisjoint(RETRIED[attempt.outcome][effect])
     delay = _delay(attempt, jitter) if is_retried else None

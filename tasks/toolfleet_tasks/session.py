@@ -2,7 +2,7 @@
 
 import asyncio
 import functools
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from toolfleet_registry import fleet_clock
@@ -90,7 +90,6 @@ class Session:
         self._inbox = Inbox(self._line, self._line_to(url, "reads"), self._ledger.verifier, news=news, keys=self._keys)
         self.ends = Ends(self._inbox, Shelf(self._line_to(url, "ends"), lambda *_: None), keys=self._keys)
         self._receipts = Receipts(self._line, settings)
-        self._joins = self._make_joins(Shelf(self._line_to(url, "joins"), lambda *_: None))
         entrance = Entrance(settings)
         self._publisher = publisher_behind(
             entrance,
@@ -100,7 +99,8 @@ class Session:
             listening=self._inbox.listening,
             spawn=self._spawn,
         )
-        self._evaluation = Evaluation(gate, settings)
+        self._evaluation, self._follow = Evaluation(gate, settings), self._make_follow()
+        self._joins = self._make_joins(Shelf(self._line_to(url, "joins"), lambda *_: None))
         workers = WorkerWait(self._line, settings, known, spawn=self._spawn)
         parts = self._publisher, entrance, self._joins, workers, settings
         self._posting = Posting(*parts, follow=self._follow, spawn=self._spawn)
@@ -277,11 +277,10 @@ class Session:
         follow, read = functools.partial(self._follow, is_guest=True), self._receipts.read
         return Joins(self._inbox, shelf, keys=self._keys, follow=follow, spawn=self._spawn, read=read)
 
-    def _follow(self, call: PublishedCall, *, is_guest: bool = False) -> Follow:
-        revoke, had = self._publisher.revoke, self._receipts.had
-        return Follow(
-            call, self._inbox, ledger=self._ledger, revoke=revoke, spawn=self._say_last, had=had, is_guest=is_guest
-        )
+    def _make_follow(self) -> Callable[..., Follow]:
+        """What follows a call. Its methods are bound once, or each call in flight would hold some of its own."""
+        follow = functools.partial(Follow, inbox=self._inbox, ledger=self._ledger, spawn=self._say_last)
+        return functools.partial(follow, revoke=self._publisher.revoke, had=self._receipts.had)
 
     def _say_last(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Have a call ended whose caller may have gone; `aclose` waits a little for that."""

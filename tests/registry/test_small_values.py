@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolfleet_registry.arguments import MAX_VALUES, fault_in
+from toolfleet_registry.arguments import MAX_VALUES, fault_in, size_fault, size_of
 from toolfleet_registry.schemas.load import WEIGHT_OF_SMALL, load_of
-from toolfleet_registry.small_values import MOST_VALUES, is_small
+from toolfleet_registry.small_values import MOST_BYTES, MOST_VALUES, is_small
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -80,3 +80,19 @@ def test_the_heaviest_small_value_weighs_what_is_taken_for_granted() -> None:
     assert is_small(heaviest)
     assert load is not None
     assert sum(load.weights) <= WEIGHT_OF_SMALL
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"text": "\x00" * 15_984},
+        {"\x00" * 3_999: None},
+        dict.fromkeys([f"{number:02d}{chr(0) * 83}" for number in range(MOST_VALUES - 1)], -1.2345678901234567e-18),
+    ],
+)
+def test_a_small_value_has_no_more_bytes_than_is_taken_for_granted(value: dict[str, Any]) -> None:
+    """Though each character is written as an escape; and where fewer may be sent, they are counted."""
+    assert is_small(value)
+    assert size_of(value) <= MOST_BYTES
+    assert size_fault(value, most=MOST_BYTES, are_small=True) is None
+    assert size_fault(value, most=size_of(value) - 1, are_small=True) is not None

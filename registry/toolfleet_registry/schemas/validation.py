@@ -34,16 +34,19 @@ class Checked:
     fault: str | None = None
 
 
-def checked(tool: ToolDefinition, arguments: dict[str, Any], *, coerces_numbers: bool = False) -> Checked:
+def checked(
+    tool: ToolDefinition, arguments: dict[str, Any], *, coerces_numbers: bool = False, are_small: bool = False
+) -> Checked:
     """Hold a call's arguments against the tool's input schema, and fill in its defaults.
 
     The arguments are JSON already: see `arguments.fault_in`. They are never changed; without a default to fill in they
     come back as they are. `coerces_numbers`: texts that are clearly numbers are taken for them where numbers are wanted.
+    `are_small`: whether they are known to be small values.
     """
     checker = _inputs.checker(tool)
     if isinstance(checker, str):
         return Checked(None, f"Tool {tool.name!r} is closed: {checker}.")
-    if checker.price(arguments, values=_MOST_NAMES) is None:
+    if checker.price(arguments, values=_MOST_NAMES, is_known_small=are_small) is None:
         return Checked(None, _TOO_MUCH)
     if coerces_numbers and checker.outline and not checker.fits(arguments):
         arguments = _with_numbers(checker, arguments)
