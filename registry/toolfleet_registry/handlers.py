@@ -18,10 +18,10 @@ class Handler:
     path: str | None = None
 
 
-def handler_of(value: str | Callable[..., Any]) -> Handler:
-    """Read what a tool names as its handler. Raises `ValueError` if no worker could run it."""
+def handler_of(value: str | Callable[..., Any], *, is_here: bool = False) -> Handler:
+    """Read what a tool names as its handler. Raises `ValueError` if no worker could run it; or nobody, if it `is_here`."""
     if not isinstance(value, str):
-        return Handler(path=path_of(value))
+        return Handler(path=path_of(value, is_here=is_here))
     if ":" in value:
         module, _, name = value.partition(":")
         if not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
@@ -35,14 +35,19 @@ def handler_of(value: str | Callable[..., Any]) -> Handler:
         ) from None
 
 
-def path_of(function: Callable[..., Any]) -> str:
-    """`package.module:function`, by which a worker finds an async function. Raises `ValueError` if it could not."""
+def path_of(function: Callable[..., Any], *, is_here: bool = False) -> str:
+    """`package.module:function`, by which a worker finds an async function. Raises `ValueError` if it could not.
+
+    One that `is_here` runs in this process only, so that nobody has to find it.
+    """
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str):
         reason = f"its handler, a {type(function).__name__}, is no function that a worker could import"
         raise ValueError(reason)  # noqa: TRY004 - one kind of error for whatever is wrong with a tool
     if not inspect.iscoroutinefunction(function):
         raise ValueError(f"its handler {name!r} is no async function, and would block everything else in its worker")
+    if is_here:
+        return f"{module}:{name}"
     if module == "__main__":
         raise ValueError(f"its handler {name!r} is in the program that was started; put it into a module of its own")
     if getattr(sys.modules.get(module), name, None) is not function:  # also `<lambda>`, `f.<locals>.g` and `Class.f`

@@ -90,14 +90,18 @@ class Tag:
 
 
 class Tags:
-    """The tags of an agent. Registered at its start; looking them up afterwards changes nothing."""
+    """The tags of an agent. Registered at its start; looking them up afterwards changes nothing.
 
-    def __init__(self) -> None:
+    `runs_here`: their functions run in this process, and may be any async ones; else workers must find them.
+    """
+
+    def __init__(self, *, runs_here: bool = False) -> None:
         self._tags: dict[str, Tag] = {}
+        self._runs_here = runs_here
 
     def register(self, tool: ToolDef) -> None:
         """Take a tool in. Raises `ValueError` if its name or prefix is taken, or if anything about it is wrong."""
-        tag = checked(tool)
+        tag = checked(tool, is_here=self._runs_here)
         for other in self._tags.values():
             if other.tool.name == tool.name:
                 raise ValueError(f"There is a tool named {tool.name!r} already.")
@@ -126,21 +130,21 @@ class Tags:
         return "\n".join([_INTRODUCTION, *lines]) if lines else ""
 
 
-def checked(tool: ToolDef) -> Tag:
+def checked(tool: ToolDef, *, is_here: bool = False) -> Tag:
     """The tool, if it can be used as it is. Raises `ValueError` with its name and what is wrong."""
-    handler = handler_in(tool)
+    handler = handler_in(tool, is_here=is_here)
     try:
         return Tag(tool, handler, TagPattern.of(tool.tag_prefix, tool.arg_pattern, tuple(tool.arg_groups)))
     except ValueError as exc:
         raise ValueError(f"Tool {tool.name!r}: {exc}.") from exc
 
 
-def handler_in(tool: ToolDef) -> Handler:
+def handler_in(tool: ToolDef, *, is_here: bool = False) -> Handler:
     """What runs it, if all of it is right but the pattern, which is for those who look for its tag. Else as `checked`."""
     try:
         _check_name(tool.name)
         _check_terms(tool)
-        return handler_of(tool.handler)
+        return handler_of(tool.handler, is_here=is_here)
     except ValueError as exc:
         raise ValueError(f"Tool {tool.name!r}: {exc}.") from exc
 

@@ -53,13 +53,14 @@ class EvalGate(Protocol):
 class Circumstances:
     """What an agent knows of a call beside it: the `context`, `terms` beside those of the tool, the `tag` that it came by.
 
-    `raw_arg` is what stood after that tag.
+    `raw_arg` is what stood after that tag. `gate` is asked in the place of the agent's own.
     """
 
     context: ToolContext | None = None
     terms: Terms | None = None
     tag: ToolDef | None = None
     raw_arg: str = ""
+    gate: EvalGate | None = None
 
 
 First: TypeAlias = Callable[[float], Awaitable[ToolResult | None]]
@@ -90,7 +91,8 @@ class Evaluation:
 
         Before the gate is asked, and only then, `first` is: it may refuse the call, too, within so many seconds.
         """
-        if self._gate is None:
+        gate = around.gate or self._gate
+        if gate is None:
             if tool.requires_gate or (around.terms is not None and around.terms.requires_gate):
                 note("gate", "none")
             return None
@@ -104,9 +106,7 @@ class Evaluation:
             seconds -= time.monotonic() - began_at
         context = around.context or ToolContext(raw_arg=_written(arguments), user=user_id or "")
         try:
-            decision = await _decided(
-                self._gate, around.tag or tool, context, seconds=max(min(seconds, _GATE_SECONDS), 0)
-            )
+            decision = await _decided(gate, around.tag or tool, context, seconds=max(min(seconds, _GATE_SECONDS), 0))
         except _GateFailed as exc:
             return self._without_gate(tool, str(exc))
         note("gate", "allowed" if decision.approved else "denied")

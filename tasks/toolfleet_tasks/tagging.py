@@ -10,10 +10,11 @@ from pydantic import ValidationError
 
 from toolfleet_registry import fleet_clock
 from toolfleet_registry.contracts import Caller, Conversation, Terms, ToolCall, ToolResult
-from toolfleet_registry.errors import SettingsError, ToolNotFound, ToolRateLimited
+from toolfleet_registry.errors import ToolNotFound, ToolRateLimited
 from toolfleet_registry.names import LOCAL
 from toolfleet_registry.tags import Tag, TagResult, Tags, ToolContext, ToolDef
-from toolfleet_tasks.evaluation import Circumstances
+from toolfleet_tasks.evaluation import Circumstances, EvalGate
+from toolfleet_tasks.own_process import OwnProcess
 
 
 class Fleet(Protocol):
@@ -33,16 +34,24 @@ class Fleet(Protocol):
 
 
 class TagRegistry(Tags):
-    """The tags of an agent, run by `fleet`; without one they can be told of and found, but not executed.
+    """The tags of an agent, run by `fleet`; without one their functions run in this process, for bots and tests without a broker.
 
     `caller` says for whom a tool runs. By default that is the context's user, as a guest, with that tool's module and no
-    other: whoever can write to the agent can call the tags that it has registered.
+    other: whoever can write to the agent can call the tags that it has registered. `gate` is asked before a tag that requires
+    it, in the place of the fleet's.
     """
 
-    def __init__(self, fleet: Fleet | None = None, *, caller: Callable[[ToolContext], Caller] | None = None) -> None:
-        super().__init__()
-        self._fleet = fleet
+    def __init__(
+        self,
+        fleet: Fleet | None = None,
+        *,
+        caller: Callable[[ToolContext], Caller] | None = None,
+        gate: EvalGate | None = None,
+    ) -> None:
+        super().__init__(runs_here=fleet is None)
+        self._fleet = fleet or OwnProcess()
         self._caller = caller
+        self._gate = gate
 
     async def execute(
         self,
@@ -52,26 +61,25 @@ class TagRegistry(Tags):
         conversation: Conversation | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - as in `ToolFleet.call`
     ) -> TagResult:
-        """Run a tool: within its limits, past the fleet's gate, in a worker. By `timeout` seconds at the latest.
+        """Run a tool: within its limits, past the gate, in a worker. By `timeout` seconds at the latest.
 
         A module's tool gets the tag's groups as its arguments, by name and as text, without those that are empty. If it
         answers with `{"message": …}`, as a `TagResult` has it, that is the message; else its result is, as text or JSON.
 
-        Raises `ToolNotFound` for what is not registered here or not to be had in the fleet, and `ToolRateLimited`.
+        Without a fleet functions run here by the same rules; limits are counted in memory, and a module's tool raises
+        `SettingsError`. Raises `ToolNotFound` for what is not registered here or not to be had in the fleet, and `ToolRateLimited`.
         Whatever else happens to the call is a result without success, whose message says what.
         """
         tag = self.tags().get(name)
         if tag is None:
             raise ToolNotFound(name)
-        if self._fleet is None:
-            raise SettingsError("These tags cannot be executed: make their TagRegistry with a ToolFleet.")
         ctx = _completed(ctx, tag)
         call = _call_of(tag, ctx)
         began_at = time.monotonic()
         result = await self._fleet.call_around(
             call,
             self._caller_of(call, ctx),
-            Circumstances(ctx, _terms_of(tag.tool), tag.tool, ctx.raw_arg),
+            Circumstances(ctx, _terms_of(tag.tool), tag.tool, ctx.raw_arg, self._gate),
             conversation=conversation,
             timeout=timeout,
         )

@@ -140,7 +140,7 @@ async def test_a_tool_that_is_nowhere_is_not_found(fleet: ToolFleet) -> None:
             await registry.execute(name, said_by("@gus"))
         assert caught.value.tool_name == missing
     with pytest.raises(SettingsError, match="with a ToolFleet"):
-        await registry_of(None, research_tag).execute("research", said_by("@gus"))
+        await registry_of(None, echo_tag).execute("echo", said_by("@gus"))
 
 
 async def test_a_function_without_a_tag_is_a_tool_as_any_other(fleet: ToolFleet, owner: Caller) -> None:
@@ -178,6 +178,29 @@ async def test_a_gate_is_asked_with_the_tag_and_its_context(bed: TestBed, worker
     assert allowed.success
     assert (blocked.success, blocked.message) == (False, "Only owls.")
     assert [(tool, ctx.user, ctx.raw_arg) for tool, ctx in asked] == [(gated, "@hal", "owls"), (gated, "@hal", "mice")]
+
+
+async def test_a_registry_may_have_a_gate_of_its_own(bed: TestBed, worker: WorkerProcess) -> None:
+    """Which is asked about its tags in the place of the fleet's; what it blocks is not executed and counts nowhere."""
+    asked = list[str]()
+
+    class Gate:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def check(self, tool: object, ctx: ToolContext) -> GateDecision:
+            asked.append(self.name)
+            return GateDecision(ctx.raw_arg == "owls", "Only owls.")
+
+    async with ToolFleet(settings=bed.settings, gate=Gate("fleet")) as fleet:
+        registry = TagRegistry(fleet, gate=Gate("registry"))
+        registry.register(tag("echo", requires_gate=True, daily_limit=1))
+        assert (await registry.execute("echo", said_by("@joe", "mice"))).message == "Only owls."
+        assert (await registry.execute("echo", said_by("@joe"))).success
+        with pytest.raises(ToolRateLimited):
+            await registry.execute("echo", said_by("@joe"))
+
+    assert asked == ["registry", "registry"]
 
 
 async def test_a_caller_may_be_said(fleet: ToolFleet) -> None:
