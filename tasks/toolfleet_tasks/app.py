@@ -74,8 +74,8 @@ def make_app(settings: Settings, *, lane: Lane = "all", stores_results: bool = T
         backend=backend,
         # Kombu's own transport waits for Redis with every message, and a broken connection has running calls run again.
         amqp="toolfleet_tasks.amqp:FleetAMQP" if settings.is_fast else None,
-        # Celery's own dispatcher takes a third of a worker's time.
-        events="toolfleet_tasks.events:FleetEvents" if settings.is_fast else None,
+        # Celery's own dispatcher takes a third of a worker's time, and its heartbeats wait on the loop for a broker that is away.
+        events=f"toolfleet_tasks.events:{'Fleet' if settings.is_fast else 'Stock'}Events",
         # Celery's own has workers obey whoever reaches the broker: an order ends them, or takes their queues away.
         control="toolfleet_tasks.remote_control:FleetControl",
     )

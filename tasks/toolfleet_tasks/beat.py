@@ -1,14 +1,19 @@
-"""Beat's scheduler, which knows whether its loop turns, and answers probes."""
+"""Beat's scheduler, which knows whether its loop turns, answers probes, and gets over the end of its connection."""
 
 import time
 from typing import Any
 
-from celery.beat import Scheduler
+from celery.beat import Scheduler, SchedulingError
 from celery.signals import beat_init
 
+from toolfleet_registry.loggers import get_logger
 from toolfleet_tasks.probes import STILL_SECONDS, Probes
 
 ROLE = "beat"
+
+_PAUSE_SECONDS = 1.0  # between two tries to connect: jobs wait for it, and Celery's own grow to half a minute
+
+log = get_logger(__name__)
 
 
 class FleetScheduler(Scheduler):  # type: ignore[misc] # Celery ships no types
@@ -27,6 +32,17 @@ class FleetScheduler(Scheduler):  # type: ignore[misc] # Celery ships no types
         self._rests_until = time.monotonic() + (delay or 0)
         return delay
 
+    def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **options: Any) -> Any:  # noqa: FBT001, FBT002 - Celery's
+        """As Celery's. What fails over RabbitMQ is tried once more, over a new connection: over a broken one nothing is sent ever again."""
+        try:
+            return super().apply_async(entry, producer=producer, advance=advance, **options)
+        except SchedulingError as exc:
+            if self.connection.transport.driver_type != "amqp":  # other transports connect anew when they send
+                raise
+            log.warning("beat_connects_anew", error=str(exc))
+            self._disconnect()
+            return super().apply_async(entry, producer=self.producer, advance=False, **options)
+
     def close(self) -> None:
         """As Celery's, at the end."""
         super().close()
@@ -44,12 +60,23 @@ class FleetScheduler(Scheduler):  # type: ignore[misc] # Celery ships no types
         """Why it sends nothing."""
         return "beat waits for its broker" if self._waits_for_broker else None
 
+    def _disconnect(self) -> None:
+        """Forget Celery's producer and connection, which it makes when it needs them."""
+        self.__dict__.pop("producer", None)
+        self.__dict__.pop("connection").collect()
+
     def _ensure_connected(self) -> Any:
         self._waits_for_broker = True
         try:
-            return super()._ensure_connected()
+            return self.connection.ensure_connection(
+                _say_away, interval_start=_PAUSE_SECONDS, interval_step=0, interval_max=_PAUSE_SECONDS
+            )
         finally:
             self._waits_for_broker = False
+
+
+def _say_away(exc: Exception, seconds: float) -> None:
+    log.error("beat_waits_for_broker", error=str(exc), tries_again_after=seconds)
 
 
 def _answer_probes(sender: Any, **_: object) -> None:

@@ -1,7 +1,7 @@
 """Task events for Flower: noted in a call's time, built and published many at once, ten times a second.
 
 What is published, and where, is Celery's and kombu's own format. In a worker with lines it goes over the line to the
-broker's Redis and nothing waits for it; everywhere else, and with other brokers, it is the stock dispatcher.
+broker's Redis and nothing waits for it; everywhere else it is the stock dispatcher, and with stock parts one that never waits for a broker.
 """
 
 import asyncio
@@ -43,6 +43,26 @@ class FleetEvents(Events):  # type: ignore[misc] # Celery ships no types
     """Set by `events_cls` of the app."""
 
     dispatcher_cls = "toolfleet_tasks.events:FleetDispatcher"
+
+
+class StockEvents(Events):  # type: ignore[misc] # as above
+    """As `FleetEvents`, where Celery's own parts do the work."""
+
+    dispatcher_cls = "toolfleet_tasks.events:StockDispatcher"
+
+
+class StockDispatcher(EventDispatcher):  # type: ignore[misc] # as above
+    """Celery's dispatcher, which keeps for later what cannot be sent: its heartbeats would have all calls wait until the broker is back."""
+
+    def send(  # pyright: ignore[reportIncompatibleMethodOverride] # nobody gives the rest by position
+        self,
+        type: str,  # noqa: A002 - Celery's name
+        *,
+        blind: bool = False,
+        **fields: Any,
+    ) -> None:
+        """Send an event, or keep it."""
+        super().send(type, blind=blind, **{**fields, "retry": False})
 
 
 class FleetDispatcher(EventDispatcher):  # type: ignore[misc] # as above

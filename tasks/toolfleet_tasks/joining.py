@@ -6,6 +6,7 @@ its waiting: the first caller still wants what was begun.
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any
 
@@ -127,14 +128,27 @@ class Joins:
         await self._shelf.aclose()
 
     def offer(self, follow: Follow) -> None:
-        """A call that is about to be published here with an idempotency key: others may join it from now on."""
+        """A call that is about to be published here with an idempotency key: others may join it from now on.
+
+        Who has joined it at an earlier try, which has failed, has the end of this one.
+        """
+        earlier = self._own.get(follow.call_id)
         self._own[follow.call_id] = follow
         follow.ending.add_done_callback(lambda _: self._own.pop(follow.call_id, None))
+        if earlier is not None:
+            follow.ending.add_done_callback(functools.partial(_pass_on, earlier.ending))
 
-    def take_back(self, follow: Follow, result: ToolResult) -> None:
-        """The call is not published after all. Who has joined it meanwhile has its result."""
-        if self._own.pop(follow.call_id, None) is not None and not follow.ending.done():
-            follow.ending.set_result(audited(follow.call_id, result))
+    def take_back(self, call: PublishedCall, result: ToolResult) -> None:
+        """The call is not published after all, and not tried again. Who has joined it meanwhile has its result."""
+        follow = self._own.pop(call.call_id, None)
+        if follow is not None and not follow.ending.done():
+            follow.ending.set_result(audited(call.call_id, result))
+
+    def give_up(self, call: PublishedCall) -> None:
+        """Its caller has gone before it was tried again. Who has joined it listens for its end, until their own deadlines."""
+        follow = self._own.pop(call.call_id, None)
+        if follow is not None:
+            follow.ending.cancel()
 
     def join(self, call: PublishedCall, call_id: str) -> Joined:
         """Have `call`, which is not published, end as the call `call_id` that its idempotency key stands for."""
@@ -183,3 +197,12 @@ class Joins:
         guest = self._guests.pop(joined.call_id, None)
         if guest is not None:
             guest.give_up()
+
+
+def _pass_on(earlier: "asyncio.Future[ToolResult]", ending: "asyncio.Future[ToolResult]") -> None:
+    if earlier.done():
+        return
+    if ending.cancelled():
+        earlier.cancel()
+    else:
+        earlier.set_result(ending.result())

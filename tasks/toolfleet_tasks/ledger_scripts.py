@@ -33,6 +33,14 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 """
 
+_TOLD = """
+-- The call's result, if it is still there. When it had been had and was dropped, Celery may have written that it has revoked the call.
+local function told(key)
+  local value = redis.call('GET', key)
+  return value and string.sub(value, 1, 20) == '{"status": "SUCCESS"' and value or ''
+end
+"""
+
 _ENDED = (
     SHARE
     + BURY
@@ -55,6 +63,7 @@ end
 
 CLAIM = (
     _NOW
+    + _TOLD
     + BREAKER_PASS
     + ROOM
     + """
@@ -69,7 +78,7 @@ local effect, so_far, last, log, as = found[5] or ARGV[4], found[6] or 'none', f
 if found[11] then last = found[11] .. ' ' .. last end
 if state == 'done' then
   if KEYS[3] ~= KEYS[1] then redis.call('ZREM', KEYS[3], id) end -- it may have been let in after its end
-  return {'done', found[10] or redis.call('GET', KEYS[2]) or ''}
+  return {'done', found[10] or told(KEYS[2])}
 end
 if holder == token then -- the answer was lost, and the lease may have run out meanwhile
   redis.call('HSET', KEYS[1], 'lease', now + ARGV[3])
@@ -235,12 +244,13 @@ Returns 0 if others have ended the call, and 2 if it has ended so but for its au
 
 END = (
     _NOW
+    + _TOLD
     + ROOM
     + _ENDED
     + """
 local found = redis.call('HMGET', KEYS[1], 'state', 'begun', 'token', 'so_far', 'result', 'log', 'as', 'by', 'known', 'known_line')
 if found[1] == 'done' then
-  return {found[8] == ARGV[1] and 'ended' or 'done', found[5] or redis.call('GET', KEYS[2]) or '', '', 1}
+  return {found[8] == ARGV[1] and 'ended' or 'done', found[5] or told(KEYS[2]), '', 1}
 end
 if ARGV[3] ~= 'any' and found[2] then return {'begun'} end
 local begun = tonumber(found[2] or 0) > 0

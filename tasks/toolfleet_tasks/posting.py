@@ -71,26 +71,25 @@ class Posting:
         """
         hold = self._hold(call, waits=waits)
         needs_worker = not waits_for_worker and self._workers.needs_worker(call)
+        started: Follow | Refusal | ToolResult
         try:
-            started: Follow | Refusal | None = None
-            while started is None:
-                refused_before, asked_at = await hold.admitted(), self._loop.time()
-                started = refused_before or await self._try(call, route, hold, needs_worker=needs_worker)
-                if isinstance(started, Refusal) and not self._workers.is_in_vain(started, asked_at=asked_at):
-                    started = hold.crowded()
-                    if started is None:
-                        await self._workers.change(route.queue, until=hold.until)
+            started = await self._start(call, route, hold, needs_worker=needs_worker)
         except TimeoutError:
-            return endings.expired(call.tool_name)
+            started = endings.expired(call.tool_name)
         except NotPublished as exc:
-            return _unpublished(call, exc)
+            started = _unpublished(call, exc)
+        except BaseException:
+            self._joins.give_up(call)
+            raise
         finally:
             hold.end()
-        if not isinstance(started, Refusal):
+        if isinstance(started, Follow):
             return started
-        if started.kind == "joined":
+        result = refused(call.tool_name, started) if isinstance(started, Refusal) else started
+        self._joins.take_back(call, result)
+        if isinstance(started, Refusal) and started.kind == "joined":
             return self._joins.join(call, started.call_id)
-        return refused(call.tool_name, started)
+        return result
 
     async def detach(self, call: PublishedCall, route: Route, *, most_waiting: int) -> ToolResult | Refusal | None:
         """Publish a call for whose end nobody waits here, unless so many wait for its module; its result if it is in no queue.
@@ -126,6 +125,18 @@ class Posting:
         until = self._loop.time() + left
         return Hold(self._back, (call.lane, call.user_id), until=until, waits=waits, is_sent=is_sent)
 
+    async def _start(self, call: PublishedCall, route: Route, hold: Hold, *, needs_worker: bool) -> Follow | Refusal:
+        """Try until the call is published, or surely not. Raises `NotPublished`, and `TimeoutError` at its deadline."""
+        started: Follow | Refusal | None = None
+        while started is None:
+            refused_before, asked_at = await hold.admitted(), self._loop.time()
+            started = refused_before or await self._try(call, route, hold, needs_worker=needs_worker)
+            if isinstance(started, Refusal) and not self._workers.is_in_vain(started, asked_at=asked_at):
+                started = hold.crowded()
+                if started is None:
+                    await self._workers.change(route.queue, until=hold.until)
+        return started
+
     async def _try(
         self, call: PublishedCall, route: Route, hold: Hold, *, needs_worker: bool
     ) -> Follow | Refusal | None:
@@ -145,7 +156,6 @@ class Posting:
             self._publish_again(call, route, follow, hold, exc)
         except NotPublished as exc:
             follow.unpublished()
-            self._joins.take_back(follow, _unpublished(call, exc))
             if not hold.tries_again(exc):
                 raise
             return None
@@ -156,7 +166,6 @@ class Posting:
             hold.leave()
         if refusal is not None:
             follow.unpublished()
-            self._joins.take_back(follow, refused(call.tool_name, refusal))
             return None if refusal.kind == "share" and hold.awaits_turn() else refusal
         follow.published(call.deadline_at)
         follow.ending.add_done_callback(functools.partial(self._ended, hold.share))

@@ -4,15 +4,19 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
-from support.fleet import TestBed
+from support.fleet import TestBed, program
 from support.module_server import ModuleServer
 from support.processes import next_line, python_program
 from support.rabbitmq import RabbitMq
 from support.waiting import wait_until
 from toolfleet import Caller, ToolCall, ToolFleet
+from toolfleet_tasks.app import make_app
+from toolfleet_tasks.queues import CONTROL
+from toolfleet_workers.commands import beat_command
 from toolfleet_workers.environment import environment_of
 
 ECHO = ToolCall(tool_name="owls.echo")
@@ -36,8 +40,8 @@ asyncio.run(agent())
 
 
 @asynccontextmanager
-async def broker_down(broker: RabbitMq) -> AsyncGenerator[None]:
-    await asyncio.to_thread(broker.stop)
+async def broker_down(broker: RabbitMq, *, at_once: bool = False) -> AsyncGenerator[None]:
+    await asyncio.to_thread(broker.kill if at_once else broker.stop)
     try:
         yield
     finally:
@@ -65,6 +69,61 @@ async def test_a_restart_loses_no_call(
     assert any("refused" in str(result.error) for result in refused)
     assert [result.success for result in [*results, *after]] == [True] * 29, worker.said()
     assert len(owls.calls("echo")) >= 28
+
+
+async def test_repeats_end_with_the_call_that_they_joined(
+    bed: TestBed, fleet: ToolFleet, owner: Caller, owls: ModuleServer, broker: RabbitMq
+) -> None:
+    """Also where that one was not published at first: nobody is told that nothing was executed while it is tried again."""
+    call = ToolCall(tool_name="owls.echo", idempotency_key="joined while RabbitMQ was away")
+    with bed.worker():
+        async with broker_down(broker):
+            repeats = [asyncio.create_task(fleet.call(call, owner, timeout=60)) for _ in range(8)]
+            await asyncio.wait(repeats, timeout=1)
+        results = await asyncio.gather(*repeats)
+
+    assert {result.error_code for result in results} == {None}
+    assert len({result.audit.call_id for result in results}) == len(owls.calls("echo")) == 1
+
+
+async def test_what_runs_goes_on_while_the_broker_is_away(
+    bed: TestBed, fleet: ToolFleet, owner: Caller, owls: ModuleServer, broker: RabbitMq
+) -> None:
+    """The module's answer is the call's result before RabbitMQ is back; then the worker takes calls at once."""
+    with bed.worker() as worker:
+        handle = await fleet.submit(NAP, owner, timeout=60)
+        await wait_until(lambda: owls.running, "it runs")
+        async with broker_down(broker, at_once=True):
+            result = await asyncio.wait_for(handle.result(), 30)
+        after = await fleet.call(ECHO, owner)
+
+    assert (result.success, after.success) == (True, True), worker.said()
+    assert "loop_stalled" not in worker.said()
+
+
+async def test_no_event_waits_for_the_broker(bed: TestBed, broker: RabbitMq) -> None:
+    """Not even a heartbeat, with which Celery tries again and again, while all calls of the worker wait. What is not sent is kept."""
+    app = make_app(bed.settings)
+    with app.connection_for_write() as connection:
+        dispatcher = app.events.Dispatcher(connection, hostname="owl", buffer_group=["task"])
+        dispatcher.send("worker-online", retry=True)
+        async with broker_down(broker, at_once=True):
+            await asyncio.wait_for(asyncio.to_thread(dispatcher.send, "worker-heartbeat", retry=True), 10)
+        kept = [event["type"] for event, _ in dispatcher._outbound_buffer]
+
+    assert kept == ["worker-heartbeat"]
+
+
+@pytest.mark.parametrize("at_once", [True, False])  # without a word, or with one
+async def test_beat_gets_over_a_restart(bed: TestBed, broker: RabbitMq, at_once: bool) -> None:
+    """It goes on sending what is due, over a new connection."""
+    quick = replace(bed, more={**bed.more, "jobs_interval_seconds": 0.2})
+    with program(quick, beat_command(), "beat", ready="beat: Starting"):
+        await wait_until(lambda: broker.kept().get(CONTROL), "beat sends something")
+        async with broker_down(broker, at_once=at_once):
+            pass
+        broker.purge(CONTROL)
+        await wait_until(lambda: broker.waiting(CONTROL), "beat sends again")
 
 
 @pytest.mark.parametrize("is_warm", [True, False])  # sent, and nobody says that it came; or no connection came about

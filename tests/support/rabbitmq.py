@@ -20,9 +20,11 @@ from toolfleet_workers.processes import spawn, stop
 
 # Not the command in /usr/sbin, which changes to the package's user, folder and cookie.
 SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+CONTROL = SERVER.with_name("rabbitmqctl")
 EPMD = Path("/usr/bin/epmd")
 START_SECONDS = 60  # 5 on an idle machine
 STOP_SECONDS = 20
+_CONTROL_SECONDS = 60  # for one order: 1 on an idle machine
 
 
 def is_installed() -> bool:
@@ -59,16 +61,18 @@ class RabbitMq:
 
     def stop(self) -> None:
         """End it with all that it started: Erlang's helpers live in sessions of their own."""
-        if self._process is None:
-            return
-        helpers: list[psutil.Process] = []
-        with contextlib.suppress(psutil.NoSuchProcess):
-            helpers = psutil.Process(self._process.pid).children(recursive=True)
-        stop(self._process, patience_seconds=STOP_SECONDS)
+        if self._process is not None:
+            with self._helpers_ended():
+                stop(self._process, patience_seconds=STOP_SECONDS)
+            self._process = None
+
+    def kill(self) -> None:
+        """End it at once, and without a word to anybody."""
+        assert self._process is not None
+        with self._helpers_ended():
+            self._process.kill()
+            self._process.wait()
         self._process = None
-        _, left = psutil.wait_procs(helpers, timeout=1)
-        for helper in left:
-            helper.kill()
 
     @contextmanager
     def frozen(self) -> Generator[None]:
@@ -82,6 +86,15 @@ class RabbitMq:
     def thaw(self) -> None:
         """Let it move again, whoever has frozen it."""
         os.kill(self.pid, signal.SIGCONT)
+
+    def close_connections(self, reason: str) -> None:
+        """Have it close the connections of all its clients, and say why."""
+        self._order("close_all_connections", reason)
+
+    def kept(self) -> dict[str, int]:
+        """How many messages each queue has, those in workers' hands among them."""
+        lines = self._order("list_queues", "--quiet", "--no-table-headers", "name", "messages").splitlines()
+        return {name: int(count) for name, count in (line.rsplit(maxsplit=1) for line in lines)}
 
     @property
     def pid(self) -> int:
@@ -129,6 +142,35 @@ class RabbitMq:
         """How many messages lie in the queue and are in no worker's hands."""
         with Connection(self.url, connect_timeout=5) as connection:
             return int(connection.default_channel.queue_declare(queue, passive=True).message_count)
+
+    def purge(self, queue: str) -> None:
+        """Drop what lies in the queue."""
+        with Connection(self.url, connect_timeout=5) as connection:
+            connection.default_channel.queue_purge(queue)
+
+    def _order(self, *words: str) -> str:
+        """Have Erlang's own tool ask it; raises `subprocess.SubprocessError` if it does not obey, or not in time."""
+        ran = subprocess.run(
+            [CONTROL, *words],
+            env={**os.environ, **self.environment},
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=_CONTROL_SECONDS,
+            check=True,
+        )
+        return ran.stdout
+
+    @contextmanager
+    def _helpers_ended(self) -> Generator[None]:
+        assert self._process is not None
+        helpers: list[psutil.Process] = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            helpers = psutil.Process(self._process.pid).children(recursive=True)
+        yield
+        _, left = psutil.wait_procs(helpers, timeout=1)
+        for helper in left:
+            helper.kill()
 
 
 @contextmanager

@@ -485,3 +485,12 @@ async def test_a_record_of_a_newer_version_is_left_to_newer_workers(ledger: Ledg
     assert (await refused(ledger, CALL)).reason == "newer"
     assert await redis.hgetall(RECORD) == {"v": str(wire.VERSION + 1), "tide": "high"}
     await redis.expire(RECORD, 60)
+
+
+async def test_what_celery_writes_where_a_result_was_dropped_is_no_result(ledger: Ledger, redis: Redis) -> None:
+    """Stock parts write that they have revoked the call, whose message came late: who claims it then, or ends it, gets nothing."""
+    await ledger.end(CALL, ENDING, data_id=ANY_DATA)
+    await redis.set(RESULT, json.dumps({"status": "REVOKED", "result": {"exc_type": "TaskRevokedError"}}), ex=60)
+
+    assert (await refused(ledger, CALL)).result == ""
+    assert await ledger.end(CALL, ENDING, data_id=ANY_DATA) == ""

@@ -164,7 +164,8 @@ def test_a_beat_is_alive_while_it_rests_or_waits_for_its_broker(monkeypatch: pyt
     scheduler: Any = FleetScheduler(app, lazy=True)
     monkeypatch.setattr(Scheduler, "tick", lambda _: 300.0)
     waited = list[tuple[str | None, str | None]]()
-    monkeypatch.setattr(Scheduler, "_ensure_connected", lambda it: waited.append((it.stuck(), it.unready())))
+    connect = lambda *_, **__: waited.append((scheduler.stuck(), scheduler.unready()))  # noqa: E731 - in the place of a method
+    monkeypatch.setattr(scheduler.connection, "ensure_connection", connect)
 
     assert scheduler.tick() == 300
     now += 329

@@ -104,6 +104,10 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
             self._fill()
         return job
 
+    def wait_for(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        """Return when it has ended, while running calls go on: for Celery, when it has no hub to turn. Raises what it raises."""
+        self.pump.run(coroutine)
+
     def flush(self) -> None:
         """Drop what has not begun: the connection that brought it is gone, and the broker will deliver it again."""
         self._waiting.clear()

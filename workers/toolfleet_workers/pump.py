@@ -77,7 +77,7 @@ class Pump:
             timeout = delay if timeout is None else min(timeout, delay)
         return self._selector.rest(poller.poll, timeout)
 
-    def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def run(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Run the loop until `coroutine` ends, without the hub."""
         self.loop.run_until_complete(coroutine)
 
