@@ -92,7 +92,7 @@ proofs: $(READY) ## The tests that take long: three minutes of chaos, whole flee
 load-proofs: $(READY) ## The proofs that need the machine to themselves: three minutes of chaos, bursts of 20,000 calls, hanging modules, stopped workers, the largest arguments (13 min)
 	@$(BIN)/pytest -q -m load
 
-chaos: $(READY) ## 20,000 calls and 2,000 jobs under 200 faults, and what became of them (20 min; CHAOS="--seed 2 --minutes 5")
+chaos: $(READY) ## 20,000 calls and 2,000 jobs under 200 faults, and what became of them (20 min; CHAOS="--seed 2 --minutes 5", or "--rabbitmq")
 	@PYTHONPATH=tests $(BIN)/python -m chaos --calls 20000 --jobs 2000 --faults 200 --seed 1 --minutes 20 $(CHAOS)
 
 pauses: $(READY) ## 24 workers that stand still beyond their leases amid 14,400 calls, twice: nothing begins too late (12 min)

@@ -8,6 +8,7 @@ from chaos.checks import Evidence
 from chaos.faults import KINDS, Fault, left_out
 from chaos.moments import JOB_MOMENTS, MOMENTS
 from chaos.outcomes import SECOND, Way
+from chaos.rabbitmq_faults import RABBITMQ_KINDS
 
 _FOR_ALL = "exactly one result a call, none too late, nothing done twice, nor said not to be done and done"
 _CHECKED = {
@@ -19,6 +20,10 @@ _CHECKED = {
     "worker's clock set": "as of all; the worker is up, and works afterwards",
     "burst of calls": "as of all: done once, or refused and not executed",
     "hostile schemas": "as of all: nobody's end comes late because of a check",
+}
+_CHECKED_OF_RABBITMQ = {
+    "RabbitMQ killed": "no call that it had confirmed is lost; nothing is left in its queues",
+    "RabbitMQ's connections closed": "as of all: what a worker runs while others get its message has one result",
 }
 
 
@@ -33,7 +38,8 @@ def struck(faults: list[Fault]) -> str:
     done = [fault for fault in faults if fault.is_done]
     counts = Counter((fault.kind, fault.moment if fault.was_seen else MOMENTS[0]) for fault in done)
     moments = (*MOMENTS, *JOB_MOMENTS)
-    rows = [(kind, *(counts[kind, moment] for moment in moments), sum(f.kind == kind for f in done)) for kind in KINDS]
+    kinds = [kind for kind in KINDS if any(fault.kind == kind for fault in faults)]
+    rows = [(kind, *(counts[kind, moment] for moment in moments), sum(f.kind == kind for f in done)) for kind in kinds]
     missing = [f"Left out, as libfaketime is not installed: {', '.join(left_out())}."] if left_out() else []
     return "\n\n".join([table(("fault", *moments, "all"), rows), *missing])
 
@@ -47,7 +53,9 @@ def came_to(faults: list[Fault], evidence: Evidence, refusals: int, folder: Path
     words = cut_off.read_text(errors="replace") if cut_off.exists() else ""
     noted = sum("module_watched " in line and "is_unreached=True" in line for line in words.splitlines())
     seen["worker cut off from a module"] = f"it left the module to others {noted} times"
-    rows = [(kind, counts[kind], seen[kind], text) for kind, text in _CHECKED.items()]
+    on_rabbitmq = any(fault.kind in RABBITMQ_KINDS for fault in faults)
+    checked = _CHECKED | (_CHECKED_OF_RABBITMQ if on_rabbitmq else {})
+    rows = [(kind, counts[kind], seen[kind], text) for kind, text in checked.items()]
     return table(("fault", "happened", "seen of it", f"checked, beside: {_FOR_ALL}"), rows)
 
 
@@ -65,6 +73,8 @@ def _seen(evidence: Evidence, logs: list[str]) -> dict[str, str]:
     return {
         "worker paused beyond its lease": f"{said('lease_over_before_sending')} requests were not sent; {confirmed} confirmed pairs of writes",
         "Redis full": f"{unavailable} calls, of these and other faults of Redis's, ended as fleet_unavailable",
+        "RabbitMQ killed": f"{said('Trying again')} times a worker found it away",
+        "RabbitMQ's connections closed": f"{said('CONNECTION_FORCED')} times a process was told so",
         "Redis's clock set": f"processes said so {said('redis_clock_stepped')} times",
         "worker's clock set": f"processes said so {said('own_clock_off')} times; {said('worker_takes_no_calls')} times it took no calls",
         "burst of calls": _ends(evidence, "burst"),

@@ -14,9 +14,10 @@ from redis.exceptions import RedisError
 
 from chaos.core_faults import BEAT_KINDS, CORE_KINDS
 from chaos.load_faults import LOAD_KINDS
-from chaos.moments import JOB_MOMENTS, MOMENTS, wait_for
+from chaos.moments import moments_of, wait_for
 from chaos.plan import LEASE_SECONDS, Plan
 from chaos.programs import Program
+from chaos.rabbitmq_faults import RABBITMQ_KINDS
 from chaos.redis_faults import REDIS_CLOCK, REDIS_KINDS
 from chaos.stage import CLOCKED, Stage
 from support.clocks import libfaketime
@@ -47,8 +48,7 @@ def planned(plan: Plan, dice: random.Random) -> list[Fault]:
 
     So many faults as there are kinds are one of each.
     """
-    moments = (*MOMENTS, *(JOB_MOMENTS if plan.jobs else ()))
-    kinds = [kind for kind in KINDS if (kind not in CORE_KINDS or plan.jobs) and kind not in left_out()]
+    moments, kinds = moments_of(plan), kinds_of(plan)
     pairs = [Fault(kind, moment) for kind in kinds for moment in moments]
     faults: list[Fault] = []
     while len(faults) < plan.faults:
@@ -57,6 +57,16 @@ def planned(plan: Plan, dice: random.Random) -> list[Fault]:
             round_ = [by_kind[kind][row] for kind in kinds]
             faults += [Fault(pair.kind, pair.moment) for pair in dice.sample(round_, len(round_))]
     return faults[: plan.faults]
+
+
+def kinds_of(plan: Plan) -> list[str]:
+    """What can happen to a run's fleet, on this machine."""
+    elsewhere = {
+        *left_out(),
+        *(() if plan.jobs else CORE_KINDS),
+        *(QUEUE_KINDS if plan.on_rabbitmq else RABBITMQ_KINDS),
+    }
+    return [kind for kind in KINDS if kind not in elsewhere]
 
 
 def left_out() -> list[str]:
@@ -228,6 +238,12 @@ async def _held(stage: Stage) -> list[str]:
 CLOCK_KINDS = {**REDIS_CLOCK, "worker's clock set": _set_worker_clock}
 """Faults that need libfaketime."""
 
+QUEUE_KINDS: dict[str, Callable[[Stage, Program, random.Random], Awaitable[None]]] = {
+    "message doubled": _double_messages,
+    "leases taken": _take_leases,
+}
+"""Faults of messages in Redis; RabbitMQ gives to others what it takes from a worker whose connection it closes."""
+
 KINDS: dict[str, Callable[[Stage, Program, random.Random], Awaitable[None]]] = {
     "worker killed": _kill_worker,
     "worker paused beyond its lease": _freeze_worker,
@@ -239,10 +255,10 @@ KINDS: dict[str, Callable[[Stage, Program, random.Random], Awaitable[None]]] = {
     "half-open": _go_deaf,
     "module crashed": _crash_module,
     "module killed": _kill_module,
-    "message doubled": _double_messages,
-    "leases taken": _take_leases,
+    **QUEUE_KINDS,
     "beat doubled": _double_beat,
     **REDIS_KINDS,
+    **RABBITMQ_KINDS,
     **CLOCK_KINDS,
     **LOAD_KINDS,
     **BEAT_KINDS,

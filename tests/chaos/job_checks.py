@@ -74,11 +74,14 @@ def _one_job_each(evidence: JobEvidence) -> Iterator[_Fact]:
 
 
 def _ended_in_time(evidence: JobEvidence) -> Iterator[_Fact]:
-    """Every job ended, no later than its deadline and the margin."""
+    """Every job ended, no later than its deadline and the margin.
+
+    While RabbitMQ is away nobody is told that a job is due.
+    """
     for job in evidence.records.values():
         if job.end is None or job.place.state not in ENDED:
             yield f"{_shown(job)}: has not ended", job
-        elif (late := job.end.ended_at - job.spec.deadline_at) > JOB_MARGIN_SECONDS:
+        elif (late := evidence.late(job.spec.deadline_at, job.end.ended_at)) > JOB_MARGIN_SECONDS:
             yield f"{_shown(job)}: {late:.1f} s after its deadline", job
 
 

@@ -1,7 +1,7 @@
 """What a run has left of jobs, for the checks."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -16,7 +16,7 @@ from toolfleet_registry.contracts import ToolResult
 class JobEvidence:
     """`records` are by their ids; `stored` has the results of their calls; `expected`: how many were asked for.
 
-    `time`: what times in the journal are by the fleet's clock.
+    `time`: what times in the journal are by the fleet's clock. `away`: from when to when, by the machine's, RabbitMQ was.
     """
 
     notes: list[JobNote]
@@ -27,6 +27,14 @@ class JobEvidence:
     expected: int
     has_core: bool = True
     time: FleetTime = field(default_factory=FleetTime)
+    away: Sequence[tuple[float, float]] = ()
+
+    def late(self, deadline_at: float, ended_at: float) -> float:
+        """By how many seconds, without those in which RabbitMQ was away: nobody is told then what is due."""
+        spans = [
+            (max(self.time.at(since), deadline_at), min(self.time.at(until), ended_at)) for since, until in self.away
+        ]
+        return ended_at - deadline_at - sum(max(until - since, 0) for since, until in spans)
 
     @cached_property
     def note_of(self) -> dict[str, JobNote]:

@@ -13,13 +13,17 @@ from chaos.checks import Violation
 from chaos.moments import until
 from chaos.plan import EFFECTS, MODULES
 from chaos.stage import Stage
+from support.rabbitmq import RabbitMq
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.errors import FleetError
 from toolfleet_registry.keys import Keys
+from toolfleet_tasks.queues import CONTROL
 
 _QUIET_SECONDS = 45  # redelivery after the last fault, and every retry and deadline that is still to come
 _PROBES = 600
+_LOOKS = 5
+_QUEUES = (*(f"tools.{name}" for name in MODULES), CONTROL)
 _CHUNK = 500
 _NEWS = Keys().completions("").rpartition(":")[0] + ":*"
 _OF_USERS = Keys().jobs_of(None).rpartition(":")[0] + ":"
@@ -28,7 +32,7 @@ _OF_USERS = Keys().jobs_of(None).rpartition(":")[0] + ":"
 async def becomes_quiet(stage: Stage) -> bool:
     """Whether all queues are empty, no worker holds a message, and no job nor news of one wait, within a while."""
     look, keys = stage.redis.look, Keys()
-    queues = [f"tools.{name}" for name in MODULES]
+    queues = [queue for queue in _QUEUES if queue != CONTROL]
     waiting = (keys.jobs_due, keys.wakes_due, keys.calls_due)
 
     def is_quiet() -> bool:
@@ -41,7 +45,15 @@ async def becomes_quiet(stage: Stage) -> bool:
         is_read = not any(look.xlen(key) for key in news)
         return is_idle and is_read and not any(look.zcard(due) for due in waiting)
 
-    return await until(is_quiet, seconds=_QUIET_SECONDS)
+    return await until(is_quiet, seconds=_QUIET_SECONDS) and await _is_rabbitmq_quiet(stage)
+
+
+async def _is_rabbitmq_quiet(stage: Stage) -> bool:
+    give_up_at = time.monotonic() + _QUIET_SECONDS
+    while stage.rabbitmq is not None and any((await asyncio.to_thread(_kept, stage.rabbitmq)).values()):
+        if time.monotonic() > give_up_at:
+            return False
+    return True
 
 
 def check_redis(stage: Stage) -> dict[str, list[Violation]]:
@@ -50,7 +62,7 @@ def check_redis(stage: Stage) -> dict[str, list[Violation]]:
     return {
         name: [Violation(name, text) for text in found]
         for name, found in (
-            ("Nothing is left in queues or in workers' hands", list(_held(look))),
+            ("Nothing is left in queues or in workers' hands", [*_held(look), *_held_by_rabbitmq(stage.rabbitmq)]),
             ("Every key is known, and expires unless it may last", list(_lasting(look))),
             ("No call's record is open, and no place is taken", list(_open(look))),
             ("No worker and no beat ended by itself", stage.ended_alone),
@@ -99,13 +111,27 @@ async def check_workers(stage: Stage) -> list[Violation]:
 
 
 def _held(look: Redis) -> Iterator[str]:
-    for queue in (*(f"tools.{name}" for name in MODULES), "toolfleet.control"):
+    for queue in _QUEUES:
         if left := look.llen(queue):
             yield f"{queue} has {left} messages"
     if left := look.hlen("unacked"):
         yield f"unacked has {left} messages: {look.hgetall('unacked')}"[:1000]
     if left := look.zcard("unacked_index"):
         yield f"unacked_index has {left} tags"
+
+
+def _held_by_rabbitmq(broker: RabbitMq | None) -> Iterator[str]:
+    if broker is None:
+        return
+    found = _kept(broker)
+    for _ in range(_LOOKS):  # beat goes on having workers do something twice a second
+        found = {queue: left for queue, left in _kept(broker).items() if found.get(queue) and left}
+    for queue, left in found.items():
+        yield f"{queue} in RabbitMQ has {left} messages, {broker.waiting(queue)} of them in no worker's hands"
+
+
+def _kept(broker: RabbitMq) -> dict[str, int]:
+    return {queue: left for queue, left in broker.kept().items() if queue in _QUEUES}
 
 
 def _lasting(look: Redis) -> Iterator[str]:

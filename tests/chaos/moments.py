@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from chaos import acts
 from chaos.journal import JournalTail, Mark
+from chaos.plan import Plan
 from chaos.programs import Program
 from chaos.stage import Stage
 
@@ -19,23 +20,34 @@ MOMENTS = ("any time", "taken", "claimed", "at the module", "effect done", "repl
 JOB_MOMENTS = ("step noted", "step published", "step ended", "job ended", "wake claimed", "wake received", "acted")
 """From a job that has noted its next call, which is not published yet, to a core that has acted and has not answered."""
 
+IN_REDIS_QUEUES = frozenset({"taken", "acked", "step published"})
+"""What is seen only where Redis has the queues."""
+
 _PATIENCE_SECONDS = 4.0  # then the fault strikes without having seen the step
 _LOOK_SECONDS = 0.001
 _MARKS: dict[str, Mark] = {"at the module": "start", "effect done": "effect", "reply sent": "reply"}
 _CORE_MARKS: dict[str, acts.Mark] = {"wake received": "received", "acted": "acted"}
-# What scripts write in Redis when a step is done; MONITOR shows it at that moment.
+# By a script of ours, or by Celery's own backend.
+_STORED = rb'"SET(?:EX)?" "celery-task-meta-%s" (?:"\d+" )?"{\\"status\\": \\"SUCCESS'
+# What is written in Redis when a step is done; MONITOR shows it at that moment.
 _WRITTEN = {
     "taken": re.compile(rb'lua\] "HSET" "unacked"'),
     "claimed": re.compile(rb'lua\] "HSET" "toolfleet:call:[^"]*" "token"'),
-    "stored": re.compile(rb'lua\] "SET" "celery-task-meta-[^"]*" "{\\"status\\": \\"SUCCESS'),
+    "stored": re.compile(_STORED % rb'[^"]*'),
     "acked": re.compile(rb'lua\] "HDEL" "unacked"'),
     "step noted": re.compile(rb'lua\] "HSET" "toolfleet:job:[^"]*" "at" "{\\"state\\":\\"(starting|polling)'),
     "step published": re.compile(rb'lua\] "LPUSH" "tools\.[^"]*" .*\\"[0-9a-f]{32}\.\d+\\"'),
-    "step ended": re.compile(rb'lua\] "SET" "celery-task-meta-[0-9a-f]{32}\.\d+" "{\\"status\\": \\"SUCCESS'),
+    "step ended": re.compile(_STORED % rb"[0-9a-f]{32}\.\d+"),
     "job ended": re.compile(rb'lua\] "HDEL" "toolfleet:job:[^"]*" "told"'),
     "wake claimed": re.compile(rb'lua\] "HSET" "toolfleet:wake:[^"]*" "token"'),
 }
 _SENDER = re.compile(rb"^\+?[0-9.]+ \[\d+ [0-9.]+:(\d+)\]")
+
+
+def moments_of(plan: Plan) -> tuple[str, ...]:
+    """Those that a run can see."""
+    moments = (*MOMENTS, *(JOB_MOMENTS if plan.jobs else ()))
+    return tuple(moment for moment in moments if not plan.on_rabbitmq or moment not in IN_REDIS_QUEUES)
 
 
 async def wait_for(moment: str, stage: Stage) -> tuple[bool, Program | None]:
@@ -89,7 +101,7 @@ async def _in_redis(stage: Stage, written: re.Pattern[bytes]) -> int:
         while line := await reader.readline():
             if sender := _SENDER.match(line):
                 port = int(sender[1])
-            elif written.search(line):
+            if written.search(line):
                 return port
         raise ConnectionError("Redis has gone")
     finally:

@@ -29,6 +29,7 @@ AGENTS = 2
 CORES = 2
 """Of one core, behind one port: what one has begun that is frozen, the other takes over."""
 _REST_SHARE, _SHORTEST_REST_SECONDS = 0.1, 75
+_RABBITMQ_SECONDS = 45  # to start it, and to bring a fleet up that waits for it
 
 EFFECTS = ("once", "idempotent", "read", "undeclared")
 MODULES = ("bank", "post")
@@ -84,17 +85,23 @@ class Plan:
     seconds: float
     jobs: int = 0
     has_core: bool = True
+    on_rabbitmq: bool = False
+    """Whether calls wait in RabbitMQ; what is known of them is in Redis all the same."""
 
     @property
     def load_seconds(self) -> float:
         """How long calls are made and faults happen. The rest is for the last ones' deadlines, and a look at what is left."""
-        return max(self.seconds - max(self.seconds * _REST_SHARE, _SHORTEST_REST_SECONDS), 1)
+        rest = max(self.seconds * _REST_SHARE, _SHORTEST_REST_SECONDS) + _RABBITMQ_SECONDS * self.on_rabbitmq
+        return max(self.seconds - rest, 1)
 
 
-def settings_for(redis_url: str, services: dict[str, str], core_url: str | None) -> Settings:
-    """A fleet whose waits are short, and whose limits are low enough to be reached."""
+def settings_for(
+    redis_url: str, services: dict[str, str], core_url: str | None, broker_url: str | None = None
+) -> Settings:
+    """A fleet whose waits are short, and whose limits are low enough to be reached. Without a `broker_url`, Redis is the broker."""
     own: dict[str, Any] = {
         "redis_url": redis_url,
+        "broker_url": broker_url,
         "module_services": services,
         "visibility_timeout": LEASE_SECONDS,
         "module_timeouts": dict.fromkeys(services, LIMIT_SECONDS),

@@ -26,6 +26,7 @@ from chaos.moments import MOMENTS
 from chaos.outcomes import read_endings
 from chaos.plan import AGENTS, LONGEST_TIMEOUT_SECONDS, Plan, is_hostile
 from chaos.programs import Program
+from chaos.rabbitmq_faults import AWAY_KINDS
 from chaos.report import evidence_of, late_results, report, shown
 from chaos.stage import Stage, stage, start_agents
 
@@ -63,7 +64,7 @@ async def run(plan: Plan, folder: Path) -> Ran:
         left = check_redis(here)
         working = await check_workers(here)
         evidence = _evidence(here)
-        jobs = _job_evidence(here, evidence, clock)
+        jobs = _job_evidence(here, evidence, clock, faults)
         more = _figures(here, evidence, time.monotonic() - began_at)
     checks = {
         **check_calls(evidence),
@@ -138,7 +139,7 @@ def _evidence(here: Stage) -> Evidence:
     return Evidence(endings, journal, made, stored)
 
 
-def _job_evidence(here: Stage, calls: Evidence, clock: FleetWatch) -> JobEvidence:
+def _job_evidence(here: Stage, calls: Evidence, clock: FleetWatch, faults: list[Fault]) -> JobEvidence:
     made = _made(here.agents[-1], JOBS_MADE) if here.plan.jobs else 0
     return JobEvidence(
         notes=read_notes(notes_of(here.folder)),
@@ -149,6 +150,7 @@ def _job_evidence(here: Stage, calls: Evidence, clock: FleetWatch) -> JobEvidenc
         expected=made,
         has_core=here.plan.has_core,
         time=clock.seen(here.folder.glob("*.log")),
+        away=[(fault.began_at, fault.ended_at) for fault in faults if fault.kind in AWAY_KINDS and fault.is_done],
     )
 
 

@@ -1,4 +1,4 @@
-"""Everything of a run that is alive: Redis, modules, workers, beat, the core, agents; and the watch over those that must not end."""
+"""Everything of a run that is alive: Redis, perhaps RabbitMQ, modules, workers, beat, the core, agents; and the watch over those that must not end."""
 
 import asyncio
 import contextlib
@@ -17,6 +17,7 @@ from chaos.plan import AGENTS, CORES, MODULES, RECONCILING, WORKERS, Plan, setti
 from chaos.programs import Program
 from chaos.proxy import Proxy
 from support.clocks import WallClock, libfaketime
+from support.rabbitmq import RabbitMq, rabbitmq
 from support.redis_faults import FaultyRedis, faulty_redis, faulty_redis_with_a_clock
 from support.worker_process import READY as WORKER_READY
 from support.worker_process import TESTS
@@ -57,7 +58,9 @@ class Stage:
     not_refused: list[str] = field(default_factory=list)
     redis_clock: WallClock | None = None
     worker_clock: WallClock | None = None
+    rabbitmq: RabbitMq | None = None
     redis_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    rabbitmq_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def journal(self) -> Path:
@@ -136,10 +139,10 @@ async def stage(plan: Plan, folder: Path) -> AsyncGenerator[Stage]:
     """Build everything up, agents last; the load begins with them."""
     services = {name: f"http://127.0.0.1:{free_port()}" for name in MODULES}
     core_url = f"http://127.0.0.1:{free_port()}" if plan.jobs and plan.has_core else None
-    with _redis(folder / "redis") as (redis, clock):
+    with _rabbitmq(plan, folder / "rabbitmq") as broker, _redis(folder / "redis") as (redis, clock):
         own = WallClock(folder) if clock else None
-        settings = settings_for(redis.url, services, core_url)
-        here = Stage(plan, folder, redis, settings, redis_clock=clock, worker_clock=own)
+        settings = settings_for(redis.url, services, core_url, broker.url if broker else None)
+        here = Stage(plan, folder, redis, settings, redis_clock=clock, worker_clock=own, rabbitmq=broker)
         try:
             await _build(here)
             yield here
@@ -148,6 +151,16 @@ async def stage(plan: Plan, folder: Path) -> AsyncGenerator[Stage]:
                 await asyncio.to_thread(program.stop)
             for proxy in here.proxies.values():
                 await proxy.aclose()
+
+
+@contextlib.contextmanager
+def _rabbitmq(plan: Plan, folder: Path) -> Generator[RabbitMq | None]:
+    if not plan.on_rabbitmq:
+        yield None
+        return
+    folder.mkdir(exist_ok=True)
+    with rabbitmq(folder) as broker:
+        yield broker
 
 
 @contextlib.contextmanager

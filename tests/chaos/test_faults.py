@@ -9,14 +9,16 @@ import pytest
 from chaos import faults
 from chaos.checks import Evidence
 from chaos.fault_report import came_to, struck
-from chaos.faults import CLOCK_KINDS, KINDS, Fault, planned
+from chaos.faults import CLOCK_KINDS, KINDS, QUEUE_KINDS, Fault, kinds_of, planned
 from chaos.journal import Journal
+from chaos.moments import IN_REDIS_QUEUES
 from chaos.plan import Plan
+from chaos.rabbitmq_faults import RABBITMQ_KINDS
 from chaos.test_checks import ending, failure, result
 
 
-def plan(faults: int) -> Plan:
-    return Plan(calls=10, faults=faults, seed=1, seconds=60, jobs=10)
+def plan(faults: int, *, on_rabbitmq: bool = False) -> Plan:
+    return Plan(calls=10, faults=faults, seed=1, seconds=60, jobs=10, on_rabbitmq=on_rabbitmq)
 
 
 @pytest.fixture
@@ -26,9 +28,19 @@ def faketime(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_so_many_faults_as_there_are_kinds_are_one_of_each(faketime: None) -> None:
     """A short run leaves none out."""
-    found = Counter(fault.kind for fault in planned(plan(len(KINDS)), random.Random(1)))
+    kinds = kinds_of(plan(0))
+    found = Counter(fault.kind for fault in planned(plan(len(kinds)), random.Random(1)))
 
-    assert found == dict.fromkeys(KINDS, 1)
+    assert found == dict.fromkeys(kinds, 1)
+    assert found.keys() == KINDS.keys() - RABBITMQ_KINDS.keys()
+
+
+def test_on_rabbitmq_its_own_faults_are_there_and_none_of_queues_in_redis(faketime: None) -> None:
+    """Nor does one wait for what only shows there."""
+    faults = planned(plan(1000, on_rabbitmq=True), random.Random(1))
+
+    assert {fault.kind for fault in faults} == KINDS.keys() - QUEUE_KINDS.keys()
+    assert not {fault.moment for fault in faults} & IN_REDIS_QUEUES
 
 
 def test_without_libfaketime_no_clock_is_set_and_the_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +48,7 @@ def test_without_libfaketime_no_clock_is_set_and_the_report_says_so(monkeypatch:
     monkeypatch.setattr(faults, "libfaketime", lambda: None)
     kinds = {fault.kind for fault in planned(plan(100), random.Random(1))}
 
-    assert kinds == KINDS.keys() - CLOCK_KINDS.keys()
+    assert kinds == KINDS.keys() - CLOCK_KINDS.keys() - RABBITMQ_KINDS.keys()
     assert "Left out, as libfaketime is not installed: Redis's clock set, worker's clock set." in struck([])
 
 

@@ -200,3 +200,11 @@ def test_what_a_lost_worker_does_late_is_no_second_poll_at_once() -> None:
     late = [replace(entry, execution="e7") for entry in entries(1, 5.5, {**RUNNING, "execution": "e7"})]
 
     assert found(replace(GOOD, journal=Journal([*GOOD.journal.entries, *late]))) == set()
+
+
+def test_a_job_may_be_late_by_what_rabbitmq_was_away() -> None:
+    """After its deadline, and no longer than that."""
+    late = replace(GOOD, records={"j": record(ended_at=18 + JOB_MARGIN_SECONDS)})
+
+    assert not check_jobs(replace(late, away=[(10, 18.5)]))[IN_TIME]
+    assert check_jobs(replace(late, away=[(10, 17.5)]))[IN_TIME]

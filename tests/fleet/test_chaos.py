@@ -8,21 +8,36 @@ from pathlib import Path
 
 import pytest
 
-from chaos.faults import KINDS
+from chaos.faults import kinds_of
+from chaos.plan import Plan
+from support.rabbitmq import is_installed
 from support.worker_process import TESTS
 
 # The run bounds itself to less; this is for a run that does not.
 _SECONDS = 250
-_OPTIONS = f"--calls 400 --jobs 40 --faults {len(KINDS)} --seed 4 --minutes 3.3"
 
 
 @pytest.mark.load
 @pytest.mark.timeout(_SECONDS + 20)
 def test_every_call_has_one_result_every_job_one_end_and_nothing_is_done_twice(fast_mode: None, tmp_path: Path) -> None:
     """Each fault that `chaos/README.md` lists happens once under load, and all that it lists holds."""
-    options = [*_OPTIONS.split(), "--folder", str(tmp_path)]
+    kinds = kinds_of(Plan(calls=400, faults=0, seed=4, seconds=0, jobs=40))
+    _run(f"--calls 400 --jobs 40 --faults {len(kinds)} --seed 4 --minutes 3.3", tmp_path)
+
+
+@pytest.mark.load
+@pytest.mark.timeout(_SECONDS + 20)
+def test_the_same_holds_where_calls_wait_in_rabbitmq(fast_mode: None, tmp_path: Path) -> None:
+    """Each fault, and each of RabbitMQ's, happens once."""
+    if not is_installed():
+        pytest.skip("RabbitMQ is not installed: apt-get install --no-install-recommends rabbitmq-server")
+    kinds = kinds_of(Plan(calls=300, faults=0, seed=4, seconds=0, jobs=30, on_rabbitmq=True))
+    _run(f"--rabbitmq --calls 300 --jobs 30 --faults {len(kinds)} --seed 4 --minutes 3.3", tmp_path)
+
+
+def _run(options: str, folder: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, "-m", "chaos", *options],
+        [sys.executable, "-m", "chaos", *options.split(), "--folder", str(folder)],
         env={**os.environ, "PYTHONPATH": str(TESTS)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
