@@ -2,7 +2,11 @@
 
 import ast
 import re
+import subprocess
+import sys
 import tomllib
+import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -19,6 +23,7 @@ LAYOUT = {
     "__init__.py",
     "main.py",
     "manifest.py",
+    "pyproject.toml",
     "requirements.txt",
     "tests/__init__.py",
     "tests/test_owls.py",
@@ -140,6 +145,24 @@ def test_what_fails_half_way_leaves_nothing(elsewhere: Path, monkeypatch: pytest
         create_module("owls", elsewhere)
 
     assert list(elsewhere.iterdir()) == []
+
+
+@pytest.mark.skipif(find_spec("setuptools") is None, reason="no index is asked, so what builds it must be here")
+def test_it_is_a_package_that_can_be_installed(elsewhere: Path) -> None:
+    """Its own code without the tests, under its name, with what `requirements.txt` asks for."""
+    folder = create_module("owls", elsewhere)
+    project = tomllib.loads((folder / "pyproject.toml").read_text())
+    assert project["project"]["name"] == "owls"
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "."]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=120)
+    with zipfile.ZipFile(next(folder.glob("owls-*.whl"))) as wheel:
+        names = set(wheel.namelist())
+        metadata = wheel.read(next(name for name in names if name.endswith("METADATA"))).decode()
+
+    assert {name for name in names if name.startswith("owls/")} == {
+        f"owls/{part}.py" for part in ("__init__", "main", "manifest", "tools")
+    }
+    assert f"Requires-Dist: {(folder / 'requirements.txt').read_text().splitlines()[-1]}" in metadata
 
 
 def test_its_image_has_what_it_runs(elsewhere: Path) -> None:

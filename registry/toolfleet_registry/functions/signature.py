@@ -45,14 +45,16 @@ class Signature:
         *,
         is_context: Callable[[str, Any], bool],
         is_lenient: bool = False,
+        is_open: bool = False,
     ) -> Self:
         """Read a function; `is_context` knows the parameter that gets one by name and annotation.
 
         Raises `TypeError` for what no call could give it, `ValueError` for a docstring of another. `is_lenient`: parameters
-        without annotation take anything, and defaults and docstrings are believed.
+        without annotation take anything, and defaults and docstrings are believed. `is_open`: it may have `**arguments`,
+        which are left out here.
         """
         name = getattr(function, "__name__", type(function).__name__)
-        parameters, hints = _parameters_of(function, name, is_lenient=is_lenient)
+        parameters, hints = _parameters_of(function, name, is_lenient=is_lenient, is_open=is_open)
         contexts = [each for each in parameters if is_context(each, hints[each])]
         if len(contexts) > 1:
             raise TypeError(f"{name}() has two contexts, {contexts[0]!r} and {contexts[1]!r}.")
@@ -100,9 +102,10 @@ def function_behind(function: Callable[..., Any]) -> Any:
 
 
 def _parameters_of(
-    function: Callable[..., Any], name: str, *, is_lenient: bool
+    function: Callable[..., Any], name: str, *, is_lenient: bool, is_open: bool
 ) -> tuple[dict[str, inspect.Parameter], dict[str, Any]]:
-    parameters = dict(inspect.signature(function).parameters)
+    taken = inspect.signature(function).parameters
+    parameters = {each: it for each, it in taken.items() if not (is_open and it.kind is it.VAR_KEYWORD)}
     try:
         hints = typing.get_type_hints(function_behind(function), include_extras=True)
     except (NameError, TypeError, SyntaxError) as exc:

@@ -9,8 +9,10 @@ from pydantic import ValidationError
 
 from toolfleet_registry.contracts import CostClass, Effect, Level, ToolDefinition, ToolParameter
 from toolfleet_registry.functions.docstrings import words_of
+from toolfleet_registry.functions.given_schema import signature_of_given
 from toolfleet_registry.functions.signature import Signature, function_behind, output_schema_of
 from toolfleet_registry.permissions import OF_FUNCTIONS, level_fault
+from toolfleet_registry.schemas.validation import schema_fault
 from toolfleet_registry.sdk.context import Context
 
 
@@ -18,7 +20,8 @@ class Facts(TypedDict, total=False):
     """What may be said of a tool: the fields of a `ToolDefinition`, with `permission` for `required_permission`.
 
     `sensitive` names parameters that are kept nowhere after a call. `output_schema`: `None` for none, where the return
-    annotation would make one.
+    annotation would make one. `input_schema`: of the arguments, where the signature would make one; a function with
+    `**arguments` gets all that it allows.
     """
 
     name: str
@@ -36,6 +39,7 @@ class Facts(TypedDict, total=False):
     successor: str | None
     sensitive: tuple[str, ...] | list[str]
     output_schema: dict[str, Any] | None
+    input_schema: dict[str, Any]
 
 
 def definition_from(module: str, function: Callable[..., Any], facts: Facts) -> tuple[ToolDefinition, Signature]:
@@ -47,7 +51,11 @@ def definition_from(module: str, function: Callable[..., Any], facts: Facts) -> 
         )
     name = f"{module}.{method}"
     words = words_of(function_behind(function).__doc__)
-    signature = Signature.of(function, words, is_context=_is_context)
+    signature = (
+        signature_of_given(function, words, facts["input_schema"], is_context=_is_context)
+        if "input_schema" in facts
+        else Signature.of(function, words, is_context=_is_context)
+    )
     sensitive = _sensitive(name, facts, signature)
     fields: dict[str, Any] = {key: value for key, value in facts.items() if key not in _NO_FIELDS}
     if "output_schema" not in facts:
@@ -68,6 +76,8 @@ def definition_from(module: str, function: Callable[..., Any], facts: Facts) -> 
     except ValidationError as exc:
         fault = exc.errors(include_url=False, include_context=False, include_input=False)[0]
         raise ValueError(f"{name} is wrong at {'.'.join(map(str, fault['loc']))}: {fault['msg']}.") from None
+    if "input_schema" in facts and (wrong := schema_fault(definition)):
+        raise ValueError(f"{name}: {wrong}.")
     return definition, signature
 
 
@@ -105,7 +115,7 @@ def _parameters(schema: Mapping[str, Any], sensitive: frozenset[str]) -> list[To
             enum=it.get("enum"),
             sensitive=name in sensitive,
         )
-        for name, it in schema["properties"].items()
+        for name, it in ((name, it if isinstance(it, dict) else {}) for name, it in schema["properties"].items())
     ]
 
 
@@ -122,5 +132,5 @@ def _type(part: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
 
 
 _METHOD = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}", re.ASCII)
-_NO_FIELDS = frozenset({"name", "permission", "sensitive", "tags"})
+_NO_FIELDS = frozenset({"input_schema", "name", "permission", "sensitive", "tags"})
 _STEPS = 8  # of references

@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.functions.signature import USER, Signature
+from toolfleet_registry.schemas.validation import checked
 from toolfleet_registry.sdk.context import Context
 from toolfleet_registry.sdk.failures import ModuleBusy, ToolError
 from toolfleet_registry.sdk.offer import Facts, definition_from
@@ -33,7 +34,8 @@ _PLAIN_WORDS = {  # for what pydantic says in Python's terms, which a model does
 class Tool:
     """A definition and its function. `is_plain`: it runs in a thread.
 
-    `is_rerun`: a failure of it may be run again, whatever that does, if it says nothing of its effect.
+    `is_rerun`: a failure of it may be run again, whatever that does, if it says nothing of its effect. `is_given`: its
+    arguments are held against the schema that it was given, as its function's signature does not say it.
     """
 
     definition: ToolDefinition
@@ -41,6 +43,7 @@ class Tool:
     signature: Signature
     is_plain: bool
     is_rerun: bool = False
+    is_given: bool = False
 
     @classmethod
     def of(cls, module: str, function: Callable[..., Any], facts: Facts, *, is_rerun: bool = False) -> Self:
@@ -53,7 +56,8 @@ class Tool:
             raise TypeError(
                 f"{definition.name} yields; a tool returns one result, and reports with context.progress()."
             )
-        return cls(definition, function, signature, not inspect.iscoroutinefunction(call), is_rerun)
+        is_plain = not inspect.iscoroutinefunction(call)
+        return cls(definition, function, signature, is_plain, is_rerun, "input_schema" in facts)
 
     @property
     def is_repeatable(self) -> bool:
@@ -68,6 +72,11 @@ class Tool:
     def read(self, arguments: Mapping[str, Any], user_id: str | None) -> dict[str, Any] | Reply:
         """The function's arguments, or what to tell whoever sent these."""
         name = self.definition.name
+        if self.is_given:
+            held = checked(self.definition, dict(arguments))
+            if held.arguments is None:
+                return Reply.failure(name, f"Invalid arguments for {name}: {held.fault}", effect_state="none")
+            arguments = held.arguments
         try:
             own = self.signature.read(arguments)
         except ValidationError as exc:

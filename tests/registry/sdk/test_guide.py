@@ -53,6 +53,14 @@ def test_files_come_out() -> None:
     assert [file.media_type for file in drawn.files] == ["image/png", "text/csv"]
 
 
+def test_a_schema_is_given() -> None:
+    """To a function that takes all there is."""
+    asked, wrong = calls(
+        program("bridge")["module"], ("list_owls", {"sort-by": "age"}), ("list_owls", {"sort-by": "size"})
+    )
+    assert (asked.result, wrong.success) == ({"asked": {"sort-by": "age"}}, False)
+
+
 def test_a_lifespan_is_entered_and_left() -> None:
     """Around all calls."""
     names = program("sightings")

@@ -18,7 +18,7 @@ def module(
         Path, typer.Option("--directory", metavar="FOLDER", help="Where its folder is to be made.")
     ] = Path(),
 ) -> None:
-    """Make a module, in a folder of its name: two tools, tests for them, a Dockerfile, and a README with what comes next."""
+    """Make a module, in a folder of its name: two tools, tests for them, a pyproject.toml, a Dockerfile, and a README with what comes next."""
     from toolfleet_workers.scaffold import create_module  # noqa: PLC0415 - only this command needs it
 
     folder = create_module(name, directory)
