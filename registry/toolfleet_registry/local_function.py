@@ -7,6 +7,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from pydantic import ValidationError
 
+from toolfleet_registry.code_digests import code_digest
 from toolfleet_registry.context_parameter import context_of, hints_of, is_context
 from toolfleet_registry.contracts import Level, ToolDefinition
 from toolfleet_registry.functions.docstrings import words_of
@@ -43,7 +44,8 @@ class Asked(Protocol):
 def local_tool(*, permission: Level | None = None, **facts: Any) -> Callable[[F], F]:
     """Say more of a function that becomes a tool: who may use it (`user` and above, unless said otherwise), its `effect` or `timeout_seconds`.
 
-    Anything that a `ToolDefinition` has, but for `name`, `parameters` and `takes_context`. Raises `ValueError` for what it has not.
+    Anything that a `ToolDefinition` has, but for `name`, `parameters`, `takes_context` and `code_digest`. Raises `ValueError` for what
+    it has not.
     """
     if unknown := facts.keys() - ToolDefinition.model_fields.keys() | facts.keys() & _OWN:
         raise ValueError(f"A local tool has no {', '.join(sorted(unknown))}.")
@@ -81,7 +83,7 @@ class LocalFunction:
         One whose only parameter is a context is called as a tag is, with one text. Raises `ValueError`.
         """
         name = f"{LOCAL}.{function.__name__}"
-        facts = {"required_permission": OF_FUNCTIONS, **_facts_of(function)}
+        facts = {"required_permission": OF_FUNCTIONS, **_facts_of(function), "code_digest": code_digest(function)}
         words = words_of(function.__doc__)
         facts = {"description": words.description, **facts}
         names, texts = [*_parameters_of(function)], (_TEXT,)
@@ -109,6 +111,7 @@ class LocalFunction:
             raise ValueError(f"its handler wants {missing[0]!r}, which is none of the tag's groups")
         facts = {
             **_facts_of(function),
+            "code_digest": code_digest(function),
             "description": tool.description,
             "cost": tool.cost,
             "requires_gate": tool.requires_gate,
@@ -205,7 +208,7 @@ def _read(read: Callable[[dict[str, Any]], R], arguments: Mapping[str, Any]) -> 
         raise ValueError(f"{place!r}: {fault['msg']}") from None
 
 
-_OWN = {"name", "parameters", "takes_context"}  # that the function says itself
+_OWN = {"name", "parameters", "takes_context", "code_digest"}  # that the function says itself
 _FACTS = "__toolfleet_facts__"
 _TEXT = "raw_arg"  # what a tag's only group is called unless it says otherwise
 _SHOWN, _MOST_STEPS = 40, 3

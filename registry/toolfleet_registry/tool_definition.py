@@ -84,6 +84,8 @@ class ToolDefinition(ModuleMessage):
     """Whether models are told not to use it any more."""
     successor: str | None = None
     """The tool to use instead of a deprecated one."""
+    code_digest: str | None = None
+    """Names the code behind the tool, where its module says that: in a pinned module, other code waits for an approval. Workers say it of local tools."""
 
 
 class ModuleManifest(ModuleMessage):

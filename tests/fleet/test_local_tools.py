@@ -5,7 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from support.fleet import TestBed
 from support.module_server import ModuleServer
 from support.up import COMMAND
 from toolfleet import Caller, ModuleStatus, ToolCall, ToolFleet, ToolResult
+from toolfleet_registry.operating import operating
 from toolfleet_registry.settings import Settings
 from toolfleet_workers.environment import environment_of
 from toolfleet_workers.redis_server import redis_server
@@ -188,3 +189,43 @@ async def test_an_agent_never_imports_them(bed: TestBed, program: Path) -> None:
     alone = _AGENT.replace("result = await fleet.call", "result = ToolCall; None and await fleet.call")
     alone = alone.replace("result.result", "'alone'")
     assert await run(alone) == "True ['local.owls'] alone False\n"
+
+
+@pytest.mark.parametrize("has_old_worker", [False, True])
+async def test_changed_code_of_pinned_tools_waits_for_an_approval(
+    bed: TestBed, program: Path, owner: Caller, has_old_worker: bool
+) -> None:
+    """Under the same signature and docstring; also where a worker with the code of before is still there."""
+    program.write_text(OWLS)
+    env = path_to(program)
+    async with AsyncExitStack() as stack:
+        first = ExitStack()
+        stack.enter_context(first)
+        first.enter_context(bed.worker(env=env))
+        agent = await stack.enter_async_context(agent_of(bed))
+        operator = await stack.enter_async_context(operating(bed.settings))
+        await until(agent, lambda local: local.ok)
+        await operator.pin("local")
+        assert (await call(agent, owner, "local.owls")).result == "five"
+        if not has_old_worker:
+            first.close()
+
+        program.write_text(OWLS.replace('"five"', '"six"'))
+        stack.enter_context(bed.worker(env=env))
+        results = await asyncio.gather(*(call(agent, owner, "local.owls") for _ in range(20)))
+        assert {result.result for result in results} <= {"five", None}
+        assert {(one.error_code, one.effect_state) for one in results if not one.success} <= {
+            ("permission_denied", "none")
+        }
+        first.close()
+        await until(agent, lambda local: local.withheld == 1)
+        (difference,) = await operator.differences("local")
+        assert difference.fields().keys() == {"code_digest"}
+        assert (await call(agent, owner, "local.owls")).error_code == "permission_denied"
+
+        await operator.approve("local.owls")
+        result: ToolResult | None = None
+        async with asyncio.timeout(30):
+            while result is None or result.result != "six":
+                result = await call(agent, owner, "local.owls")
+                await asyncio.sleep(0)  # the agent hears of it meanwhile

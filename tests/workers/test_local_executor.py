@@ -11,7 +11,7 @@ import pytest
 from support.own_functions import OwnFunctions
 from support.published_call import published
 from support.waiting import wait_until
-from toolfleet_registry.contracts import Effect, ErrorCode, PublishedCall
+from toolfleet_registry.contracts import Effect, ErrorCode, PublishedCall, ToolDefinition
 from toolfleet_registry.lease import UNBOUNDED, Lease
 from toolfleet_registry.outcomes import Attempt, Health, Outcome
 from toolfleet_registry.settings import Settings
@@ -191,6 +191,29 @@ async def test_a_worker_that_could_not_import_a_tool_leaves_its_call_to_others(m
     assert (attempt.outcome, attempt.unreached) == (Outcome.NOT_SENT, unreached)
     assert (attempt.result.error_code, attempt.result.effect_state) == ("module_unreachable", "none")
     assert await executor.probe("local", seconds=1) is (Health.AWAY if missing == "all" else Health.WELL)
+
+
+@pytest.mark.parametrize(
+    ("in_effect", "is_approved", "runs"), [(True, False, True), (False, True, True), (False, False, False)]
+)
+async def test_code_that_nobody_has_approved_is_not_run(*, in_effect: bool, is_approved: bool, runs: bool) -> None:
+    """Where other code is in effect, as another worker has it; that one is given the call."""
+    own = OwnFunctions(answer)
+
+    class Approvals:
+        def definition(self, tool_name: str) -> ToolDefinition:
+            digest = own.functions[tool_name].definition.code_digest if in_effect else "sha256:other"
+            return ToolDefinition(name=tool_name, code_digest=digest)
+
+        async def is_approved(self, tool: ToolDefinition) -> bool:
+            return is_approved
+
+    executor = LocalExecutor(own, max_result_bytes=1000, approvals=Approvals())
+    attempt = await executor.execute(call("answer", value="none"), seconds=SECONDS)
+    assert attempt.result.success is runs
+    if not runs:
+        assert (attempt.outcome, attempt.result.effect_state) == (Outcome.NOT_SENT, "none")
+        assert attempt.result.error_code == "permission_denied"
 
 
 async def test_a_function_is_cancelled_when_its_time_is_over(executor: LocalExecutor) -> None:

@@ -6,8 +6,11 @@ import time
 from collections.abc import Callable, Collection
 from contextvars import Context
 
+from toolfleet_registry.batch_registration import asked
 from toolfleet_registry.contracts import ToolDefinition
-from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.definitions import spec_of
+from toolfleet_registry.digests import digest_of
+from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.known_modules import KnownModules
 from toolfleet_registry.loggers import get_logger
 from toolfleet_registry.manifest_fetcher import ManifestFetcher
@@ -54,6 +57,7 @@ class KnownTools:
         self._look: asyncio.Task[None] | None = None
         self._patient_until = 0.0
         self._asked_at = dict[str, float]()
+        self._approved = dict[str, tuple[bool, float]]()  # of our own functions: as few as there are
         self._sources: _Sources | None = None
 
     @property
@@ -102,6 +106,28 @@ class KnownTools:
             self._sources.fetcher.begin(module)
         asked_for = now - self._asked_at.setdefault(module, now)
         return min(max(asked_for, _FIRST_WAIT_SECONDS), _LONGEST_WAIT_SECONDS)
+
+    async def is_approved(self, tool: ToolDefinition) -> bool:
+        """Whether the tool's module is not pinned, or an operator has approved this very definition of it.
+
+        Asks the registry, and keeps what it says for two seconds. Fails closed: without an answer it is not.
+        """
+        now, digest = self._clock(), digest_of(spec_of(tool))
+        known = self._approved.get(digest)
+        if known is None or now >= known[1]:
+            known = self._approved[digest] = await self._ask_approval(tool, digest), now + _CHECK_SECONDS
+        return known[0]
+
+    async def _ask_approval(self, tool: ToolDefinition, digest: str) -> bool:
+        if self._sources is None:
+            return False
+        try:
+            async with self._sources.registrar.registry() as registry:
+                pins = (await asked(registry.pins)).get(tool.name.partition(".")[0])
+        except (FleetUnavailable, SettingsError) as exc:
+            log.warning("approval_not_known", tool=tool.name, error=str(exc))
+            return False
+        return pins is None or pins.get(tool.name) == digest
 
     async def look_at(self, modules: Collection[str], *, anew: bool) -> None:
         """Have these modules asked for what they offer, aside, unless that is known here.

@@ -35,15 +35,15 @@ def allow_open_files() -> None:
 
 def make_worker_app(settings: Settings) -> FleetApp:
     """An app that can run calls: of the settings' lane, against their modules."""
-    own = _own_executors(settings)
     app = make_app(settings, lane=settings.lane)
+    tools = KnownTools(settings, app.modules)
+    own = _own_executors(settings, tools)
     http = HttpExecutor(
         settings.module_services,
         max_reply_bytes=settings.max_reply_bytes,
         caller_token=None if settings.signing_key is None else caller_tokens(settings.signing_key),
     )
     executor = RoutedExecutor(own, others=http) if own else http
-    tools = KnownTools(settings, app.modules)
     says = [LOCAL] if settings.local_tools else []
     app.served_modules = served = ServedModules(settings, app.modules, http, tools, own=says)
     permission = PermissionCheck(tools, settings.default_guest_modules)
@@ -59,18 +59,18 @@ def make_worker_app(settings: Settings) -> FleetApp:
     return app
 
 
-def _own_executors(settings: Settings) -> dict[str, Executor]:
+def _own_executors(settings: Settings, tools: KnownTools) -> dict[str, Executor]:
     """What runs the modules that have no address. Raises `SettingsError` for local tools that are required and cannot be had."""
     own = dict[str, Executor]()
     # Loaded where they are wanted: hardly any worker has them, and every worker shall be up soon.
     if settings.local_tools:
-        own[LOCAL] = _local_executor(settings, settings.local_tools)
+        own[LOCAL] = _local_executor(settings, settings.local_tools, tools)
     if settings.scheduler:
         own[SCHEDULER] = _scheduler_executor(settings)
     return own
 
 
-def _local_executor(settings: Settings, path: str) -> Executor:
+def _local_executor(settings: Settings, path: str, tools: KnownTools) -> Executor:
     from toolfleet_registry.local_tools import LocalSource, load_local_tools  # noqa: PLC0415 - as above
     from toolfleet_workers.executors.local import LocalExecutor  # noqa: PLC0415 - as above
 
@@ -79,7 +79,7 @@ def _local_executor(settings: Settings, path: str) -> Executor:
         raise SettingsError(error)
     if error is not None:
         log.error("local_tools_not_imported", error=error)
-    return LocalExecutor(LocalSource(path), max_result_bytes=settings.max_reply_bytes)
+    return LocalExecutor(LocalSource(path), max_result_bytes=settings.max_reply_bytes, approvals=tools)
 
 
 def _scheduler_executor(settings: Settings) -> Executor:

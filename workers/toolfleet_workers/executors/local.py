@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from toolfleet_registry.contracts import ErrorCode, PublishedCall, ToolResult
+from toolfleet_registry.contracts import ErrorCode, PublishedCall, ToolDefinition, ToolResult
 from toolfleet_registry.errors import BodyTooLarge
 from toolfleet_registry.lease import UNBOUNDED, Lease, LeaseOver, require_live
 from toolfleet_registry.local_function import LocalFunction
@@ -44,11 +44,28 @@ class Functions(Protocol):
         ...
 
 
-class LocalExecutor:
-    """Calls `functions`. A result of more than `max_result_bytes` as JSON is none."""
+class Approvals(Protocol):
+    """Knows what operators have approved."""
 
-    def __init__(self, functions: Functions, *, max_result_bytes: int) -> None:
+    def definition(self, tool_name: str) -> ToolDefinition | None:
+        """The tool's definition in effect; `None` if nothing is known of it."""
+        ...
+
+    async def is_approved(self, tool: ToolDefinition) -> bool:
+        """Whether this definition may be run, though another one is in effect."""
+        ...
+
+
+class LocalExecutor:
+    """Calls `functions`. A result of more than `max_result_bytes` as JSON is none.
+
+    Where workers are restarted one after the other, they have different code: with `approvals`, one that nobody has
+    approved is not run here, though the tool in effect, which is another worker's, was.
+    """
+
+    def __init__(self, functions: Functions, *, max_result_bytes: int, approvals: Approvals | None = None) -> None:
         self._functions = functions
+        self._approvals = approvals
         self._max_result_bytes = max_result_bytes
         self._left_behind = set[asyncio.Task[Any]]()
 
@@ -58,8 +75,8 @@ class LocalExecutor:
         The text of a function's own error is for nobody's eyes.
         """
         local = self._functions.find(call.tool_name)
-        if local is None:
-            return self._missing(call)
+        if local is None or not (self._is_in_effect(local) or await self._is_approved(local)):
+            return self._missing(call) if local is None else _withheld(call)
         try:
             arguments = local.bind(call)
         except ValueError as exc:
@@ -93,6 +110,15 @@ class LocalExecutor:
             task.cancel()
         if self._left_behind:
             await asyncio.wait(self._left_behind, timeout=_GRACE_SECONDS)
+
+    def _is_in_effect(self, local: LocalFunction) -> bool:
+        if self._approvals is None:
+            return True
+        seen = self._approvals.definition(local.definition.name)
+        return seen is not None and seen.code_digest == local.definition.code_digest
+
+    async def _is_approved(self, local: LocalFunction) -> bool:
+        return self._approvals is not None and await self._approvals.is_approved(local.definition)
 
     def _missing(self, call: PublishedCall) -> Attempt:
         """Where this worker cannot import what others may have imported, they are given the call."""
@@ -157,6 +183,12 @@ async def _guarded(function: Callable[..., Awaitable[Any]], arguments: Mapping[s
         raise
     except BaseException as exc:  # noqa: BLE001 - nothing that a function does ends more than its call
         return _Failure(type(exc).__name__, "".join(traceback.format_tb(exc.__traceback__)))
+
+
+def _withheld(call: PublishedCall) -> Attempt:
+    """Another worker may have the code that was approved."""
+    text = f"Tool {call.tool_name!r} is withheld: this worker has code of it that no operator has approved."
+    return unsuccessful(call, Outcome.NOT_SENT, "permission_denied", text)
 
 
 def _failed(call: PublishedCall, text: str, value: Any = None) -> Attempt:
