@@ -40,6 +40,9 @@ _LARGEST_MESSAGE, _MESSAGES = 64 * 2**10, 50  # bytes of a message that is broug
 _OVERDUE_MS = 5_000  # a job that is due is looked at within a second or two
 _AS_BYTES = {NEVER_DECODE: True}
 
+MET_BY_CALLS = frozenset({"away", "coming back", "failing"})
+"""The troubles of modules that calls have met; the others are those of looks."""
+
 
 @dataclass(frozen=True, slots=True)
 class LaneStatus:
@@ -122,6 +125,7 @@ class _Look:
     ) -> None:
         self._settings = settings
         self._keys = settings.keys
+        self._names = known.names  # and not what was removed: in its queue something may wait
         self._modules = sorted(known.names | known.served | known.ending)
         self._lanes: dict[str, Literal["fast", "slow"]] = {
             module: lane_of(module, known.settings) for module in self._modules
@@ -158,7 +162,7 @@ class _Look:
         name, since = self._keys.slots(lane), now - SLOTS_COUNT_SECONDS
         notes: list[bytes] = await _ask(self._redis, "ZRANGEBYSCORE", name, since, "+inf")
         slots = sum(int(words[0]) for note in notes if (words := note.split()) and words[0].isdigit())
-        modules = tuple(module for module in self._modules if self._lanes[module] == lane)
+        modules = tuple(module for module in self._modules if self._lanes[module] == lane and module in self._names)
         return LaneStatus(lane, tuple(worker.name for worker in read_notes(notes)), slots, modules)
 
     async def _queues(self, now: float, workers: Counter[str]) -> tuple[tuple[QueueStatus, ...], int | None]:

@@ -10,7 +10,7 @@ from toolfleet_registry.module_entries import ModuleEntry
 from toolfleet_registry.redis_servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.consumers import workers_by_queue
-from toolfleet_tasks.fleet_status import ModuleTrouble, read_status
+from toolfleet_tasks.fleet_status import MET_BY_CALLS, ModuleTrouble, read_status
 from toolfleet_tasks.queues import lane_of, queue_of
 
 
@@ -43,7 +43,7 @@ async def read_overview(settings: Settings) -> ModuleOverview:
     known.take(listing.entries)
     names = known.names | listing.entries.keys()
     workers = await workers_by_queue(settings)
-    met = (one for one in (await read_status(settings)).troubles if one.failures or one.trouble == "away")
+    met = (one for one in (await read_status(settings)).troubles if one.trouble in MET_BY_CALLS)
     return ModuleOverview(
         entries=listing.entries,
         ignored=listing.ignored,

@@ -122,4 +122,4 @@ def _kind(exception: object, traceback: object) -> str:
 
 def _seconds(limit: object) -> str:
     """Of a header, which anybody may have written."""
-    return f"{limit}s" if isinstance(limit, _NUMBERS) else "none"
+    return f"{limit:.10g}s" if isinstance(limit, _NUMBERS) else "none"

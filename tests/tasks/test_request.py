@@ -122,7 +122,7 @@ def test_a_revoked_call_has_failed(make: Make, left: float | None, retries: int,
 
 def test_lane_and_limits_are_shown(make: Make, lined_app: FleetApp) -> None:
     """In place of keyword arguments, which a call's task has none of; for Flower's page and for `inspect`. The lane may be the directory's."""
-    request, _ = make(timelimit=[130.5, 121])
+    request, _ = make(timelimit=[130.5, 121.0])
     lined_app.modules.settings = lined_app.settings.model_copy(update={"slow_modules": frozenset({"deployer"})})
     forged, _ = make(timelimit=["<b>", None])
 

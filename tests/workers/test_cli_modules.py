@@ -1,17 +1,21 @@
 """`toolfleet modules`: which there are, how they are doing, and how they come and go; on a real Redis, without workers."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 
 from support.command import Run
 from support.module_server import ModuleServer, serve
 from support.owls import make_module
 from toolfleet_registry.keys import Keys
-from toolfleet_registry.module_entries import ModuleEntry
+from toolfleet_registry.module_directory import ModuleDirectory
+from toolfleet_registry.module_entries import ModuleEntry, static_entries
+from toolfleet_registry.settings import Settings
 
 KEYS = Keys()
 
@@ -85,9 +89,30 @@ def test_the_list_knows_what_calls_have_seen(run: Run, owls: ModuleServer, redis
         at_ms = int(redis.time()[0]) * 1000
         redis.hset(KEYS.breaker("owls"), mapping={"open_until": at_ms + 5000, "pause": 10_000})
         away = listed(run)["owls"]["state"]
+        half_open = {"open_until": at_ms - 1, "half_at": at_ms - 1, "tokens": 4, "let_in_at": at_ms - 1, "failures": 0}
+        redis.hset(KEYS.breaker("owls"), mapping=half_open)
+        coming_back = listed(run)["owls"]["state"]
 
-    assert (failing, away) == ("failing", "away")
+    assert (failing, away, coming_back) == ("failing", "away", "coming back")
     assert "3 calls in a row" in " ".join(shown.split())
+
+
+async def test_a_conflict_of_two_processes_is_noted(run: Run, owls: ModuleServer, redis: AsyncRedis) -> None:
+    """With the address in effect, that of the older; and no more once one of them has left."""
+    entries = [
+        next(iter(static_entries(Settings(module_services={"owls": url})).values()))
+        for url in (owls.url, "http://other.test")
+    ]
+    directory = ModuleDirectory(redis, Settings())
+    for entry in entries:
+        await directory.feed([entry])
+    shown = (await asyncio.to_thread(run, "modules", "list")).out
+    found = (await asyncio.to_thread(listed, run))["owls"]
+    await directory.leave(entries[1:])
+    after = (await asyncio.to_thread(listed, run))["owls"]
+
+    assert "processes have 2 different settings for it" in " ".join(shown.split())
+    assert (found["url"], found["conflicts"], after["conflicts"]) == (owls.url, 2, 0)
 
 
 def test_an_entry_that_does_not_count_is_reported(

@@ -9,6 +9,7 @@ import pytest
 from redis import Redis
 
 from support.command import Run
+from toolfleet_registry.module_entries import ModuleEntry
 from toolfleet_registry.runfile import Process, RunFile
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_tasks.slots import Slots
@@ -45,6 +46,32 @@ def test_it_is_one_screen(run: Run, fleet: Settings, redis_url: str) -> None:
     assert "3 calls in a row without an answer" in said
     assert "5 modules more: --json has all." in said
     assert len(lines) < 40
+
+
+def test_it_says_why_a_module_is_away_or_coming_back(run: Run, fleet: Settings, redis_url: str) -> None:
+    """Also where no call has failed, as when no worker could connect."""
+    with Redis.from_url(redis_url) as redis:
+        at_ms = int(redis.time()[0]) * 1000
+        away = {"failures": 0, "open_until": at_ms + 60_000, "pause": 60_000}
+        back = {"failures": 0, "open_until": at_ms - 1, "half_at": at_ms - 1, "tokens": 4, "let_in_at": at_ms - 1}
+        for module, fields in {"m0": away, "m1": back}.items():
+            redis.hset(fleet.keys.breaker(module), mapping={"pause": 1000, **fields})
+            redis.expire(fleet.keys.breaker(module), 60)
+    said = " ".join(run("status").out.split())
+
+    assert "m0 away no worker can connect to it; left alone for " in said
+    assert "m1 coming back calls are let in a few at a time" in said
+    assert "0 calls" not in said
+
+
+def test_a_removed_module_is_none_of_its_lane(run: Run, fleet: Settings, redis_url: str) -> None:
+    """It waits for no worker, though what still comes for it is ended."""
+    removed = ModuleEntry(module="m99", url="http://127.0.0.1:1", slow=True, removed_at=1.0)
+    with Redis.from_url(redis_url) as redis:
+        redis.hset(fleet.keys.modules, "m99", removed.text())
+    lanes = json.loads(run("status", "--json").out)["lanes"]
+
+    assert {lane["lane"]: len(lane["modules"]) for lane in lanes} == {"fast": 19, "slow": 1}
 
 
 def test_it_has_a_form_for_programs(run: Run, fleet: Settings) -> None:

@@ -114,8 +114,13 @@ def _why(one: "ModuleTrouble") -> str:
         return f"its last good manifest is {age(one.seconds)} old" + (f": {one.error}" if one.error else "")
     if one.error is not None:
         return one.error
-    failed = f"{_count(one.failures, 'call')} in a row without an answer"
-    return f"{failed}; left alone for {one.seconds:.1f} s" if one.trouble == "away" and one.seconds else failed
+    failed = f"{_count(one.failures, 'call')} in a row without an answer" if one.failures else ""
+    if one.trouble == "away":
+        left_alone = f"left alone for {one.seconds:.1f} s" if one.seconds else "it is about to be looked at"
+        return f"{failed or 'no worker can connect to it'}; {left_alone}"
+    if one.trouble == "coming back":
+        return "calls are let in a few at a time"
+    return failed
 
 
 def _say_more(count: int, what: str) -> None:
