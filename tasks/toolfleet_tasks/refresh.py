@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import threading
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery, Task
@@ -10,11 +9,9 @@ from celery.signals import beat_init
 from redis.asyncio import Redis
 
 from toolfleet_registry import fleet_clock
-from toolfleet_registry.known_modules import KnownModules
 from toolfleet_registry.loggers import get_logger
 from toolfleet_registry.manifests import ManifestCache
 from toolfleet_registry.module_directory import ModuleDirectory
-from toolfleet_registry.module_watch import ModuleWatch
 from toolfleet_registry.private_process import hide_process
 from toolfleet_registry.redis_servers import async_client
 from toolfleet_registry.requested_looks import RequestedLooks
@@ -109,13 +106,5 @@ def _refresh_at_start(sender: Any, **_: object) -> None:
     asyncio.run(say_faults(sender.app.settings))
 
 
-def _feed_directory(sender: Any, **_: object) -> None:
-    """Have agents learn the modules of beat's settings, for as long as it runs."""
-    settings: Settings = sender.app.settings
-    watch = ModuleWatch(settings, KnownModules(settings))
-    threading.Thread(target=lambda: asyncio.run(watch.keep()), name="toolfleet-modules", daemon=True).start()
-
-
 beat_init.connect(_hide, weak=False)
-beat_init.connect(_feed_directory, weak=False)
 beat_init.connect(_refresh_at_start, weak=False)

@@ -2,14 +2,18 @@
 
 import asyncio
 import sys
+import time
 from pathlib import Path
+
+from redis import Redis
 
 from support.fleet import TestBed, program
 from support.module_server import serve
 from support.onlookers import read_by_its_user
 from support.owls import make_module
-from support.waiting import wait_until
+from support.waiting import wait_until, wait_until_sync
 from toolfleet import Caller, ToolFleet
+from toolfleet_tasks.queues import CONTROL
 from toolfleet_workers.commands import beat_command
 from toolfleet_workers.redis_server import redis_server
 
@@ -19,7 +23,7 @@ async def test_a_new_tool_is_offered_within_a_refresh(tmp_path: Path, owner: Cal
 
     Neither beats nor workers can be read by other programs of their user.
     """
-    logs = tmp_path / "logs"
+    logs, began_at = tmp_path / "logs", time.monotonic()
     logs.mkdir()
     with serve(make_module()) as owls, redis_server(tmp_path / "redis") as url:
         bed = TestBed(url, (owls,), logs, {"refresh_interval_seconds": 2})
@@ -36,4 +40,25 @@ async def test_a_new_tool_is_offered_within_a_refresh(tmp_path: Path, owner: Cal
                         names = {tool.name for tool in await fleet.tools(owner)}
                         await asyncio.sleep(0.01)
 
-    assert owls.looks <= 5
+    # As often as its intervals allow since the first process began, and not once for each beat.
+    assert owls.looks <= 2 + (time.monotonic() - began_at) / 2
+
+
+def test_a_beat_alone_feeds_the_directory(tmp_path: Path) -> None:
+    """Agents learn the modules of its settings without a worker, for as long as it runs; and its log has no line a second."""
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    with serve(make_module()) as owls, redis_server(tmp_path / "redis") as url, Redis.from_url(url) as redis:
+        bed = TestBed(url, (owls,), logs)
+        keys = bed.settings.keys
+
+        def fed() -> list[str]:
+            return [member for member in map(str, redis.zrange(keys.module_feeds, 0, -1)) if "owls " in member]
+
+        with program(bed, beat_command(), "beat", ready="beat: Starting") as beat:
+            wait_until_sync(lambda: fed() and redis.hexists(keys.modules, "owls"), "the directory is fed")
+            wait_until_sync(lambda: redis.llen(CONTROL) >= 2, "beat sends its tasks")
+        said, left = beat.said(), fed()
+
+    assert left == []
+    assert "due task" not in said

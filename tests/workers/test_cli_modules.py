@@ -89,8 +89,10 @@ def test_the_list_knows_what_calls_have_seen(run: Run, owls: ModuleServer, redis
         at_ms = int(redis.time()[0]) * 1000
         redis.hset(KEYS.breaker("owls"), mapping={"open_until": at_ms + 5000, "pause": 10_000})
         away = listed(run)["owls"]["state"]
-        half_open = {"open_until": at_ms - 1, "half_at": at_ms - 1, "tokens": 4, "let_in_at": at_ms - 1, "failures": 0}
-        redis.hset(KEYS.breaker("owls"), mapping=half_open)
+        redis.hset(
+            KEYS.breaker("owls"),
+            mapping={"open_until": at_ms - 1, "half_at": at_ms - 1, "tokens": 4, "let_in_at": at_ms - 1, "failures": 0},
+        )
         coming_back = listed(run)["owls"]["state"]
 
     assert (failing, away, coming_back) == ("failing", "away", "coming back")
