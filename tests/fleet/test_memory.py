@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.fleet import TestBed
+from support.fleet import TestBed, local_tools_known
 from support.memory_groups import MemoryGroup, memory_group
 from support.module_server import ModuleServer, Request, serve
 from support.waiting import wait_until
@@ -83,6 +83,7 @@ async def killed_by_one_call(bed: TestBed, fleet: ToolFleet, group: MemoryGroup)
     """What becomes of a call that eats what two workers have, after which a third one stands in for them."""
     with bed.worker() as first, bed.worker() as second:
         victims = [taken(worker, group) for worker in (first, second)]
+        await local_tools_known(fleet)
         poison = ToolCall(tool_name="local.hoard", arguments={"megabytes": HOARD})
         handle = await fleet.submit(poison, OWNER, timeout=110)
         await wait_until(lambda: all(it.process.poll() == KILLED for it in victims), "both are killed", seconds=60)

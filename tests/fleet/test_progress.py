@@ -15,7 +15,7 @@ from subprocess import PIPE, Popen
 import pytest
 from redis.asyncio import Redis
 
-from support.fleet import TestBed
+from support.fleet import TestBed, local_tools_known
 from support.module_server import ModuleServer, Request, serve
 from support.talkers import Talker
 from support.waiting import wait_until, wait_until_sync
@@ -319,6 +319,7 @@ async def test_without_redis_progress_is_dropped_and_the_result_comes(
         async with Redis.from_url(url) as redis, ToolFleet(settings=own.settings) as fleet:
             pid = int((await redis.info("server"))["process_id"])
             with own.worker() as worker:
+                await local_tools_known(fleet)
                 handle = await fleet.submit(call, owner)
                 follow = asyncio.create_task(all_of(handle, heard))
                 await wait_until(lambda: heard, "it is heard")

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from support.fleet import TestBed
+from support.fleet import TestBed, local_tools_known
 from support.module_server import ModuleServer
 from support.tag_tools import echo_tag, explode_tag, learning_tag, refuse_tag, research_tag, tag, tools
 from support.waiting import wait_until
@@ -227,9 +227,7 @@ async def test_a_worker_that_dies_leaves_an_unknown_end(bed: TestBed, worker: Wo
         second = None
         try:
             async with ToolFleet(settings=settings) as fleet:
-                async with asyncio.timeout(30):  # what the worker's functions are is for the worker to say
-                    while not (await fleet.refresh())["local"].ok:
-                        pass
+                await local_tools_known(fleet)
                 running = asyncio.create_task(fleet.call(ToolCall(tool_name="local.work"), owner, timeout=60))
                 await wait_until(lambda: journal.exists() and journal.read_text(), "the function has begun", seconds=30)
                 os.kill(first.pid, signal.SIGKILL)

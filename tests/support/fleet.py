@@ -1,5 +1,6 @@
 """A Redis, a module and workers for tests of the whole way: each a real one."""
 
+import asyncio
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from support.fork_server import end, start
 from support.module_server import ModuleServer
 from support.waiting import wait_until_sync
 from support.worker_process import READY, WorkerProcess
+from toolfleet import ToolFleet
 from toolfleet_registry.settings import Settings
 from toolfleet_workers.commands import worker_command
 from toolfleet_workers.environment import environment_of
@@ -42,6 +44,13 @@ class TestBed:
         own = self.settings.model_copy(update={"lane": lane, **settings})
         with program(self, worker_command("all"), f"worker-{lane}", ready=READY, settings=own, env=env) as worker:
             yield worker
+
+
+async def local_tools_known(fleet: ToolFleet) -> None:
+    """Wait until a worker has said which functions it has: nobody else can."""
+    async with asyncio.timeout(30):
+        while not (await fleet.refresh())["local"].ok:
+            pass
 
 
 @contextmanager

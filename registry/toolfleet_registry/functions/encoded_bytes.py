@@ -29,7 +29,9 @@ class Media:
     """
 
     media_type: str = "*/*"
+    """What is taken, for example `image/png` or `image/*`."""
     most_bytes: int | None = None
+    """How many bytes at most; `None`: as many as arguments may have."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "media_type", plain_type(self.media_type))
