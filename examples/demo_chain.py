@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from toolfleet import Caller, FleetUnavailable, Job, ToolCall, ToolFleet
-from toolfleet_workers.local import LocalFleet
+from toolfleet_cli.local.fleet import LocalFleet
 
 WISH = "Build me a site about owls and deploy it"
 ADA = Caller(user_id="ada", permission="admin", allowed_modules="*")

@@ -17,11 +17,11 @@ from support.module_server import ModuleServer, serve
 from support.owls import make_module
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolFleet
-from toolfleet_registry.keys import Keys
+from toolfleet_cli.local.redis_server import redis_server
+from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks import lines
 from toolfleet_tasks.app import FleetApp, make_app
-from toolfleet_workers.redis_server import redis_server
+from toolfleet_tasks.redis import worker_connections
 
 # What properties are tried on is the same in each run: what a change has broken is seen, and nothing else. `make explore`
 # tries others, each time.
@@ -112,9 +112,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 async def lined_app() -> AsyncIterator[FleetApp]:
     """An app whose worker has lines; nothing is at their other end."""
-    lines.start(asyncio.get_running_loop())
+    worker_connections.start(asyncio.get_running_loop())
     yield make_app(Settings(redis_url="redis://127.0.0.1:1/0", fast_transport=True))
-    await lines.stop()
+    await worker_connections.stop()
 
 
 @pytest.fixture(scope="session")

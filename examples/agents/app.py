@@ -17,6 +17,7 @@ from agents.core import Core, UnknownConversation
 from agents.model import ModelAway
 from agents.occupied import Occupied
 from agents.opening import opened_core
+from agents.people import UnknownPersona
 from agents.settings import AgentSettings
 from modules.files import FileRefused, FilesUnavailable
 from toolfleet import FleetUnavailable, Settings
@@ -99,7 +100,7 @@ async def _answered(work: Awaitable[T], seconds: float) -> T:
         raise HTTPException(401, str(exc)) from exc
     except UnknownConversation as exc:
         raise HTTPException(404, "There is no such conversation.") from exc
-    except FileRefused as exc:
+    except (FileRefused, UnknownPersona) as exc:
         raise HTTPException(422, str(exc)) from exc
     except (Occupied, ConversationMoved) as exc:
         raise _later(409, "A turn is under way in this conversation.") from exc

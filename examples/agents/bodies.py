@@ -39,6 +39,8 @@ class MessageIn(BaseModel):
     user_id: Name
     text: Annotated[str, StringConstraints(max_length=100_000)]
     message_id: Name | None = None
+    persona: Name | None = None
+    """Whose modules the agent has in this conversation from now on. None: as before, which at first is nobody's."""
     platform: Name | None = None
     platform_channel_id: Name | None = None
     platform_thread_id: Name | None = None

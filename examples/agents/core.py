@@ -1,7 +1,7 @@
 """The core itself: what users say, and what the fleet wakes it for, each led to its conversation and answered once."""
 
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 from uuid import uuid4
@@ -39,12 +39,17 @@ class Core:
     settings: AgentSettings
 
     async def message(self, message: MessageIn) -> Reply:
-        """Register the files of a user's message, run a turn with it, and bring the model's words."""
+        """Register the files of a user's message, run a turn with it, and bring the model's words.
+
+        Raises `UnknownPersona`, and what the turn raises.
+        """
+        if message.persona is not None:
+            await self.turns.people.check_persona(message.persona)
         talk = await self.conversations.at(message.user_id, message.place)
         # With an id of its own it may be begun anew when another core was faster.
         said = Said("user", {"role": "user", "content": message.text}, source_id=message.message_id or uuid4().hex)
         async with self.occupied.turn(talk.id, seconds=self.settings.patience_seconds):
-            answer = await _repeated(lambda: self._answer(talk, said, message.files))
+            answer = await _repeated(lambda: self._answer(talk, said, message))
         return Reply(conversation_id=talk.id, text=answer)
 
     async def resume(self, headers: Mapping[str, str], body: bytes) -> None:
@@ -90,20 +95,20 @@ class Core:
             async with self.occupied.turn(talk.id, seconds=_SHORT_PATIENCE_SECONDS):
                 await _repeated(lambda: act(delivery, wake, talk))
 
-    async def _answer(self, talk: Talk, said: Said, files: Sequence[Upload]) -> str:
+    async def _answer(self, talk: Talk, said: Said, message: MessageIn) -> str:
         """The model's words to a user's message. Its files are registered right before it is written down, not after."""
 
         def naming(place: str) -> str:
             return f"{talk.id}.{place}"
 
-        if files and not (history := await self.conversations.history(talk.id)).has(said):
+        if message.files and not (history := await self.conversations.history(talk.id)).has(said):
             # First, for that turn too may change files: registered before it, and once more should it fail, they would
             # be put back as they were sent.
             if (cut_off := history.waiting()) is not None:
                 await self.turns.run(talk, cut_off, naming=naming)
-            text = "\n".join([said.text, *[await self._uploaded(talk.user_id, file) for file in files]])
+            text = "\n".join([said.text, *[await self._uploaded(talk.user_id, file) for file in message.files]])
             said = replace(said, body={**said.body, "content": text})
-        return await self.turns.run(talk, said, naming=naming)
+        return await self.turns.run(talk, said, naming=naming, persona=message.persona)
 
     async def _uploaded(self, user_id: str, upload: Upload) -> str:
         """Register a file as the file modules do; what the model is told of it."""

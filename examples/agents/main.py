@@ -2,8 +2,8 @@
 
 from agents.app import create_app
 from agents.settings import AgentSettings
-from toolfleet_registry.private_process import hide_process
 from toolfleet_registry.settings import load_settings
+from toolfleet_registry.system.private_process import hide_process
 
 settings = load_settings()
 if settings.hide_process:

@@ -11,6 +11,7 @@ from agents.core import Core
 from agents.model import Model
 from agents.occupied import OneAtATime
 from agents.openai_compatible_model import OpenAICompatibleModel
+from agents.people import People
 from agents.scripted_model import ScriptedModel
 from agents.settings import AgentSettings
 from agents.turn import Turns
@@ -32,11 +33,13 @@ async def opened_core(settings: AgentSettings, fleet_settings: Settings, stack: 
     stack.callback(engine.dispose)
     conversations = Conversations(engine)
     await conversations.make_tables()
+    people = People(engine, settings)
+    await asyncio.to_thread(people.fill)
     fleet = await _entered(fleet_settings, stack)
     calls = Calls(fleet, settings.patience_seconds)
     model = _model(settings, stack)
     return Core(
-        Turns(fleet, calls, model, conversations, settings, float(fleet_settings.result_ttl_seconds)),
+        Turns(fleet, calls, model, conversations, people, settings, float(fleet_settings.result_ttl_seconds)),
         conversations,
         WakeReceiver(fleet_settings.core_secret, SQLSeen(engine)),
         await stack.enter_async_context(open_pipeline()),

@@ -1,16 +1,15 @@
 """What the core is told from outside: `AGENT_…` variables. The fleet's own are `TOOLFLEET_…`, as everywhere."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from toolfleet import Caller
+from toolfleet_registry.contracts import Level
 
 _CLONE = Path(__file__).resolve().parents[2]
 
-Level = Literal["guest", "user", "admin", "owner"]
 Count = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -35,9 +34,9 @@ class AgentSettings(BaseSettings):
         "scheduler.add_job that polls it, with on_complete resume_conversation, and tell the user; you are woken at its end."
     )
     permission: Level = "user"
-    """What a user may do who is not in `permissions`."""
+    """What a user may do who is not in the table `users`."""
     permissions: dict[str, Level] = {}
-    """User id -> permission, as JSON."""
+    """User id -> permission, as JSON: what is written into the table `users` while that is empty."""
     token: SecretStr | None = None
     """What bots send as `Authorization: Bearer …`. None: anybody who reaches the port may speak for any user."""
     max_steps: Count = 20
@@ -54,8 +53,3 @@ class AgentSettings(BaseSettings):
     """Of a tool's result; the rest is cut, for the model reads it again with each of its answers."""
     max_upload_bytes: Count = 8 * 2**20
     """A request's body."""
-
-    def caller(self, user_id: str) -> Caller:
-        """What the fleet lets this user do."""
-        permission = self.permissions.get(user_id, self.permission)
-        return Caller(user_id=user_id, permission=permission, allowed_modules="*")

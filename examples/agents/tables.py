@@ -1,4 +1,4 @@
-"""The tables of the conversations."""
+"""The tables of the conversations, and of those who have them."""
 
 from sqlalchemy import JSON, Column, Float, ForeignKey, Integer, MetaData, String, Table, UniqueConstraint
 
@@ -28,4 +28,26 @@ MESSAGES = Table(
     Column("calls", JSON, nullable=False),
     Column("at", Float, nullable=False),
     UniqueConstraint("conversation_id", "source", "source_id"),  # a bot's ids are not the fleet's
+)
+
+USERS = Table(
+    "users",
+    METADATA,
+    Column("id", String(200), primary_key=True),
+    Column("permission_level", String(16), nullable=False),
+)
+
+PERSONAS = Table(
+    "personas",
+    METADATA,
+    Column("name", String(200), primary_key=True),
+    Column("allowed_modules", JSON(none_as_null=True)),  # an array of names; NULL: all
+)
+
+# A table of its own, and no column there: conversations may be older than it.
+CONVERSATION_PERSONAS = Table(
+    "conversation_personas",
+    METADATA,
+    Column("conversation_id", ForeignKey("conversations.id"), primary_key=True),
+    Column("persona", String(200), nullable=False),
 )

@@ -13,6 +13,7 @@ from agents.calls import Calls
 from agents.conversations import Conversations, Finish, Talk
 from agents.history import History, Said
 from agents.model import Model
+from agents.people import People
 from agents.settings import AgentSettings
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet.formats import from_result
@@ -29,22 +30,28 @@ class Turns:
     calls: Calls
     model: Model
     conversations: Conversations
+    people: People
     settings: AgentSettings
     keys_live_seconds: float
 
-    async def run(self, talk: Talk, incoming: Said, *, naming: Naming, finish: Finish | None = None) -> str:
+    async def run(
+        self, talk: Talk, incoming: Said, *, naming: Naming, finish: Finish | None = None, persona: str | None = None
+    ) -> str:
         """Take in a message that has a `source_id` and answer it, once, however often it comes. Returns the words.
 
         A message before it whose turn was cut off is answered first: none gets another's answer, and a wake-up that was
-        taken in is acted on before it counts as done. `finish` is written together with the last message. Raises
+        taken in is acted on before it counts as done. `finish` is written together with the last message. With the message
+        the conversation comes under the `persona` that it names; without one it stays under which it is. Raises
         `ModelAway`, `FleetAway` and `ConversationMoved`; the same message may come again then, and the turn goes on.
         """
-        caller = self.settings.caller(talk.user_id)
+        caller = await self.people.caller(talk)
         history = await self._settled(talk, caller)
         if not history.has(incoming):
             if history.waiting() is not None:
                 history = await self._spoken(talk, history, caller, naming, None)
-            history = await self.conversations.append(talk.id, history, [incoming])
+            enter = None if persona is None else self.people.entering(talk, persona)
+            history = await self.conversations.append(talk.id, history, [incoming], enter)
+            caller = await self.people.caller(talk)
         elif (answered := history.answer_to(incoming)) is not None:
             await self.conversations.append(talk.id, history, [], finish)
             return answered
@@ -53,7 +60,7 @@ class Turns:
 
     async def tell(self, talk: Talk, notice: Said, finish: Finish) -> None:
         """Put a message for the user into the conversation, without the model."""
-        history = await self._settled(talk, self.settings.caller(talk.user_id))
+        history = await self._settled(talk, await self.people.caller(talk))
         said = [] if history.has(notice) else [notice]
         await self.conversations.append(talk.id, history, said, finish)
 

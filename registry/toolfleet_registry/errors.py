@@ -11,6 +11,7 @@ Programming and set-up errors raise; what happens to a call never does, it is a 
     ├── NoRedis              no Redis server to be had on this machine
     ├── FleetUnavailable     the fleet's Redis does not answer
     │   └── RegistryAway     where the registry keeps its tools does not answer, or is another fleet's
+    ├── RegistryEventsLost   events of the registry are gone that a follower has not heard of
     ├── OperationRefused     what an operator wants cannot be done with these tools
     ├── NotPublished         a call is surely not in its queue
     │   └── BrokerUnavailable  for the broker is away, or takes nothing now
@@ -155,6 +156,14 @@ class WakeLost(FleetError):
     def __init__(self, wake_id: str) -> None:
         self.wake_id = wake_id
         super().__init__(f"The wake-up {wake_id!r} is not this delivery's any more, or was not marked as done.")
+
+
+class RegistryEventsLost(FleetError):
+    """Events after the one with the id `after` are gone: more have come than are kept, or the registry's data was lost."""
+
+    def __init__(self, after: str) -> None:
+        self.after = after
+        super().__init__(f"Events of the registry after {after!r} are gone: look at all tools anew, and follow on.")
 
 
 class ToolRateLimited(FleetError):

@@ -19,21 +19,21 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from toolfleet_registry import setting_sources
+from toolfleet_registry.config import setting_sources
+from toolfleet_registry.config.job_settings import JobSettings
+from toolfleet_registry.config.local_settings import LocalSettings
+from toolfleet_registry.config.module_settings import ModuleSettings
+from toolfleet_registry.config.overload_settings import OverloadSettings
+from toolfleet_registry.config.probe_settings import ProbeSettings
+from toolfleet_registry.config.retry_settings import RetrySettings
+from toolfleet_registry.config.run_file import find_run_file
+from toolfleet_registry.config.server_settings import ServerSettings
+from toolfleet_registry.config.setting_values import Count, Seconds, read_json
+from toolfleet_registry.config.signing_settings import SigningSettings
+from toolfleet_registry.config.urls import check_broker_url, check_redis_url, is_http_url, is_redis_url, is_sentinel_url
+from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
 from toolfleet_registry.errors import SettingsError
-from toolfleet_registry.job_settings import JobSettings
-from toolfleet_registry.keys import Keys
-from toolfleet_registry.local_settings import LocalSettings
-from toolfleet_registry.module_settings import ModuleSettings
-from toolfleet_registry.names import LOCAL, SCHEDULER, is_module_name
-from toolfleet_registry.overload_settings import OverloadSettings
-from toolfleet_registry.probe_settings import ProbeSettings
-from toolfleet_registry.retry_settings import RetrySettings
-from toolfleet_registry.runfile import find_run_file
-from toolfleet_registry.server_settings import ServerSettings
-from toolfleet_registry.setting_values import Count, Seconds, read_json
-from toolfleet_registry.signing_settings import SigningSettings
-from toolfleet_registry.urls import check_broker_url, check_redis_url, is_http_url, is_redis_url, is_sentinel_url
+from toolfleet_registry.redis.keys import Keys
 
 PREFIX = setting_sources.PREFIX
 HARD_LIMIT_MARGIN = 10  # seconds from a call's limit to Celery's hard limit: time to report the soft one
@@ -297,4 +297,4 @@ def _shown(name: str, overrides: Mapping[str, Any]) -> str:
 
 
 _URLS = {"redis_url", "broker_url", "registry_url", "module_services", "core_url"}
-_WITH_URLS = frozenset({*_URLS, "signing_key", "signing_keys_old", "core_secret"})
+_WITH_URLS = frozenset({*_URLS, "signing_key", "signing_keys_old", "core_secret", "module_headers"})

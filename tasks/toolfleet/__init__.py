@@ -12,22 +12,23 @@ from toolfleet_registry.contracts import (
     ToolDefinition,
     ToolResult,
 )
+from toolfleet_registry.contracts.dead_letters import DeadLetter
+from toolfleet_registry.contracts.jobs import Job, JobRefused, Poll, Schedule, WakeUp
+from toolfleet_registry.contracts.progress import Progress
+from toolfleet_registry.contracts.progress import report as report_progress
 from toolfleet_registry.errors import FleetError, FleetUnavailable, NoSuchDeadLetter, NotReplayable, SettingsError
-from toolfleet_registry.jobs import Job, JobRefused, Poll, Schedule, WakeUp
-from toolfleet_registry.letters import DeadLetter
-from toolfleet_registry.progress import Progress
-from toolfleet_registry.progress import report as report_progress
+from toolfleet_registry.local.url_polls import url_poll
+from toolfleet_registry.policy.limits import LimitUse, Remaining
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.terms import LimitUse, Remaining
-from toolfleet_tasks.call_status import CallStatus
-from toolfleet_tasks.client import ToolFleet
-from toolfleet_tasks.client_canvas import CallRefused
-from toolfleet_tasks.dead import UnreadableLetter
-from toolfleet_tasks.dead_wakes import KeptWake
-from toolfleet_tasks.evaluation import EvalGate, GateDecision
-from toolfleet_tasks.handle import CallHandle
-from toolfleet_tasks.sync import SyncToolFleet
-from toolfleet_tasks.sync_handle import SyncCallHandle
+from toolfleet_tasks.calls.eval_gate import EvalGate, GateDecision
+from toolfleet_tasks.calls.handle import CallHandle
+from toolfleet_tasks.calls.status import CallStatus
+from toolfleet_tasks.client.canvas import CallRefused
+from toolfleet_tasks.client.fleet import ToolFleet
+from toolfleet_tasks.client.sync import SyncToolFleet
+from toolfleet_tasks.client.sync_handle import SyncCallHandle
+from toolfleet_tasks.ledger.dead_letters import UnreadableLetter
+from toolfleet_tasks.wakeups.dead_letters import KeptWake
 
 __all__ = [
     "CallHandle",
@@ -63,4 +64,5 @@ __all__ = [
     "UnreadableLetter",
     "WakeUp",
     "report_progress",
+    "url_poll",
 ]

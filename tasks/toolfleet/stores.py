@@ -5,7 +5,15 @@
 
 from typing import TYPE_CHECKING
 
-from toolfleet_registry.specs import RegistryEvent, ToolRegistration, ToolRegistrySnapshot, ToolSpec
+from toolfleet_registry.contracts.versions import compare_versions, is_later
+from toolfleet_registry.errors import RegistryEventsLost
+from toolfleet_registry.manifests.specs import (
+    RegistryEvent,
+    ToolFinding,
+    ToolRegistration,
+    ToolRegistrySnapshot,
+    ToolSpec,
+)
 from toolfleet_registry.store import InMemoryToolRegistry, RedisToolRegistry, ToolRegistry, open_store
 from toolfleet_registry.store import lazy_attribute as __getattr__  # noqa: F401 - Python asks it for what is not here
 
@@ -16,10 +24,14 @@ __all__ = [
     "InMemoryToolRegistry",
     "RedisToolRegistry",
     "RegistryEvent",
+    "RegistryEventsLost",
     "SQLToolRegistry",
+    "ToolFinding",
     "ToolRegistration",
     "ToolRegistry",
     "ToolRegistrySnapshot",
     "ToolSpec",
+    "compare_versions",
+    "is_later",
     "open_store",
 ]

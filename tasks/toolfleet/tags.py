@@ -1,12 +1,18 @@
-"""Tools that a model calls by a tag in its text: `from toolfleet.tags import TagRegistry, ToolDef, parse_response`."""
+"""Tools that a model calls by a tag in its text, and functions that workers run: `from toolfleet.tags import TagRegistry, ToolDef, parse_response`."""
 
 from toolfleet_registry.errors import ToolNotFound, ToolRateLimited
-from toolfleet_registry.local_function import local_tool
-from toolfleet_registry.tag_parsing import ParsedResponse, TagCall, parse_response
-from toolfleet_registry.tags import TagResult, ToolContext, ToolDef
-from toolfleet_tasks.tagging import TagRegistry
+from toolfleet_registry.functions.call_context import Context
+from toolfleet_registry.functions.files import Audio, File, Image
+from toolfleet_registry.local.local_function import local_tool
+from toolfleet_registry.tags.parsing import ParsedResponse, TagCall, parse_response
+from toolfleet_registry.tags.tags import TagResult, ToolContext, ToolDef
+from toolfleet_tasks.client.tags import TagRegistry
 
 __all__ = [
+    "Audio",
+    "Context",
+    "File",
+    "Image",
     "ParsedResponse",
     "TagCall",
     "TagRegistry",

@@ -5,15 +5,15 @@
 
 from typing import TYPE_CHECKING
 
+from toolfleet_registry.contracts.jobs import WakeUp
 from toolfleet_registry.errors import WakeBusy, WakeLost, WakeRefused
-from toolfleet_registry.jobs import WakeUp
-from toolfleet_tasks.receiver import Delivery, WakeReceiver
-from toolfleet_tasks.seen import Seen
-from toolfleet_tasks.seen import lazy_attribute as __getattr__  # noqa: F401 - Python asks it for what is not here
-from toolfleet_tasks.seen_redis import RedisSeen
+from toolfleet_tasks.webhooks.dedup import Seen
+from toolfleet_tasks.webhooks.dedup import lazy_attribute as __getattr__  # noqa: F401 - Python asks it for what is not here
+from toolfleet_tasks.webhooks.dedup_redis import RedisSeen
+from toolfleet_tasks.webhooks.receiver import Delivery, WakeReceiver
 
 if TYPE_CHECKING:
-    from toolfleet_tasks.seen_sql import SQLSeen
+    from toolfleet_tasks.webhooks.dedup_sql import SQLSeen
 
 __all__ = [
     "Delivery",

@@ -12,16 +12,17 @@ from celery import Celery
 from kombu.utils.objects import cached_property
 from redis.asyncio.connection import parse_url
 
-from toolfleet_registry.known_modules import KnownModules
-from toolfleet_registry.redis_servers import sentinel_options, tls_options
+from toolfleet_registry.config.redis_servers import sentinel_options, tls_options
+from toolfleet_registry.config.urls import is_redis_url, is_sentinel_url, read_sentinel_url
+from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.settings import Settings, load_settings
-from toolfleet_registry.urls import is_redis_url, is_sentinel_url, read_sentinel_url
-from toolfleet_tasks import execute, guard, refresh, resume
-from toolfleet_tasks.connections import Connections
-from toolfleet_tasks.module_queues import make_queue
+from toolfleet_tasks.broker.kombu_connections import Connections
+from toolfleet_tasks.broker.kombu_queues import make_queue
+from toolfleet_tasks.control import jobs_tick, refresh, startup_checks
+from toolfleet_tasks.messages.signing import Seal, seal_of
 from toolfleet_tasks.ports import JobKeeper, Runner, ServedModules
 from toolfleet_tasks.queues import CONTROL, Lane, queues_of
-from toolfleet_tasks.signing import Seal, seal_of
+from toolfleet_tasks.worker import execute
 
 # A worker with a free slot and a running call dies when Redis restarts: kombu's clean-up then meets a `None` and
 # raises AttributeError. As a connection error it makes the worker reconnect, which is what was meant.
@@ -30,6 +31,10 @@ kombu.transport.redis.Transport.connection_errors += (AttributeError,)
 
 _CONNECT_SECONDS = 4  # Celery's default
 
+BROKER_HEARTBEAT_SECONDS = 10
+"""How often a worker and RabbitMQ hear of each other. By Celery's 120 a half-open connection is found after four minutes, in
+which its worker takes no calls; RabbitMQ advises against less than 5."""
+
 
 class FleetApp(Celery):  # type: ignore[misc] # Celery ships no types
     """The app of one process: its settings, its lane and, in a worker, what runs a call and what keeps jobs going.
@@ -37,7 +42,7 @@ class FleetApp(Celery):  # type: ignore[misc] # Celery ships no types
     `modules` are those that the process knows of; in a worker `served_modules` keeps them in step with the directory.
     """
 
-    log_cls = "toolfleet_tasks.celery_logs:FleetLogging"
+    log_cls = "toolfleet_tasks.control.celery_logs:FleetLogging"
     settings: Settings
     lane: Lane
     modules: KnownModules
@@ -58,7 +63,7 @@ class FleetApp(Celery):  # type: ignore[misc] # Celery ships no types
     @cached_property
     def Worker(self) -> type[Any]:  # noqa: N802 - Celery's name
         """What `celery worker` starts."""
-        worker: type[Any] = self.subclass_with_self("toolfleet_tasks.worker:FleetWorker")
+        worker: type[Any] = self.subclass_with_self("toolfleet_tasks.control.celery_worker:FleetWorker")
         return worker
 
 
@@ -68,16 +73,20 @@ def make_app(settings: Settings, *, lane: Lane = "all", stores_results: bool = T
     Reads nothing and connects to nothing. A worker needs `app.runner` set before it starts.
     """
     backend = _backend_url(settings) if stores_results else None
+    own = settings.is_fast or bool(settings.broker and not is_redis_url(settings.broker))
     app = FleetApp(
         "toolfleet",
         broker=_celery_url(settings.broker),
         backend=backend,
         # Kombu's own transport waits for Redis with every message, and a broken connection has running calls run again.
-        amqp="toolfleet_tasks.amqp:FleetAMQP" if settings.is_fast else None,
+        # Over RabbitMQ it stops a worker for good when half a frame has come and no more follows.
+        amqp=f"toolfleet_tasks.transport.celery_amqp:{'Fleet' if settings.is_fast else 'RabbitMq'}AMQP"
+        if own
+        else None,
         # Celery's own dispatcher takes a third of a worker's time, and its heartbeats wait on the loop for a broker that is away.
-        events=f"toolfleet_tasks.events:{'Fleet' if settings.is_fast else 'Stock'}Events",
+        events=f"toolfleet_tasks.transport.events:{'Fleet' if settings.is_fast else 'Stock'}Events",
         # Celery's own has workers obey whoever reaches the broker: an order ends them, or takes their queues away.
-        control="toolfleet_tasks.remote_control:FleetControl",
+        control="toolfleet_tasks.control.remote_control:FleetControl",
     )
     if not stores_results:  # a client: whoever waits for it wants to know soon that the broker is away
         app.conf.broker_connection_timeout = 1
@@ -86,11 +95,11 @@ def make_app(settings: Settings, *, lane: Lane = "all", stores_results: bool = T
     app.modules = KnownModules(settings)
     app.conf.update(_delivery(), **_broker(settings), **_results(settings), **_worker(settings))
     app.conf.task_queues = [make_queue(name) for name in queues_of(lane, settings)]
-    app.conf.beat_schedule = refresh.schedule(settings) | resume.schedule(settings)
+    app.conf.beat_schedule = refresh.schedule(settings) | jobs_tick.schedule(settings)
     execute.register(app)
     refresh.register(app, settings)
-    resume.register(app)
-    guard.install(app)
+    jobs_tick.register(app)
+    startup_checks.install(app)
     return app
 
 
@@ -114,7 +123,7 @@ def _backend_url(settings: Settings) -> str | None:
     # And it signs nothing.
     kind = "Fleet" if settings.is_fast else "Signing"
     where = "Sentinel" if url.startswith("sentinel") else ""
-    return f"toolfleet_tasks.backend:{kind}{where}Backend+{url.removeprefix('redis+')}"
+    return f"toolfleet_tasks.transport.result_backend:{kind}{where}Backend+{url.removeprefix('redis+')}"
 
 
 def _celery_url(url: str | None) -> str | None:
@@ -176,7 +185,16 @@ def _broker(settings: Settings) -> dict[str, Any]:
         # The default of 100 gives up after three quarters of an hour without Redis.
         "broker_connection_max_retries": None,
     }
-    if settings.broker and is_redis_url(settings.broker):
+    if settings.broker and not is_redis_url(settings.broker):
+        conf["broker_heartbeat"] = BROKER_HEARTBEAT_SECONDS
+        # Without them a loop waits for ever for what a half-open connection was asked, and calls stand still.
+        conf["broker_transport_options"] = {"read_timeout": 2, "write_timeout": 2}
+        # A worker that connects anew before RabbitMQ knows that its old connection is dead ends at its own, locked queue.
+        conf["control_queue_exclusive"] = False
+        conf["control_queue_durable"] = (
+            True  # RabbitMQ 4.3 refuses queues that are neither; this one expires after 10 s
+        )
+    elif settings.broker:
         conf["broker_use_ssl"] = tls_options(settings.broker) or False
         conf["broker_transport_options"] = {
             **_shared(settings.broker, settings),
@@ -221,9 +239,9 @@ def _results(settings: Settings) -> dict[str, Any]:
 def _worker(settings: Settings) -> dict[str, Any]:
     return {
         # By name: an agent that uses this app never imports the workers' room.
-        "worker_pool": "toolfleet_workers.pool:AsyncioPool",
+        "worker_pool": "toolfleet_workers.pool.asyncio_pool:AsyncioPool",
         # Celery's own logs the whole of a message that it cannot take for a task.
-        "worker_consumer": "toolfleet_tasks.worker:FleetConsumer",
+        "worker_consumer": "toolfleet_tasks.control.celery_worker:FleetConsumer",
         "worker_concurrency": settings.worker_concurrency,
         # More than one message a slot would wait here while another worker is free.
         "worker_prefetch_multiplier": 1,

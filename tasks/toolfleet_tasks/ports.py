@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from toolfleet_registry.contracts import PublishedCall, Terms
-from toolfleet_registry.lease import Lease
-from toolfleet_registry.outcomes import Attempt, Health
+from toolfleet_registry.contracts.outcomes import Attempt, Health
+from toolfleet_registry.time.lease import Lease
 
 
 class Runner(Protocol):

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from toolfleet_registry.contracts import ToolDefinition
-from toolfleet_registry.module_entries import module_limit
-from toolfleet_registry.names import ToolName
+from toolfleet_registry.contracts.names import ToolName
+from toolfleet_registry.directory.entries import module_limit
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
 
 Lane = Literal["fast", "slow", "all"]

@@ -13,7 +13,7 @@ from zlib import crc32
 
 from redis import Redis
 
-from toolfleet_registry.jobs import WakeUp
+from toolfleet_registry.contracts.jobs import WakeUp
 
 LIST = "chaos-core:acts"
 """In the run's Redis; the core's own, as the table is."""

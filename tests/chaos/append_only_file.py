@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from toolfleet_registry.contracts import ToolResult
-from toolfleet_registry.keys import Keys
+from toolfleet_registry.redis.keys import Keys
 
 _SET = re.compile(rb"\$3\r\nSET\r\n\$\d+\r\n" + re.escape(Keys().result("").encode()) + rb"(\S+)\r\n\$(\d+)\r\n")
 

@@ -102,9 +102,13 @@ def _nobody_is_shut_out(evidence: Evidence) -> Iterator[_Fact]:
 
 
 def _one_intention_once(evidence: Evidence) -> Iterator[_Fact]:
-    """No intention was executed as two calls: a repeat under its key joins the first."""
+    """No intention was executed as two calls: a repeat under its key joins the first.
+
+    But for readers that answered that they failed: nothing has happened, so that the key is free for another try.
+    """
+    freed = _failed_readings(evidence)
     for ref, effects in evidence.journal.effects_of_ref.items():
-        calls = {effect.call_id for effect in effects}
+        calls = {effect.call_id for effect in effects} - freed
         if len(calls) > 1:
             yield f"{effects[0].tool} {ref}: executed {len(effects)} times, as {sorted(calls)}", effects[0].call_id, ref
 
@@ -146,10 +150,10 @@ def _none_means_none(evidence: Evidence) -> Iterator[_Fact]:
 
     But for readers that answered that they failed: they ran, and there is nothing that could have happened.
     """
+    readings = _failed_readings(evidence)
     for call_id, result in _results(evidence):
         effects = evidence.journal.effects.get(call_id, [])
-        has_only_read = result.error_code == "module_error" and effect_of(result.tool_name) == "read"
-        if result.effect_state == "none" and effects and not has_only_read:
+        if result.effect_state == "none" and effects and call_id not in readings:
             yield f"{_of(result)} with effect none, executed {len(effects)} times", call_id, effects[0].ref
 
 
@@ -210,18 +214,36 @@ def _honest_words(evidence: Evidence) -> Iterator[_Fact]:
 
 
 def _conflicts(evidence: Evidence) -> Iterator[_Fact]:
-    """Under one key, two calls with different arguments are not both executed."""
-    effects = evidence.journal.effects_of_ref
-    for ref in list(effects):
+    """Under one key, two calls with different arguments are not both executed.
+
+    But for readers that answered that they failed: their key is free.
+    """
+    freed = _failed_readings(evidence)
+    effects = {
+        ref: [effect for effect in found if effect.call_id not in freed]
+        for ref, found in evidence.journal.effects_of_ref.items()
+    }
+    for ref, others in effects.items():
         first = ref.removesuffix(OTHER)
-        if first != ref and effects.get(first):
-            yield f"{effects[ref][0].tool} {ref}: executed beside {first}", effects[ref][0].call_id, ref
+        if first != ref and others and effects.get(first):
+            yield f"{others[0].tool} {ref}: executed beside {first}", others[0].call_id, ref
 
 
 def _results(evidence: Evidence) -> Iterable[tuple[str, ToolResult]]:
     """What agents were told, and what is stored."""
     yield from ((ending.call_id, ending.result) for ending in evidence.endings if ending.result and ending.call_id)
     yield from evidence.stored.items()
+
+
+def _failed_readings(evidence: Evidence) -> set[str]:
+    """The calls of readers that ran and failed: nothing can have happened, and their ends say so."""
+    return {
+        call_id
+        for call_id, result in _results(evidence)
+        if result.error_code == "module_error"
+        and effect_of(result.tool_name) == "read"
+        and result.effect_state == "none"
+    }
 
 
 def _is_cut_off(result: ToolResult) -> bool:

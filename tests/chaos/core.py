@@ -29,7 +29,7 @@ from chaos.acts import INSERT, LIST, Act, Mark, act_on, database_of, is_in_sql, 
 from chaos.plan import CORE_SECRET, LEASE_SECONDS
 from toolfleet.webhooks import Delivery, RedisSeen, SQLSeen, WakeBusy, WakeLost, WakeReceiver, WakeRefused
 from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_tasks import receiver
+from toolfleet_tasks.webhooks import receiver
 
 READY = "core ready"
 CRASHED = 70

@@ -24,6 +24,8 @@ _CHECKED = {
 _CHECKED_OF_RABBITMQ = {
     "RabbitMQ killed": "no call that it had confirmed is lost; nothing is left in its queues",
     "RabbitMQ's connections closed": "as of all: what a worker runs while others get its message has one result",
+    "RabbitMQ half-open": "as of all; the worker is up, and works afterwards",
+    "RabbitMQ unheard": "as of all; the worker is up, and works afterwards",
 }
 
 
@@ -73,8 +75,10 @@ def _seen(evidence: Evidence, logs: list[str]) -> dict[str, str]:
     return {
         "worker paused beyond its lease": f"{said('lease_over_before_sending')} requests were not sent; {confirmed} confirmed pairs of writes",
         "Redis full": f"{unavailable} calls, of these and other faults of Redis's, ended as fleet_unavailable",
-        "RabbitMQ killed": f"{said('Trying again')} times a worker found it away",
+        "RabbitMQ killed": f"{said('worker_waits_for_broker')} times a worker found it away",
         "RabbitMQ's connections closed": f"{said('CONNECTION_FORCED')} times a process was told so",
+        "RabbitMQ half-open": f"{said('Too many heartbeats missed')} times a worker missed heartbeats",
+        "RabbitMQ unheard": f"{said('publish_not_confirmed')} times a call was published again",
         "Redis's clock set": f"processes said so {said('redis_clock_stepped')} times",
         "worker's clock set": f"processes said so {said('own_clock_off')} times; {said('worker_takes_no_calls')} times it took no calls",
         "burst of calls": _ends(evidence, "burst"),

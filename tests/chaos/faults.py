@@ -21,7 +21,7 @@ from chaos.rabbitmq_faults import RABBITMQ_KINDS
 from chaos.redis_faults import REDIS_CLOCK, REDIS_KINDS
 from chaos.stage import CLOCKED, Stage
 from support.clocks import libfaketime
-from toolfleet_tasks import scripts
+from toolfleet_tasks.lua import queues
 
 _COPIES = 5
 _DRAIN_SECONDS = 20
@@ -205,7 +205,7 @@ async def _double_messages(stage: Stage, worker: Program, dice: random.Random) -
             stored = look.hget("unacked", tag)
             if stored is not None:
                 message, *_, queue = json.loads(str(stored))
-                look.eval(scripts.PUBLISH, 2, queue, stage.settings.keys.bell(queue), json.dumps(message))
+                look.eval(queues.PUBLISH, 2, queue, stage.settings.keys.bell(queue), json.dumps(message))
 
 
 async def _take_leases(stage: Stage, worker: Program, dice: random.Random) -> None:

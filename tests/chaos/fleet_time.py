@@ -13,10 +13,10 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from toolfleet_registry import fleet_clock
-from toolfleet_registry.keys import Keys
-from toolfleet_registry.slewed_clock import KEPT_SECONDS, RETURN_RATE, Reading, SlewedClock
-from toolfleet_tasks import clock_scripts
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.time.slewed_clock import KEPT_SECONDS, RETURN_RATE, Reading, SlewedClock
+from toolfleet_tasks.lua import clock as clock_scripts
 
 ROUNDING_SECONDS = 0.05
 """By so much two processes' clocks may differ whose Redis nobody sets: readings have their ways, and times are rounded."""

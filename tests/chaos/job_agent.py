@@ -15,7 +15,7 @@ from chaos.job_notes import JobNote, notes_of
 from chaos.job_rounds import CRON
 from chaos.plan import BEHAVIOURS, EFFECTS, LONGEST_JOB_SECONDS, LOOK, MODULES
 from toolfleet import Caller, Conversation, FleetUnavailable, Job, Poll, Schedule, ToolCall, ToolFleet
-from toolfleet_registry.jobs import Completion, JobRefused
+from toolfleet_registry.contracts.jobs import Completion, JobRefused
 
 READY = "job agent ready"
 MADE = "jobs made:"

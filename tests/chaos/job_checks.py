@@ -13,9 +13,9 @@ from chaos.job_rounds import rounds
 from chaos.journal import Entry
 from chaos.plan import JOB_MARGIN_SECONDS
 from toolfleet_registry.contracts import ToolCall, ToolResult
-from toolfleet_registry.jobs import ENDED
-from toolfleet_tasks.job_ids import step_call_id, then_call_id
-from toolfleet_tasks.job_rules import passes
+from toolfleet_registry.contracts.jobs import ENDED
+from toolfleet_tasks.jobs.state_machine import MARGIN_SECONDS, passes
+from toolfleet_tasks.messages.ids import step_call_id, then_call_id
 
 MOST_FAULTS = 5
 """Polls in a row that fail: then the job has."""
@@ -205,7 +205,8 @@ def _fault_in_state(job: JobRecord, evidence: JobEvidence) -> str | None:
     last = evidence.stored.get(f"{job.job_id}.{max(job.place.step, 0)}")
     if state == "completed":
         return _fault_in_completion(job, last, evidence)
-    return None if state != "failed" or _may_fail(job, last, evidence) else f"its last step came to {last}"
+    may_fail = state != "failed" or _may_fail(job, last, evidence) or _was_cut_off(job, evidence)
+    return None if may_fail else f"its last step came to {last}"
 
 
 def _fault_in_completion(job: JobRecord, last: ToolResult | None, evidence: JobEvidence) -> str | None:
@@ -237,6 +238,13 @@ def _may_fail(job: JobRecord, last: ToolResult | None, evidence: JobEvidence) ->
             break
         faults += not passes(result)  # one that was refused for now is none
     return faults >= MOST_FAULTS
+
+
+def _was_cut_off(job: JobRecord, evidence: JobEvidence) -> bool:
+    """Whether nobody had heard of its call's end when its time was over: it says that it does not know, and is told no other end later."""
+    assert job.end is not None
+    over_at = job.spec.deadline_at + MARGIN_SECONDS - evidence.time.allowance
+    return job.end.error_code == "outcome_unknown" and job.end.ended_at >= over_at
 
 
 def _ruling(entries: list[Entry], evidence: JobEvidence) -> tuple[float, float] | None:

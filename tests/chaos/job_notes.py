@@ -8,11 +8,11 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 from redis import Redis
 
-from toolfleet_registry.jobs import JobSpec, JobState
-from toolfleet_registry.keys import Keys
-from toolfleet_tasks import wire
-from toolfleet_tasks.job_ends import EndNote
-from toolfleet_tasks.job_rules import Place
+from toolfleet_registry.contracts.jobs import JobSpec, JobState
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_tasks.jobs.completion import EndNote
+from toolfleet_tasks.jobs.places import Place
+from toolfleet_tasks.messages import json_text
 
 _CHUNK = 500
 
@@ -76,7 +76,7 @@ def _records(look: Redis) -> Iterator[JobRecord]:
         fields: Any = look.hgetall(str(key))
         end = fields.get("end")
         yield JobRecord(
-            wire.load(JobSpec, fields["spec"]),
-            wire.load(Place, fields["at"]),
-            wire.load(EndNote, end) if end else None,
+            json_text.load(JobSpec, fields["spec"]),
+            json_text.load(Place, fields["at"]),
+            json_text.load(EndNote, end) if end else None,
         )

@@ -9,7 +9,7 @@ from chaos.fault_report import table
 from chaos.faults import Fault
 from chaos.job_checks import news_of
 from chaos.job_evidence import JobEvidence
-from toolfleet_registry.jobs import JobState
+from toolfleet_registry.contracts.jobs import JobState
 
 _STATES: tuple[JobState, ...] = ("completed", "failed", "timed_out", "cancelled", "starting", "waiting", "polling")
 _SHOWN_MARKS = 20

@@ -1,6 +1,7 @@
 """What must hold after a run, of Redis and of the processes: nothing is held, nothing lasts, everybody works."""
 
 import asyncio
+import itertools
 import json
 import time
 from collections.abc import Iterator
@@ -17,12 +18,13 @@ from support.rabbitmq import RabbitMq
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.errors import FleetError
-from toolfleet_registry.keys import Keys
+from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.queues import CONTROL
 
 _QUIET_SECONDS = 45  # redelivery after the last fault, and every retry and deadline that is still to come
 _PROBES = 600
-_LOOKS = 5
+_FOUND_SECONDS = 40  # a worker whose connections to RabbitMQ are half open knows it by its heartbeats
+_DRAIN_SECONDS = 20  # for workers to do what beat has sent last
 _QUEUES = (*(f"tools.{name}" for name in MODULES), CONTROL)
 _CHUNK = 500
 _NEWS = Keys().completions("").rpartition(":")[0] + ":*"
@@ -62,7 +64,7 @@ def check_redis(stage: Stage) -> dict[str, list[Violation]]:
     return {
         name: [Violation(name, text) for text in found]
         for name, found in (
-            ("Nothing is left in queues or in workers' hands", [*_held(look), *_held_by_rabbitmq(stage.rabbitmq)]),
+            ("Nothing is left in queues or in workers' hands", [*_held(look), *_held_by_rabbitmq(stage)]),
             ("Every key is known, and expires unless it may last", list(_lasting(look))),
             ("No call's record is open, and no place is taken", list(_open(look))),
             ("No worker and no beat ended by itself", stage.ended_alone),
@@ -91,10 +93,11 @@ async def check_workers(stage: Stage) -> list[Violation]:
     missing = {f"{worker.name}@" for worker in stage.workers}
     caller = Caller(user_id="probe", permission="user", allowed_modules="*")
     arguments = {"ref": "probe", "first": "ok", "then": "ok", "before_ms": 0, "after_ms": 0}
+    give_up_at = time.monotonic() + (_FOUND_SECONDS if stage.rabbitmq else 0)
     found: list[Violation] = []
     try:
         async with ToolFleet(settings=stage.settings) as fleet:
-            for number in range(_PROBES):
+            for number in itertools.count():
                 tool = f"{MODULES[number % 2]}.{EFFECTS[number // 2 % 4]}"
                 call = ToolCall(tool_name=tool, arguments={**arguments, "ref": f"probe-{number}"})
                 result = await fleet.call(call, caller, timeout=10)
@@ -102,12 +105,13 @@ async def check_workers(stage: Stage) -> list[Violation]:
                     found.append(Violation(name, f"{tool}: {result.error_code} {result.error}"))
                 worker = result.audit.worker or ""
                 missing = {start for start in missing if not worker.startswith(start)}
-                if (not missing and number >= 2 * len(EFFECTS)) or len(found) > len(EFFECTS):
+                is_over = number >= _PROBES and time.monotonic() >= give_up_at
+                if is_over or (not missing and number >= 2 * len(EFFECTS)) or len(found) > len(EFFECTS):
                     break
                 await asyncio.sleep(0.01)
     except FleetError as exc:
         found.append(Violation(name, str(exc)))
-    return found + [Violation(name, f"no call was run by {start!r} in {_PROBES}") for start in sorted(missing)]
+    return found + [Violation(name, f"no call was run by {start!r}") for start in sorted(missing)]
 
 
 def _held(look: Redis) -> Iterator[str]:
@@ -120,12 +124,15 @@ def _held(look: Redis) -> Iterator[str]:
         yield f"unacked_index has {left} tags"
 
 
-def _held_by_rabbitmq(broker: RabbitMq | None) -> Iterator[str]:
+def _held_by_rabbitmq(stage: Stage) -> Iterator[str]:
+    broker = stage.rabbitmq
     if broker is None:
         return
-    found = _kept(broker)
-    for _ in range(_LOOKS):  # beat goes on having workers do something twice a second
-        found = {queue: left for queue, left in _kept(broker).items() if found.get(queue) and left}
+    for beat in stage.beats:  # which has workers do something twice a second
+        beat.stop()
+    give_up_at = time.monotonic() + _DRAIN_SECONDS
+    while (found := {queue: left for queue, left in _kept(broker).items() if left}) and time.monotonic() < give_up_at:
+        pass
     for queue, left in found.items():
         yield f"{queue} in RabbitMQ has {left} messages, {broker.waiting(queue)} of them in no worker's hands"
 

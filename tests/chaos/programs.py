@@ -10,7 +10,7 @@ from subprocess import Popen
 
 import psutil
 
-from toolfleet_workers.processes import signal_group, spawn, stop
+from toolfleet_cli.local.child_processes import signal_group, spawn, stop
 
 _START_SECONDS = 60  # all of them share two cores with whatever else runs there
 _STOP_SECONDS = 15

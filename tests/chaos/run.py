@@ -26,7 +26,7 @@ from chaos.moments import MOMENTS
 from chaos.outcomes import read_endings
 from chaos.plan import AGENTS, LONGEST_TIMEOUT_SECONDS, Plan, is_hostile
 from chaos.programs import Program
-from chaos.rabbitmq_faults import AWAY_KINDS
+from chaos.rabbitmq_faults import AWAY_SECONDS
 from chaos.report import evidence_of, late_results, report, shown
 from chaos.stage import Stage, stage, start_agents
 
@@ -150,7 +150,11 @@ def _job_evidence(here: Stage, calls: Evidence, clock: FleetWatch, faults: list[
         expected=made,
         has_core=here.plan.has_core,
         time=clock.seen(here.folder.glob("*.log")),
-        away=[(fault.began_at, fault.ended_at) for fault in faults if fault.kind in AWAY_KINDS and fault.is_done],
+        away=[
+            (fault.began_at, fault.ended_at + AWAY_SECONDS[fault.kind])
+            for fault in faults
+            if fault.kind in AWAY_SECONDS and fault.is_done
+        ],
     )
 
 

@@ -19,12 +19,13 @@ from chaos.proxy import Proxy
 from support.clocks import WallClock, libfaketime
 from support.rabbitmq import RabbitMq, rabbitmq
 from support.redis_faults import FaultyRedis, faulty_redis, faulty_redis_with_a_clock
+from support.tcp_proxy import TcpProxy, tcp_proxy
 from support.worker_process import READY as WORKER_READY
 from support.worker_process import TESTS
+from toolfleet_cli.local.commands import beat_command, worker_command
+from toolfleet_cli.local.environment import environment_of
+from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.settings import Settings
-from toolfleet_workers.commands import beat_command, worker_command
-from toolfleet_workers.environment import environment_of
-from toolfleet_workers.ports import free_port
 
 CLOCKED = f"worker-{WORKERS - 1}"
 """The worker that has a clock of its own, where libfaketime is installed."""
@@ -59,8 +60,10 @@ class Stage:
     redis_clock: WallClock | None = None
     worker_clock: WallClock | None = None
     rabbitmq: RabbitMq | None = None
+    rabbitmq_proxies: dict[str, TcpProxy] = field(default_factory=dict)
     redis_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     rabbitmq_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _kept: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     @property
     def journal(self) -> Path:
@@ -76,8 +79,24 @@ class Stage:
         return urlsplit(self.redis.url).port or 6379
 
     def settings_of(self, name: str) -> Settings:
-        """The settings of a process that reaches Redis through the proxy of that name."""
-        return self.settings.model_copy(update={"redis_url": f"redis://127.0.0.1:{self.proxies[name].port}/0"})
+        """The settings of a process that reaches Redis, and RabbitMQ, through the proxies of that name."""
+        own = {"redis_url": f"redis://127.0.0.1:{self.proxies[name].port}/0"}
+        if self.rabbitmq is not None:
+            there, through = (f":{port}/" for port in (self.rabbitmq.port, self.rabbitmq_proxies[name].port))
+            own["broker_url"] = self.rabbitmq.url.replace(there, through)
+        return self.settings.model_copy(update=own)
+
+    async def add_proxies(self, name: str) -> None:
+        """Put something between a process of that name and Redis, and RabbitMQ."""
+        self.proxies[name] = Proxy(self.redis_port)
+        await self.proxies[name].start()
+        if self.rabbitmq is not None:
+            self.rabbitmq_proxies[name] = self._kept.enter_context(tcp_proxy(self.rabbitmq.port))
+
+    async def remove_proxies(self) -> None:
+        for proxy in self.proxies.values():
+            await proxy.aclose()
+        await asyncio.to_thread(self._kept.close)
 
     def worker_behind(self, port: int) -> Program | None:
         """Whose connection to Redis, or to a module, has this port at the far end."""
@@ -149,8 +168,7 @@ async def stage(plan: Plan, folder: Path) -> AsyncGenerator[Stage]:
         finally:
             for program in (*here.agents, *here.servers, *here.spares.values()):
                 await asyncio.to_thread(program.stop)
-            for proxy in here.proxies.values():
-                await proxy.aclose()
+            await here.remove_proxies()
 
 
 @contextlib.contextmanager
@@ -216,8 +234,7 @@ async def start_agents(here: Stage) -> None:
 
 
 async def _proxied(here: Stage, name: str) -> Settings:
-    here.proxies[name] = Proxy(here.redis_port)
-    await here.proxies[name].start()
+    await here.add_proxies(name)
     return here.settings_of(name)
 
 

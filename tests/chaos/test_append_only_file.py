@@ -6,7 +6,7 @@ from pathlib import Path
 from chaos.append_only_file import written_results
 from chaos.test_checks import result
 from support.redis_faults import faulty_redis
-from toolfleet_registry.keys import Keys
+from toolfleet_registry.redis.keys import Keys
 
 
 def test_a_result_that_was_dropped_is_found(tmp_path: Path) -> None:

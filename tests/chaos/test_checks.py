@@ -58,6 +58,16 @@ def test_what_reaches_a_module_within_a_lease_is_no_violation() -> None:
     assert found([ending(failure(state="unknown"))], [begun(at=1 + LATE_SECONDS - 0.1)]) == set()
 
 
+def test_a_reader_that_failed_leaves_its_key_free() -> None:
+    """It ran, and nothing can have happened: the next call under the key is another try, with whatever arguments."""
+    failed = [
+        ending(failure(f"c{number}", state="none", code="module_error", tool_name="bank.read")) for number in (1, 2)
+    ]
+    effects = [effect("c1", tool="bank.read"), effect("c2", tool="bank.read"), effect("c3", ref="r1-other")]
+
+    assert found(failed, effects) == set()
+
+
 def test_newer_writes_may_be_repeated() -> None:
     """Each of two that were confirmed may happen twice, as long as the newer one comes last."""
     endings = [ending(result(f"c{end[1]}"), way="paired", ref=f"p{end}", tool=IDEMPOTENT) for end in (FIRST, SECOND)]

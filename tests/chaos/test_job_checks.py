@@ -12,10 +12,10 @@ from chaos.job_notes import JobNote, JobRecord
 from chaos.job_rounds import CRON
 from chaos.journal import Entry, Journal, Mark
 from chaos.plan import JOB_MARGIN_SECONDS
-from toolfleet_registry.contracts import Audit, Caller, ToolCall, ToolResult
-from toolfleet_registry.jobs import JobSpec, JobState, Poll, Schedule
-from toolfleet_tasks.job_ends import EndNote
-from toolfleet_tasks.job_rules import Place
+from toolfleet_registry.contracts import Audit, Caller, ErrorCode, ToolCall, ToolResult
+from toolfleet_registry.contracts.jobs import JobSpec, JobState, Poll, Schedule
+from toolfleet_tasks.jobs.completion import EndNote
+from toolfleet_tasks.jobs.places import Place
 
 OVER = {"execution": "e2", "status": "completed", "task": "e0"}
 THEN = ToolCall(tool_name="bank.once")
@@ -200,6 +200,25 @@ def test_what_a_lost_worker_does_late_is_no_second_poll_at_once() -> None:
     late = [replace(entry, execution="e7") for entry in entries(1, 5.5, {**RUNNING, "execution": "e7"})]
 
     assert found(replace(GOOD, journal=Journal([*GOOD.journal.entries, *late]))) == set()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "code", "checks"),
+    [(20, "outcome_unknown", set()), (9, "outcome_unknown", {STATE}), (20, "internal", {STATE})],
+)
+def test_who_was_cut_off_by_the_deadline_may_have_been_told_less(
+    seconds: float, code: ErrorCode, checks: set[str]
+) -> None:
+    """Nobody could hear of the call's end for so long: the job says that it does not know, and the call has its own end."""
+    job = record("failed", step=0)
+    evidence = replace(
+        GOOD,
+        records={"j": replace(job, end=EndNote(ended_at=seconds, error_code=code))},
+        acts=[act(kind="job.failed")],
+        journal=Journal(entries(0, 1, {"execution": "e0"})),
+    )
+
+    assert found(evidence) == checks
 
 
 def test_a_job_may_be_late_by_what_rabbitmq_was_away() -> None:

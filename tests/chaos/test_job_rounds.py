@@ -12,9 +12,9 @@ from chaos.job_notes import JobRecord
 from chaos.job_rounds import CRON, rounds
 from chaos.journal import Entry, Journal
 from toolfleet_registry.contracts import Caller, ToolResult
-from toolfleet_registry.jobs import JobSpec, JobState, Poll, Schedule, Wish
-from toolfleet_tasks.job_ends import EndNote
-from toolfleet_tasks.job_rules import Place
+from toolfleet_registry.contracts.jobs import JobSpec, JobState, Poll, Schedule, Wish
+from toolfleet_tasks.jobs.completion import EndNote
+from toolfleet_tasks.jobs.places import Place
 
 
 def record(state: JobState = "timed_out", *, wishes: Sequence[Wish] = ("resume_conversation",)) -> JobRecord:

@@ -1,13 +1,34 @@
 """The example modules as real servers, each started once."""
 
-from collections.abc import Callable, Generator
-from contextlib import ExitStack
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
+from agents import opening
+from agents.app import create_app
+from agents.settings import AgentSettings
+from support.core_bot import SECRET, Bot, Open
 from support.example_modules import Module, running
+from support.fleet import TestBed
+from support.module_server import ModuleServer
+from support.postgres import PostgresServer, find_postgres, postgres_server
+from support.reciting_model import Line, RecitingModel
+from toolfleet_registry.settings import Settings
 
-MODULES = ("claude_code", "code_executor", "deployer", "file_manager", "report_builder", "research")
+MODULES = (
+    "claude_code",
+    "code_executor",
+    "deployer",
+    "file_manager",
+    "knowledge",
+    "location",
+    "report_builder",
+    "research",
+)
 
 
 @pytest.fixture(scope="session")
@@ -49,3 +70,49 @@ def research(serve: Callable[[str], Module]) -> Module:
 @pytest.fixture
 def report_builder(serve: Callable[[str], Module]) -> Module:
     return serve("report_builder")
+
+
+@pytest.fixture
+def knowledge(serve: Callable[[str], Module]) -> Module:
+    return serve("knowledge")
+
+
+@pytest.fixture(scope="session")
+def postgres_process() -> Generator[PostgresServer]:
+    if (programs := find_postgres()) is None:
+        pytest.skip("there is no PostgreSQL for this machine")
+    with postgres_server(programs) as server:
+        yield server
+
+
+@pytest.fixture
+def postgres(postgres_process: PostgresServer) -> PostgresServer:
+    """Without our tables."""
+    postgres_process.empty()
+    return postgres_process
+
+
+@pytest.fixture
+def opened(bed: TestBed, worker: object, owls: ModuleServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
+    """Opens a core with a reciting model; a second one finds the first one's conversations."""
+    owls.forget()
+    monkeypatch.setenv("FILE_MANAGER_ROOT", str(tmp_path / "files"))
+
+    @asynccontextmanager
+    async def open_core(*lines: Line, **settings: Any) -> AsyncGenerator[Bot]:
+        model = RecitingModel(*lines)
+        monkeypatch.setattr(opening, "_model", lambda *_: model)
+        values: dict[str, Any] = {
+            "database_url": f"sqlite:///{tmp_path / 'agent.db'}",
+            "patience_seconds": 2,
+            **settings,
+        }
+        fleet_settings: Settings = bed.settings.model_copy(update={"core_secret": SECRET})
+        app = create_app(AgentSettings(**values), fleet_settings)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://core") as http,
+        ):
+            yield Bot(http, app)
+
+    return open_core

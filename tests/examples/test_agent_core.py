@@ -3,103 +3,22 @@
 import asyncio
 import base64
 import json
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from aiohttp import web
-from fastapi import FastAPI
 from pydantic import SecretStr
-from standardwebhooks import Webhook
 
-from agents import opening
 from agents.app import create_app
 from agents.settings import AgentSettings
 from modules.files import open_pipeline
+from support.core_bot import SECRET, Bot, Open, wake_up
 from support.fleet import TestBed
 from support.module_server import ModuleServer
-from support.reciting_model import Line, RecitingModel
+from support.reciting_model import Line
 from support.waiting import wait_until
-from toolfleet_registry.jobs import WakeUp
-from toolfleet_registry.settings import Settings
-
-SECRET = "whsec_" + base64.b64encode(b"o" * 32).decode()
-
-
-@dataclass
-class Bot:
-    """What talks to a core: users' messages, and the fleet's wake-ups."""
-
-    http: httpx.AsyncClient
-    app: FastAPI
-
-    async def say(self, text: str = "hello", **fields: Any) -> httpx.Response:
-        return await self.http.post("/message", json={"user_id": "ada", "text": text, **fields})
-
-    async def begin(self) -> str:
-        """Say something; the conversation's id."""
-        reply = await self.say()
-        return str(reply.raise_for_status().json()["conversation_id"])
-
-    async def wake(self, conversation_id: str | None, path: str = "/continue", **fields: Any) -> httpx.Response:
-        fields.setdefault("kind", path.removeprefix("/"))
-        sent = wake_up(conversation_id, **fields)
-        return await self.http.post(path, content=sent[1], headers=sent[0])
-
-    async def said(self, conversation_id: str) -> list[tuple[str, str]]:
-        shown = (await self.http.get(f"/conversations/{conversation_id}")).raise_for_status().json()
-        return [(message["source"], message["text"]) for message in shown["messages"]]
-
-
-Open = Callable[..., AbstractAsyncContextManager[Bot]]
-
-
-def wake_up(
-    conversation_id: str | None, *, wake_id: str | None = None, secret: str = SECRET, late: float = 0, **fields: Any
-) -> tuple[dict[str, str], bytes]:
-    """A signed wake-up: headers and body. One of each conversation, unless it has an id."""
-    wake_id = wake_id or f"wake-{conversation_id}"  # the fleet outlives a test, and remembers what followed from which
-    facts = {"type": "job.completed", "wake_id": wake_id, "job_id": "j1", "timestamp": 1, "message": "Ready.", **fields}
-    wake = WakeUp.model_validate({"user_id": "ada", **facts, "conversation_id": conversation_id})
-    body = wake.model_dump_json()
-    at = datetime.now(UTC) - timedelta(seconds=late)
-    headers = {
-        "webhook-id": wake_id,
-        "webhook-timestamp": str(int(at.timestamp())),
-        "webhook-signature": Webhook(secret).sign(wake_id, at, body),
-    }
-    return headers, body.encode()
-
-
-@pytest.fixture
-def opened(bed: TestBed, worker: object, owls: ModuleServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
-    """Opens a core with a reciting model; a second one finds the first one's conversations."""
-    owls.forget()
-    monkeypatch.setenv("FILE_MANAGER_ROOT", str(tmp_path / "files"))
-
-    @asynccontextmanager
-    async def open_core(*lines: Line, **settings: Any) -> AsyncGenerator[Bot]:
-        model = RecitingModel(*lines)
-        monkeypatch.setattr(opening, "_model", lambda *_: model)
-        values: dict[str, Any] = {
-            "database_url": f"sqlite:///{tmp_path / 'agent.db'}",
-            "patience_seconds": 2,
-            **settings,
-        }
-        fleet_settings: Settings = bed.settings.model_copy(update={"core_secret": SECRET})
-        app = create_app(AgentSettings(**values), fleet_settings)
-        async with (
-            app.router.lifespan_context(app),
-            httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://core") as http,
-        ):
-            yield Bot(http, app)
-
-    return open_core
 
 
 async def test_a_message_is_answered_in_its_conversation(opened: Open) -> None:

@@ -18,7 +18,7 @@ from agents.scripted_model import ScriptedModel
 from agents.wording import facts_of, wake_message
 from toolfleet import ToolCall, ToolDefinition, ToolResult
 from toolfleet.formats import from_result
-from toolfleet_registry.jobs import WakeUp
+from toolfleet_registry.contracts.jobs import WakeUp
 
 NAMES = ("claude_code.run_task", "scheduler.add_job", "deployer.deploy", "file_manager.list_files")
 TOOLS = [ToolDefinition(name=name) for name in NAMES]

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 
 from agents.calls import Calls, FleetAway
 from agents.conversations import Conversations, Talk, open_engine
 from agents.history import Said
 from agents.model import ModelAway
+from agents.people import People
 from agents.settings import AgentSettings
 from agents.turn import Turns
 from support.fleet import TestBed
@@ -20,7 +21,7 @@ from support.module_server import ModuleServer
 from support.reciting_model import Line, RecitingModel
 from support.redis_faults import faulty_redis
 from support.waiting import wait_until
-from toolfleet import Caller, Conversation, Settings, ToolFleet
+from toolfleet import Conversation, Settings, ToolFleet
 
 
 @dataclass
@@ -30,12 +31,14 @@ class Stage:
     fleet: ToolFleet
     conversations: Conversations
     talk: Talk
+    engine: Engine
     settings: AgentSettings
     keys_live_seconds: float = 3600.0
 
     def turns(self, model: RecitingModel) -> Turns:
         calls = Calls(self.fleet, self.settings.patience_seconds)
-        return Turns(self.fleet, calls, model, self.conversations, self.settings, self.keys_live_seconds)
+        people = People(self.engine, self.settings)
+        return Turns(self.fleet, calls, model, self.conversations, people, self.settings, self.keys_live_seconds)
 
     async def run(self, model: RecitingModel, words: str = "hello", source_id: str | None = "m1") -> str:
         said = Said("user", {"role": "user", "content": words}, source_id=source_id)
@@ -52,7 +55,7 @@ async def stage(fleet: ToolFleet, tmp_path: Path) -> AsyncIterator[Stage]:
     conversations = Conversations(engine)
     await conversations.make_tables()
     talk = await conversations.at("ada", Conversation(platform="chat"))
-    yield Stage(fleet, conversations, talk, AgentSettings(permission="user", patience_seconds=1))
+    yield Stage(fleet, conversations, talk, engine, AgentSettings(permission="user", patience_seconds=1))
     engine.dispose()
 
 
@@ -64,7 +67,7 @@ async def test_the_model_is_offered_what_its_user_may_use(stage: Stage) -> None:
     """A user's model does not see an administrator's tools; an administrator's does."""
     model = RecitingModel("hi", "hi")
     await stage.run(model)
-    stage.settings = AgentSettings(permissions={"ada": "admin"})
+    stage.settings = AgentSettings(permission="admin")
     await stage.run(model, source_id="m2")
 
     assert "owls.echo" in model.offered[0]
@@ -267,11 +270,3 @@ async def test_a_tool_that_fails_is_the_models_to_read(stage: Stage) -> None:
 
     assert await stage.run(model) == "I see"
     assert model.asked[1][-1]["content"].startswith("Error: I cannot.")
-
-
-def test_everybody_has_a_permission() -> None:
-    """The one of `permissions`, or the common one."""
-    settings = AgentSettings(permission="guest", permissions={"ada": "admin"})
-
-    assert settings.caller("ada") == Caller(user_id="ada", permission="admin", allowed_modules="*")
-    assert settings.caller("eve").permission == "guest"

@@ -310,9 +310,11 @@ async def test_a_launcher_that_dies_is_a_failed_call(tmp_path: Path, monkeypatch
     assert reply["error"] == "code_executor.run_python failed inside the module (RuntimeError); its log says why."
 
 
-def test_the_tools_time_limit_follows_the_settings() -> None:
+@pytest.mark.parametrize("name", ["run_python", "run_shell"])
+def test_the_tools_time_limit_follows_the_settings(name: str) -> None:
     """The fleet waits longer than the module takes."""
-    (tool,) = module_for(Limits(wall_seconds=60, queue_seconds=7), open_pipeline()).manifest.tools
+    tools = module_for(Limits(wall_seconds=60, queue_seconds=7), open_pipeline()).manifest.tools
+    (tool,) = (tool for tool in tools if tool.name == f"code_executor.{name}")
     assert tool.timeout_seconds is not None
     assert tool.timeout_seconds > 67
     assert "60 s" in tool.description

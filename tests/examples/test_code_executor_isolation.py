@@ -33,7 +33,8 @@ async def ask():
     async with module.client() as client:
         return await client.call("run_python", code=code, user_id="ada")
 result = asyncio.run(ask())
-print(json.dumps({"user": os.geteuid(), "told": module.manifest.tools[0].description, "stdout": str(result)}))
+(told,) = (tool.description for tool in module.manifest.tools if tool.name == "code_executor.run_python")
+print(json.dumps({"user": os.geteuid(), "told": told, "stdout": str(result)}))
 """
 
 

@@ -10,18 +10,22 @@ from modules.claude_code.tools import ClaudeCode
 from modules.code_executor.tools import CodeExecutor
 from modules.deployer.tools import Deployer
 from modules.file_manager.tools import FileManager
+from modules.knowledge.tools import Knowledge
+from modules.location.tools import Location
 from modules.report_builder.tools import ReportBuilder
 from modules.research.tools import Research
 from support.example_modules import EXAMPLES, Module
-from toolfleet_registry.admission import admit, closed_tools, unknown_fields
 from toolfleet_registry.contracts import ToolDefinition
-from toolfleet_registry.schema import input_schema
+from toolfleet_registry.manifests.admission_rules import admit, closed_tools, unknown_fields
+from toolfleet_registry.schemas.definition import input_schema
 
 TOOLS: dict[str, type] = {
     "claude_code": ClaudeCode,
     "code_executor": CodeExecutor,
     "deployer": Deployer,
     "file_manager": FileManager,
+    "knowledge": Knowledge,
+    "location": Location,
     "report_builder": ReportBuilder,
     "research": Research,
 }
@@ -31,7 +35,9 @@ PERMISSIONS = {
     "claude_code.run_task": "admin",
     "claude_code.task_logs": "user",
     "claude_code.task_status": "user",
+    "code_executor.load_file": "user",
     "code_executor.run_python": "user",
+    "code_executor.run_shell": "admin",
     "deployer.deploy": "admin",
     "deployer.deployment_logs": "user",
     "deployer.deployment_status": "user",
@@ -43,20 +49,37 @@ PERMISSIONS = {
     "file_manager.get_file": "guest",
     "file_manager.list_files": "guest",
     "file_manager.read_document": "guest",
+    "knowledge.delete": "user",
+    "knowledge.get": "guest",
+    "knowledge.list": "guest",
+    "knowledge.save": "guest",
+    "knowledge.search": "guest",
+    "location.distance": "user",
+    "location.forget_place": "user",
+    "location.set_place": "user",
+    "location.share": "user",
+    "location.where_am_i": "user",
     "report_builder.build_report": "guest",
     "report_builder.quick_report": "guest",
     "research.fetch_webpage": "guest",
+    "research.check_url": "guest",
     "research.search_docs": "guest",
+    "research.web_search": "guest",
 }
 EFFECTS = {
     "claude_code.cancel_task": "idempotent",
     "claude_code.run_task": "once",
     "code_executor.run_python": "once",
+    "code_executor.run_shell": "once",
     "deployer.deploy": "idempotent",
     "deployer.rollback": "once",
     "deployer.stop_deployment": "idempotent",
     "file_manager.create_document": "idempotent",
     "file_manager.delete_file": "idempotent",
+    "knowledge.delete": "idempotent",
+    "knowledge.save": "idempotent",
+    "location.forget_place": "idempotent",
+    "location.set_place": "idempotent",
 }
 
 

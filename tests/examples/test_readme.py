@@ -10,7 +10,7 @@ import pytest
 from support.example_modules import EXAMPLES, Module, in_process
 from support.http_executor import executor_for
 from support.published_call import published
-from toolfleet_registry.outcomes import Outcome
+from toolfleet_registry.contracts.outcomes import Outcome
 
 README = (EXAMPLES / "modules" / "README.md").read_text()
 

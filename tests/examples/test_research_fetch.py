@@ -1,16 +1,17 @@
 """`fetch_webpage`: what it reads, and where it refuses to go. The web is a server on the loopback interface."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from modules.research import page as page_module
 from modules.research.addresses import Address, is_public
-from modules.research.fetch import PageFetcher, Resolve
+from modules.research.fetch import PageFetcher, Resolve, Unreached
 from modules.research.fetch import resolve as system_resolve
 from modules.research.page import readable
 from support.example_modules import Module, running
@@ -287,6 +288,16 @@ async def test_a_host_with_one_private_address_is_refused(site: WebSite, fetcher
     with pytest.raises(ToolError, match=r"There is no host 'unknown\.example'"):
         await asked.fetch(url(site, "/", "unknown.example"))
     assert site.asked == []
+
+
+async def test_a_name_service_that_is_away_for_a_moment_is_no_unknown_host(fetcher: PageFetcher) -> None:
+    """Whoever polls an address asks again."""
+
+    async def away(host: str, port: int) -> NoReturn:
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    with pytest.raises(Unreached, match=r"does not answer for 'owls\.example' now"):
+        await replace(fetcher, resolve=away).fetch("https://owls.example/")
 
 
 async def test_tls_is_spoken_with_the_host_that_was_asked_for(fetcher: PageFetcher) -> None:

@@ -7,7 +7,7 @@ import pytest
 from support.fleet import SIGNING_KEY, TestBed
 from support.module_server import ModuleServer
 from support.worker_process import WorkerProcess
-from toolfleet_workers.redis_server import redis_server
+from toolfleet_cli.local.redis_server import redis_server
 
 
 @pytest.fixture(scope="module", params=["fast", pytest.param("stock", marks=pytest.mark.slow)])

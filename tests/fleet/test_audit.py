@@ -13,8 +13,8 @@ from support.fleet import TestBed
 from support.module_server import ModuleServer
 from support.waiting import wait_until
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_registry.keys import Keys
-from toolfleet_workers.redis_server import redis_server
+from toolfleet_cli.local.redis_server import redis_server
+from toolfleet_registry.redis.keys import Keys
 
 
 @pytest.fixture(params=[True, False], ids=["fast", "stock"])

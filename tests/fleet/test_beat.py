@@ -13,9 +13,9 @@ from support.onlookers import read_by_its_user
 from support.owls import make_module
 from support.waiting import wait_until, wait_until_sync
 from toolfleet import Caller, ToolFleet
+from toolfleet_cli.local.commands import beat_command
+from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_tasks.queues import CONTROL
-from toolfleet_workers.commands import beat_command
-from toolfleet_workers.redis_server import redis_server
 
 
 async def test_a_new_tool_is_offered_within_a_refresh(tmp_path: Path, owner: Caller) -> None:

@@ -13,7 +13,7 @@ from support.module_server import ModuleServer, Request, serve
 from support.owls import echo
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_workers.redis_server import redis_server
+from toolfleet_cli.local.redis_server import redis_server
 
 MOST = 2**20
 LONG = "x" * 257

@@ -15,12 +15,13 @@ import pytest
 
 from support.clocks import WallClock, redis_with_a_clock
 from support.fleet import TestBed
+from support.later import LATER, LATER_SECONDS, later_module
 from support.module_server import ModuleServer
 from support.waiting import wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_registry.slewed_clock import YOUNG_SECONDS
-from toolfleet_workers.environment import environment_of
+from toolfleet_cli.local.environment import environment_of
+from toolfleet_registry.time.slewed_clock import YOUNG_SECONDS
 
 ECHO = ToolCall(tool_name="owls.echo", arguments={"n": 1})
 
@@ -106,6 +107,24 @@ async def test_a_worker_that_is_off_works(owls: ModuleServer, owner: Caller, tmp
     assert turned_away.error_code == "busy"
     assert turned_away.audit.attempts == 2
     assert worker.said().count("own_clock_off") == 1
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["fast", "stock"])
+@pytest.mark.parametrize("seconds", [30, -30])
+async def test_a_retry_is_made_when_the_module_wants_it(
+    owner: Caller, tmp_path: Path, redis_url: str, seconds: float, fast: bool
+) -> None:
+    """By the time that passes, whatever the worker takes for the time; by either transport."""
+    clock = WallClock(tmp_path, ahead=seconds)
+    (tmp_path / "logs").mkdir()
+    with later_module() as (owls, asked_at):
+        bed = TestBed(redis_url, (owls,), tmp_path / "logs", {"fast_transport": fast})
+        with bed.worker(env=clock.env):
+            async with ToolFleet(settings=bed.settings) as fleet:
+                result = await fleet.call(LATER, owner, timeout=LATER_SECONDS + 20)
+
+    assert (result.result, result.audit.attempts) == ("now", 2)
+    assert asked_at[1] - asked_at[0] > LATER_SECONDS - 0.5
 
 
 async def test_an_agent_that_is_off_works(bed: TestBed, worker: object, tmp_path: Path) -> None:

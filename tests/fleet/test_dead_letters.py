@@ -18,10 +18,10 @@ from support.up import COMMAND
 from support.waiting import wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
+from toolfleet_cli.local.redis_server import redis_server
+from toolfleet_registry.contracts.dead_letters import DeadLetter
 from toolfleet_registry.errors import NoSuchDeadLetter
-from toolfleet_registry.letters import DeadLetter
-from toolfleet_tasks.dead import Kept
-from toolfleet_workers.redis_server import redis_server
+from toolfleet_tasks.ledger.dead_letters import Kept
 
 PIN = "4711-0815"
 PAY = ToolCall(tool_name="bank.pay", arguments={"to": "bob", "pin": PIN})

@@ -18,8 +18,8 @@ from support.up import COMMAND
 from support.waiting import wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_registry.letters import DeadLetter
-from toolfleet_workers.redis_server import redis_server
+from toolfleet_cli.local.redis_server import redis_server
+from toolfleet_registry.contracts.dead_letters import DeadLetter
 
 OWNER = Caller(user_id="ada", permission="owner", allowed_modules="*")
 SAID = "two workers have died with the call in their hands"

@@ -14,7 +14,7 @@ from support.fleet import TestBed
 from support.module_server import ModuleServer, Request, serve
 from support.waiting import wait_until
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_workers.redis_server import redis_server
+from toolfleet_cli.local.redis_server import redis_server
 
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
 SLOTS, HALF, BEYOND = 8, 4, 2

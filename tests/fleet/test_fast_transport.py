@@ -20,10 +20,10 @@ from support.module_server import ModuleServer, serve
 from support.tcp_proxy import tcp_proxy
 from support.waiting import wait_until_sync
 from support.worker_process import READY
+from toolfleet_cli.local.commands import worker_command
+from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_registry.keys import Keys
-from toolfleet_workers.commands import worker_command
-from toolfleet_workers.redis_server import redis_server
+from toolfleet_registry.redis.keys import Keys
 
 
 @pytest.fixture(autouse=True)

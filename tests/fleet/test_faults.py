@@ -15,7 +15,7 @@ from support.fleet import TestBed
 from support.module_server import ModuleServer, serve
 from support.waiting import wait_until
 from toolfleet import Caller, FleetUnavailable, ToolCall, ToolFleet
-from toolfleet_workers.redis_server import redis_server
+from toolfleet_cli.local.redis_server import redis_server
 
 NAP = ToolCall(tool_name="owls.nap_once", arguments={"seconds": 1.5})
 ECHO = ToolCall(tool_name="owls.echo")

@@ -17,8 +17,8 @@ from support.sdk_program import running
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet.formats import from_result
-from toolfleet_tasks.signing import module_key
-from toolfleet_workers.redis_server import redis_server
+from toolfleet_cli.local.redis_server import redis_server
+from toolfleet_tasks.messages.signing import module_key
 
 KEY = "a secret of more than thirty-two characters"
 

@@ -17,12 +17,12 @@ from support.module_server import ModuleServer
 from support.waiting import wait_until, wait_until_sync
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
-from toolfleet_registry import fleet_clock
+from toolfleet_cli.local.commands import flower_command
+from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.app import make_app
-from toolfleet_tasks.job_ids import EVALUATE, RESUME
+from toolfleet_tasks.messages.ids import EVALUATE, RESUME
 from toolfleet_tasks.queues import CONTROL
-from toolfleet_workers.commands import flower_command
-from toolfleet_workers.ports import held_port
 
 
 @pytest.fixture(scope="module")

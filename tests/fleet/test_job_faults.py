@@ -18,9 +18,9 @@ from support.redis_faults import faulty_redis
 from support.waiting import wait_until
 from support.works import Works, make_works
 from toolfleet import Caller, Conversation, Job, Poll, ToolCall, ToolFleet
-from toolfleet_registry.jobs import ENDED
-from toolfleet_tasks.job_ids import step_call_id
-from toolfleet_workers.commands import beat_command
+from toolfleet_cli.local.commands import beat_command
+from toolfleet_registry.contracts.jobs import ENDED
+from toolfleet_tasks.messages.ids import step_call_id
 
 JOBS = 40
 # A short lease has the sweep look often; the module's work is quick, so that most jobs are between two steps.

@@ -19,8 +19,8 @@ from support.wakes import SECRET
 from support.works import Works, make_works, running
 from toolfleet import Caller, Conversation, Job, Poll, Schedule, ToolCall, ToolFleet
 from toolfleet.webhooks import SQLSeen, WakeReceiver, WakeRefused
-from toolfleet_registry.jobs import ENDED, Completion, WakeUp
-from toolfleet_registry.keys import Keys
+from toolfleet_registry.contracts.jobs import ENDED, Completion, WakeUp
+from toolfleet_registry.redis.keys import Keys
 
 KEYS = Keys()
 BEGIN = ToolCall(tool_name="works.begin")
@@ -254,3 +254,65 @@ async def test_an_end_wakes_and_notifies_the_core_and_calls_a_tool_once_each(tmp
     assert all(wake.result == over.result == {"id": "piece-1", "status": "completed"} for _, wake in acts)
     assert works.server.call_ids("ship") == [f"{job.job_id}.then.0"]
     assert works.server.calls("ship")[0]["arguments"] == {"path": "then"}
+
+
+async def test_a_job_with_two_rounds_completes_and_tells_what_they_brought(
+    fleet: ToolFleet, works: Works, store: "Redis", owner: Caller
+) -> None:
+    """Its message is filled in with each round's result, and its owner sees how many rounds there were."""
+    poll = Poll(tool_name="works.state", arguments={"id": "owls"}, until=None)
+    twice, here = Schedule(cron="0 0 * * *", max_runs=2), Conversation(conversation_id="c-twice")
+    message = "{result.id} is {result.status} in {job_id}, {result.colour}."
+    job = await fleet.start_job(None, poll, conversation=here, caller=owner, schedule=twice, message=message)
+    for runs in (1, 2):
+        await make_due(store, job)
+        over = await job_once(fleet, job, owner, lambda job: job.runs == runs)  # noqa: B023 - over before the next
+    async with aclosing(fleet.completions("c-twice")) as news, asyncio.timeout(20):
+        wakes = [await anext(news) for _ in range(2)]
+
+    assert (over.state, over.runs) == ("completed", 2)
+    assert works.server.call_ids("state") == [wake.wake_id for wake in wakes]
+    assert {wake.message for wake in wakes} == {f"owls is running in {job.job_id}, {{result.colour}}."}
+
+
+async def test_a_job_begins_after_its_delay(fleet: ToolFleet, works: Works, owner: Caller) -> None:
+    """And if it fails then, it says what it was to say in that case."""
+    here, began_at = Conversation(conversation_id="c-delay"), time.time()
+    job = await fleet.start_job(
+        ToolCall(tool_name="works.refuse"),
+        conversation=here,
+        caller=owner,
+        schedule=Schedule(delay_seconds=0.5),
+        message="Go on.",
+        on_failure_message="{job_id} needs you.",
+    )
+    async with aclosing(fleet.completions("c-delay")) as news, asyncio.timeout(20):
+        wake = await anext(news)
+
+    assert job.schedule is not None
+    assert job.schedule.at is not None
+    assert job.schedule.at >= began_at + 0.5
+    assert (wake.type, wake.job_id) == ("job.failed", job.job_id)
+    assert wake.timestamp >= job.schedule.at
+    assert wake.message.startswith(f"{job.job_id} needs you.\n\nThe job has failed")
+
+
+async def test_a_job_that_fails_ends_its_workflow(fleet: ToolFleet, works: Works, owner: Caller) -> None:
+    """Its siblings are cancelled and look no more; it is listed with them, and others can be ended by their workflow's name."""
+    here = Conversation(conversation_id="c-flow")
+    poll = Poll(tool_name="works.state", arguments={"id": "owls"}, interval_seconds=0.1)
+    sibling = await fleet.start_job(None, poll, conversation=here, caller=owner, workflow_id="release")
+    other = await fleet.start_job(None, poll, conversation=here, caller=owner, workflow_id="nightly")
+    failing = ToolCall(tool_name="works.refuse")
+    failed = await fleet.start_job(failing, conversation=here, caller=owner, workflow_id="release")
+
+    ended = await job_once(fleet, sibling, owner, has_ended)
+    listed = await fleet.jobs(owner, workflow_id="release")
+    assert (ended.state, ended.error_code) == ("cancelled", "cancelled")
+    assert f"the job '{failed.job_id}' of its workflow has failed" in str(ended.error)
+    assert {job.job_id: job.state for job in listed} == {failed.job_id: "failed", sibling.job_id: "cancelled"}
+    assert (await job_once(fleet, other, owner, lambda _: True)).state not in ENDED
+    assert await fleet.cancel_workflow("nightly", someone("zoe")) == 0
+    assert await fleet.cancel_workflow("nightly", owner) == 1
+    assert await fleet.cancel_workflow("nightly", owner) == 0
+    assert (await job_once(fleet, other, owner, has_ended)).state == "cancelled"

@@ -12,9 +12,9 @@ from support.waiting import wait_until
 from support.works import Works, make_works, running
 from toolfleet import Caller, Conversation, Job, JobRefused, Poll, Schedule, ToolCall, ToolFleet
 from toolfleet.tags import ToolContext
-from toolfleet_registry.jobs import ENDED
-from toolfleet_tasks.evaluation import GateDecision
-from toolfleet_tasks.job_ids import then_call_id
+from toolfleet_registry.contracts.jobs import ENDED
+from toolfleet_tasks.calls.eval_gate import GateDecision
+from toolfleet_tasks.messages.ids import then_call_id
 
 HERE = Conversation(conversation_id="c-1", platform="chat")
 BEGIN = ToolCall(tool_name="works.begin")

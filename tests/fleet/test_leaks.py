@@ -16,7 +16,7 @@ from support.module_server import ModuleServer
 from support.waiting import wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
-from toolfleet_registry.keys import Keys
+from toolfleet_registry.redis.keys import Keys
 
 CALLS = int(os.environ.get("LEAK_CHECK_CALLS", "3000"))
 AT_ONCE = 200

@@ -17,9 +17,9 @@ from support.owls import echo, nap
 from support.processes import next_line, python_program
 from support.waiting import wait_until
 from toolfleet import Caller, ToolCall, ToolFleet
+from toolfleet_cli.local.environment import environment_of
+from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.settings import Settings
-from toolfleet_workers.environment import environment_of
-from toolfleet_workers.redis_server import redis_server
 
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
 LIMIT, AGENTS, EACH = 7, 4, 10

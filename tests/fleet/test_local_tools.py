@@ -15,10 +15,10 @@ from support.fleet import TestBed
 from support.module_server import ModuleServer
 from support.up import COMMAND
 from toolfleet import Caller, ModuleStatus, ToolCall, ToolFleet, ToolResult
-from toolfleet_registry.operating import operating
+from toolfleet_cli.local.environment import environment_of
+from toolfleet_cli.local.redis_server import redis_server
+from toolfleet_registry.catalog.operator import operating
 from toolfleet_registry.settings import Settings
-from toolfleet_workers.environment import environment_of
-from toolfleet_workers.redis_server import redis_server
 
 MODULE = "owl_program"
 OWLS = 'async def owls() -> str:\n    """Count owls."""\n    return "five"\n\n\ntools = [owls]\n'

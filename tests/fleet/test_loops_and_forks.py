@@ -20,12 +20,12 @@ from support.module_server import ModuleServer
 from support.waiting import wait_until
 from support.worker_process import TESTS, WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
+from toolfleet_cli.local.environment import environment_of
+from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks import forks
-from toolfleet_tasks.loops import Sessions
-from toolfleet_tasks.session import Session
-from toolfleet_workers.environment import environment_of
-from toolfleet_workers.redis_server import redis_server
+from toolfleet_tasks.aio import fork_safety
+from toolfleet_tasks.client.session import Session
+from toolfleet_tasks.client.sessions import Sessions
 
 
 def echo(number: int) -> ToolCall:
@@ -75,14 +75,14 @@ async def test_a_loop_that_has_ended_is_forgotten(fleet: ToolFleet, owner: Calle
         sessions.append(weakref.ref(fleet._sessions._open[asyncio.get_running_loop()]))
         return result
 
-    left_behind = len(forks._LEFT_BEHIND)
+    left_behind = len(fork_safety._LEFT_BEHIND)
     for number in range(5):
         result = await asyncio.to_thread(lambda: asyncio.run(agent()))
         assert result.success, number
     gc.collect()
 
     assert len(fleet._sessions._open) <= 2  # ours, and the last one's, which the next one sweeps up
-    assert len(forks._LEFT_BEHIND) == left_behind
+    assert len(fork_safety._LEFT_BEHIND) == left_behind
     assert [session() is None for session in sessions] == [True] * 4 + [False]
 
 

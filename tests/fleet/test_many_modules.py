@@ -13,7 +13,7 @@ import pytest
 from support.fleet import TestBed
 from support.module_crowd import module_crowd
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_workers.redis_server import redis_server
+from toolfleet_cli.local.redis_server import redis_server
 
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
 FEW, MANY = 20, 3000

@@ -14,8 +14,8 @@ from support.module_server import ModuleServer, Request, serve
 from support.waiting import wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
-from toolfleet_registry.letters import DeadLetter
-from toolfleet_workers.redis_server import redis_server
+from toolfleet_cli.local.redis_server import redis_server
+from toolfleet_registry.contracts.dead_letters import DeadLetter
 
 OWNER = Caller(user_id="ada", permission="owner", allowed_modules="*")
 TESTS = Path(__file__).parents[1]

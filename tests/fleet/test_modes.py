@@ -8,9 +8,9 @@ from redis import Redis
 from support.fleet import TestBed
 from support.module_server import ModuleServer
 from support.waiting import wait_until_sync
+from toolfleet_cli.local.commands import worker_command
+from toolfleet_cli.local.environment import environment_of
 from toolfleet_registry.settings import Settings
-from toolfleet_workers.commands import worker_command
-from toolfleet_workers.environment import environment_of
 
 
 @pytest.fixture

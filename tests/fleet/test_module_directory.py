@@ -13,12 +13,12 @@ from support.module_server import ModuleServer, serve
 from support.owls import make_module
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
+from toolfleet_cli.local.redis_server import redis_server
+from toolfleet_registry.directory.entries import ModuleEntry
 from toolfleet_registry.errors import OperationRefused
-from toolfleet_registry.module_entries import ModuleEntry
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.audit_reader import AuditReader
-from toolfleet_tasks.module_changes import ModuleChanges
-from toolfleet_workers.redis_server import redis_server
+from toolfleet_tasks.operations.audit_reader import AuditReader
+from toolfleet_tasks.operations.module_changes import ModuleChanges
 
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
 

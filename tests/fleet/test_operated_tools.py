@@ -12,8 +12,8 @@ from support.module_server import ModuleServer, serve
 from support.owls import make_module
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
-from toolfleet_registry.operating import Operator, operating
-from toolfleet_workers.redis_server import redis_server
+from toolfleet_cli.local.redis_server import redis_server
+from toolfleet_registry.catalog.operator import Operator, operating
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from support.module_server import ModuleServer, serve
 from support.owls import make_module
 from support.waiting import wait_until
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
-from toolfleet_tasks.consumers import workers_by_queue
-from toolfleet_workers.ports import free_port
-from toolfleet_workers.redis_server import redis_server
+from toolfleet_cli.local.redis_server import redis_server
+from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_tasks.presence.consumers import workers_by_queue
 
 ADA, BOB = (Caller(user_id=name, permission="owner", allowed_modules="*") for name in ("ada", "bob"))
 NAP = ToolCall(tool_name="owls.nap", arguments={"seconds": 0.2})

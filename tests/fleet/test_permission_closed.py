@@ -16,11 +16,11 @@ from support.module_server import ModuleServer, serve
 from support.owls import echo
 from support.tcp_proxy import tcp_proxy
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
-from toolfleet_registry.keys import Keys
-from toolfleet_registry.operating import operating
-from toolfleet_registry.redis_servers import async_client
-from toolfleet_tasks.refresh import refresh_manifests
-from toolfleet_workers.redis_server import redis_server
+from toolfleet_cli.local.redis_server import redis_server
+from toolfleet_registry.catalog.operator import operating
+from toolfleet_registry.config.redis_servers import async_client
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_tasks.control.refresh import refresh_manifests
 
 GUEST = Caller(permission="guest", allowed_modules="*")
 OWNER = Caller(permission="owner", allowed_modules="*")
@@ -68,7 +68,7 @@ async def take_in_and_disable(bed: TestBed) -> None:
     async with async_client(bed.redis_url) as redis:
         keys = [Keys().module_manifest(served.name) for served in bed.modules]
         assert await redis.delete(*keys) == 2
-        await redis.hdel(Keys().registry_manifests, "fresh")
+        await redis.hdel(Keys().registry.manifests, "fresh")
 
 
 @pytest.fixture(scope="module")

@@ -22,11 +22,11 @@ from support.redis_faults import FaultyRedis, faulty_redis
 from support.up import COMMAND
 from support.waiting import wait_until_sync
 from support.worker_process import WorkerProcess
-from toolfleet_tasks.probes import STILL_SECONDS
-from toolfleet_workers.cli.check import is_well
-from toolfleet_workers.commands import beat_command
-from toolfleet_workers.environment import environment_of
-from toolfleet_workers.ports import held_port
+from toolfleet_cli.local.commands import beat_command
+from toolfleet_cli.local.environment import environment_of
+from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_cli.processes.check import is_well
+from toolfleet_tasks.control.probes import STILL_SECONDS
 
 WITHIN = 5.0  # seconds: for a check of readiness
 ROLES = ("worker", "beat")
@@ -184,7 +184,7 @@ def test_who_waits_for_redis_is_alive(owls: ModuleServer, tmp_path: Path, *, is_
 @pytest.mark.parametrize("role", ROLES)
 def test_a_process_that_stands_still_is_not_well(stage: Stage, role: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not answer, and the check waits no longer than it may."""
-    monkeypatch.setattr("toolfleet_workers.cli.check._ANSWER_SECONDS", 0.2)  # nobody will, however long we wait
+    monkeypatch.setattr("toolfleet_cli.processes.check._ANSWER_SECONDS", 0.2)  # nobody will, however long we wait
     with frozen(stage.processes[role]):
         assert [stage.is_well(role, live=live) for live in (False, True)] == [False, False]
 
@@ -195,7 +195,7 @@ def test_a_check_is_cheap(stage: Stage) -> None:
         "-X",
         "importtime",
         "-c",
-        "import sys; sys.argv[1:] = ['beat', '--check']; import toolfleet_workers.cli as c; c.main()",
+        "import sys; sys.argv[1:] = ['beat', '--check']; import toolfleet_cli as c; c.main()",
     ]
     env = {**os.environ, **environment_of(stage.bed.settings)}
     ended = subprocess.run([COMMAND[0], *words], env=env, capture_output=True, text=True, timeout=20, check=False)

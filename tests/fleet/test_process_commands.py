@@ -13,8 +13,8 @@ import pytest
 from support.module_server import ModuleServer
 from support.up import COMMAND
 from support.waiting import wait_until_sync
-from toolfleet_workers.ports import held_port
-from toolfleet_workers.processes import spawn, stop
+from toolfleet_cli.local.child_processes import spawn, stop
+from toolfleet_cli.local.tcp_ports import held_port
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ from support.talkers import Talker
 from support.waiting import wait_until, wait_until_sync
 from support.worker_process import TESTS, WorkerProcess
 from toolfleet import Caller, CallHandle, Progress, SyncToolFleet, ToolCall, ToolFleet
-from toolfleet_workers.cli import progress_bar
-from toolfleet_workers.environment import environment_of
-from toolfleet_workers.redis_server import redis_server
+from toolfleet_cli.console import progress_bar
+from toolfleet_cli.local.environment import environment_of
+from toolfleet_cli.local.redis_server import redis_server
 
 STEPS = [(0.25, "reading"), (None, "thinking"), (0.75, "writing")]
 TALK = ToolCall(tool_name="owls.talk")

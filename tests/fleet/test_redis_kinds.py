@@ -12,9 +12,9 @@ from support.fleet import TestBed
 from support.module_server import ModuleServer
 from support.waiting import wait_until_sync
 from toolfleet import SettingsError, ToolFleet
-from toolfleet_workers.ports import free_port
-from toolfleet_workers.processes import spawn, stop
-from toolfleet_workers.redis_server import redis_command
+from toolfleet_cli.local.child_processes import spawn, stop
+from toolfleet_cli.local.redis_server import redis_command
+from toolfleet_cli.local.tcp_ports import free_port
 
 
 @contextmanager

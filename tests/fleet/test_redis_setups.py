@@ -11,7 +11,7 @@ from support.fleet import TestBed
 from support.module_server import ModuleServer
 from support.redis_setups import ACL, SETUPS, RedisSetup, behind_sentinels
 from toolfleet import Caller, Conversation, Settings, ToolCall, ToolFleet
-from toolfleet_registry.keys import Keys
+from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.app import FleetApp, make_app
 
 ECHO = ToolCall(tool_name="owls.echo", arguments={"text": "hu"})
@@ -113,7 +113,7 @@ def test_every_connection_is_of_the_same_transport(url: str, fast: bool) -> None
         seen.add(connection.get_transport_cls().__module__)
         connection.maybe_switch_next()
 
-    assert seen == {"toolfleet_tasks.transport" if fast else "kombu.transport.redis"}
+    assert seen == {"toolfleet_tasks.transport.kombu_transport" if fast else "kombu.transport.redis"}
 
 
 def test_celery_verifies_certificates() -> None:

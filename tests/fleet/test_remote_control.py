@@ -11,9 +11,9 @@ from support.module_server import ModuleServer
 from support.waiting import wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
+from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_tasks.app import FleetApp, make_app
-from toolfleet_tasks.envelope import revocation
-from toolfleet_workers.redis_server import redis_server
+from toolfleet_tasks.messages.envelope import revocation
 
 NAP = ToolCall(tool_name="owls.nap", arguments={"seconds": 30})
 QUESTIONS = ("active", "active_queues", "clock", "ping", "registered", "reserved", "revoked", "scheduled", "stats")

@@ -87,6 +87,21 @@ async def test_a_job_can_be_cancelled_again_and_again(fleet: ToolFleet, worker: 
     assert [job["state"] for job in (await asked(fleet, "list_jobs", ended=True)).result["jobs"]] == ["cancelled"]
 
 
+async def test_a_model_ends_a_workflow_of_its_user(fleet: ToolFleet, worker: WorkerProcess) -> None:
+    """All of its jobs and no others; another user's of that name stay, and are not counted."""
+    jobs = [await made(fleet, delay_seconds=60, message="Look.", workflow_id="release") for _ in range(2)]
+    other = await made(fleet, delay_seconds=60, message="Look.")
+    await made(fleet, BOB, delay_seconds=60, message="Look.", workflow_id="release")
+    listed = await asked(fleet, "list_jobs", workflow_id="release")
+    ended = [await asked(fleet, "cancel_workflow", workflow_id="release") for _ in range(2)]
+
+    assert {job["job_id"] for job in listed.result["jobs"]} == set(jobs)
+    assert {job["workflow_id"] for job in listed.result["jobs"]} == {"release"}
+    assert [each.result for each in ended] == [{"cancelled": 2}, {"cancelled": 0}]
+    assert [job["job_id"] for job in (await asked(fleet, "list_jobs")).result["jobs"]] == [other]
+    assert len((await asked(fleet, "list_jobs", BOB, workflow_id="release")).result["jobs"]) == 1
+
+
 @pytest.mark.parametrize(
     ("wish", "code", "text"),
     [
@@ -97,6 +112,10 @@ async def test_a_job_can_be_cancelled_again_and_again(fleet: ToolFleet, worker: 
         ({"tool_name": "owls.echo", "until": "a["}, "invalid_arguments", ""),
         ({"cron": "0 0 31 2 *", "message": "never"}, "invalid_arguments", "never comes due"),
         ({"at": "2020-01-01T00:00:00Z", "message": "late"}, "invalid_arguments", "in the past"),
+        ({"at": SOON, "delay_seconds": 9, "message": "hi"}, "invalid_arguments", "not both"),
+        ({"delay_seconds": 4e9, "message": "late"}, "invalid_arguments", "more than"),
+        ({"at": SOON, "max_runs": 2, "message": "hi"}, "invalid_arguments", "rounds of `cron`"),
+        ({"at": SOON, "message": "hi", "workflow_id": ""}, "invalid_arguments", "workflow_id"),
         ({"message": "when?"}, "invalid_arguments", "`at` or `cron`"),
     ],
 )

@@ -9,7 +9,7 @@ from support.fleet import TestBed
 from support.module_server import ModuleServer, Request, serve
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_workers.redis_server import redis_server
+from toolfleet_cli.local.redis_server import redis_server
 
 SECRET = "s3cret-9f"
 COUNT = {

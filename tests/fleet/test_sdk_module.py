@@ -13,7 +13,7 @@ from support.module_server import ModuleServer
 from support.sdk_program import running
 from support.waiting import wait_until
 from toolfleet import Caller, Progress, ToolCall, ToolFleet
-from toolfleet_tasks.signing import module_key
+from toolfleet_tasks.messages.signing import module_key
 
 # All of these are times in Redis, too, which takes whole seconds there.
 FRACTIONS = {

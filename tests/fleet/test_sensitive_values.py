@@ -22,12 +22,12 @@ from support.module_server import ModuleServer, Request, Tool, serve
 from support.waiting import wait_until, wait_until_sync
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
-from toolfleet_registry.letters import DeadLetter
+from toolfleet_cli.local.commands import flower_command
+from toolfleet_cli.local.redis_server import redis_server
+from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_registry.contracts.dead_letters import DeadLetter
 from toolfleet_tasks.app import make_app
-from toolfleet_tasks.dead import DeadLetters
-from toolfleet_workers.commands import flower_command
-from toolfleet_workers.ports import held_port
-from toolfleet_workers.redis_server import redis_server
+from toolfleet_tasks.ledger.dead_letters import DeadLetters
 
 MARK = "m4rk"
 """Part of every sensitive value."""

@@ -24,12 +24,13 @@ from support.up import toolfleet, up
 from support.waiting import wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
+from toolfleet_cli.local.examples import find_examples
+from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks import wire
-from toolfleet_tasks.envelope import TASK
-from toolfleet_tasks.signing import Seal, module_key
-from toolfleet_workers.redis_server import redis_server
+from toolfleet_tasks.messages import json_text
+from toolfleet_tasks.messages.envelope import TASK
+from toolfleet_tasks.messages.signing import Seal, module_key
 
 KEY = "a secret of more than thirty-two characters"
 QUEUE = "tools.owls"
@@ -121,7 +122,7 @@ async def test_many_signed_calls_run_side_by_side(agent: ToolFleet, owner: Calle
 
 
 FORGED: dict[str, Callable[[PublishedCall], str]] = {
-    "unsigned": wire.dump,
+    "unsigned": json_text.dump,
     "tampered": lambda call: Seal(KEY).seal(call).replace("owls", "cats", 1),
     "signed with another key": Seal(KEY + "!").seal,
     "of another call": lambda call: Seal(KEY).seal(made()),
@@ -281,7 +282,7 @@ def test_a_fleet_keeps_its_key_to_itself(tmp_path_factory: pytest.TempPathFactor
     with up(home, env) as fleet:
         processes = fleet.processes()
         modules = {
-            psutil.Process(fleet.pid("serve_module", name)) for name in fleet.run_file().settings["module_services"]
+            psutil.Process(fleet.pid("sdk.serve", name)) for name in fleet.run_file().settings["module_services"]
         }
         workers = psutil.Process(fleet.pid("toolfleet_workers", "fast-"))
         ended = toolfleet(*words, cwd=home, env=env)
@@ -300,7 +301,8 @@ def test_a_fleet_keeps_its_key_to_itself(tmp_path_factory: pytest.TempPathFactor
         assert {len(answers) for answers in shown.values()} == {len(nodes)}
         assert KEY not in str(shown)
         assert not any({KEY, old} & set(environment.values()) for environment in environments)
-        assert len({environment["TOOLFLEET_MODULE_KEY"] for environment in environments}) == len(modules) == 6
+        assert len({environment["TOOLFLEET_MODULE_KEY"] for environment in environments}) == len(modules)
+        assert len(modules) == len(find_examples())
         assert [path for path in written(home) if KEY.encode() in path.read_bytes()] == []
     assert [path for path in written(home) if KEY.encode() in path.read_bytes()] == []
     assert WARNING not in fleet.said()

@@ -12,9 +12,9 @@ from support.module_server import ModuleServer, Request, serve
 from support.published_call import published
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
-from toolfleet_registry.keys import Keys
-from toolfleet_tasks import receipts
-from toolfleet_workers.redis_server import redis_server
+from toolfleet_cli.local.redis_server import redis_server
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_tasks.results import receipts
 
 KEYS = Keys()
 KEY = "a secret of more than thirty-two characters"

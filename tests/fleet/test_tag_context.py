@@ -12,7 +12,7 @@ from support.module_server import ModuleServer
 from support.worker_process import TESTS
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet.tags import TagRegistry, ToolContext, ToolDef
-from toolfleet_workers.redis_server import redis_server
+from toolfleet_cli.local.redis_server import redis_server
 
 ADA = Caller(user_id="@ada", permission="owner", allowed_modules="*")
 KNOWN = ToolContext("", "Where are the owls?", "@eve", 7, "Owls live in barns.", 0.5)

@@ -15,13 +15,13 @@ from support.waiting import wait_until
 from support.worker_process import TESTS, WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet.tags import TagRegistry, TagResult, ToolContext, ToolDef, ToolNotFound, ToolRateLimited, parse_response
+from toolfleet_cli.local.child_processes import spawn, stop
+from toolfleet_cli.local.commands import worker_command
+from toolfleet_cli.local.environment import environment_of
+from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.errors import SettingsError
-from toolfleet_tasks.audit_reader import AuditReader
-from toolfleet_tasks.evaluation import GateDecision
-from toolfleet_workers.commands import worker_command
-from toolfleet_workers.environment import environment_of
-from toolfleet_workers.processes import spawn, stop
-from toolfleet_workers.redis_server import redis_server
+from toolfleet_tasks.calls.eval_gate import GateDecision
+from toolfleet_tasks.operations.audit_reader import AuditReader
 
 LOCAL_TOOLS = "support.tag_tools:tools"
 

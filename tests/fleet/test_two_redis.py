@@ -12,7 +12,7 @@ from support.module_server import ModuleServer
 from support.waiting import wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_workers.redis_server import redis_server
+from toolfleet_cli.local.redis_server import redis_server
 
 ECHO = ToolCall(tool_name="owls.echo", arguments={"text": "hu"})
 LONG_NAP = ToolCall(tool_name="owls.nap_once", arguments={"seconds": 30})

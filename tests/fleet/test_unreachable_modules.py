@@ -15,8 +15,8 @@ from support.fleet import TestBed
 from support.module_server import ModuleServer
 from support.mortal_module import MortalModule, mortal_module
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
-from toolfleet_workers.ports import free_port
-from toolfleet_workers.redis_server import redis_server
+from toolfleet_cli.local.redis_server import redis_server
+from toolfleet_cli.local.tcp_ports import free_port
 
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
 ECHO = ToolCall(tool_name="owls.echo", arguments={"text": "hu"})

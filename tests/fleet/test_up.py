@@ -11,10 +11,11 @@ import httpx
 import pytest
 from redis import Redis
 
+from support.example_modules import EXAMPLES
 from support.processes import is_gone
 from support.up import COMMAND, Up, call, toolfleet, up
 from support.waiting import wait_until_sync
-from toolfleet_workers.examples import SLOW_EXAMPLES
+from toolfleet_cli.local.examples import SLOW_EXAMPLES
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,8 @@ def test_the_run_file_says_what_runs_where(fleet: Up) -> None:
     modules = run_file.settings["module_services"]
 
     assert run_file.pid == fleet.process.pid
-    assert set(modules) == {"claude_code", "code_executor", "deployer", "file_manager", "report_builder", "research"}
+    assert set(modules) == {path.parent.name for path in (EXAMPLES / "modules").glob("*/main.py")}
+    assert {"file_manager", "knowledge", "research"} < set(modules)
     assert set(run_file.settings["slow_modules"]) >= {"claude_code", "deployer", "report_builder"}
     for name, url in modules.items():
         assert httpx.get(f"{url}/health", timeout=10).json()["module"] == name
@@ -131,7 +133,7 @@ def test_a_second_one_is_refused(fleet: Up, below: Path) -> None:
     [
         ["-m toolfleet_workers", "fast-"],
         ["redis-server"],
-        ["serve_module", "modules.research"],
+        ["sdk.serve", "modules.research"],
     ],
 )
 def test_a_killed_process_comes_back(fleet: Up, words: list[str]) -> None:

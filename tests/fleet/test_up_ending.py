@@ -16,8 +16,8 @@ from support.owls import make_module
 from support.processes import is_gone
 from support.up import Up, call, publish, starting, up
 from support.waiting import wait_until_sync
-from toolfleet_registry.runfile import find_run_file
-from toolfleet_workers.redis_server import redis_server
+from toolfleet_cli.local.redis_server import redis_server
+from toolfleet_registry.config.run_file import find_run_file
 
 
 @pytest.fixture(scope="module")

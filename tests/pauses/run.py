@@ -17,10 +17,10 @@ from support.redis_faults import faulty_redis
 from support.waiting import wait_until, wait_until_sync
 from support.worker_process import READY, TESTS
 from toolfleet import ToolFleet
+from toolfleet_cli.local.child_processes import spawn, stop
+from toolfleet_cli.local.commands import worker_command
+from toolfleet_cli.local.environment import environment_of
 from toolfleet_registry.settings import Settings
-from toolfleet_workers.commands import worker_command
-from toolfleet_workers.environment import environment_of
-from toolfleet_workers.processes import spawn, stop
 
 LEASE_SECONDS, PAUSE_SECONDS = 3, 6.0
 _PATIENCE = 60.0  # seconds, on a busy machine

@@ -8,7 +8,7 @@ from support.fleet import TestBed
 from support.module_server import ModuleServer
 from support.rabbitmq import RabbitMq, is_installed, rabbitmq
 from toolfleet import ToolFleet
-from toolfleet_workers.redis_server import redis_server
+from toolfleet_cli.local.redis_server import redis_server
 
 
 @pytest.fixture(scope="session")

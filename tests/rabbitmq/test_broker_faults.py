@@ -14,10 +14,10 @@ from support.processes import next_line, python_program
 from support.rabbitmq import RabbitMq
 from support.waiting import wait_until
 from toolfleet import Caller, ToolCall, ToolFleet
+from toolfleet_cli.local.commands import beat_command
+from toolfleet_cli.local.environment import environment_of
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.queues import CONTROL
-from toolfleet_workers.commands import beat_command
-from toolfleet_workers.environment import environment_of
 
 ECHO = ToolCall(tool_name="owls.echo")
 NAP = ToolCall(tool_name="owls.nap", arguments={"seconds": 2})

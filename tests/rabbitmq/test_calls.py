@@ -16,8 +16,8 @@ from support.rabbitmq import RabbitMq
 from support.waiting import wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_registry.module_entries import ModuleEntry
-from toolfleet_tasks.module_changes import ModuleChanges
+from toolfleet_registry.directory.entries import ModuleEntry
+from toolfleet_tasks.operations.module_changes import ModuleChanges
 
 ECHO = ToolCall(tool_name="owls.echo", arguments={"text": "🦉"})
 LONG_NAP = ToolCall(tool_name="owls.nap_once", arguments={"seconds": 30})

@@ -14,8 +14,8 @@ from support.rabbitmq import RabbitMq
 from support.waiting import wait_until
 from support.works import Works, make_works
 from toolfleet import Caller, Conversation, Poll, ToolCall, ToolFleet, WakeUp
-from toolfleet_tasks.job_ids import step_call_id, then_call_id
-from toolfleet_workers.commands import beat_command
+from toolfleet_cli.local.commands import beat_command
+from toolfleet_tasks.messages.ids import step_call_id, then_call_id
 
 JOBS = 20
 POLL = Poll(tool_name="works.state", arguments={"id": {"$from": "task.id"}}, interval_seconds=0.2)

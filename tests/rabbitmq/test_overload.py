@@ -2,8 +2,11 @@
 
 import asyncio
 import time
+from contextlib import suppress
 
 import pytest
+from amqp.exceptions import NotFound
+from kombu.connection import Connection
 from redis.asyncio import Redis
 
 from support.fleet import TestBed
@@ -19,7 +22,9 @@ ONCE = ToolCall(tool_name="owls.nap_once", arguments={"seconds": 1}, idempotency
 
 @pytest.fixture
 async def few(bed: TestBed, broker: RabbitMq) -> TestBed:
-    """A fleet in which little may wait."""
+    """A fleet in which little may wait, and nothing does yet: RabbitMQ keeps other tests' calls beyond their deadlines."""
+    with Connection(broker.url) as connection, suppress(NotFound):
+        connection.default_channel.queue_purge("tools.owls")
     return TestBed(bed.redis_url, bed.modules, bed.folder, {**bed.more, "backlog_limit": 3, "calls_per_caller": 4})
 
 

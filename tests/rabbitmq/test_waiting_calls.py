@@ -1,15 +1,33 @@
 """What becomes of calls that wait in RabbitMQ: they expire, are taken back, or get another worker."""
 
+import asyncio
 import signal
 from dataclasses import replace
 
 from support.fleet import TestBed, program
 from support.module_server import ModuleServer
+from support.processes import next_line, python_program
 from support.waiting import wait_until
 from support.worker_process import READY
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_tasks.fleet_status import read_status
-from toolfleet_workers.commands import worker_command
+from toolfleet_cli.local.commands import worker_command
+from toolfleet_cli.local.environment import environment_of
+from toolfleet_tasks.operations.fleet_status import read_status
+
+# Makes a call that takes long, and is gone before anybody can tell it how that ended.
+AGENT = """
+import asyncio, os
+from toolfleet import Caller, ToolCall, ToolFleet
+
+async def agent():
+    call = ToolCall(tool_name="owls.nap", arguments={"seconds": 30})
+    async with ToolFleet() as fleet:
+        handle = await fleet.submit(call, Caller(permission="owner", allowed_modules="*"), timeout=6)
+        print(handle.id, flush=True)
+        os._exit(0)
+
+asyncio.run(agent())
+"""
 
 ECHO = ToolCall(tool_name="owls.echo")
 NAP = ToolCall(tool_name="owls.nap", arguments={"seconds": 1.5})
@@ -65,3 +83,20 @@ async def test_a_killed_workers_calls_go_to_another(
     assert [result.success for result in results] == [True] * 5
     assert len(owls.calls("nap")) <= 7
     assert len({result.audit.worker for result in results if result.audit}) <= 2
+
+
+async def test_a_call_has_an_end_whose_worker_dies_just_before_its_deadline(
+    bed: TestBed, fleet: ToolFleet, owls: ModuleServer
+) -> None:
+    """And its agent with it: RabbitMQ keeps the message that comes back too late, and whoever gets it ends the call."""
+    with bed.worker() as doomed:
+        with python_program(AGENT, env=environment_of(bed.settings)) as agent:
+            call_id = (await asyncio.to_thread(next_line, agent)).strip()
+            await wait_until(lambda: owls.running, "it runs")
+        doomed.send_signal(signal.SIGKILL)
+    assert await fleet.result_of(call_id, timeout=6) is None
+    with bed.worker():
+        result = await fleet.result_of(call_id, timeout=20)
+
+    assert result is not None
+    assert (result.error_code, result.effect_state) == ("timed_out", "unknown")

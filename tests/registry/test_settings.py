@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from toolfleet import ToolFleet
+from toolfleet_registry.config.run_file import RunFile
+from toolfleet_registry.config.setting_sources import Origin, origin_of
 from toolfleet_registry.errors import SettingsError
-from toolfleet_registry.keys import Keys
-from toolfleet_registry.runfile import RunFile
-from toolfleet_registry.setting_sources import Origin, origin_of
+from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings, load_settings
 
 
@@ -271,7 +271,7 @@ def test_a_misspelt_variable_is_told_once(
     env: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, variable: str, told: str | None
 ) -> None:
     """With what was probably meant, if anything is like it; what is somebody else's business is not."""
-    monkeypatch.setattr("toolfleet_registry.setting_sources._told", set())
+    monkeypatch.setattr("toolfleet_registry.config.setting_sources._told", set())
     monkeypatch.setenv(variable, "fast" if variable.endswith("lane") else "3")
     load_settings()
     load_settings()
@@ -283,7 +283,7 @@ def test_an_agent_is_told_of_a_misspelt_variable(
     env: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When it makes its fleet, before anything is asked."""
-    monkeypatch.setattr("toolfleet_registry.setting_sources._told", set())
+    monkeypatch.setattr("toolfleet_registry.config.setting_sources._told", set())
     env("REDIS_ULR", "redis://a")
     ToolFleet("redis://b")
 

@@ -16,10 +16,10 @@ from soak.load import Load
 from support.module_process import module_process
 from support.worker_process import READY
 from toolfleet import ToolFleet
+from toolfleet_cli.local.commands import beat_command, worker_command
+from toolfleet_cli.local.environment import environment_of
+from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.settings import Settings
-from toolfleet_workers.commands import beat_command, worker_command
-from toolfleet_workers.environment import environment_of
-from toolfleet_workers.redis_server import redis_server
 
 WORKERS = 2
 _LOOKS = 60

@@ -17,12 +17,12 @@ import httpx
 
 from support.example_modules import EXAMPLES, Module, running
 from support.redis_faults import FaultyRedis, faulty_redis
-from toolfleet_registry.keys import Keys
+from toolfleet_cli.local.child_processes import spawn, stop
+from toolfleet_cli.local.commands import beat_command, worker_command
+from toolfleet_cli.local.environment import environment_of
+from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
-from toolfleet_workers.commands import beat_command, worker_command
-from toolfleet_workers.environment import environment_of
-from toolfleet_workers.ports import held_port
-from toolfleet_workers.processes import spawn, stop
 
 TESTS = Path(__file__).parent.parent
 MODULES = ("claude_code", "deployer", "file_manager")

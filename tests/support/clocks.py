@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from support.waiting import wait_until_sync
-from toolfleet_registry import fleet_clock
-from toolfleet_registry.slewed_clock import Reading, SlewedClock
-from toolfleet_workers.ports import free_port
-from toolfleet_workers.processes import spawn, stop
-from toolfleet_workers.redis_server import is_ours, redis_command, redis_url
+from toolfleet_cli.local.child_processes import spawn, stop
+from toolfleet_cli.local.redis_server import is_ours, redis_command, redis_url
+from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.time.slewed_clock import Reading, SlewedClock
 
 _SITE = Path(__file__).parent / "faketime_site"
 _LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/local/lib", "/usr/lib64", "/usr/lib")

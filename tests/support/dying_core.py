@@ -13,7 +13,7 @@ from pathlib import Path
 from agents.conversations import Conversations, Finish
 from agents.history import History, Said
 from agents.main import app
-from toolfleet_tasks import receiver
+from toolfleet_tasks.webhooks import receiver
 
 __all__ = ["app"]
 

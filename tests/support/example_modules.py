@@ -6,7 +6,7 @@ import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +17,8 @@ import uvicorn
 from starlette.applications import Starlette
 
 from support.waiting import wait_until_sync
-from toolfleet_workers.examples import data_environment
-from toolfleet_workers.processes import spawn, stop
+from toolfleet_cli.local.child_processes import spawn, stop
+from toolfleet_cli.local.examples import data_environment
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 _NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -83,12 +83,23 @@ def serving(name: str, app: Starlette) -> Generator[Module]:
 @contextmanager
 def running(name: str, folder: Path, **env: object) -> Generator[Module]:
     """Start the module as `toolfleet up` does, on a port that the system chooses."""
+    with running_copy(
+        name, folder, EXAMPLES, Path(sys.executable), {key: str(value) for key, value in env.items()}
+    ) as module:
+        yield module
+
+
+@contextmanager
+def running_copy(
+    name: str, folder: Path, examples: Path, python: Path, env: Mapping[str, str] | None = None
+) -> Generator[Module]:
+    """Start a copy of the module, with its data in `folder` and with that Python."""
     log = folder / f"{name}.log"
     with log.open("wb") as output:
         process = spawn(
-            [sys.executable, "-m", "uvicorn", f"modules.{name}.main:app", "--host", "127.0.0.1", "--port", "0"],
-            env={**data_environment(folder), **{key: str(value) for key, value in env.items()}},
-            cwd=EXAMPLES,
+            [python, "-m", "uvicorn", f"modules.{name}.main:app", "--host", "127.0.0.1", "--port", "0"],
+            env={**data_environment(folder), **(env or {})},
+            cwd=examples,
             output=output,
         )
         try:

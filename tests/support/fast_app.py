@@ -8,9 +8,9 @@ from celery import Task
 
 from support import pool_app
 from toolfleet_registry.settings import load_settings
+from toolfleet_tasks.aio.greenlet_bridge import bridged
 from toolfleet_tasks.app import make_app
-from toolfleet_tasks.bridge import bridged
-from toolfleet_workers import bootsteps
+from toolfleet_workers.pool import bootsteps
 
 
 @bridged

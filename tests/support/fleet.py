@@ -12,9 +12,9 @@ from support.module_server import ModuleServer
 from support.waiting import wait_until_sync
 from support.worker_process import READY, WorkerProcess
 from toolfleet import ToolFleet
+from toolfleet_cli.local.commands import worker_command
+from toolfleet_cli.local.environment import environment_of
 from toolfleet_registry.settings import Settings
-from toolfleet_workers.commands import worker_command
-from toolfleet_workers.environment import environment_of
 
 STOP_SECONDS = 20
 SIGNING_KEY = "a secret of more than thirty-two characters"

@@ -7,9 +7,9 @@ from typing import Any
 from support.published_call import published
 from support.worker_process import Calls
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks import wire
 from toolfleet_tasks.app import make_app
-from toolfleet_tasks.envelope import TASK
+from toolfleet_tasks.messages import json_text
+from toolfleet_tasks.messages.envelope import TASK
 
 
 class FleetCalls(Calls):
@@ -33,7 +33,7 @@ class FleetCalls(Calls):
         call = published(tool_name, call_id=call_id, limit_seconds=60, **fields)
         limits = {"soft_time_limit": 61, "time_limit": 70}
         queue = f"tools.{tool_name.partition('.')[0]}"
-        self.app.send_task(TASK, [wire.dump(call)], queue=queue, task_id=call_id, countdown=countdown, **limits)
+        self.app.send_task(TASK, [json_text.dump(call)], queue=queue, task_id=call_id, countdown=countdown, **limits)
         return call_id
 
     def results(self, *call_ids: str, seconds: float = 20) -> list[dict[str, Any]]:

@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from toolfleet_cli.local.child_processes import _end_with_parent, spawn, stop
 from toolfleet_workers.plain_structlog import load_plain_structlog
-from toolfleet_workers.processes import _end_with_parent, spawn, stop
 
 _PRELOADED = (
     "celery.apps.worker",
@@ -32,16 +32,16 @@ _PRELOADED = (
     "celery.worker.strategy",
     "kombu.transport.redis",
     "toolfleet_tasks.app",
-    "toolfleet_tasks.late_jobs",
-    "toolfleet_tasks.signing",
-    "toolfleet_workers.bootsteps",
-    "toolfleet_workers.executors.http",
+    "toolfleet_tasks.background.lazy",
+    "toolfleet_tasks.messages.signing",
+    "toolfleet_workers.pool.bootsteps",
+    "toolfleet_workers.executors.http.executor",
     "toolfleet_workers.executors.routed",
-    "toolfleet_workers.known_tools",
+    "toolfleet_workers.runner.tool_cache",
     "toolfleet_workers.middleware.call_log",
     "toolfleet_workers.middleware.permission",
     "toolfleet_workers.middleware.result_check",
-    "toolfleet_workers.runner",
+    "toolfleet_workers.runner.runner",
 )
 """What workers import, and no more, but for `main` and `__main__`, which read their settings."""
 

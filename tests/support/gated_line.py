@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
-from toolfleet_tasks.line import Line, Part
+from toolfleet_tasks.redis.connection import Line, Part
 
 
 @dataclass

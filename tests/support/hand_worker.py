@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 
 from redis.asyncio import Redis
 
+from toolfleet_registry.config.redis_servers import connection_factory
 from toolfleet_registry.contracts import PublishedCall, ToolResult
-from toolfleet_registry.outcomes import Attempt, Outcome
-from toolfleet_registry.redis_servers import connection_factory
+from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks import wire
-from toolfleet_tasks.claims import Claim
-from toolfleet_tasks.ledger import Ledger
-from toolfleet_tasks.line import Line
+from toolfleet_tasks.ledger.claims import Claim
+from toolfleet_tasks.ledger.ledger import Ledger
+from toolfleet_tasks.messages import json_text
+from toolfleet_tasks.redis.connection import Line
 
 QUEUE = "tools.owls"
 
@@ -56,4 +56,4 @@ async def hand_worker(settings: Settings) -> AsyncGenerator[HandWorker]:
 
 def _call_in(item: str | bytes) -> PublishedCall:
     ((text,), *_) = json.loads(b64decode(json.loads(item)["body"]))
-    return wire.load(PublishedCall, text)
+    return json_text.load(PublishedCall, text)

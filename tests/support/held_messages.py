@@ -10,12 +10,12 @@ from typing import Any
 
 from redis import Redis
 
-from toolfleet_registry.keys import Keys
-from toolfleet_registry.redis_servers import connection_factory
-from toolfleet_tasks import scripts
-from toolfleet_tasks.bells import Bells
-from toolfleet_tasks.leases import Leases, Store
-from toolfleet_tasks.line import Line
+from toolfleet_registry.config.redis_servers import connection_factory
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_tasks.lua import queues as scripts
+from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.transport.leases import Leases, Store
+from toolfleet_tasks.transport.notify_keys import Bells
 
 KEYS = Keys()
 STORE = Store("unacked", "unacked_index", KEYS.prefix, KEYS.bell(""), 60)

@@ -3,8 +3,8 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from toolfleet_workers.executors.connection import Connection
-from toolfleet_workers.executors.http import HttpExecutor
+from toolfleet_workers.executors.connections.connection import Connection
+from toolfleet_workers.executors.http.executor import HttpExecutor
 
 
 @asynccontextmanager

@@ -10,11 +10,11 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from toolfleet_registry.redis_servers import connection_factory
+from toolfleet_registry.config.redis_servers import connection_factory
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.job_records import Change, JobRecords
-from toolfleet_tasks.job_rules import Place
-from toolfleet_tasks.line import Line
+from toolfleet_tasks.jobs.places import Place
+from toolfleet_tasks.jobs.records import Change, JobRecords
+from toolfleet_tasks.redis.connection import Line
 
 MOVES = 300
 """How often each process tries to move the job."""

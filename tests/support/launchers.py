@@ -46,6 +46,7 @@ def launched(
         "files": {},
         "limits": Limits(**limits).model_dump(),
         "most_bytes": 1000,
+        "language": "python",
         "isolation": isolation,
         "alone": alone,
     }

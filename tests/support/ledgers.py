@@ -6,15 +6,15 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from toolfleet_registry.config.redis_servers import connection_factory
 from toolfleet_registry.contracts import EffectState, ErrorCode, PublishedCall, Terms, ToolResult
-from toolfleet_registry.outcomes import Attempt, Outcome
-from toolfleet_registry.redis_servers import connection_factory
+from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.claims import Claim
-from toolfleet_tasks.endings import Ending
-from toolfleet_tasks.ledger import Ledger, NotClaimed
-from toolfleet_tasks.line import Line, Part
-from toolfleet_tasks.results import read_stored
+from toolfleet_tasks.ledger.claims import Claim
+from toolfleet_tasks.ledger.ledger import Ledger, NotClaimed
+from toolfleet_tasks.messages.fleet_results import Ending
+from toolfleet_tasks.redis.connection import Line, Part
+from toolfleet_tasks.results.stored import read_stored
 
 RECORD, RESULT = "toolfleet:call:call-1", "celery-task-meta-call-1"
 TOOL = "research.search_docs"

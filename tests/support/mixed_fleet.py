@@ -18,7 +18,7 @@ from support.owls import make_module
 from support.releases import Release
 from support.waiting import wait_until_sync
 from support.works import make_works
-from toolfleet_workers.processes import spawn, stop
+from toolfleet_cli.local.child_processes import spawn, stop
 
 _AGENT = Path(__file__).parents[1] / "wire" / "agent_program.py"
 _AGENT_SECONDS = 100

@@ -18,7 +18,8 @@ Tool = Callable[[Request], Awaitable[web.StreamResponse | dict[str, Any]]]
 class ModuleServer:
     """`requests` has every body that came, `headers` theirs; `interrupted` those whose caller hung up.
 
-    `is_mute`: it does not say what it offers. `memory`, if it is set, answers `POST /reconcile`: the fields beside the call id, by what the module was asked, at once or awaited.
+    `is_mute`: it does not say what it offers. `token`: who does not bear it gets 401, and is quoted; `visits` has each request's path
+    and `Authorization`. `memory`, if it is set, answers `POST /reconcile`: the fields beside the call id, by what the module was asked, at once or awaited.
     """
 
     name: str
@@ -29,6 +30,8 @@ class ModuleServer:
     interrupted: list[Request] = field(default_factory=list)
     memory: Callable[[Request], dict[str, Any] | Awaitable[dict[str, Any]]] | None = None
     is_mute: bool = False
+    token: str | None = None
+    visits: list[tuple[str, str | None]] = field(default_factory=list)
     looks: int = 0
     running: int = 0
     most_running: int = 0
@@ -43,7 +46,7 @@ class ModuleServer:
 
     def forget(self) -> None:
         """Start counting anew."""
-        for record in (self.requests, self.headers, self.interrupted):
+        for record in (self.requests, self.headers, self.interrupted, self.visits):
             record.clear()
         self.most_running = self.running
 
@@ -63,6 +66,23 @@ class ModuleServer:
         if self.is_mute:
             raise web.HTTPServiceUnavailable
         return web.json_response({"module_name": self.name, "description": "", "tools": self.definitions})
+
+    async def health(self, _: web.Request) -> web.Response:
+        return web.Response(text="well")
+
+    @property
+    def guard(self) -> Any:
+        @web.middleware
+        async def guard(
+            request: web.Request, handler: Callable[..., Awaitable[web.StreamResponse]]
+        ) -> web.StreamResponse:
+            told = request.headers.get("Authorization")
+            self.visits.append((request.path, told))
+            if self.token is not None and told != f"Bearer {self.token}":
+                raise web.HTTPUnauthorized(text=f"You have said {told}, and that is wrong.")
+            return await handler(request)
+
+        return guard
 
     async def reconcile(self, request: web.Request) -> web.Response:
         if self.memory is None:
@@ -90,12 +110,12 @@ class ModuleServer:
 
 
 @contextmanager
-def serve(module: ModuleServer) -> Generator[ModuleServer]:
-    """Serve the module on a free port of the loopback interface."""
+def serve(module: ModuleServer, *, port: int = 0) -> Generator[ModuleServer]:
+    """Serve the module on this port of the loopback interface, or on a free one."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    runner = asyncio.run_coroutine_threadsafe(_start(module), loop).result(10)
+    runner = asyncio.run_coroutine_threadsafe(_start(module, port), loop).result(10)
     try:
         yield module
     finally:
@@ -105,14 +125,15 @@ def serve(module: ModuleServer) -> Generator[ModuleServer]:
         loop.close()
 
 
-async def _start(module: ModuleServer) -> web.AppRunner:
-    app = web.Application(client_max_size=2**26)
+async def _start(module: ModuleServer, port: int) -> web.AppRunner:
+    app = web.Application(client_max_size=2**26, middlewares=[module.guard])
     app.router.add_get("/manifest", module.manifest)
+    app.router.add_get("/health", module.health)
     app.router.add_post("/execute", module.execute)
     app.router.add_post("/reconcile", module.reconcile)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", port)
     await site.start()
     host, port = runner.addresses[0][:2]
     module.url = f"http://{host}:{port}"

@@ -75,7 +75,7 @@ class MortalModule:
 
     def start(self) -> None:
         """Have it come up; it takes a fraction of a second."""
-        from toolfleet_workers.processes import spawn  # noqa: PLC0415 - the program shall be up at once
+        from toolfleet_cli.local.child_processes import spawn  # noqa: PLC0415 - the program shall be up at once
 
         self.process = spawn([sys.executable, "-I", __file__, str(self.port), self.journal])
 
@@ -93,7 +93,7 @@ class MortalModule:
 @contextmanager
 def mortal_module(folder: Path) -> Generator[MortalModule]:
     """One that runs, until it is killed."""
-    from toolfleet_workers.ports import free_port  # noqa: PLC0415 - as above
+    from toolfleet_cli.local.tcp_ports import free_port  # noqa: PLC0415 - as above
 
     module = MortalModule(free_port(), folder / "owls.journal")
     module.start()

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from toolfleet_registry.local_function import LocalFunction
+from toolfleet_registry.local.local_function import LocalFunction
 
 
 class OwnFunctions:

@@ -14,9 +14,9 @@ from kombu.entity import Queue
 
 from support.pool_worker import QUEUE, REDIS_VARIABLE
 from toolfleet_registry.settings import load_settings
-from toolfleet_tasks import guard
-from toolfleet_tasks.bridge import bridged
-from toolfleet_workers import bootsteps
+from toolfleet_tasks.aio.greenlet_bridge import bridged
+from toolfleet_tasks.control import startup_checks
+from toolfleet_workers.pool import bootsteps
 
 _mark: ContextVar[str | None] = ContextVar("mark", default=None)
 _gathered: set[str] = set()
@@ -171,7 +171,7 @@ app.conf.update(
     task_default_queue=QUEUE,
     task_queues=[Queue(QUEUE)],
     task_track_started=True,
-    worker_pool="toolfleet_workers.pool:AsyncioPool",
+    worker_pool="toolfleet_workers.pool.asyncio_pool:AsyncioPool",
     worker_pool_restarts=True,
     worker_prefetch_multiplier=1,
     worker_redirect_stdouts=False,
@@ -181,7 +181,7 @@ app.conf.update(
     result_expires=600,
 )
 bootsteps.install(app)
-guard.install(app)
+startup_checks.install(app)
 for function in (
     block,
     cancel_itself,

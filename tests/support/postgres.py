@@ -18,9 +18,9 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.pool import NullPool
 
 from support.waiting import wait_until_sync
+from toolfleet_cli.local.child_processes import _end_with_parent
+from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.store.sql_sockets import close_failed
-from toolfleet_workers.ports import free_port
-from toolfleet_workers.processes import _end_with_parent
 
 _NOBODY: dict[str, Any] = {"user": "nobody", "group": "nogroup", "extra_groups": []}
 

@@ -13,7 +13,11 @@ from modules.code_executor.manifest import module_for as code_executor
 from modules.deployer.manifest import module_for as deployer
 from modules.deployer.settings import DeployerSettings
 from modules.file_manager.manifest import module_for as file_manager
-from modules.files import open_pipeline
+from modules.files import FileSettings, open_pipeline
+from modules.knowledge.manifest import module_for as knowledge
+from modules.knowledge.settings import KnowledgeSettings
+from modules.location.manifest import module_for as location
+from modules.location.settings import LocationSettings
 from modules.report_builder.manifest import module_for as report_builder
 from modules.report_builder.tools import ReportSettings
 from modules.research.manifest import module_for as research
@@ -32,6 +36,8 @@ def example_tools() -> list[ToolDefinition]:
         code_executor(Limits(), files),
         deployer(DeployerSettings()),
         file_manager(files),
+        knowledge(KnowledgeSettings(), FileSettings()),
+        location(LocationSettings(), FileSettings()),
         report_builder(ReportSettings(), files),
         research(ResearchSettings()),
     )

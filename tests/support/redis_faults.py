@@ -12,8 +12,8 @@ from redis import Redis
 
 from support.clocks import WallClock, redis_with_a_clock
 from support.waiting import wait_until_sync
-from toolfleet_workers.processes import spawn, stop
-from toolfleet_workers.redis_server import is_ours, redis_command, redis_log, redis_server
+from toolfleet_cli.local.child_processes import spawn, stop
+from toolfleet_cli.local.redis_server import is_ours, redis_command, redis_log, redis_server
 
 _REWRITES = "auto-aof-rewrite-percentage"  # without them the append-only file has all that has ever happened
 

@@ -16,9 +16,9 @@ from typing import Any
 from redis import Redis
 
 from support.waiting import wait_until_sync
-from toolfleet_workers.ports import free_port
-from toolfleet_workers.processes import spawn, stop
-from toolfleet_workers.redis_server import find_redis_server, redis_command
+from toolfleet_cli.local.child_processes import spawn, stop
+from toolfleet_cli.local.redis_server import find_redis_server, redis_command
+from toolfleet_cli.local.tcp_ports import free_port
 
 PASSWORD = "hoot/hoot@1"
 MASTER = "owl"

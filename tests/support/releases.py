@@ -39,7 +39,11 @@ class Release:
     @property
     def env(self) -> dict[str, str]:
         """What a process needs to import this version, wherever another one is installed."""
-        return {"PYTHONPATH": os.pathsep.join(str(self.folder / room) for room in ("registry", "tasks", "workers"))}
+        return {
+            "PYTHONPATH": os.pathsep.join(
+                str(self.folder / room) for room in ("registry", "modules", "tasks", "workers", "cli")
+            )
+        }
 
 
 def here() -> Release:

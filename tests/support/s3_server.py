@@ -14,8 +14,8 @@ from pathlib import Path
 import httpx
 
 from support.waiting import wait_until_sync
-from toolfleet_workers.ports import free_port
-from toolfleet_workers.processes import spawn, stop
+from toolfleet_cli.local.child_processes import spawn, stop
+from toolfleet_cli.local.tcp_ports import free_port
 
 # The server takes any; a client has to have some.
 NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # to read whom to trust takes 20 ms, and there is no TLS here

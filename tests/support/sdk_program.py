@@ -34,8 +34,8 @@ from toolfleet.sdk import (
     SQLiteReplies,
     ToolError,
 )
-from toolfleet_registry.sdk import claim
-from toolfleet_workers.processes import spawn, stop
+from toolfleet_cli.local.child_processes import spawn, stop
+from toolfleet_modules.once import claim
 
 JOURNAL = Path(os.environ.get("SDK_JOURNAL", "journal"))
 

@@ -1,6 +1,7 @@
 """Tools with tags, and functions that run in a worker: what `TOOLFLEET_LOCAL_TOOLS` names in tests."""
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from toolfleet.tags import TagResult, ToolContext, ToolDef, local_tool
@@ -47,8 +48,9 @@ async def nap(seconds: float, *, mood: Literal["deep", "light"] = "light") -> st
     return mood
 
 
-def blocking(context: ToolContext) -> None:
-    """No async function."""
+def yielding(context: ToolContext) -> Iterator[str]:
+    """Has no one result."""
+    yield context.raw_arg
 
 
 research_tag = tag("research", handler=research, cost="cheap", daily_limit=3)
@@ -66,6 +68,6 @@ echo_tag = tag("echo", arg_groups=["text"], daily_limit=2)
 tools = [research_tag, learning_tag, refuse_tag, explode_tag, echo_tag, nap]
 no_list = "research"
 twice = [research_tag, research]
-with_blocking = [tag("blocking", handler="support.tag_tools:blocking")]
+with_yielding = [tag("yielding", handler="support.tag_tools:yielding")]
 with_missing = [tag("missing", handler="support.tag_tools:nowhere")]
 with_other_groups = [tag("other", handler="support.tag_tools:learning")]

@@ -2,9 +2,13 @@
 
 import asyncio
 import contextlib
+import socket
+import struct
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, and for no time
 
 
 class TcpProxy:
@@ -18,10 +22,29 @@ class TcpProxy:
         self._target = target
         self._open: set[asyncio.Event] = set()
         self._writers: list[asyncio.StreamWriter] = []
+        self._there, self._back = _Gate(), _Gate()
 
     def go_deaf(self) -> None:
         """Keep today's connections, and pass nothing on for them ever again. New ones work."""
         self.loop.call_soon_threadsafe(self._strand)
+
+    def hold(self, *, there: bool = True, back: bool = True, after_bytes: int = 0) -> None:
+        """Keep all connections, and those to come, and pass nothing on: towards the server, back from it, or both, until `release`.
+
+        So many bytes of what comes next pass in each of these directions.
+        """
+        for is_held, gate in ((there, self._there), (back, self._back)):
+            if is_held:
+                self.loop.call_soon_threadsafe(gate.shut, after_bytes)
+
+    def release(self) -> None:
+        """Pass on what was held, and what follows."""
+        for gate in (self._there, self._back):
+            self.loop.call_soon_threadsafe(gate.open)
+
+    def reset(self) -> None:
+        """Cut today's connections as a router does that has forgotten them."""
+        self.loop.call_soon_threadsafe(self._reset)
 
     async def start(self) -> asyncio.Server:
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -44,21 +67,64 @@ class TcpProxy:
             passes.clear()
         self._open.clear()
 
+    def _reset(self) -> None:
+        for writer in self._writers:
+            own: socket.socket | None = writer.get_extra_info("socket")
+            with contextlib.suppress(OSError):  # it has ended already
+                if own is not None:
+                    own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            writer.transport.abort()
+        self._writers.clear()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        there, back = await asyncio.open_connection("127.0.0.1", self._target)
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:  # as if nobody were between
+            writer.transport.abort()
+            return
         self._writers += (writer, back)
         passes = asyncio.Event()
         passes.set()
         self._open.add(passes)
         ways = [
-            asyncio.create_task(_pass_on(reader, back, passes)),
-            asyncio.create_task(_pass_on(there, writer, passes, self._delay_seconds)),
+            asyncio.create_task(_pass_on(reader, back, passes, self._there)),
+            asyncio.create_task(_pass_on(there, writer, passes, self._back, self._delay_seconds)),
         ]
-        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        with contextlib.suppress(asyncio.CancelledError):  # the proxy ends; asyncio would log it as an error
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         self._open.discard(passes)
         for end in (writer, back):
             end.close()
+
+
+class _Gate:
+    """Whether bytes pass in one direction. Belongs to the proxy's loop."""
+
+    def __init__(self) -> None:
+        self._passes = asyncio.Event()
+        self._passes.set()
+        self._rest = 0
+
+    def shut(self, after_bytes: int) -> None:
+        self._rest = after_bytes
+        self._passes.clear()
+
+    def open(self) -> None:
+        self._passes.set()
+
+    async def pass_on(self, data: bytes, write: Callable[[bytes], None]) -> None:
+        """Write it, as much of it as may pass at once."""
+        if not self._passes.is_set():
+            first, data = data[: self._rest], data[self._rest :]
+            self._rest -= len(first)
+            write(first)
+        if data:
+            await self._passes.wait()
+            write(data)
+
+    async def wait(self) -> None:
+        await self._passes.wait()
 
 
 @contextmanager
@@ -78,12 +144,17 @@ def tcp_proxy(target: int, *, delay_seconds: float = 0) -> Generator[TcpProxy]:
 
 
 async def _pass_on(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passes: asyncio.Event, delay_seconds: float = 0
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    passes: asyncio.Event,
+    gate: _Gate,
+    delay_seconds: float = 0,
 ) -> None:
     with contextlib.suppress(OSError):
         while data := await reader.read(65536):
             await passes.wait()
             await asyncio.sleep(delay_seconds)
-            writer.write(data)
+            await gate.pass_on(data, writer.write)
             await writer.drain()
     await passes.wait()  # not even the end gets through
+    await gate.wait()

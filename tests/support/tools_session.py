@@ -18,8 +18,8 @@ from typing import Any
 from support.module_server import ModuleServer, Request, serve
 from support.up import COMMAND, up
 from toolfleet_registry.contracts import ToolDefinition
-from toolfleet_registry.definitions import spec_of
-from toolfleet_registry.digests import digest_of
+from toolfleet_registry.manifests.definitions import spec_of
+from toolfleet_registry.manifests.digests import digest_of
 
 PAGE = Path(__file__).parents[2] / "registry" / "TOOLS.md"
 

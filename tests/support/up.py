@@ -14,9 +14,9 @@ import psutil
 
 from support.processes import is_gone
 from support.waiting import wait_until_sync
-from toolfleet_registry.runfile import RunFile
+from toolfleet_registry.config.run_file import RunFile
 
-COMMAND = [sys.executable, "-c", "from toolfleet_workers.cli import main; main()"]
+COMMAND = [sys.executable, "-c", "from toolfleet_cli import main; main()"]
 _UP_SECONDS = 90  # nine Pythons start, perhaps on a machine that has other things to do
 _CALL_SECONDS = 60
 

@@ -9,14 +9,14 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from toolfleet_registry.jobs import WakeUp
-from toolfleet_registry.keys import Keys
-from toolfleet_registry.redis_servers import connection_factory
+from toolfleet_registry.config.redis_servers import connection_factory
+from toolfleet_registry.contracts.jobs import WakeUp
+from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.line import Line
-from toolfleet_tasks.wake_news import wake_body
-from toolfleet_tasks.wake_scripts import WAKES
-from toolfleet_tasks.wakes import DueWake, Wakes
+from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.wakeups.events import wake_body
+from toolfleet_tasks.wakeups.outbox import DueWake, Wakes
+from toolfleet_tasks.wakeups.scripts import WAKES
 
 SECRET = "whsec_" + base64.b64encode(b"o" * 32).decode()
 OTHER_SECRET = "whsec_" + base64.b64encode(b"w" * 32).decode()

@@ -21,7 +21,7 @@ from support.processes import next_line, python_program
 from support.wakes import SECRET
 from toolfleet.webhooks import Delivery, RedisSeen, SQLSeen, WakeBusy, WakeLost, WakeReceiver, WakeRefused
 from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_tasks import receiver as receiver_file
+from toolfleet_tasks.webhooks import receiver as receiver_file
 
 ACTS = "module_manifest:acts"
 _PROGRAM = "from support.waking_core import main; main()"

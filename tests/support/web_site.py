@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 @dataclass
 class WebSite:
-    """`pages`: path -> the whole answer as bytes, headers included. `asked`: the requests that came.
+    """`pages`: path, whatever its query -> the whole answer as bytes, headers included. `asked`: the requests that came.
 
-    After its answer, `/silent` keeps the connection open, and `/trickle` sends a byte now and then.
+    After its answer, what is below `/silent` keeps the connection open, and what is below `/trickle` sends a byte now and then.
     """
 
     port: int
@@ -28,12 +28,12 @@ class WebSite:
         try:
             request = (await reader.readuntil(b"\r\n\r\n")).decode()
             self.asked.append(request)
-            path = request.split()[1]
+            path = request.split()[1].partition("?")[0]
             writer.write(self.pages.get(path, b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"))
             await writer.drain()
-            if path == "/silent":
+            if path.startswith("/silent"):
                 await reader.read()
-            while path == "/trickle":
+            while path.startswith("/trickle"):
                 writer.write(b"x")
                 await writer.drain()
                 await asyncio.sleep(0.02)

@@ -16,7 +16,7 @@ from redis import Redis
 
 from support.fork_server import Process
 from support.waiting import wait_until_sync
-from toolfleet_workers.processes import spawn, stop
+from toolfleet_cli.local.child_processes import spawn, stop
 
 TESTS = Path(__file__).parent.parent
 READY = "toolfleet worker ready"

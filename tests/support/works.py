@@ -8,8 +8,8 @@ from typing import Any
 
 from support.fleet import TestBed, program
 from support.module_server import ModuleServer, Request, serve
-from toolfleet_workers.commands import beat_command
-from toolfleet_workers.redis_server import redis_server
+from toolfleet_cli.local.commands import beat_command
+from toolfleet_cli.local.redis_server import redis_server
 
 QUICK = {
     "jobs_interval_seconds": 0.2,

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from support.held_messages import open_leases, open_line
-from toolfleet_tasks.leases import Leases
-from toolfleet_tasks.line import Line
+from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.transport.leases import Leases
 
 
 @pytest.fixture

@@ -12,7 +12,11 @@ import sys
 from typing import Any
 
 from toolfleet import Caller, Conversation, Poll, ToolCall, ToolFleet, ToolResult
-from toolfleet_tasks import drafts
+
+try:
+    from toolfleet_tasks.calls import prepare
+except ImportError:  # as earlier versions have it
+    from toolfleet_tasks import drafts as prepare  # type: ignore[attr-defined, no-redef]
 
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
 GUEST = Caller(user_id="gus", permission="guest", allowed_modules="*")
@@ -76,7 +80,7 @@ async def jobs(fleet: ToolFleet) -> dict[str, Any]:
 
 async def leave() -> None:
     """What nobody has begun when the agent goes. Left with the fleet, it would be taken back: this process just ends."""
-    drafts._LONGEST_TIMEOUT = _FOR_EVER
+    prepare._LONGEST_TIMEOUT = _FOR_EVER
     fleet = await ToolFleet().__aenter__()
     waiting = ToolCall(tool_name="owls.echo", arguments={"text": "✓"}, idempotency_key="waiting")
     handle = await fleet.submit(waiting, ADA, timeout=_FOR_EVER)

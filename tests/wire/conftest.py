@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from support.releases import NoHistory, Release, build, versions
-from toolfleet_workers.redis_server import redis_server
+from toolfleet_cli.local.redis_server import redis_server
 
 
 @pytest.fixture(scope="session", params=versions(), ids=lambda version: f"wire {version.number}")

@@ -1,14 +1,22 @@
 """Prints the fields of every class of messages in whichever version is on the path, as JSON."""
 
 import importlib
+import importlib.util
 import json
 import pkgutil
+from types import ModuleType
 
 import toolfleet_registry
 import toolfleet_tasks
 from toolfleet_registry.contracts import Message
 
-_OPTIONAL = {"receiver", "seen_redis", "seen_sql"}  # need packages of an agent's core; no messages are in them
+_OPTIONAL = {
+    "receiver",
+    "seen_redis",
+    "seen_sql",
+    "dedup_redis",
+    "dedup_sql",
+}  # need packages of an agent's core; no messages are in them
 
 
 def _subclasses(kind: type[Message]) -> list[type[Message]]:
@@ -17,10 +25,13 @@ def _subclasses(kind: type[Message]) -> list[type[Message]]:
 
 def messages() -> list[type[Message]]:
     """Every class of messages."""
-    for package in (toolfleet_registry, toolfleet_tasks):
-        for module in pkgutil.iter_modules(package.__path__):
-            if module.name not in _OPTIONAL:
-                importlib.import_module(f"{package.__name__}.{module.name}")
+    packages: list[ModuleType] = [toolfleet_registry, toolfleet_tasks]
+    if importlib.util.find_spec("toolfleet_modules"):  # earlier versions have it in the registry
+        packages.append(importlib.import_module("toolfleet_modules"))
+    for package in packages:
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if module.name.rpartition(".")[2] not in _OPTIONAL:
+                importlib.import_module(module.name)
     return _subclasses(Message)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from support import redis_snapshot
 from support.mixed_fleet import mixed_fleet
 from support.releases import Release, build, versions
-from toolfleet_workers.redis_server import redis_server
+from toolfleet_cli.local.redis_server import redis_server
 
 FIXTURES = Path(__file__).parent / "fixtures"
 _SECONDS = 30

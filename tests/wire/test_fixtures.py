@@ -14,11 +14,11 @@ from support.mixed_fleet import mixed_fleet
 from support.releases import Version, here, versions
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_registry.contracts import Since
-from toolfleet_registry.jobs import ENDED
-from toolfleet_registry.key_rules import RULES
-from toolfleet_registry.keys import Keys
-from toolfleet_registry.letters import DeadLetter
-from toolfleet_tasks import wire
+from toolfleet_registry.contracts.dead_letters import DeadLetter
+from toolfleet_registry.contracts.jobs import ENDED
+from toolfleet_registry.redis.key_rules import RULES
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_tasks.messages import json_text
 from wire.fields_program import messages
 from wire.keep import FIXTURES, MODES
 
@@ -85,8 +85,8 @@ def test_what_a_later_version_adds_to_a_message_is_marked(version: Version) -> N
         assert set(known) <= set(fields), name
         for added in {name for name, field in fields.items() if not field.exclude} - set(known):
             marks = [mark.version for mark in fields[added].metadata if isinstance(mark, Since)]
-            assert marks, f"{name}.{added} needs a mark: Annotated[…, Since({wire.VERSION})]"
-            assert version.number < marks[0] <= wire.VERSION
+            assert marks, f"{name}.{added} needs a mark: Annotated[…, Since({json_text.VERSION})]"
+            assert version.number < marks[0] <= json_text.VERSION
 
 
 @pytest.mark.parametrize("version", versions(), ids=lambda version: f"wire {version.number}")

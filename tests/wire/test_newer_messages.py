@@ -14,9 +14,9 @@ from support.module_server import ModuleServer
 from support.published_call import published
 from support.waiting import wait_until_sync
 from support.worker_process import WorkerProcess
-from toolfleet_registry.keys import Keys
-from toolfleet_tasks import wire
-from toolfleet_tasks.envelope import TASK
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_tasks.messages import json_text
+from toolfleet_tasks.messages.envelope import TASK
 
 KEYS = Keys()
 NEWER = "5 other:1 v9"
@@ -34,7 +34,7 @@ def calls(bed: TestBed, worker: WorkerProcess) -> Iterator[FleetCalls]:
 def send_newer(calls: FleetCalls) -> str:
     """Publish a call that needs a version of which nobody here has heard; returns its id."""
     call = published("owls.echo", call_id=str(uuid.uuid4()), effect="read")
-    text = json.dumps({"v": wire.VERSION + 1, **json.loads(wire.dump(call)), "colour": "red"})
+    text = json.dumps({"v": json_text.VERSION + 1, **json.loads(json_text.dump(call)), "colour": "red"})
     calls.app.send_task(TASK, [text], queue="tools.owls", task_id=call.call_id, shadow="owls.echo")
     return call.call_id
 

@@ -38,7 +38,16 @@ def loaded() -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["aiohttp", "croniter", "httpx", "jwt", "rich", "toolfleet_registry.catalog", "toolfleet_tasks.job_keeper"]
+    "name",
+    [
+        "aiohttp",
+        "croniter",
+        "httpx",
+        "jwt",
+        "rich",
+        "toolfleet_registry.catalog.catalog",
+        "toolfleet_tasks.background.job_poller",
+    ],
 )
 def test_a_worker_starts_without_what_it_may_never_need(loaded: set[str], name: str) -> None:
     """HTTP clients for other purposes, drawing, jobs and schedules: together more than half as much as what it needs."""

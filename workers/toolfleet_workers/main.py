@@ -2,23 +2,23 @@
 
 import resource
 
+from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
 from toolfleet_registry.errors import SettingsError
-from toolfleet_registry.loggers import get_logger
-from toolfleet_registry.names import LOCAL, SCHEDULER
-from toolfleet_registry.private_process import hide_process
 from toolfleet_registry.settings import Settings, load_settings
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.system.private_process import hide_process
 from toolfleet_tasks.app import FleetApp, make_app
-from toolfleet_tasks.late_jobs import LateJobs
-from toolfleet_tasks.signing import caller_tokens
-from toolfleet_workers import bootsteps
-from toolfleet_workers.executors.http import HttpExecutor
+from toolfleet_tasks.background.lazy import LateJobs
+from toolfleet_tasks.messages.signing import caller_tokens
+from toolfleet_workers.executors.http.executor import HttpExecutor
 from toolfleet_workers.executors.routed import RoutedExecutor
-from toolfleet_workers.known_tools import KnownTools
 from toolfleet_workers.middleware.call_log import CallLog
 from toolfleet_workers.middleware.permission import PermissionCheck
 from toolfleet_workers.middleware.result_check import ResultCheck
-from toolfleet_workers.runner import CallRunner, Executor
-from toolfleet_workers.served_modules import ServedModules
+from toolfleet_workers.pool import bootsteps
+from toolfleet_workers.pool.served_modules import ServedModules
+from toolfleet_workers.runner.runner import CallRunner, Executor
+from toolfleet_workers.runner.tool_cache import KnownTools
 
 log = get_logger(__name__)
 
@@ -41,6 +41,7 @@ def make_worker_app(settings: Settings) -> FleetApp:
     http = HttpExecutor(
         settings.module_services,
         max_reply_bytes=settings.max_reply_bytes,
+        headers=app.modules.headers,
         caller_token=None if settings.signing_key is None else caller_tokens(settings.signing_key),
     )
     executor = RoutedExecutor(own, others=http) if own else http
@@ -71,7 +72,7 @@ def _own_executors(settings: Settings, tools: KnownTools) -> dict[str, Executor]
 
 
 def _local_executor(settings: Settings, path: str, tools: KnownTools) -> Executor:
-    from toolfleet_registry.local_tools import LocalSource, load_local_tools  # noqa: PLC0415 - as above
+    from toolfleet_registry.local.local_tools import LocalSource, load_local_tools  # noqa: PLC0415 - as above
     from toolfleet_workers.executors.local import LocalExecutor  # noqa: PLC0415 - as above
 
     error = load_local_tools(settings).error
@@ -79,11 +80,13 @@ def _local_executor(settings: Settings, path: str, tools: KnownTools) -> Executo
         raise SettingsError(error)
     if error is not None:
         log.error("local_tools_not_imported", error=error)
-    return LocalExecutor(LocalSource(path), max_result_bytes=settings.max_reply_bytes, approvals=tools)
+    return LocalExecutor(
+        LocalSource(path), max_result_bytes=settings.max_reply_bytes, threads=settings.local_threads, approvals=tools
+    )
 
 
 def _scheduler_executor(settings: Settings) -> Executor:
-    from toolfleet_tasks.desks import worker_desk  # noqa: PLC0415 - as above
+    from toolfleet_tasks.background.job_service import worker_desk  # noqa: PLC0415 - as above
     from toolfleet_workers.executors.scheduler import SchedulerExecutor  # noqa: PLC0415 - as above
 
     return SchedulerExecutor(lambda: worker_desk(settings), longest_seconds=settings.max_job_seconds)

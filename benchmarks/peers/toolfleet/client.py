@@ -12,9 +12,10 @@ from benchmarks.work import Call
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.settings import load_settings
-from toolfleet_tasks import execute, wire
 from toolfleet_tasks.app import make_app
+from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.queues import queue_of
+from toolfleet_tasks.worker import execute
 
 _CALLER = Caller(permission="owner", allowed_modules="*")
 _SECONDS = 60
@@ -73,7 +74,7 @@ class ThreadedClient:
         queue = queue_of(call.tool_name.partition(".")[0])
         return self._app.send_task(
             execute.TASK,
-            args=[wire.dump(published)],
+            args=[json_text.dump(published)],
             task_id=published.call_id,
             queue=queue,
             argsrepr="…",

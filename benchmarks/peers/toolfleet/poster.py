@@ -6,9 +6,9 @@ from typing import Any
 
 from benchmarks.work import MODULE_URL, path_of
 
-from toolfleet_workers.executors.connections import Connections, Progress
-from toolfleet_workers.executors.request import COMMON_HEADERS, ModuleRequest
-from toolfleet_workers.executors.target import Target
+from toolfleet_workers.executors.connections.connections import Connections, Progress
+from toolfleet_workers.executors.connections.request import COMMON_HEADERS, ModuleRequest
+from toolfleet_workers.executors.connections.target import Target
 
 
 class OwnPoster:

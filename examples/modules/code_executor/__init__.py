@@ -1,1 +1,1 @@
-"""The module `code_executor`: runs Python programs in a sandbox."""
+"""The module `code_executor`: runs programs in Python and of the shell in a sandbox."""

@@ -54,20 +54,20 @@ def isolation_for(limits: Limits) -> Isolation:
     for isolation in _STEPS[limits.isolation]:
         if isolation == "none" or _works(isolation, network=limits.network):
             if isolation != "namespaces":
-                logger.warning("run_python: %s", _WORDS[isolation])
+                logger.warning("code_executor, of each program: %s", _WORDS[isolation])
             return isolation
     raise RuntimeError(f"CODE_EXECUTOR_ISOLATION={limits.isolation}: this machine does not allow it. {_NEEDS}")
 
 
 def described(isolation: Isolation, *, network: bool) -> str:
-    """What the tool's description says of it."""
+    """What the tools' descriptions say of it."""
     if isolation != "namespaces":
         return _WORDS[isolation]
     return f"{_WORDS[isolation]} It has {'access to the' if network else 'no'} network."
 
 
 def where_saved(isolation: Isolation) -> str:
-    """Where a program saves what is to become its user's, in the words of the tool's description."""
+    """Where a program saves what is to become its user's, in the words of the tools' descriptions."""
     return (
         "in 'output/' there, or in /tmp," if isolation in {"namespaces", "user with mounts"} else "in 'output/' there"
     )
@@ -84,7 +84,15 @@ def _works(isolation: Isolation, *, network: bool) -> bool:
     if sys.platform != "linux" or (isolation.startswith("user") and os.geteuid() != 0):
         return False
     limits = Limits(network=network).model_dump()
-    job = {"code": "", "files": {}, "limits": limits, "most_bytes": 0, "isolation": isolation, "alone": False}
+    job = {
+        "language": "python",
+        "code": "",
+        "files": {},
+        "limits": limits,
+        "most_bytes": 0,
+        "isolation": isolation,
+        "alone": False,
+    }
     reading, writing = os.pipe()  # its input stays open until it has answered: closed, it means that nobody waits
     try:
         os.write(writing, json.dumps(job).encode() + b"\n")

@@ -1,4 +1,4 @@
-"""Runs one Python program under limits and tells how it ended. A program of its own: nobody imports it.
+"""Runs one program under limits and tells how it ended. A program of its own: nobody imports it.
 
 It takes a job as one line of JSON on standard input and answers with one document of JSON on standard output. When
 its standard input closes, whoever wanted the answer is gone, and it ends the program.
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 sys.path.append(str(Path(__file__).parents[2]))  # an isolated interpreter looks nowhere near its program
 
+from modules.code_executor.languages import PROGRAM_FILES, start_words
 from modules.code_executor.output_folder import OUTPUT, Saved
 from modules.sandboxes import linux, owners, sandbox
 from modules.sandboxes.processes import below, lowered
@@ -152,7 +153,7 @@ class Program:
 
         place = SharedView(
             self._job["isolation"],
-            Start(_argv("{folder}"), self._fill, _environment, self._limit),
+            Start(start_words(self._job["language"], "{folder}"), self._fill, _environment, self._limit),
             disk_mb=self._limits["disk_mb"],
             alone=self._job["alone"],
         )
@@ -161,7 +162,7 @@ class Program:
 
     def _fill(self, folder: Path) -> None:
         """The program stands outside its working folder, so that no file can have its name."""
-        (folder / "program.py").write_text(self._job["code"], "utf-8")
+        (folder / PROGRAM_FILES[self._job["language"]]).write_text(self._job["code"], "utf-8")
         (folder / "work" / OUTPUT).mkdir(parents=True)
         for name, data in self._job["files"].items():
             (folder / "work" / name).write_bytes(base64.b64decode(data))
@@ -169,7 +170,7 @@ class Program:
     def _exec(self) -> NoReturn:
         self._limit()
         os.chdir(f"{self.folder}/work")
-        argv = _argv(self.folder)
+        argv = start_words(self._job["language"], self.folder)
         os.execve(argv[0], argv, _environment(self.folder))  # noqa: S606 - no shell is wanted
 
     def _limit(self) -> None:
@@ -223,12 +224,8 @@ def main() -> None:
         sys.stdout.write(json.dumps(answer))
 
 
-def _argv(folder: str) -> list[str]:
-    return [sys.executable, "-s", "-B", "-u", "-X", "utf8", f"{folder}/program.py"]
-
-
 def _environment(folder: str) -> dict[str, str]:
-    """All that the program knows of its surroundings. It may import modules that lie among its files."""
+    """All that the program knows of its surroundings. Python may import modules that lie among its files."""
     work = f"{folder}/work"
     return {"HOME": work, "TMPDIR": work, "PYTHONPATH": work, "PATH": os.defpath, "LANG": "C.UTF-8"}
 

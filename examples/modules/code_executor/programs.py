@@ -9,16 +9,25 @@ import sys
 from asyncio import StreamReader, StreamWriter
 from asyncio.subprocess import PIPE, Process
 from tempfile import gettempdir
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import Base64Bytes, BaseModel, ConfigDict, ValidationError
 
 from modules.code_executor.isolation import LAUNCHER, Isolation
+from modules.code_executor.languages import Language
 from modules.code_executor.limits import Limits
 
 _END_SECONDS = 8  # longer than the launcher takes to end what the program started
 
 BrokenLimit = Literal["wall_time", "cpu_time", "processes"]
+
+
+class Program(NamedTuple):
+    """What is run, and the files that it finds in its working folder, by name."""
+
+    language: Language
+    code: str
+    files: dict[str, bytes]
 
 
 class Ending(BaseModel):
@@ -38,16 +47,17 @@ class Ending(BaseModel):
 
 
 async def run_program(
-    code: str, files: dict[str, bytes], limits: Limits, isolation: Isolation, *, most_bytes: int, lock: int | None
+    program: Program, limits: Limits, isolation: Isolation, *, most_bytes: int, lock: int | None
 ) -> Ending:
-    """Run `code` beside `files`. If this is cancelled, the program is ended.
+    """Run a program. If this is cancelled, the program is ended.
 
     A file that it saves may have `most_bytes`. With `lock`, which its launcher keeps until nothing of it is left, it is the only
     program on this machine. Raises `RuntimeError` without a launcher.
     """
     job = {
-        "code": code,
-        "files": {name: base64.b64encode(data).decode() for name, data in files.items()},
+        "language": program.language,
+        "code": program.code,
+        "files": {name: base64.b64encode(data).decode() for name, data in program.files.items()},
         "limits": limits.model_dump(),
         "most_bytes": most_bytes,
         "isolation": isolation,

@@ -1,4 +1,4 @@
-"""The tool of `code_executor`: which programs run, and how their end is told."""
+"""The tools of `code_executor`: which programs run, and how their end is told."""
 
 import asyncio
 import contextlib
@@ -10,8 +10,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from modules.code_executor.isolation import ALONE, Isolation
+from modules.code_executor.languages import Language
 from modules.code_executor.limits import Limits
-from modules.code_executor.programs import BrokenLimit, Ending, run_program
+from modules.code_executor.programs import BrokenLimit, Ending, Program, run_program
 from modules.code_executor.turns import Turns
 from modules.files import FilePipeline, FileRefused, FilesUnavailable
 from toolfleet.sdk import ModuleBusy, ToolError
@@ -20,9 +21,12 @@ FILES_SECONDS = 12  # for all files that a program reads, and again for all that
 _OUTPUT = "output"
 _SHOWN_CHARS = 800  # of each stream in an error, which the fleet cuts at 2 kB
 
+Code = Annotated[str, Field(max_length=100_000)]
+Files = Annotated[list[str], Field(max_length=16)]
+
 
 class CodeExecutor:
-    """Runs Python programs, a few at a time; one at a time if nothing keeps one user's from another's."""
+    """Runs programs, a few at a time; one at a time if nothing keeps one user's from another's."""
 
     def __init__(self, limits: Limits, isolation: Isolation, files: FilePipeline) -> None:
         self._limits = limits
@@ -30,25 +34,64 @@ class CodeExecutor:
         self._files = files
         self._turns = Turns(limits.concurrency, alone=isolation in ALONE)
 
-    async def run_python(
-        self,
-        code: Annotated[str, Field(max_length=100_000)],
-        user_id: str | None,
-        files: Annotated[list[str], Field(max_length=16)] | None = None,
-    ) -> dict[str, Any]:
+    async def run_python(self, code: Code, user_id: str | None, files: Files | None = None) -> dict[str, Any]:
         """Run a Python program and return its exit_code, stdout and stderr; it starts in an empty folder.
 
         Files that it saves directly in the folder 'output', or in a /tmp of its own, become files of the user, if it ends by itself.
 
         Args:
             code: A Python program. Print what you want to see.
-            files: Names of the user's files that the program reads, such as ['sales.csv']: it finds copies of them in its
-                working folder.
+            files: Names (or file_ids) of the user's files that the program reads, such as ['sales.csv']: it finds copies of them,
+                called by their names, in its working folder.
         """
-        copies = await self._copies(files or [], user_id)
+        return await self._run("python", code, user_id, files or [])
+
+    async def run_shell(self, commands: Code, user_id: str | None, files: Files | None = None) -> dict[str, Any]:
+        """Run commands of the shell, and return the last one's exit_code, and stdout and stderr; they start in an empty folder.
+
+        Files that they save directly in the folder 'output', or in a /tmp of their own, become files of the user, if they end by themselves.
+
+        Args:
+            commands: One line or many, such as 'sort -u names.txt | head'. A failed one does not stop the rest, but after 'set -e'.
+            files: Names (or file_ids) of the user's files that they read, such as ['sales.csv']: they find copies,
+                called by their names, in their working folder.
+        """
+        return await self._run("shell", commands, user_id, files or [])
+
+    async def load_file(
+        self,
+        file: Annotated[str, Field(description="The file's name, such as 'sales.csv', or its file_id.")],
+        user_id: str | None,
+        start: Annotated[int, Field(ge=0)] = 0,
+        max_chars: Annotated[int, Field(ge=1, le=200_000)] = 20_000,
+    ) -> dict[str, Any]:
+        """Load a file of the user: its name, media type and size in bytes, and its text if it is one, or a part of that.
+
+        A program gets the whole file, text or not, with its name in the argument files of run_python.
+
+        Args:
+            start: The first character to return.
+            max_chars: How many characters to return.
+        """
+        record, data = await self._files.open(user_id, file)
+        told = {"name": record.name, "file_id": record.file_id, "media_type": record.media_type, "bytes": record.size}
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            return {**told, "is_text": False}
+        return {
+            **told,
+            "is_text": True,
+            "content": text[start : start + max_chars],
+            "start": start,
+            "total_chars": len(text),
+        }
+
+    async def _run(self, language: Language, code: str, user_id: str | None, files: list[str]) -> dict[str, Any]:
+        program = Program(language, code, await self._copies(files, user_id))
         async with self._turn() as lock:
             ending = await run_program(
-                code, copies, self._limits, self._isolation, most_bytes=self._files.max_bytes, lock=lock
+                program, self._limits, self._isolation, most_bytes=self._files.max_bytes, lock=lock
             )
         if ending.broken_limit:
             raise ToolError(f"The program was ended: {self._reason(ending.broken_limit)}.{_last_words(ending)}")
@@ -56,15 +99,18 @@ class CodeExecutor:
         return {**result, **await self._keep(ending, user_id)}
 
     async def _copies(self, names: list[str], user_id: str | None) -> dict[str, bytes]:
-        if _OUTPUT in names:
-            raise FileRefused(f"No file can be called {_OUTPUT!r} here: it is the name of the program's output folder.")
         try:
             async with asyncio.timeout(FILES_SECONDS):
-                return {name: await self._files.read(user_id, name) for name in names}
+                opened = [(name, *await self._files.open(user_id, name)) for name in names]
         except (TimeoutError, FilesUnavailable):
             raise ToolError(
                 "The program was not started: its files cannot be read now; try again later.", effect_state="none"
             ) from None
+        # A name stays spelt as the program will spell it.
+        copies = {record.name if name == record.file_id else name: data for name, record, data in opened}
+        if _OUTPUT in copies:
+            raise FileRefused(f"No file can be called {_OUTPUT!r} here: it is the name of the program's output folder.")
+        return copies
 
     async def _keep(self, ending: Ending, user_id: str | None) -> dict[str, Any]:
         """Save the program's files. What it printed is told in any case."""

@@ -1,6 +1,7 @@
-"""How the database of records is reached: SQLite or PostgreSQL, and how long one waits for it."""
+"""How the database of records is reached: SQLite or PostgreSQL, and how long one waits for it. Other modules keep tables there, too."""
 
 import contextlib
+import hashlib
 import logging
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -30,8 +31,9 @@ from sqlalchemy import (
 from sqlalchemy.exc import ArgumentError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from modules.files.errors import FileRefused, FilesUnavailable
+from modules.files.errors import FilesUnavailable
 from modules.files.settings import FileSettings
+from toolfleet.sdk import ToolError
 from toolfleet_registry.store.sql_sockets import close_failed, let_go
 
 _PATIENCE_SECONDS = 5
@@ -68,9 +70,14 @@ logger = logging.getLogger(__name__)
 
 
 class Database:
-    """Opens transactions; makes its tables. Its methods block, for seconds at worst: call them in threads."""
+    """Opens transactions; makes its tables. Its methods block, for seconds at worst: call them in threads.
 
-    def __init__(self, settings: FileSettings) -> None:
+    `tables` are those of the files, or of another module that has its own beside them; errors say `what` is in them.
+    """
+
+    def __init__(self, settings: FileSettings, *, tables: MetaData = METADATA, what: str = "file records") -> None:
+        self._tables = tables
+        self._what = what
         self._url = _url(settings)
         self._is_sqlite = self._url.get_backend_name() == "sqlite"
         self._engine = _engine(self._url, is_sqlite=self._is_sqlite)
@@ -103,7 +110,7 @@ class Database:
                 with connection.begin():
                     self._prepare(connection, writes=writes, turn=turn)
                     yield connection
-            except (FileRefused, FilesUnavailable):
+            except ToolError:  # what a module says of its own accord
                 raise
             except BaseException:
                 # It may still have answers to come, which the next one to use it would take for those to its own questions.
@@ -126,10 +133,10 @@ class Database:
             self._make_file()
         with self._begin(writes=False) as connection:
             found = inspect(connection)
-            is_complete = all(found.has_table(name) for name in METADATA.tables)
+            is_complete = all(found.has_table(name) for name in self._tables.tables)
         if not is_complete:
             with self._begin(writes=True, turn=_TABLES_LOCK) as connection:
-                METADATA.create_all(connection)
+                self._tables.create_all(connection)
         self._has_tables = True
 
     def _make_file(self) -> None:
@@ -148,8 +155,13 @@ class Database:
         except (SQLAlchemyError, OSError) as exc:
             self._has_tables = False  # somebody may have removed them, or the file
             let_go(exc)
-            logger.warning("the database of file records does not answer: %s", str(exc).partition("\n")[0])
-            raise FilesUnavailable("The database of file records does not answer; try again later.") from exc
+            logger.warning("the database of %s does not answer: %s", self._what, str(exc).partition("\n")[0])
+            raise FilesUnavailable(f"The database of {self._what} does not answer; try again later.") from exc
+
+
+def turn_of(owner: str) -> int:
+    """The number of one owner's turns, the same in every process."""
+    return int.from_bytes(hashlib.sha256(owner.encode()).digest()[:8], signed=True)
 
 
 def _url(settings: FileSettings) -> URL:

@@ -18,15 +18,21 @@ _ANY_MEDIA = "application/octet-stream"
 
 def checked_name(name: str) -> str:
     """`name` in the one spelling that is stored. Raises `FileRefused` for what is not a plain, visible name."""
-    name = unicodedata.normalize("NFC", name)
+    line, name = visible_line(name), unicodedata.normalize("NFC", name)
     if not name or len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
         raise FileRefused(f"A file's name has 1 to {MAX_NAME_BYTES} bytes.")
     if "/" in name or "\\" in name or name.startswith("."):
         raise FileRefused(f"{name!r} is not a file's name: there are no folders, and it must not start with a dot.")
-    # Category C: control, invisible and half characters. Z without the space: line breaks and odd spaces.
-    if name != name.strip() or any(unicodedata.category(char)[0] in "CZ" and char != " " for char in name):
+    if name != line:
         raise FileRefused(f"{name!r} is not a file's name: it has invisible characters, or spaces around it.")
     return name
+
+
+def visible_line(text: str) -> str | None:
+    """`text` in one spelling, without spaces around it; `None` if that is nothing, or has what nobody sees in it."""
+    line = unicodedata.normalize("NFC", text).strip()
+    # Category C: control, invisible and half characters. Z without the space: line breaks and odd spaces.
+    return line if line and all(unicodedata.category(char)[0] not in "CZ" or char == " " for char in line) else None
 
 
 def owner_of(user_id: str | None) -> str:

@@ -85,7 +85,7 @@ class FilePipeline:
         return record
 
     async def find(self, user_id: str | None, name: str) -> FileRecord:
-        """What is known of a file."""
+        """What is known of a file, by its name or by its id."""
         owner, name = owner_of(user_id), checked_name(name)
         async with _patience():
             record = await asyncio.to_thread(self.records.find, owner, name)
@@ -98,7 +98,7 @@ class FilePipeline:
         return (await self.open(user_id, name))[1]
 
     async def open(self, user_id: str | None, name: str) -> tuple[FileRecord, bytes]:
-        """A file with its content, which is what was saved: one that was changed in the store is refused."""
+        """A file, by its name or by its id, with its content, which is what was saved: one that was changed in the store is refused."""
         for _ in range(_READ_TRIES):
             record = await self.find(user_id, name)
             if record.size > self.max_bytes:  # saved when more was allowed

@@ -4,7 +4,6 @@ A content is announced before it is written, and its row is made after that, in 
 announcement away. So whatever dies in between leaves an announcement, and with it all that is needed to clean up.
 """
 
-import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -13,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
-from modules.files.database import LOOSE, RECORDS, Database
+from modules.files.database import LOOSE, RECORDS, Database, turn_of
 from modules.files.errors import FileRefused, FilesUnavailable
 from modules.files.names import user_of
 from modules.files.record import FileRecord
@@ -28,7 +27,7 @@ class Records:
 
     def announce(self, owner: str, record: FileRecord) -> None:
         """A content will be written under the record's key. Raises `FileRefused` where there is no room for it."""
-        with self._database.writing(_turn(owner)) as connection:
+        with self._database.writing(turn_of(owner)) as connection:
             self._present(connection, owner, record.name)
             connection.execute(insert(LOOSE).values(key=record.key, since=int(time.time()), is_doomed=False))
 
@@ -37,7 +36,7 @@ class Records:
 
         Raises `FileRefused` if there is no room any more.
         """
-        with self._database.writing(_turn(owner)) as connection:
+        with self._database.writing(turn_of(owner)) as connection:
             mine = (LOOSE.c.key == record.key) & ~LOOSE.c.is_doomed
             if connection.execute(delete(LOOSE).where(mine)).rowcount != 1:
                 raise FilesUnavailable(f"Saving {record.name!r} took too long, and was given up; try again.")
@@ -50,9 +49,9 @@ class Records:
         return record, present.key if present else None
 
     def find(self, owner: str, name: str) -> FileRecord | None:
-        """The file of this name."""
+        """The file of this name, or else with this id."""
         with self._database.reading() as connection:
-            return _find(connection, owner, name)
+            return _find(connection, owner, name) or _find_by_id(connection, owner, name)
 
     def of(self, owner: str) -> list[FileRecord]:
         """All files, sorted by name."""
@@ -62,7 +61,7 @@ class Records:
 
     def remove(self, owner: str, name: str) -> FileRecord | None:
         """Forget a file; its content is to be deleted then. `None` if there was none."""
-        with self._database.writing(_turn(owner)) as connection:
+        with self._database.writing(turn_of(owner)) as connection:
             present = _find(connection, owner, name)
             if present is not None:
                 connection.execute(delete(RECORDS).where(RECORDS.c.file_id == present.file_id))
@@ -103,6 +102,12 @@ def _find(connection: Connection, owner: str, name: str) -> FileRecord | None:
     return None if row is None else _record(row)
 
 
+def _find_by_id(connection: Connection, owner: str, file_id: str) -> FileRecord | None:
+    wanted = (RECORDS.c.user_id == owner) & (RECORDS.c.file_id == file_id)
+    row = connection.execute(select(RECORDS).where(wanted)).first()
+    return None if row is None else _record(row)
+
+
 def _doom(connection: Connection, key: str) -> None:
     connection.execute(insert(LOOSE).values(key=key, since=int(time.time()), is_doomed=True))
 
@@ -115,8 +120,3 @@ def _record(row: Any) -> FileRecord:
     fields: dict[str, Any] = row._asdict()
     fields |= {"user_id": user_of(row.user_id), "created_at": row.created_at.replace(tzinfo=UTC)}
     return FileRecord(**fields)
-
-
-def _turn(owner: str) -> int:
-    """The same number for one user in every process."""
-    return int.from_bytes(hashlib.sha256(owner.encode()).digest()[:8], signed=True)

@@ -17,7 +17,7 @@ class FileSettings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        env_prefix="FILE_MANAGER_", frozen=True, env_ignore_empty=True, populate_by_name=True
+        env_prefix="FILE_MANAGER_", frozen=True, env_ignore_empty=True, populate_by_name=True, hide_input_in_errors=True
     )
 
     root: Path = _CLONE / ".toolfleet" / "files"

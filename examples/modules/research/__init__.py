@@ -1,1 +1,1 @@
-"""The module `research`: reads web pages, and searches this project's documentation."""
+"""The module `research`: searches the web, reads its pages, and searches this project's documentation."""

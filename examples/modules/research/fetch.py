@@ -23,7 +23,7 @@ _HEADERS = {
     "Accept": "text/html, text/*;q=0.9, application/json;q=0.8",
     "Accept-Encoding": "identity",  # a small compressed page may be a huge one
 }
-_TLS = ssl.create_default_context()  # loading the certificates takes longer than many a request
+TLS = ssl.create_default_context()  # loading the certificates takes longer than many a request
 
 Resolve = Callable[[str, int], Awaitable[list[Address]]]
 
@@ -36,12 +36,27 @@ class Page:
     content_type: str
     body: bytes
     truncated: bool
+    status: int = 200
+
+
+class Unreached(ToolError):
+    """Nobody has answered there in time: that may pass by itself."""
 
 
 async def resolve(host: str, port: int) -> list[Address]:
     """All addresses of a host, as the system knows them."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [ip_address(str(sockaddr[0])) for *_, sockaddr in found]
+
+
+async def read_body(response: httpx.Response, max_bytes: int) -> tuple[bytes, bool]:
+    """Read at most `max_bytes` of an answer, as they came, and say whether there was more."""
+    body = bytearray()
+    async for chunk in response.aiter_raw():
+        body += chunk
+        if len(body) > max_bytes:
+            return bytes(body[:max_bytes]), True
+    return bytes(body), False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,30 +68,30 @@ class PageFetcher:
     max_bytes: int
     resolve: Resolve = resolve
 
-    async def fetch(self, url: str) -> Page:
-        """Fetch `url`, following redirects; each is checked like the first."""
+    async def fetch(self, url: str, *, any_status: bool = False) -> Page:
+        """Fetch `url`, following redirects; each is checked like the first. With `any_status` an error's page is one, too."""
         try:
             async with asyncio.timeout(self.seconds):
-                return await self._follow(_parse(url))
+                return await self._follow(_parse(url), any_status=any_status)
         except TimeoutError:
-            raise ToolError(f"{url} took longer than {self.seconds:g} s.") from None
+            raise Unreached(f"{url} took longer than {self.seconds:g} s.") from None
         except httpx.HTTPError as exc:
-            raise ToolError(f"{url} cannot be fetched: {exc or type(exc).__name__}.") from exc
+            raise Unreached(f"{url} cannot be fetched: {exc or type(exc).__name__}.") from exc
 
-    async def _follow(self, url: httpx.URL) -> Page:
+    async def _follow(self, url: httpx.URL, *, any_status: bool) -> Page:
         for _ in range(_MAX_HOPS):
-            answer = await self._get(url)
+            answer = await self._get(url, any_status=any_status)
             if isinstance(answer, Page):
                 return answer
             url = _parse(answer)
         raise ToolError(f"More than {_MAX_HOPS} redirects, the last to {url}.")
 
-    async def _get(self, url: httpx.URL) -> Page | str:
+    async def _get(self, url: httpx.URL, *, any_status: bool) -> Page | str:
         """The page, or where it has moved to."""
         address = await self._allowed_address(url)
         # A client of its own for each hop: a kept connection belongs to an address, and could serve another host.
         async with (
-            httpx.AsyncClient(verify=_TLS, trust_env=False, timeout=self.seconds) as client,
+            httpx.AsyncClient(verify=TLS, trust_env=False, timeout=self.seconds) as client,
             client.stream(
                 "GET",
                 url.copy_with(host=str(address)),
@@ -86,30 +101,24 @@ class PageFetcher:
         ):
             if response.has_redirect_location:
                 return str(url.join(response.headers["Location"]))
-            if not response.is_success:
+            if not (response.is_success or any_status):
                 raise ToolError(f"{url} answered with status {response.status_code}.")
             if response.headers.get("Content-Encoding", "identity") != "identity":
                 raise ToolError(f"{url} came compressed, which was not asked for.")
-            body, truncated = await self._body(response)
-            return Page(str(url), response.headers.get("Content-Type", ""), body, truncated)
+            body, truncated = await read_body(response, self.max_bytes)
+            return Page(str(url), response.headers.get("Content-Type", ""), body, truncated, response.status_code)
 
     async def _allowed_address(self, url: httpx.URL) -> Address:
         host = url.raw_host.decode("ascii")
         try:
             addresses = await self.resolve(host, url.port or (443 if url.scheme == "https" else 80))
-        except (OSError, UnicodeError, ValueError):
+        except (OSError, UnicodeError, ValueError) as exc:
+            if isinstance(exc, socket.gaierror) and exc.errno == socket.EAI_AGAIN:
+                raise Unreached(f"The name service does not answer for {host!r} now.") from None
             raise ToolError(f"There is no host {host!r}.") from None
         if not addresses or not all(self.may_connect(address) for address in addresses):
             raise ToolError(f"{host!r} is not a public host; only pages of the public internet can be fetched.")
         return addresses[0]
-
-    async def _body(self, response: httpx.Response) -> tuple[bytes, bool]:
-        body = bytearray()
-        async for chunk in response.aiter_raw():
-            body += chunk
-            if len(body) > self.max_bytes:
-                return bytes(body[: self.max_bytes]), True
-        return bytes(body), False
 
 
 def _parse(text: str) -> httpx.URL:

@@ -1,15 +1,15 @@
 """Tools as model providers take them, and what they answer: five formats from one definition.
 
-What comes in is a tool's own schema (`schema.py`). It is made to refer only to `$defs` (`references.py`), to be one
-object at its top (`roots.py`), to use only what the provider takes (`relaxing.py`, `gemini.py`), and strict where that
-is wanted and possible (`strictness.py`, `nulls.py`). No provider's package is needed.
+What comes in is a tool's own schema. In `schemas/` it is made to refer only to `$defs` (`references.py`), to be one object at its
+top (`roots.py`), to use only what the provider takes (`relaxing.py`, `gemini.py`), and strict where that is wanted and possible
+(`strictness.py`, `nulls.py`). No provider's package is needed.
 """
 
 from toolfleet_registry.formats.calls import call_from_openai, to_call
-from toolfleet_registry.formats.dialects import Format
-from toolfleet_registry.formats.notes import Converted, Note
 from toolfleet_registry.formats.offers import convert, tools_to_openai_format
+from toolfleet_registry.formats.providers.dialects import Format
 from toolfleet_registry.formats.results import from_result
+from toolfleet_registry.formats.schemas.notes import Converted, Note
 from toolfleet_registry.formats.spoken_results import as_spoken
 
 __all__ = [

@@ -4,10 +4,10 @@ import json
 from typing import Any
 
 from toolfleet_registry.contracts import ToolResult
-from toolfleet_registry.formats.dialects import Format, dialect_of
-from toolfleet_registry.formats.shown_files import shown_files
-from toolfleet_registry.formats.tool_names import answered_name
-from toolfleet_registry.hints import hint_for
+from toolfleet_registry.formats.providers.dialects import Format, dialect_of
+from toolfleet_registry.formats.providers.shown_files import shown_files
+from toolfleet_registry.formats.providers.tool_names import answered_name
+from toolfleet_registry.policy.hints import hint_for
 
 
 def from_result(

@@ -5,16 +5,16 @@ from collections.abc import Mapping
 from typing import cast
 
 from toolfleet_registry.contracts import ToolResult
-from toolfleet_registry.formats.dialects import Format, dialect_of
-from toolfleet_registry.formats.notes import Notes
-from toolfleet_registry.formats.references import localized
-from toolfleet_registry.formats.relaxing import renamed_properties
-from toolfleet_registry.formats.roots import rooted
-from toolfleet_registry.formats.tool_names import offered_name
-from toolfleet_registry.names import ToolName
-from toolfleet_registry.schema import input_schema
-from toolfleet_registry.spoken import Spoken
-from toolfleet_registry.tool_definition import ToolDefinition
+from toolfleet_registry.contracts.names import ToolName
+from toolfleet_registry.contracts.spoken_names import Spoken
+from toolfleet_registry.contracts.tool_definition import ToolDefinition
+from toolfleet_registry.formats.providers.dialects import Format, dialect_of
+from toolfleet_registry.formats.providers.tool_names import offered_name
+from toolfleet_registry.formats.schemas.notes import Notes
+from toolfleet_registry.formats.schemas.references import localized
+from toolfleet_registry.formats.schemas.relaxing import renamed_properties
+from toolfleet_registry.formats.schemas.roots import rooted
+from toolfleet_registry.schemas.definition import input_schema
 
 _NO_SUCH_TOOL = frozenset({"invalid_tool_name", "unknown_module", "unknown_tool"})
 _MOST_SHOWN = 256  # characters of a name that does not exist

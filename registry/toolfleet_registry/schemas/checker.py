@@ -27,8 +27,8 @@ from toolfleet_registry.schemas.load import WEIGHT_OF_SMALL, load_of, price_of_p
 from toolfleet_registry.schemas.narrowing import narrowed
 from toolfleet_registry.schemas.outline import Outline, outline_of
 from toolfleet_registry.schemas.patterns import BACKTRACKING, MOST_STATES, PatternSizes, sizes_in
+from toolfleet_registry.schemas.small_values import is_small
 from toolfleet_registry.schemas.subschemas import Document, ReferenceUnknown
-from toolfleet_registry.small_values import is_small
 
 T = TypeVar("T")
 

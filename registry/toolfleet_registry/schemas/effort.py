@@ -16,7 +16,7 @@ from toolfleet_registry.schemas.subschemas import Document, Place, Schema, Step
 
 MOST_SCHEMAS = 2_500  # in one document; compiled, each takes some 2 to 5 kB, and some 10 µs to be priced
 LONGEST_CHAIN = 64  # schemas within each other for the same value: the validator works on the stack
-DEEPEST = 100  # levels of a value, as `bodies.MAX_DEPTH` has it
+DEEPEST = 100  # levels of a value, as `http_bodies.MAX_DEPTH` has it
 TOO_MUCH = ENDLESS
 """Units: as much as endless."""
 

@@ -10,13 +10,13 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, TypeAlias
 
-from toolfleet_registry.arguments import MAX_VALUES
 from toolfleet_registry.contracts import ToolDefinition
-from toolfleet_registry.loggers import get_logger
-from toolfleet_registry.schema import input_schema
+from toolfleet_registry.schemas.arguments import MAX_VALUES
 from toolfleet_registry.schemas.checker import MOST_UNITS, Checker, SchemaWrong, compiled, text_of
 from toolfleet_registry.schemas.coercion import coerced
 from toolfleet_registry.schemas.defaults import filled, filling_for
+from toolfleet_registry.schemas.definition import input_schema
+from toolfleet_registry.system.loggers import get_logger
 
 _log = get_logger(__name__)
 

@@ -1,15 +1,30 @@
 """A registry in this process: deterministic, no I/O, nothing shared with another one."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from threading import RLock
+from typing import TypeAlias
 from uuid import uuid4
 
-from toolfleet_registry.specs import RegistryEvent, ToolRegistration, ToolRegistrySnapshot, ToolSpec
+from toolfleet_registry.manifests.specs import (
+    EventKind,
+    RegistryEvent,
+    ToolFinding,
+    ToolRegistration,
+    ToolRegistrySnapshot,
+    ToolSpec,
+)
+from toolfleet_registry.searching.registrations import RegistrationSearch
 from toolfleet_registry.store import rules
-from toolfleet_registry.store.port import EVENTS_KEPT, ToolRegistry
+from toolfleet_registry.store.port import EVENTS_KEPT, VERSIONS_KEPT, ToolRegistry
 from toolfleet_registry.store.rules import Standing
+from toolfleet_registry.store.subscribers import Subscribers
+
+Earlier: TypeAlias = dict[str | None, tuple[str, Standing]]
+"""A tool's earlier specifications with how they stood, by version, the last one last."""
 
 
 class InMemoryToolRegistry(ToolRegistry):
@@ -22,16 +37,19 @@ class InMemoryToolRegistry(ToolRegistry):
         # As text: a frozen model's dicts are not frozen, and whoever changes them must change nothing here.
         self._texts = dict[str, str]()
         self._standings = dict[str, Standing]()
+        self._earlier = dict[str, Earlier]()
         self._pins = dict[str, dict[str, str]]()
         self._manifests = dict[str, str]()
         self._modules = dict[str, str]()
         self._events = deque[RegistryEvent](maxlen=EVENTS_KEPT)
         self._revision = 0
         self._events_ever = 0
+        self._search = RegistrationSearch(self)
+        self._subscribers = Subscribers()
 
     def register(self, spec: ToolSpec, *, keep_enabled: bool = False) -> ToolRegistration:
         digest = rules.digest_of_json(spec)
-        with self._lock:
+        with self._changing():
             present, now = self._standings.get(spec.tool_name), self._clock()
             standing = rules.registered(spec, digest, present, keep_enabled=keep_enabled, now=now)
             return self._take(spec, standing, now)
@@ -43,7 +61,7 @@ class InMemoryToolRegistry(ToolRegistry):
 
     def replace(self, spec: ToolSpec, *, expected: str | None) -> ToolRegistration:
         digest = rules.digest_of_json(spec)
-        with self._lock:
+        with self._changing():
             present, now = self._standings.get(spec.tool_name), self._clock()
             return self._take(spec, rules.replaced(spec, digest, present, expected=expected, now=now), now)
 
@@ -55,26 +73,58 @@ class InMemoryToolRegistry(ToolRegistry):
                 if include_disabled or self._standings[name].enabled
             ]
 
-    def get(self, tool_name: str) -> ToolRegistration | None:
+    def get(self, tool_name: str, version: str | None = None) -> ToolRegistration | None:
         with self._lock:
-            return self._registration(tool_name) if tool_name in self._texts else None
+            present = self._standings.get(tool_name)
+            if present is None or version is None or version == present.version:
+                return None if present is None else self._registration(tool_name)
+            return next((each for each in self.versions(tool_name) if each.spec.version == version), None)
 
     def get_many(self, tool_names: Sequence[str]) -> dict[str, ToolRegistration]:
         with self._lock:
             return {name: self._registration(name) for name in tool_names if name in self._texts}
 
+    def search(
+        self, text: str = "", tags: Sequence[str] = (), *, include_disabled: bool = False, limit: int = 20
+    ) -> list[ToolRegistration]:
+        rules.check_limit(limit)
+        return self._search.find(text, tags, include_disabled=include_disabled, limit=limit)
+
     def set_enabled(self, tool_name: str, enabled: bool) -> ToolRegistration:  # noqa: FBT001 - the seed's
-        with self._lock:
+        with self._changing():
             standing = rules.switched(tool_name, self._standings.get(tool_name), enabled=enabled)
             self._write(tool_name, standing, self._clock())
             return self._registration(tool_name)
 
-    def remove(self, tool_name: str, *, unless_disabled: bool = False) -> None:
+    def versions(self, tool_name: str) -> list[ToolRegistration]:
         with self._lock:
+            if tool_name not in self._texts:
+                return []
+            present, earlier = self._registration(tool_name), self._earlier.get(tool_name, {})
+            stood = [(text, replace(standing, enabled=present.enabled)) for text, standing in earlier.values()]
+            return rules.sorted_versions(
+                [present, *(standing.registers(rules.read_spec(text)) for text, standing in stood)]
+            )
+
+    def rollback(self, tool_name: str, version: str | None) -> ToolRegistration:
+        with self._changing():
+            present = self._standings.get(tool_name)
+            if present is None:
+                raise rules.not_registered(tool_name)
+            if version != present.version:
+                text, before = self._earlier.get(tool_name, {}).get(version, ("", None))
+                if before is None:
+                    raise rules.no_such_version(tool_name, version)
+                now = self._clock()
+                after = rules.rolled_back(present, version, before.digest, now=now)
+                self._write(tool_name, after, now, text=text, changed="rolled_back")
+            return self._registration(tool_name)
+
+    def remove(self, tool_name: str, *, unless_disabled: bool = False) -> None:
+        with self._changing():
             present = self._standings.get(tool_name)
             if present is not None and (present.enabled or not unless_disabled):
-                self._note(tool_name, None, self._clock())
-                del self._texts[tool_name], self._standings[tool_name]
+                self._write(tool_name, None, self._clock())
 
     def pins(self) -> dict[str, dict[str, str]]:
         with self._lock:
@@ -118,12 +168,29 @@ class InMemoryToolRegistry(ToolRegistry):
         rules.check_snapshot(snapshot)
         standings = {each.spec.tool_name: rules.standing_of(each) for each in snapshot.tools}
         texts = {each.spec.tool_name: rules.text_of(each.spec) for each in snapshot.tools}
-        with self._lock:
+        with self._changing():
             now = self._clock()
             for name in sorted({*self._standings, *standings}):
-                self._note(name, standings.get(name), now)
-            self._texts, self._standings = texts, standings
+                self._write(name, standings.get(name), now, text=texts.get(name))
             self._set_pins({module: dict(digests) for module, digests in snapshot.pins.items()})
+
+    def note(self, findings: Sequence[ToolFinding]) -> None:
+        with self._changing():
+            now = self._clock()
+            for one in findings:
+                self._tell(one.kind, one.tool_name, one.version, one.digest, now)
+
+    def last_event(self) -> str:
+        with self._lock:
+            return rules.event_id(0, self._events_ever) if self._events_ever else ""
+
+    def subscribe(self, callback: Callable[[RegistryEvent], None]) -> Callable[[], None]:
+        """Have each event from now on given to the callback, in order and after its change. Returns what ends that.
+
+        It is called in the thread of whoever has changed something, or is telling of another change at that moment, and may
+        change the registry itself. What it raises is logged, and nobody else hears of it.
+        """
+        return self._subscribers.add(callback)
 
     def events(self, after: str = "", limit: int = 1000) -> list[RegistryEvent]:
         rules.check_limit(limit)
@@ -149,33 +216,70 @@ class InMemoryToolRegistry(ToolRegistry):
 
     def _take(self, spec: ToolSpec, standing: Standing, now: datetime) -> ToolRegistration:
         if standing != self._standings.get(spec.tool_name):
-            self._write(spec.tool_name, standing, now)
-            self._texts[spec.tool_name] = rules.text_of(spec)
-        return ToolRegistration(spec=spec, enabled=standing.enabled, created_at=standing.created_at)
+            self._write(spec.tool_name, standing, now, text=rules.text_of(spec))
+        # Another one stands where the tool was rolled back from this one.
+        return standing.registers(spec) if standing.version == spec.version else self._registration(spec.tool_name)
 
-    def _write(self, name: str, standing: Standing, now: datetime) -> None:
-        self._note(name, standing, now)
-        self._standings[name] = standing
+    def _write(
+        self,
+        name: str,
+        after: Standing | None,
+        now: datetime,
+        *,
+        text: str | None = None,
+        changed: EventKind = "changed",
+    ) -> None:
+        """What a tool becomes; without `text` its specification stays what it was."""
+        self._note(name, after, now, changed)
+        self._keep_earlier(name, after)
+        if after is None:
+            self._standings.pop(name, None)
+            self._texts.pop(name, None)
+            return
+        self._standings[name] = after
+        if text is not None:
+            self._texts[name] = text
+
+    def _keep_earlier(self, name: str, after: Standing | None) -> None:
+        before = self._standings.get(name)
+        if before is None or after is None:
+            self._earlier.pop(name, None)
+            return
+        if (before.version, before.digest) == (after.version, after.digest):
+            return
+        earlier = self._earlier.setdefault(name, {})
+        earlier.pop(before.version, None)
+        earlier[before.version] = self._texts[name], replace(before, rolled_back_from=None)
+        earlier.pop(after.version, None)
+        while len(earlier) >= VERSIONS_KEPT:
+            del earlier[next(iter(earlier))]
 
     def _registration(self, name: str) -> ToolRegistration:
-        spec, standing = rules.read_spec(self._texts[name]), self._standings[name]
-        return ToolRegistration(spec=spec, enabled=standing.enabled, created_at=standing.created_at)
+        return self._standings[name].registers(rules.read_spec(self._texts[name]))
 
-    def _note(self, name: str, after: Standing | None, now: datetime) -> None:
+    def _note(self, name: str, after: Standing | None, now: datetime, changed: EventKind) -> None:
         before = self._standings.get(name)
         self._revision += before != after
-        for kind in rules.kinds_between(before, after):
-            self._events_ever += 1
-            self._events.append(
-                RegistryEvent(
-                    id=rules.event_id(0, self._events_ever),
-                    kind=kind,
-                    tool_name=name,
-                    version=after and after.version,
-                    digest=after and after.digest,
-                    at=now.astimezone(UTC),
-                )
-            )
+        for kind in rules.kinds_between(before, after, changed=changed):
+            self._tell(kind, name, after.version if after else None, after.digest if after else None, now)
+
+    def _tell(self, kind: EventKind, name: str, version: str | None, digest: str | None, now: datetime) -> None:
+        self._events_ever += 1
+        number = rules.event_id(0, self._events_ever)
+        event = RegistryEvent(
+            id=number, kind=kind, tool_name=name, version=version, digest=digest, at=now.astimezone(UTC)
+        )
+        self._events.append(event)
+        self._subscribers.note(event)
+
+    @contextmanager
+    def _changing(self) -> Generator[None]:
+        """What is done in it happens at once; then those who follow are told."""
+        try:
+            with self._lock:
+                yield
+        finally:
+            self._subscribers.tell()
 
     def _set_pins(self, pins: dict[str, dict[str, str]]) -> None:
         self._revision += pins != self._pins

@@ -3,10 +3,19 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from toolfleet_registry.specs import RegistryEvent, ToolRegistration, ToolRegistrySnapshot, ToolSpec
+from toolfleet_registry.manifests.specs import (
+    RegistryEvent,
+    ToolFinding,
+    ToolRegistration,
+    ToolRegistrySnapshot,
+    ToolSpec,
+)
 
 EVENTS_KEPT = 10_000
 """Who follows the events and was away for longer looks at everything anew."""
+
+VERSIONS_KEPT = 20
+"""Specifications of a tool, with the one in force: more would fill a server's memory with what nobody goes back to."""
 
 
 class ToolRegistry(Protocol):
@@ -22,8 +31,9 @@ class ToolRegistry(Protocol):
     def register(self, spec: ToolSpec, *, keep_enabled: bool = False) -> ToolRegistration:
         """Take in a specification: a new tool, or a new version of one. An identical one changes nothing.
 
-        A tool that gets another version is enabled, unless `keep_enabled` leaves it as it is. Raises `ValueError` if
-        the registered one has the same version, or none either, and says something else.
+        A tool that gets another version is enabled, unless `keep_enabled` leaves it as it is: enabled or disabled, and,
+        if it was rolled back from that very version, rolled back. Raises `ValueError` if the registered one has the same
+        version, or none either, and says something else.
         """
         ...
 
@@ -44,16 +54,44 @@ class ToolRegistry(Protocol):
         """The enabled ones, or all, by tool name."""
         ...
 
-    def get(self, tool_name: str) -> ToolRegistration | None:
-        """The tool, enabled or not."""
+    def get(self, tool_name: str, version: str | None = None) -> ToolRegistration | None:
+        """The tool, enabled or not: as it is in force, or with the specification of a `version` that is kept."""
         ...
 
     def get_many(self, tool_names: Sequence[str]) -> dict[str, ToolRegistration]:
         """Those of these tools that there are, enabled or not, by name."""
         ...
 
+    def search(
+        self, text: str = "", tags: Sequence[str] = (), *, include_disabled: bool = False, limit: int = 20
+    ) -> list[ToolRegistration]:
+        """At most `limit` of the enabled ones, or all: with a word of `text`, or its beginning, and all `tags`; the best first.
+
+        Without a word those with the tags, by name. Every registry finds the same. The first search after a change reads
+        all that there is, the others ask for the revision only. Raises `ValueError` if `limit` is not above zero.
+        """
+        ...
+
     def set_enabled(self, tool_name: str, enabled: bool) -> ToolRegistration:  # noqa: FBT001 - the seed's
         """Enable or disable it. Raises `KeyError` if there is no such tool."""
+        ...
+
+    def versions(self, tool_name: str) -> list[ToolRegistration]:
+        """The tool's last 20 specifications, with the one in force, sorted by Semantic Versioning, the latest last.
+
+        Of those with one version it is the last. Each is as enabled as the tool is; what is kept is gone with the tool, and
+        stands in no snapshot. What an earlier release replaces, beside this one, is not kept.
+        """
+        ...
+
+    def rollback(self, tool_name: str, version: str | None) -> ToolRegistration:
+        """Put an earlier specification in force again; the tool stays enabled or disabled, and one in force already stays.
+
+        Its `rolled_back_from` says from which version that was, the first one where it is rolled back repeatedly. The fleet
+        holds it against what the module offers: a later version ends the rollback, this one and those before it do not.
+        Whoever calls `register` or `replace` ends it at once. Raises `KeyError` if there is no such tool, and `ValueError`
+        if that version is not kept or cannot be read.
+        """
         ...
 
     def remove(self, tool_name: str, *, unless_disabled: bool = False) -> None:
@@ -97,18 +135,27 @@ class ToolRegistry(Protocol):
         ...
 
     def snapshot(self) -> ToolRegistrySnapshot:
-        """All that there is at one moment, but for the events."""
+        """All that there is at one moment, but for the events and earlier versions."""
         ...
 
     def restore(self, snapshot: ToolRegistrySnapshot) -> None:
         """Become exactly that, at once; the differences are events. Raises `ValueError` if it has a tool twice."""
         ...
 
+    def note(self, findings: Sequence[ToolFinding]) -> None:
+        """Tell those who follow the events of what was found about tools; nothing else changes, the revision neither."""
+        ...
+
+    def last_event(self) -> str:
+        """The id of the last event that there ever was; '' if there was none."""
+        ...
+
     def events(self, after: str = "", limit: int = 1000) -> list[RegistryEvent]:
         """What happened after the event with that id, oldest first; the last 10,000 are kept.
 
         Ids grow, as text too, and the number at their end counts the events: a gap says that some are gone. Raises
-        `ValueError` if `after` is no id, or `limit` not above zero.
+        `ValueError` if `after` is no id, or `limit` not above zero. `ToolFleet.registry_events` awaits them; one in memory
+        calls whoever has called `subscribe`.
         """
         ...
 

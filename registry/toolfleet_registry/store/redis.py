@@ -1,35 +1,31 @@
 """A registry in Redis, for every process of a fleet: each change is one script inside Redis."""
 
-import hashlib
 from collections import Counter
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
-from functools import cache
 from typing import Any, TypeVar
 from uuid import uuid4
 
 from redis import Redis
-from redis.client import NEVER_DECODE
-from redis.exceptions import NoScriptError, RedisError
 
-from toolfleet_registry.answering import address_of
-from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_registry.keys import Keys
-from toolfleet_registry.loggers import get_logger
-from toolfleet_registry.redis_servers import sync_client
-from toolfleet_registry.specs import RegistryEvent, ToolRegistration, ToolRegistrySnapshot, ToolSpec
+from toolfleet_registry.config.redis_servers import sync_client
+from toolfleet_registry.manifests.specs import (
+    RegistryEvent,
+    ToolFinding,
+    ToolRegistration,
+    ToolRegistrySnapshot,
+    ToolSpec,
+)
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.searching.registrations import RegistrationSearch
 from toolfleet_registry.store import redis_scripts, redis_values, rules
 from toolfleet_registry.store.port import EVENTS_KEPT, ToolRegistry
+from toolfleet_registry.store.redis_commands import RedisCommands, parts
 from toolfleet_registry.store.redis_values import Written
+from toolfleet_registry.system.loggers import get_logger
 
 T = TypeVar("T")
 
-_PATIENCE_SECONDS = 5
-_NAMES_AT_ONCE = 1000  # Lua can take some thousand values off a list
 _BYTES_AT_ONCE = 256 * 1024  # of specifications: Redis is at them for about a millisecond, and its other clients wait
-
-# However the client was built: one value that is no text would else fail the reading of all.
-_AS_BYTES = {NEVER_DECODE: True}
 
 _log = get_logger(__name__)
 
@@ -43,10 +39,13 @@ class RedisToolRegistry(ToolRegistry):
     def __init__(self, redis: str | Redis, keys: Keys = Keys(), *, master: str | None = None) -> None:  # noqa: B008 - it is frozen
         self._is_ours = isinstance(redis, str)
         self._redis = sync_client(redis, master=master) if isinstance(redis, str) else redis
-        self._names = (keys.registry_tools, keys.registry_events, keys.registry_revision, keys.registry_pins)
-        self._manifests = keys.registry_manifests
+        self._commands = RedisCommands(self._redis)
+        names = keys.registry
+        self._names = (names.tools, names.events, names.revision, names.pins, names.versions)
+        self._search = RegistrationSearch(self)
+        self._manifests = names.manifests
         self._modules = keys.modules
-        self._tools, self._events, self._revision, self._pins = self._names
+        self._tools, self._events, self._revision, self._pins, _ = self._names
 
     def register(self, spec: ToolSpec, *, keep_enabled: bool = False) -> ToolRegistration:
         (result,) = self._register([Written.of(spec)], keep_enabled=keep_enabled)
@@ -81,17 +80,25 @@ class RedisToolRegistry(ToolRegistry):
         return result
 
     def list_all(self, include_disabled: bool = False) -> list[ToolRegistration]:  # noqa: FBT001, FBT002 - the seed's
-        return self._read_tools(self._ask("HGETALL", self._tools), include_disabled=include_disabled)
+        return self._read_tools(self._commands.ask("HGETALL", self._tools), include_disabled=include_disabled)
 
-    def get(self, tool_name: str) -> ToolRegistration | None:
-        value = self._ask("HGET", self._tools, redis_values.bytes_of(tool_name))
+    def get(self, tool_name: str, version: str | None = None) -> ToolRegistration | None:
+        if version is not None:
+            return next((each for each in self.versions(tool_name) if each.spec.version == version), None)
+        value = self._commands.ask("HGET", self._tools, redis_values.bytes_of(tool_name))
         return None if value is None else _read_or_warn(tool_name, value)
 
     def get_many(self, tool_names: Sequence[str]) -> dict[str, ToolRegistration]:
-        stored = self._ask_many(self._tools, [redis_values.bytes_of(name) for name in tool_names])
+        stored = self._commands.ask_many(self._tools, [redis_values.bytes_of(name) for name in tool_names])
         there = {name: value for name, value in zip(tool_names, stored, strict=True) if value is not None}
         read = {name: _read_or_warn(name, value) for name, value in there.items()}
         return {name: registration for name, registration in read.items() if registration is not None}
+
+    def search(
+        self, text: str = "", tags: Sequence[str] = (), *, include_disabled: bool = False, limit: int = 20
+    ) -> list[ToolRegistration]:
+        rules.check_limit(limit)
+        return self._search.find(text, tags, include_disabled=include_disabled, limit=limit)
 
     def set_enabled(self, tool_name: str, enabled: bool) -> ToolRegistration:  # noqa: FBT001 - the seed's
         value = self._run(redis_scripts.SWITCH, EVENTS_KEPT, redis_values.bytes_of(tool_name), "01"[enabled])
@@ -99,12 +106,27 @@ class RedisToolRegistry(ToolRegistry):
             raise rules.not_registered(tool_name)
         return redis_values.read_registration(tool_name, value)
 
+    def versions(self, tool_name: str) -> list[ToolRegistration]:
+        found = redis_values.versions_of(self._run(redis_scripts.VERSIONS, redis_values.bytes_of(tool_name)))
+        read = (_read_or_warn(tool_name, value) for value in found)
+        return rules.sorted_versions(each for each in read if each is not None)
+
+    def rollback(self, tool_name: str, version: str | None) -> ToolRegistration:
+        kept = any(each.spec.version == version for each in self.versions(tool_name))  # what cannot be read is none
+        name, wanted = redis_values.bytes_of(tool_name), redis_values.version_text(version)
+        reply = self._run(redis_scripts.ROLLBACK, EVENTS_KEPT, name, wanted, "01"[kept])
+        if reply is None:
+            raise rules.not_registered(tool_name)
+        if reply == b"unknown":
+            raise rules.no_such_version(tool_name, version)
+        return redis_values.read_registration(tool_name, reply)
+
     def remove(self, tool_name: str, *, unless_disabled: bool = False) -> None:
         spared = "1" if unless_disabled else "0"
         self._run(redis_scripts.REMOVE, EVENTS_KEPT, redis_values.bytes_of(tool_name), spared)
 
     def pins(self) -> dict[str, dict[str, str]]:
-        return redis_values.read_pins(self._ask("HGETALL", self._pins))
+        return redis_values.read_pins(self._commands.ask("HGETALL", self._pins))
 
     def pin(self, module: str, digests: Mapping[str, str]) -> None:
         fields = redis_values.pin_fields(module, digests)
@@ -127,18 +149,18 @@ class RedisToolRegistry(ToolRegistry):
             if head != digests[module].encode()
         }
         for modules in _batches(changed):
-            self._ask("HSET", self._manifests, *_flat((module, changed[module]) for module in modules))
+            self._commands.ask("HSET", self._manifests, *_flat((module, changed[module]) for module in modules))
 
     def kept_manifests(self, modules: Sequence[str]) -> dict[str, str]:
-        stored = self._ask_many(self._manifests, modules)
+        stored = self._commands.ask_many(self._manifests, modules)
         there = {module: value for module, value in zip(modules, stored, strict=True) if value is not None}
         return {module: redis_values.text_of(value).partition("\n")[2] for module, value in there.items()}
 
     def keep_modules(self, entries: Mapping[str, str]) -> None:
-        self._evaluate(redis_scripts.KEEP_MODULES, [self._modules], _flat(entries.items()))
+        self._commands.evaluate(redis_scripts.KEEP_MODULES, [self._modules], _flat(entries.items()))
 
     def kept_modules(self) -> dict[str, str]:
-        stored: Mapping[bytes, bytes] = self._ask("HGETALL", self._modules)
+        stored: Mapping[bytes, bytes] = self._commands.ask("HGETALL", self._modules)
         return {redis_values.text_of(name): redis_values.text_of(text) for name, text in stored.items()}
 
     def snapshot(self) -> ToolRegistrySnapshot:
@@ -150,7 +172,11 @@ class RedisToolRegistry(ToolRegistry):
     def restore(self, snapshot: ToolRegistrySnapshot) -> None:
         rules.check_snapshot(snapshot)
         tools = [
-            (*Written.of(each.spec).arguments, "01"[each.enabled], redis_values.created_text(each.created_at))
+            (
+                *Written.of(each.spec, each.rolled_back_from).arguments,
+                "01"[each.enabled],
+                redis_values.created_text(each.created_at),
+            )
             for each in snapshot.tools
         ]
         pins = [
@@ -158,11 +184,23 @@ class RedisToolRegistry(ToolRegistry):
         ]
         self._run(redis_scripts.RESTORE, EVENTS_KEPT, len(tools), *_flat(tools), *_flat(pins))
 
+    def note(self, findings: Sequence[ToolFinding]) -> None:
+        for some in parts(findings):
+            told = [(one.kind, one.tool_name, redis_values.version_text(one.version), one.digest or "") for one in some]
+            self._run(redis_scripts.NOTE, EVENTS_KEPT, *_flat(told))
+
+    def last_event(self) -> str:
+        epoch, number = self._commands.ask("HMGET", self._revision, "epoch", "events")
+        if epoch is not None:
+            return rules.event_id(int(epoch), int(number or 0)) if number else ""
+        last = self._commands.ask("XREVRANGE", self._events, "+", "-", "COUNT", 1)
+        return rules.event_id(*rules.read_event_id(redis_values.text_of(last[0][0]))) if last else ""
+
     def events(self, after: str = "", limit: int = 1000) -> list[RegistryEvent]:
         rules.check_limit(limit)
         epoch, number = rules.read_event_id(after)
         start = f"({epoch}-{number}" if after else "-"
-        entries = self._ask("XRANGE", self._events, start, "+", "COUNT", limit)
+        entries = self._commands.ask("XRANGE", self._events, start, "+", "COUNT", limit)
         found = list[RegistryEvent]()
         for entry_id, fields in entries:
             try:
@@ -172,7 +210,7 @@ class RedisToolRegistry(ToolRegistry):
         return found
 
     def revision(self) -> str:
-        epoch, revision = self._ask("HMGET", self._revision, "epoch", "revision")
+        epoch, revision = self._commands.ask("HMGET", self._revision, "epoch", "revision")
         return f"{int(epoch or 0)}-{int(revision or 0)}"
 
     def identity(self) -> str:
@@ -187,8 +225,7 @@ class RedisToolRegistry(ToolRegistry):
         times = Counter(each.spec.tool_name for each in written.values())
         places = [place for place, each in written.items() if times[each.spec.tool_name] == 1]
         found = dict[int, ToolRegistration]()
-        for start in range(0, len(places) if len(places) > 1 else 0, _NAMES_AT_ONCE):
-            batch = places[start : start + _NAMES_AT_ONCE]
+        for batch in parts(places if len(places) > 1 else []):
             names = [written[place].spec.tool_name for place in batch]
             for place, head in zip(batch, self._run(redis_scripts.KNOWN, *names), strict=True):
                 if (registration := written[place].unchanged(head)) is not None:
@@ -211,39 +248,12 @@ class RedisToolRegistry(ToolRegistry):
     def _heads(self, modules: Sequence[str]) -> list[bytes]:
         """The digests of the manifests that are kept of these modules; an empty one where there is none."""
         heads = list[bytes]()
-        for batch in _parts(modules):
-            heads += self._evaluate(redis_scripts.MANIFEST_DIGESTS, [self._manifests], batch)
+        for batch in parts(modules):
+            heads += self._commands.evaluate(redis_scripts.MANIFEST_DIGESTS, [self._manifests], batch)
         return heads
 
-    def _ask_many(self, key: str, fields: Sequence[str | bytes]) -> list[bytes | None]:
-        """The values of a hash's fields, a bounded number at once."""
-        found = list[bytes | None]()
-        for batch in _parts(fields):
-            found += self._ask("HMGET", key, *batch)
-        return found
-
-    def _ask(self, *command: str | bytes | int) -> Any:
-        with self._answering():
-            return self._redis.execute_command(*command, **_AS_BYTES)
-
     def _run(self, script: str, *arguments: str | bytes | int) -> Any:
-        return self._evaluate(script, self._names, arguments)
-
-    def _evaluate(self, script: str, keys: Sequence[str], arguments: Sequence[str | bytes | int]) -> Any:
-        rest = (len(keys), *keys, *arguments)
-        with self._answering():
-            try:
-                return self._redis.execute_command("EVALSHA", _digest_of(script), *rest, **_AS_BYTES)
-            except NoScriptError:
-                return self._redis.execute_command("EVAL", script, *rest, **_AS_BYTES)
-
-    @contextmanager
-    def _answering(self) -> Generator[None]:
-        try:
-            yield
-        except (RedisError, OSError) as exc:
-            reason = str(exc) or f"no answer within {_PATIENCE_SECONDS} s"
-            raise FleetUnavailable(f"Redis at {address_of(self._redis)} does not answer: {reason}") from exc
+        return self._commands.evaluate(script, self._names, arguments)
 
 
 def _read_or_warn(name: str, value: bytes) -> ToolRegistration | None:
@@ -267,15 +277,5 @@ def _batches(texts: Mapping[T, str]) -> Generator[list[T]]:
         yield batch
 
 
-def _parts(names: Sequence[T]) -> Generator[Sequence[T]]:
-    return (names[start : start + _NAMES_AT_ONCE] for start in range(0, len(names), _NAMES_AT_ONCE))
-
-
 def _flat(rows: Iterable[tuple[str, ...]]) -> list[str]:
     return [value for row in rows for value in row]
-
-
-@cache
-def _digest_of(script: str) -> str:
-    """What Redis calls it, once it has seen it."""
-    return hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()

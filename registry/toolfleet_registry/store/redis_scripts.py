@@ -1,99 +1,19 @@
-"""What happens at once inside Redis when a registry changes: the rules of `rules.py`, in Lua.
+"""What happens at once inside Redis when a registry is changed or read, in Lua; `redis_changes.py` says what is stored, and under which keys."""
 
-KEYS: the tools, the events, the revision, the pins. ARGV[1]: how many events are kept.
+from toolfleet_registry.store.redis_changes import CHANGES
 
-The tools are a hash, name -> five lines: `1` if enabled or `0`, digest, when it was registered (JSON; a number is seconds
-since the epoch), version (JSON), specification (JSON). JSON text has no line feeds, and none of it is read in here.
-The pins are a hash, `["module","tool"]` -> digest, and `["module"]` -> nothing: pinned, if only to no digest at all.
-The revision is a hash: `epoch` (ms: the first change), `revision`, `events`: how many there were of each; and
-`identity`.
-"""
-
-_CHANGES = r"""
-local time = redis.call('TIME')
-local changes = 0
-
-local function read(value)
-  if not value then return nil end
-  local enabled, digest, created, version, spec = string.match(value, '^([01])\n([^\n]*)\n([^\n]*)\n([^\n]*)\n(.*)$')
-  if not enabled then return {unreadable = true} end
-  return {enabled = enabled, digest = digest, created = created, version = version, spec = spec}
-end
-
-local function epoch_of_events()
-  local epoch = redis.call('HGET', KEYS[3], 'epoch')
-  if epoch then return epoch end
-  -- Later than whatever is left of an earlier registry, wherever the clock stands.
-  epoch = time[1] .. string.sub('00000' .. time[2], -6, -4)
-  local last = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)[1]
-  local least = last and tonumber(string.match(last[1], '^%d+')) + 1 or 0
-  if tonumber(epoch) < least then epoch = string.format('%.0f', least) end
-  redis.call('HSET', KEYS[3], 'epoch', epoch)
-  return epoch
-end
-
-local function note(kind, name, version, digest)
-  local id = epoch_of_events() .. '-' .. redis.call('HINCRBY', KEYS[3], 'events', 1)
-  local at = time[1] .. '.' .. string.sub('00000' .. time[2], -6)
-  redis.call('XADD', KEYS[2], id, 'kind', kind, 'tool', name, 'version', version, 'digest', digest, 'at', at)
-end
-
-local function write(name, before, after)
-  changes = changes + 1
-  if not after then
-    note('removed', name, '', '')
-    redis.call('HDEL', KEYS[1], name)
-    return
-  end
-  if not before then
-    note('registered', name, after.version, after.digest)
-  elseif before.version ~= after.version or before.digest ~= after.digest then
-    note('changed', name, after.version, after.digest)
-  end
-  if after.enabled ~= (before and before.enabled or '1') then
-    note(after.enabled == '1' and 'enabled' or 'disabled', name, after.version, after.digest)
-  end
-  local lines = {after.enabled, after.digest, after.created, after.version, after.spec}
-  redis.call('HSET', KEYS[1], name, table.concat(lines, '\n'))
-end
-
--- `wanted`: field -> digest; what belongs to the module, or to any, and is not wanted, goes.
-local function write_pins(wanted, marker)
-  local found = redis.call('HGETALL', KEYS[4])
-  local prefix = string.sub(marker, 1, -2) .. ','
-  for i = 1, #found, 2 do
-    local field = found[i]
-    if wanted[field] == found[i + 1] then
-      wanted[field] = nil
-    elseif wanted[field] == nil and (marker == '' or field == marker or string.sub(field, 1, #prefix) == prefix) then
-      redis.call('HDEL', KEYS[4], field)
-      changes = changes + 1
-    end
-  end
-  for field, digest in pairs(wanted) do
-    redis.call('HSET', KEYS[4], field, digest)
-    changes = changes + 1
-  end
-end
-
-local function done(reply)
-  if changes > 0 then
-    redis.call('XTRIM', KEYS[2], 'MAXLEN', ARGV[1])
-    epoch_of_events()
-    redis.call('HINCRBY', KEYS[3], 'revision', 1)
-  end
-  return reply
-end
-"""
-
-KNOWN = """
+KNOWN = r"""
 local heads = {}
 for i, value in ipairs(redis.call('HMGET', KEYS[1], unpack(ARGV))) do
-  heads[i] = value and string.match(value, '^[01]\\n[^\\n]*\\n[^\\n]*\\n[^\\n]*\\n') or ''
+  local head = value and string.match(value, '^[01]\n[^\n]*\n[^\n]*\n[^\n]*\n') or ''
+  heads[i] = head .. (value and string.match(value, '^{"rolled_back_from":([^\t]*),\t', #head + 1) or '')
 end
 return heads
 """
-"""What is stored of tools, without their specifications. KEYS: the tools. ARGV: at most 1,000 names."""
+"""What is stored of tools; of their specifications, only the mark of a rollback. KEYS: the tools. ARGV: at most 1,000 names."""
+
+VERSIONS = "return {redis.call('HGET', KEYS[1], ARGV[1]), redis.call('HGET', KEYS[5], ARGV[1])}"
+"""What is stored of a tool, and what of its earlier specifications, at one moment. ARGV[1]: its name."""
 
 SNAPSHOT = "return {redis.call('HGETALL', KEYS[1]), redis.call('HGETALL', KEYS[4])}"
 """Tools and pins, as they are at one moment."""
@@ -120,7 +40,7 @@ return redis.call('HGET', KEYS[3], 'identity')
 """ARGV[1]: the registry's identity, unless it has one. Returns which it has."""
 
 REGISTER = (
-    _CHANGES
+    CHANGES
     + r"""
 local replies = {}
 for i = 3, #ARGV, 4 do
@@ -131,23 +51,26 @@ for i = 3, #ARGV, 4 do
     said = 'unreadable'
   elseif before and before.version == version then
     if before.digest ~= digest then said = 'drift' end
+  elseif before and ARGV[2] == '1' and version ~= 'null' and mark_of(before.spec) == version then
+    said = 'stays\n' .. redis.call('HGET', KEYS[1], name)
   else
     local enabled = ARGV[2] == '1' and before and before.enabled or '1'
     after = {enabled = enabled, digest = digest, created = time[1], version = version, spec = spec}
     write(name, before, after)
   end
-  replies[#replies + 1] = said == 'taken' and 'taken\n' .. after.enabled .. '\n' .. after.created or said
+  replies[#replies + 1] = said == 'taken' and taken(after) or said
 end
 return done(replies)
 """
 )
 """ARGV[2]: '1' to leave a changed tool enabled or disabled; then, for each tool: name, digest, version, specification.
 
-Returns for each: `drift`, `unreadable`, or three lines: `taken`, whether it is enabled, when it was registered.
+Returns for each: `drift`, `unreadable`; or four lines: `taken`, whether it is enabled, when it was registered, the mark of its
+rollback; or, of one that was rolled back from this version, `stays` and all that is stored.
 """
 
 REPLACE = (
-    _CHANGES
+    CHANGES
     + r"""
 local name, digest, version, spec = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local before = read(redis.call('HGET', KEYS[1], name))
@@ -159,13 +82,13 @@ if not before or before.version ~= version or before.digest ~= digest then
   after = {enabled = enabled, digest = digest, created = time[1], version = version, spec = spec}
   write(name, before, after)
 end
-return done('taken\n' .. after.enabled .. '\n' .. after.created)
+return done(taken(after))
 """
 )
 """ARGV[2]: the digest that is to be replaced, or ''; then name, digest, version, specification. Returns as REGISTER, or `unexpected`."""
 
 SWITCH = (
-    _CHANGES
+    CHANGES
     + r"""
 local before = read(redis.call('HGET', KEYS[1], ARGV[2]))
 if not before then return false end
@@ -180,8 +103,44 @@ return done(redis.call('HGET', KEYS[1], ARGV[2]))
 )
 """ARGV[2]: name; ARGV[3]: '1' to enable, '0' to disable. Returns what is stored then, `unreadable`, or nothing if there is no such tool."""
 
+ROLLBACK = (
+    CHANGES
+    + r"""
+local name, version = ARGV[2], ARGV[3]
+local before = read(redis.call('HGET', KEYS[1], name))
+if not before then return false end
+if before.unreadable then return redis.call('HGET', KEYS[1], name) end
+if before.version == version then return redis.call('HGET', KEYS[1], name) end
+local entry
+for _, each in ipairs(earlier_of(name)) do
+  if each.version == version then entry = each end
+end
+if not entry or ARGV[4] == '0' then return 'unknown' end
+local first = mark_of(before.spec)
+if first == '' then first = before.version end
+if first == version or first == 'null' then first = '' end
+local after = {enabled = before.enabled, digest = entry.digest, created = time[1], version = version}
+after.spec = marked(entry.spec, first)
+write(name, before, after, 'rolled_back')
+return done(redis.call('HGET', KEYS[1], name))
+"""
+)
+"""ARGV[2]: name; ARGV[3]: version; ARGV[4]: '0' if what is kept of it cannot be read. Returns what is stored then, `unknown`, or
+nothing if there is no such tool.
+"""
+
+NOTE = (
+    CHANGES
+    + r"""
+for i = 2, #ARGV, 4 do note(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]) end
+redis.call('XTRIM', KEYS[2], 'MAXLEN', ARGV[1])
+return 1
+"""
+)
+"""For each finding: kind, tool, version, digest. No change: the revision stays."""
+
 REMOVE = (
-    _CHANGES
+    CHANGES
     + r"""
 local before = read(redis.call('HGET', KEYS[1], ARGV[2]))
 if before and (ARGV[3] == '0' or (not before.unreadable and before.enabled == '1')) then write(ARGV[2], before, nil) end
@@ -191,7 +150,7 @@ return done(1)
 """ARGV[2]: name; ARGV[3]: '1' to leave it alone unless it surely is enabled, else '0'."""
 
 PIN = (
-    _CHANGES
+    CHANGES
     + r"""
 local wanted = {}
 for i = 3, #ARGV, 2 do wanted[ARGV[i]] = ARGV[i + 1] end
@@ -202,7 +161,7 @@ return done(1)
 """ARGV[2]: the module's own field; then every field that it is to have, and its value."""
 
 APPROVE = (
-    _CHANGES
+    CHANGES
     + r"""
 if redis.call('HEXISTS', KEYS[4], ARGV[2]) == 0 then return 0 end
 if redis.call('HGET', KEYS[4], ARGV[3]) ~= ARGV[4] then
@@ -215,7 +174,7 @@ return done(1)
 """ARGV[2]: the module's own field, ARGV[3]: the tool's, ARGV[4]: the digest. Returns 0 if the module is not pinned."""
 
 RESTORE = (
-    _CHANGES
+    CHANGES
     + r"""
 local wanted, tools, last = {}, {}, 2 + 6 * ARGV[2]
 for i = 3, last, 6 do
@@ -232,6 +191,7 @@ for _, name in ipairs(tools) do
   for _, field in ipairs({'enabled', 'digest', 'created', 'version'}) do
     differs = differs or before[field] ~= after[field]
   end
+  differs = differs or mark_of(before.spec or '') ~= mark_of(after.spec)
   if differs then write(name, before, after) end
 end
 local pins = {}

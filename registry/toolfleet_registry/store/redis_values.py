@@ -1,7 +1,7 @@
-"""How a registration, a pin and an event are written in Redis, and how they are read back; see `redis_scripts.py`."""
+"""How a registration, a pin and an event are written in Redis, and how they are read back; see `redis_changes.py`."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -9,8 +9,10 @@ from typing import Any, Self
 
 from pydantic import ValidationError
 
-from toolfleet_registry.specs import RegistryEvent, ToolRegistration, ToolSpec
+from toolfleet_registry.manifests.specs import RegistryEvent, ToolRegistration, ToolSpec
 from toolfleet_registry.store import rules
+
+_LINES = 4  # of each earlier specification: digest, when it was registered, version, specification
 
 Field = tuple[str, str]
 """A pin, as a hash has it."""
@@ -22,16 +24,17 @@ class Written:
 
     spec: ToolSpec
     digest: str
+    rolled_back_from: str | None = None
 
     @classmethod
-    def of(cls, spec: ToolSpec) -> Self:
+    def of(cls, spec: ToolSpec, rolled_back_from: str | None = None) -> Self:
         """Raises `ValueError` if it is no JSON."""
-        return cls(spec, rules.digest_of_json(spec))
+        return cls(spec, rules.digest_of_json(spec), rolled_back_from)
 
     @cached_property
     def text(self) -> str:
         """As it is stored; most specifications are already there, and it is not needed."""
-        return rules.text_of(self.spec)
+        return rules.marked(rules.text_of(self.spec), self.rolled_back_from)
 
     @property
     def arguments(self) -> tuple[str, str, str, str]:
@@ -41,16 +44,18 @@ class Written:
     def unchanged(self, head: bytes) -> ToolRegistration | None:
         """The stored registration, if it has this specification. `head`: as KNOWN returns it."""
         match text_of(head).split("\n"):
-            case [enabled, self.digest, created, version, ""] if version == version_text(self.spec.version):
-                return self._registration(enabled, created)
+            case [enabled, self.digest, created, version, mark] if version == version_text(self.spec.version):
+                return self._registration(enabled, created, mark)
             case _:
                 return None
 
     def outcome(self, reply: bytes) -> ToolRegistration | ValueError:
         """What REGISTER or REPLACE has said."""
         match text_of(reply).split("\n"):
-            case ["taken", enabled, created]:
-                return self._registration(enabled, created) or rules.unreadable(self.spec.tool_name)
+            case ["taken", enabled, created, mark]:
+                return self._registration(enabled, created, mark) or rules.unreadable(self.spec.tool_name)
+            case ["stays", *_]:
+                return _read_or_error(self.spec.tool_name, reply.removeprefix(b"stays\n"))
             case ["drift"]:
                 return rules.drift(self.spec)
             case ["unexpected"]:
@@ -58,9 +63,13 @@ class Written:
             case _:
                 return rules.unreadable(self.spec.tool_name)
 
-    def _registration(self, enabled: str, created: str) -> ToolRegistration | None:
+    def _registration(self, enabled: str, created: str, mark: str) -> ToolRegistration | None:
         try:
-            return ToolRegistration(spec=self.spec, enabled=enabled == "1", created_at=read_created(created))
+            since = json.loads(mark or "null")
+            created_at = read_created(created)
+            return ToolRegistration(
+                spec=self.spec, enabled=enabled == "1", created_at=created_at, rolled_back_from=since
+            )
         except ValueError:
             return None
 
@@ -108,13 +117,26 @@ def read_registration(name: str, value: bytes) -> ToolRegistration:
         enabled, _, created, _, spec_text = text_of(value).split("\n", 4)
         spec = rules.read_spec(spec_text)
         registration = ToolRegistration(
-            spec=spec, enabled={"0": False, "1": True}[enabled], created_at=read_created(created)
+            spec=spec,
+            enabled={"0": False, "1": True}[enabled],
+            created_at=read_created(created),
+            rolled_back_from=rules.mark_of(spec_text),
         )
     except (KeyError, ValueError, RecursionError) as exc:
         raise rules.unreadable(name) from exc
     if spec.tool_name != name:
         raise rules.unreadable(name)
     return registration
+
+
+def versions_of(reply: Sequence[bytes | None]) -> list[bytes]:
+    """What VERSIONS has returned, as registrations that can be read: the one in force, then the earlier ones, as enabled as it."""
+    present, earlier = reply
+    if present is None:
+        return []
+    lines = (earlier or b"").split(b"\n")
+    heads = zip(lines[::_LINES], lines[1::_LINES], lines[2::_LINES], lines[3::_LINES], strict=False)
+    return [present, *(b"\n".join((present[:1], *head[:3], _unmarked(head[3]))) for head in heads)]
 
 
 def module_field(module: str) -> str:
@@ -161,6 +183,17 @@ def read_event(entry_id: bytes, fields: Mapping[bytes, bytes]) -> RegistryEvent:
         )
     except (KeyError, ValidationError, OverflowError, OSError) as exc:
         raise ValueError("no event of a registry") from exc
+
+
+def _read_or_error(name: str, value: bytes) -> ToolRegistration | ValueError:
+    try:
+        return read_registration(name, value)
+    except ValueError as exc:
+        return exc
+
+
+def _unmarked(spec: bytes) -> bytes:
+    return rules.marked(text_of(spec), None).encode()
 
 
 def _json(text: bytes) -> Any:

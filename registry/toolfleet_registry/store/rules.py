@@ -1,18 +1,24 @@
 """What each change does to a tool's registration, whoever stores it; pure.
 
-Redis does the same in Lua (`redis_scripts.py`), so that it is atomic there; one suite of tests runs over all of them.
+Redis does the same in Lua (`redis_changes.py`), so that it is atomic there; one suite of tests runs over all of them.
 """
 
 import hashlib
 import json
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from toolfleet_registry.digests import digest_of
-from toolfleet_registry.specs import EventKind, ToolRegistration, ToolRegistrySnapshot, ToolSpec
+from toolfleet_registry.contracts.versions import version_key
+from toolfleet_registry.manifests.digests import digest_of
+from toolfleet_registry.manifests.specs import EventKind, ToolRegistration, ToolRegistrySnapshot, ToolSpec
 
+MARK = '{"rolled_back_from":'
+"""What the text of a stored specification begins with, if its tool was rolled back to it."""
+
+_MARK = re.compile(re.escape(MARK) + r"([^\t]*),\t")
 _EVENT_ID = re.compile(r"([0-9]{1,16})-([0-9]{1,16})")
 
 
@@ -24,12 +30,20 @@ class Standing:
     digest: str
     enabled: bool
     created_at: str | None
+    rolled_back_from: str | None = None
+
+    def registers(self, spec: ToolSpec) -> ToolRegistration:
+        """The registration of that specification, as it stands."""
+        return ToolRegistration(
+            spec=spec, enabled=self.enabled, created_at=self.created_at, rolled_back_from=self.rolled_back_from
+        )
 
 
 def standing_of(registration: ToolRegistration) -> Standing:
     """Raises `ValueError` as `digest_of_json` does."""
     spec = registration.spec
-    return Standing(spec.version, digest_of_json(spec), registration.enabled, registration.created_at)
+    digest, since = digest_of_json(spec), registration.rolled_back_from
+    return Standing(spec.version, digest, registration.enabled, registration.created_at, since)
 
 
 def digest_of_json(spec: ToolSpec) -> str:
@@ -44,6 +58,26 @@ def digest_of_json(spec: ToolSpec) -> str:
 def text_of(spec: ToolSpec) -> str:
     """A specification as it is stored: JSON, its names in the order in which they were given."""
     return json.dumps(spec.model_dump(mode="json"), separators=(",", ":"))
+
+
+def marked(text: str, rolled_back_from: str | None) -> str:
+    """A stored specification with the version that was rolled back from, or with none.
+
+    It stands before all else, and a tab behind it, which is nowhere else in such a text: so Lua finds it too. An earlier release
+    reads over it, keeps it while it enables and disables, and drops it with the specification.
+    """
+    bare = _MARK.sub("{", text, count=1)
+    return bare if rolled_back_from is None else f"{MARK}{json.dumps(rolled_back_from)},\t{bare[1:]}"
+
+
+def mark_of(text: str) -> str | None:
+    """The version that was rolled back from. Raises `ValueError` if it cannot be read."""
+    if not (match := _MARK.match(text)):
+        return None
+    version = json.loads(match[1])
+    if not isinstance(version, str):
+        raise ValueError("no version")  # noqa: TRY004 - what is stored cannot be read
+    return version
 
 
 def digest_of_manifest(text: str) -> str:
@@ -63,6 +97,8 @@ def registered(spec: ToolSpec, digest: str, present: Standing | None, *, keep_en
     """The tool after `register`. Raises `ValueError` if two specifications would have the same version."""
     if present is None:
         return Standing(spec.version, digest, enabled=True, created_at=iso(now))
+    if keep_enabled and spec.version is not None and present.rolled_back_from == spec.version:
+        return present
     if present.version != spec.version:
         return Standing(spec.version, digest, enabled=present.enabled or not keep_enabled, created_at=iso(now))
     if present.digest != digest:
@@ -81,6 +117,12 @@ def replaced(spec: ToolSpec, digest: str, present: Standing | None, *, expected:
     return Standing(spec.version, digest, enabled=present.enabled, created_at=iso(now))
 
 
+def rolled_back(present: Standing, version: str | None, digest: str, *, now: datetime) -> Standing:
+    """The tool after `rollback` to another specification. What was rolled back from first counts, until it is in force again."""
+    first = present.version if present.rolled_back_from is None else present.rolled_back_from
+    return Standing(version, digest, present.enabled, iso(now), None if first == version else first)
+
+
 def switched(tool_name: str, present: Standing | None, *, enabled: bool) -> Standing:
     """The tool after `set_enabled`. Raises `KeyError` if there is none."""
     if present is None:
@@ -88,7 +130,9 @@ def switched(tool_name: str, present: Standing | None, *, enabled: bool) -> Stan
     return replace(present, enabled=enabled)
 
 
-def kinds_between(before: Standing | None, after: Standing | None) -> list[EventKind]:
+def kinds_between(
+    before: Standing | None, after: Standing | None, *, changed: EventKind = "changed"
+) -> list[EventKind]:
     """The events that lead from one to the other. A tool that comes disabled is registered, then disabled."""
     if after is None:
         return [] if before is None else ["removed"]
@@ -96,10 +140,15 @@ def kinds_between(before: Standing | None, after: Standing | None) -> list[Event
     if before is None:
         kinds.append("registered")
     elif (before.version, before.digest) != (after.version, after.digest):
-        kinds.append("changed")
+        kinds.append(changed)
     if after.enabled != (before is None or before.enabled):
         kinds.append("enabled" if after.enabled else "disabled")
     return kinds
+
+
+def sorted_versions(registrations: Iterable[ToolRegistration]) -> list[ToolRegistration]:
+    """As `versions` returns them."""
+    return sorted(registrations, key=lambda each: version_key(each.spec.version))
 
 
 def drift(spec: ToolSpec) -> ValueError:
@@ -109,6 +158,11 @@ def drift(spec: ToolSpec) -> ValueError:
     return ValueError(
         f"Tool {spec.tool_name!r} is registered {version} with another specification: give the new one {other}."
     )
+
+
+def no_such_version(tool_name: str, version: str | None) -> ValueError:
+    """Nothing to roll back to."""
+    return ValueError(f"Tool {tool_name!r} has no version {version!r} that is kept.")
 
 
 def unexpected(tool_name: str) -> ValueError:

@@ -6,13 +6,19 @@ from typing import Any
 
 from sqlalchemy import Column, Connection, Table, delete, insert, select
 
-from toolfleet_registry.loggers import get_logger
-from toolfleet_registry.specs import RegistryEvent, ToolRegistration, ToolRegistrySnapshot, ToolSpec
+from toolfleet_registry.manifests.specs import (
+    RegistryEvent,
+    ToolFinding,
+    ToolRegistration,
+    ToolRegistrySnapshot,
+    ToolSpec,
+)
+from toolfleet_registry.searching.registrations import RegistrationSearch
 from toolfleet_registry.store import rules
 from toolfleet_registry.store.port import ToolRegistry
-from toolfleet_registry.store.rules import Standing
 from toolfleet_registry.store.sql_changes import Change
 from toolfleet_registry.store.sql_engines import Database
+from toolfleet_registry.store.sql_history import read_versions
 from toolfleet_registry.store.sql_tables import (
     EVENTS,
     IDENTITY,
@@ -22,11 +28,12 @@ from toolfleet_registry.store.sql_tables import (
     STATE,
     TOOLS,
     key_of,
+    read_all,
     read_event,
-    read_name,
+    read_or_warn,
     read_pins,
-    read_registration,
 )
+from toolfleet_registry.system.loggers import get_logger
 
 _KEYS_AT_ONCE = 1000  # values of a statement: databases take some ten thousand
 
@@ -43,6 +50,7 @@ class SQLToolRegistry(ToolRegistry):
 
     def __init__(self, url: str) -> None:
         self._database = Database(url)
+        self._search = RegistrationSearch(self)
 
     def register(self, spec: ToolSpec, *, keep_enabled: bool = False) -> ToolRegistration:
         (result,) = self.register_many([spec], keep_enabled=keep_enabled)
@@ -68,33 +76,59 @@ class SQLToolRegistry(ToolRegistry):
             present = change.present(spec.tool_name)
             after = rules.replaced(spec, digest, present, expected=expected, now=change.now)
             change.write(spec.tool_name, after, spec)
-            return _registration(spec, after)
+            return after.registers(spec)
 
     def list_all(self, include_disabled: bool = False) -> list[ToolRegistration]:  # noqa: FBT001, FBT002 - the seed's
         with self._database.reading() as connection:
             wanted = select(TOOLS) if include_disabled else select(TOOLS).where(TOOLS.c.enabled)
             rows = connection.execute(wanted).all()
-        return _read_all(rows)
+        return read_all(rows)
 
-    def get(self, tool_name: str) -> ToolRegistration | None:
+    def get(self, tool_name: str, version: str | None = None) -> ToolRegistration | None:
+        if version is not None:
+            return next((each for each in self.versions(tool_name) if each.spec.version == version), None)
         with self._database.reading() as connection:
             row = connection.execute(select(TOOLS).where(TOOLS.c.key == key_of(tool_name))).first()
-        return None if row is None else _read_or_warn(tool_name, row)
+        return None if row is None else read_or_warn(tool_name, row)
 
     def get_many(self, tool_names: Sequence[str]) -> dict[str, ToolRegistration]:
         keys = {key_of(name): name for name in tool_names}
         with self._database.reading() as connection:
             rows = _rows_of(connection, TOOLS, TOOLS.c.key, [*keys])
-        read = {keys[row.key]: _read_or_warn(keys[row.key], row) for row in rows}
+        read = {keys[row.key]: read_or_warn(keys[row.key], row) for row in rows}
         return {name: registration for name, registration in read.items() if registration is not None}
+
+    def search(
+        self, text: str = "", tags: Sequence[str] = (), *, include_disabled: bool = False, limit: int = 20
+    ) -> list[ToolRegistration]:
+        rules.check_limit(limit)
+        return self._search.find(text, tags, include_disabled=include_disabled, limit=limit)
 
     def set_enabled(self, tool_name: str, enabled: bool) -> ToolRegistration:  # noqa: FBT001 - the seed's
         with self._changing() as change:
             change.load([tool_name])
             after = rules.switched(tool_name, change.present(tool_name), enabled=enabled)
             change.write(tool_name, after)
-            row = change.connection.execute(select(TOOLS).where(TOOLS.c.key == key_of(tool_name))).one()
-            return read_registration(tool_name, row)
+            return change.read(tool_name)
+
+    def versions(self, tool_name: str) -> list[ToolRegistration]:
+        with self._database.reading() as connection:
+            return read_versions(connection, tool_name)
+
+    def rollback(self, tool_name: str, version: str | None) -> ToolRegistration:
+        with self._changing() as change:
+            change.load([tool_name])
+            present = change.present(tool_name)
+            if present is None:
+                raise rules.not_registered(tool_name)
+            if present.version != version:
+                kept = {each.spec.version: each.spec for each in read_versions(change.connection, tool_name)}
+                if (spec := kept.get(version)) is None:
+                    raise rules.no_such_version(tool_name, version)
+                after = rules.rolled_back(present, version, rules.digest_of_json(spec), now=change.now)
+                change.write(tool_name, after, spec, changed="rolled_back")
+                return after.registers(spec)
+            return change.read(tool_name)
 
     def remove(self, tool_name: str, *, unless_disabled: bool = False) -> None:
         with self._changing() as change:
@@ -159,7 +193,7 @@ class SQLToolRegistry(ToolRegistry):
         with self._database.reading() as connection:
             rows = connection.execute(select(TOOLS)).all()
             pins = read_pins(connection.execute(select(PINS)))
-        return ToolRegistrySnapshot(tools=_read_all(rows), pins=pins)
+        return ToolRegistrySnapshot(tools=read_all(rows), pins=pins)
 
     def restore(self, snapshot: ToolRegistrySnapshot) -> None:
         rules.check_snapshot(snapshot)
@@ -171,6 +205,16 @@ class SQLToolRegistry(ToolRegistry):
                 change.write(name, *wanted.get(name, (None, None)))
             pins = read_pins(change.connection.execute(select(PINS)))
             change.write_pins(pins, snapshot.pins)
+
+    def note(self, findings: Sequence[ToolFinding]) -> None:
+        with self._changing() as change:
+            for one in findings:
+                change.note(one.kind, one.tool_name, one.version, one.digest)
+
+    def last_event(self) -> str:
+        with self._database.reading() as connection:
+            state = connection.execute(select(STATE)).one()
+        return rules.event_id(state.epoch_ms, state.events) if state.events else ""
 
     def events(self, after: str = "", limit: int = 1000) -> list[RegistryEvent]:
         rules.check_limit(limit)
@@ -231,12 +275,10 @@ def _register(change: Change, spec: ToolSpec, digest: str, *, keep_enabled: bool
         after = rules.registered(spec, digest, present, keep_enabled=keep_enabled, now=change.now)
     except ValueError as exc:
         return exc
+    if after is present and after.version != spec.version:  # it was rolled back from this one
+        return change.read(spec.tool_name)
     change.write(spec.tool_name, after, spec)
-    return _registration(spec, after)
-
-
-def _registration(spec: ToolSpec, standing: Standing) -> ToolRegistration:
-    return ToolRegistration(spec=spec, enabled=standing.enabled, created_at=standing.created_at)
+    return after.registers(spec)
 
 
 def _digest_or_error(spec: ToolSpec) -> str | ValueError:
@@ -244,16 +286,3 @@ def _digest_or_error(spec: ToolSpec) -> str | ValueError:
         return rules.digest_of_json(spec)
     except ValueError as exc:
         return exc
-
-
-def _read_all(rows: Sequence[Any]) -> list[ToolRegistration]:
-    found = (_read_or_warn(read_name(row), row) for row in rows)
-    return sorted((each for each in found if each is not None), key=lambda each: each.spec.tool_name)
-
-
-def _read_or_warn(name: str, row: Any) -> ToolRegistration | None:
-    try:
-        return read_registration(name, row)
-    except ValueError as exc:
-        _log.warning("registration_unreadable", tool=name, error=str(exc))
-        return None

@@ -5,12 +5,13 @@ from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Table, delete, insert, select, update
+from sqlalchemy import Connection, Table, case, delete, insert, select, update
 
-from toolfleet_registry.specs import ToolSpec
+from toolfleet_registry.manifests.specs import EventKind, ToolRegistration, ToolSpec
 from toolfleet_registry.store import rules
 from toolfleet_registry.store.port import EVENTS_KEPT
 from toolfleet_registry.store.rules import Standing
+from toolfleet_registry.store.sql_history import History
 from toolfleet_registry.store.sql_tables import (
     EVENTS,
     PINS,
@@ -19,6 +20,7 @@ from toolfleet_registry.store.sql_tables import (
     key_of,
     pin_rows,
     read_name,
+    read_registration,
     read_standing,
     tool_row,
 )
@@ -37,6 +39,7 @@ class Change:
         self._unreadable = set[str]()
         self._rows = dict[str, dict[str, Any]]()
         self._gone = set[str]()
+        self._history = History(connection)
         self._events = list[dict[str, Any]]()
         self._has_changed = False
 
@@ -58,19 +61,27 @@ class Change:
             raise rules.unreadable(name)
         return self._known[name]
 
+    def read(self, name: str) -> ToolRegistration:
+        """What the database has of a tool that is there: what this change makes of its specification is not in it yet."""
+        row = self.connection.execute(select(TOOLS).where(TOOLS.c.key == key_of(name))).one()
+        return read_registration(name, row)
+
     def is_enabled(self, name: str) -> bool:
         """Whether a tool that was loaded is there, can be read, and is enabled."""
         standing = None if name in self._unreadable else self._known[name]
         return standing is not None and standing.enabled
 
-    def write(self, name: str, after: Standing | None, spec: ToolSpec | None = None) -> None:
-        """What a loaded tool becomes; without `spec` its specification stays what it was."""
+    def write(
+        self, name: str, after: Standing | None, spec: ToolSpec | None = None, *, changed: EventKind = "changed"
+    ) -> None:
+        """What a loaded tool becomes; without `spec` its specification stays what it was. `changed`: how another one is told of."""
         before = self._known[name]
         if before == after and name not in self._unreadable:
             return
         self._has_changed = True
-        for kind in rules.kinds_between(before, after) or (["removed"] if after is None else []):
-            self._note(kind, name, after)
+        self._keep_earlier(name, before, after)
+        for kind in rules.kinds_between(before, after, changed=changed) or (["removed"] if after is None else []):
+            self.note(kind, name, after.version if after else None, after.digest if after else None)
         self._known[name] = after
         self._unreadable.discard(name)
         if after is None:
@@ -92,8 +103,9 @@ class Change:
 
     def finish(self) -> None:
         """Write all of it."""
-        if not self._has_changed:
+        if not (self._has_changed or self._events):
             return
+        self._history.write(self._rows)
         keys = [key_of(name) for name in {*self._rows, *self._gone}]
         for start in range(0, len(keys), _KEYS_AT_ONCE):
             self.connection.execute(delete(TOOLS).where(TOOLS.c.key.in_(keys[start : start + _KEYS_AT_ONCE])))
@@ -105,27 +117,35 @@ class Change:
         self.connection.execute(
             update(STATE).values(
                 epoch_ms=self._state.epoch_ms or int(self.now.timestamp() * 1000),
-                revision=self._state.revision + 1,
+                revision=self._state.revision + self._has_changed,
                 events=events,
             )
         )
 
+    def _keep_earlier(self, name: str, before: Standing | None, after: Standing | None) -> None:
+        if before is None or after is None:
+            self._history.drop(name)
+        elif (before.version, before.digest) != (after.version, after.digest):
+            self._history.add(name, self._rows.get(name), place=self._state.events + len(self._events))
+
     def _load(self, which: Any) -> None:
-        heads = select(TOOLS.c.tool_name, TOOLS.c.version, TOOLS.c.digest, TOOLS.c.enabled, TOOLS.c.created_at)
+        marked = case((TOOLS.c.spec.startswith(rules.MARK), TOOLS.c.spec), else_="").label("spec")
+        heads = select(TOOLS.c.tool_name, TOOLS.c.version, TOOLS.c.digest, TOOLS.c.enabled, TOOLS.c.created_at, marked)
         for row in self.connection.execute(heads.where(which)):
             name = read_name(row)
             self._known[name] = read_standing(row)
             if self._known[name] is None:
                 self._unreadable.add(name)
 
-    def _note(self, kind: str, name: str, after: Standing | None) -> None:
+    def note(self, kind: EventKind, name: str, version: str | None, digest: str | None) -> None:
+        """Tell of something that happened; by itself it is no change."""
         self._events.append(
             {
                 "number": self._state.events + len(self._events) + 1,
                 "kind": kind,
                 "tool_name": json.dumps(name),
-                "version": json.dumps(after and after.version),
-                "digest": after.digest if after else "",
+                "version": json.dumps(version),
+                "digest": digest or "",
                 "at_us": round(self.now.timestamp() * 1e6),
             }
         )

@@ -5,18 +5,21 @@ Names and versions are stored as JSON: any text has such a form, and PostgreSQL 
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import ValidationError
 from sqlalchemy import BigInteger, Boolean, Column, Integer, MetaData, String, Table, Text
 
-from toolfleet_registry.specs import RegistryEvent, ToolRegistration, ToolSpec
+from toolfleet_registry.manifests.specs import RegistryEvent, ToolRegistration, ToolSpec
 from toolfleet_registry.store import rules
 from toolfleet_registry.store.rules import Standing
+from toolfleet_registry.system.loggers import get_logger
 
 METADATA = MetaData()
+
+_log = get_logger(__name__)
 
 TOOLS = Table(
     "toolfleet_registry_tools",
@@ -26,6 +29,18 @@ TOOLS = Table(
     Column("version", Text, nullable=False),
     Column("digest", Text, nullable=False),
     Column("enabled", Boolean, nullable=False),
+    Column("created_at", Text, nullable=False),
+    Column("spec", Text, nullable=False),
+)
+
+VERSIONS = Table(
+    "toolfleet_registry_versions",
+    METADATA,
+    Column("id", String(64), primary_key=True),
+    Column("key", String(64), nullable=False, index=True),  # the tool's, as in the table of tools
+    Column("place", BigInteger, nullable=False),  # grows: the greater, the later it was in force
+    Column("version", Text, nullable=False),
+    Column("digest", Text, nullable=False),
     Column("created_at", Text, nullable=False),
     Column("spec", Text, nullable=False),
 )
@@ -98,8 +113,19 @@ def tool_row(spec: ToolSpec, standing: Standing) -> dict[str, Any]:
         "digest": standing.digest,
         "enabled": standing.enabled,
         "created_at": json.dumps(standing.created_at),
-        "spec": rules.text_of(spec),
+        "spec": rules.marked(rules.text_of(spec), standing.rolled_back_from),
     }
+
+
+def version_row(row: Mapping[str, Any], *, place: int) -> dict[str, Any]:
+    """A row of `VERSIONS`, from one of `TOOLS`."""
+    same = {name: row[name] for name in ("key", "version", "digest", "created_at", "spec")}
+    return {**same, "id": version_id(row["key"], row["version"]), "place": place}
+
+
+def version_id(key: str, version: str) -> str:
+    """What a row of `VERSIONS` is found by; both as they are stored."""
+    return key_of(key, version)
 
 
 def pin_rows(module: str, digests: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -117,14 +143,26 @@ def pin_rows(module: str, digests: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 def read_standing(row: Any) -> Standing | None:
-    """From a row of `TOOLS`; `None` if it cannot be read."""
+    """From a row of `TOOLS`, of which `spec` may lack what has no mark; `None` if it cannot be read."""
     try:
-        version, created_at = json.loads(row.version), json.loads(row.created_at)
+        version, created_at, mark = json.loads(row.version), json.loads(row.created_at), rules.mark_of(row.spec)
     except (ValueError, RecursionError):
         return None
     if not isinstance(version, str | None) or not isinstance(created_at, str | None):
         return None
-    return Standing(version, row.digest, bool(row.enabled), created_at)
+    return Standing(version, row.digest, bool(row.enabled), created_at, mark)
+
+
+def read_version(name: str, row: Any, *, enabled: bool) -> ToolRegistration:
+    """From a row of `VERSIONS`. Raises `ValueError` if it is no specification of that tool."""
+    try:
+        spec, created_at = rules.read_spec(row.spec), json.loads(row.created_at)
+        registration = ToolRegistration(spec=spec, enabled=enabled, created_at=created_at)
+    except (ValueError, RecursionError) as exc:
+        raise rules.unreadable(name) from exc
+    if (spec.tool_name, json.dumps(spec.version)) != (name, row.version):
+        raise rules.unreadable(name)
+    return registration
 
 
 def read_registration(name: str, row: Any) -> ToolRegistration:
@@ -136,7 +174,22 @@ def read_registration(name: str, row: Any) -> ToolRegistration:
         raise rules.unreadable(name) from exc
     if standing is None or spec.tool_name != name:
         raise rules.unreadable(name)
-    return ToolRegistration(spec=spec, enabled=standing.enabled, created_at=standing.created_at)
+    return standing.registers(spec)
+
+
+def read_all(rows: Sequence[Any]) -> list[ToolRegistration]:
+    """From rows of `TOOLS`, by name; what cannot be read is left out, with a warning."""
+    found = (read_or_warn(read_name(row), row) for row in rows)
+    return sorted((each for each in found if each is not None), key=lambda each: each.spec.tool_name)
+
+
+def read_or_warn(name: str, row: Any) -> ToolRegistration | None:
+    """From a row of `TOOLS`; `None`, with a warning, if it cannot be read."""
+    try:
+        return read_registration(name, row)
+    except ValueError as exc:
+        _log.warning("registration_unreadable", tool=name, error=str(exc))
+        return None
 
 
 def read_name(row: Any) -> str:

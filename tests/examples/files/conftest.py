@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from modules.files import FilePipeline, FileSettings, open_pipeline
-from support.postgres import PostgresServer, find_postgres, postgres_server
+from support.postgres import PostgresServer
 from support.s3_server import KEYS, S3Server, s3_server
 
 
@@ -15,21 +15,6 @@ from support.s3_server import KEYS, S3Server, s3_server
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Generator[S3Server]:
     with s3_server(tmp_path_factory.mktemp("s3")) as server:
         yield server
-
-
-@pytest.fixture(scope="session")
-def postgres_process() -> Generator[PostgresServer]:
-    if (programs := find_postgres()) is None:
-        pytest.skip("there is no PostgreSQL for this machine")
-    with postgres_server(programs) as server:
-        yield server
-
-
-@pytest.fixture
-def postgres(postgres_process: PostgresServer) -> PostgresServer:
-    """Without our tables."""
-    postgres_process.empty()
-    return postgres_process
 
 
 @pytest.fixture(params=["folder", "s3"])

@@ -21,7 +21,7 @@ from support.example_modules import EXAMPLES
 from support.postgres import PostgresServer, connections_to
 from support.s3_server import S3Server
 from support.stored import PAIRS, loose_keys, stored_keys
-from toolfleet_workers.ports import free_port
+from toolfleet_cli.local.tcp_ports import free_port
 
 BOUND_SECONDS = 20  # more than any operation may take, on a busy machine
 

@@ -4,6 +4,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from modules.files import FileSettings, open_pipeline
 from support.example_modules import EXAMPLES
@@ -74,3 +75,12 @@ def test_settings_that_cannot_be_right_are_refused(values: dict[str, object], to
     with pytest.raises(ValueError, match=told) as refused:
         open_pipeline(FileSettings.model_validate(values, by_name=True))
     assert "u:secret" not in str(refused.value)
+
+
+def test_what_is_refused_shows_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong is said without what else is set, such as the address of the database."""
+    monkeypatch.setenv("FILES_DATABASE_URL", "postgresql://me:hush@host/db")
+    monkeypatch.setenv("FILES_STORE", "ftp://owls")
+    with pytest.raises(ValidationError, match="FILES_STORE must be") as caught:
+        FileSettings()
+    assert "hush" not in str(caught.value)

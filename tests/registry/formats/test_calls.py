@@ -9,7 +9,7 @@ from openai.types.chat import ChatCompletionMessageCustomToolCall
 from support.provider_judges import made_call
 from toolfleet_registry.contracts import ToolCall, ToolDefinition
 from toolfleet_registry.formats import Format, convert, to_call
-from toolfleet_registry.formats.dialects import DIALECTS
+from toolfleet_registry.formats.providers.dialects import DIALECTS
 
 SEARCH = ToolDefinition(name="research.web_search", input_schema={"properties": {"query": {"type": "string"}}})
 ODD = ToolDefinition(

@@ -17,7 +17,7 @@ from toolfleet_registry.formats import (
     convert,
     tools_to_openai_format,
 )
-from toolfleet_registry.formats.dialects import DIALECTS
+from toolfleet_registry.formats.providers.dialects import DIALECTS
 
 SEARCH = ToolDefinition(
     name="research.web_search",

@@ -15,10 +15,10 @@ from support.json_schemas import is_valid
 from support.provider_judges import accepts_result, accepts_tools, made_call
 from support.real_tools import SERVERS, example_tools, sample_arguments, server_tools
 from toolfleet_registry.contracts import ToolCall, ToolDefinition, ToolResult
+from toolfleet_registry.contracts.names import provider_name
 from toolfleet_registry.formats import Format, convert, from_result, to_call
-from toolfleet_registry.formats.dialects import DIALECTS
-from toolfleet_registry.names import provider_name
-from toolfleet_registry.schema import input_schema
+from toolfleet_registry.formats.providers.dialects import DIALECTS
+from toolfleet_registry.schemas.definition import input_schema
 
 TABLE = Path(__file__).parents[3] / "registry" / "FORMATS.md"
 HEAD = """# Real tools through every format and back

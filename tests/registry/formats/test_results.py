@@ -9,7 +9,7 @@ from google.genai import types as gemini
 from support.provider_judges import accepts_result
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.formats import Format, from_result
-from toolfleet_registry.formats.dialects import DIALECTS
+from toolfleet_registry.formats.providers.dialects import DIALECTS
 
 FOUND = ToolResult.ok("research.search", {"passages": ["Eulen schlafen am Tag, Mäuse nicht"]})
 FAILED = ToolResult.failed(

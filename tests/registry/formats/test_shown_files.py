@@ -10,7 +10,7 @@ from support.pictures import JPEG, PDF, PNG, WAV, base64
 from support.provider_judges import accepts_result
 from toolfleet_registry.contracts import ResultFile, ToolResult
 from toolfleet_registry.formats import Format, from_result
-from toolfleet_registry.formats.dialects import DIALECTS
+from toolfleet_registry.formats.providers.dialects import DIALECTS
 
 CHART = ResultFile.of("image", PNG, "image/png", None)
 REPORT = ResultFile.of("file", PDF, "application/pdf", "report.pdf")

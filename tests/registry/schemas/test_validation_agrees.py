@@ -8,7 +8,7 @@ from jsonschema.validators import validator_for
 
 from support.json_schemas import ARGUMENTS, input_schemas
 from toolfleet_registry.contracts import ToolDefinition
-from toolfleet_registry.schema import input_schema
+from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_registry.schemas.validation import checked, schema_fault
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from support.postgres import PostgresServer, find_postgres, postgres_server
 from toolfleet.stores import InMemoryToolRegistry, RedisToolRegistry, SQLToolRegistry, ToolRegistry
-from toolfleet_registry.keys import Keys
+from toolfleet_registry.redis.keys import Keys
 
 Registries = Callable[[], ToolRegistry]
 """Opens another registry on the same data; but in memory, where it is the same."""

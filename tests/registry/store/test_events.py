@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from toolfleet.stores import RegistryEvent, ToolRegistration, ToolRegistry, ToolRegistrySnapshot, ToolSpec
-from toolfleet_registry.digests import digest_of
+from toolfleet.stores import RegistryEvent, ToolFinding, ToolRegistration, ToolRegistry, ToolRegistrySnapshot, ToolSpec
+from toolfleet_registry.manifests.digests import digest_of
 from toolfleet_registry.store.port import EVENTS_KEPT
 
 
@@ -52,6 +52,41 @@ def test_a_follower_reads_on(registry: ToolRegistry) -> None:
     assert told(seen) == [("registered", f"{number:02}", None) for number in range(10)]
     assert [int(event.id.rpartition("-")[2]) for event in seen] == [*range(1, 11)]
     assert told(registry.events(after)) == [("removed", "05", None)]
+
+
+def test_findings_are_told_and_change_nothing(registry: ToolRegistry) -> None:
+    """Each as it was found, among the changes; the revision stays what it was."""
+    registry.register(owl("a", "1"))
+    before = registry.revision(), registry.snapshot()
+    registry.note(
+        [
+            ToolFinding(kind="drifted", tool_name="a", version="1", digest="d"),
+            ToolFinding(kind="withheld", tool_name="b"),
+        ]
+    )
+    registry.note([])
+    assert (registry.revision(), registry.snapshot()) == before
+    registry.remove("a")
+    events = registry.events()
+
+    assert told(events) == [
+        ("registered", "a", "1"),
+        ("drifted", "a", "1"),
+        ("withheld", "b", None),
+        ("removed", "a", None),
+    ]
+    assert [event.digest for event in events[1:3]] == ["d", None]
+    assert [int(event.id.rpartition("-")[2]) for event in events] == [1, 2, 3, 4]
+
+
+def test_the_last_event_is_known(registry: ToolRegistry) -> None:
+    """Also where none has happened, or something that is no event."""
+    assert registry.last_event() == ""
+    registry.pin("m", {})
+    assert registry.last_event() == ""
+    registry.register_many([owl("a"), owl("b")])
+
+    assert registry.last_event() == registry.events()[-1].id
 
 
 @pytest.mark.parametrize("after", ["x", "1", "1-", "-1", "1-2-3", "1-²", "9" * 99 + "-1", "1-1\n"])

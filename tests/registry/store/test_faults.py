@@ -15,9 +15,9 @@ from support.postgres import PostgresServer, connections_to
 from support.redis_faults import FaultyRedis, faulty_redis
 from support.redis_setups import SETUPS
 from toolfleet import FleetUnavailable
-from toolfleet.stores import RedisToolRegistry, SQLToolRegistry, ToolRegistry, ToolSpec
-from toolfleet_registry.keys import Keys
-from toolfleet_workers.ports import free_port
+from toolfleet.stores import RedisToolRegistry, SQLToolRegistry, ToolFinding, ToolRegistry, ToolSpec
+from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_registry.redis.keys import Keys
 
 LONGEST_SECONDS = 8  # 5, and a margin for a busy machine
 
@@ -48,6 +48,9 @@ def all_of(registry: ToolRegistry) -> list[Callable[[], object]]:
         lambda: registry.replace(SPEC, expected=None),
         registry.list_all,
         lambda: registry.get("a"),
+        lambda: registry.get("a", "1"),
+        lambda: registry.versions("a"),
+        lambda: registry.rollback("a", "1"),
         lambda: registry.set_enabled("a", enabled=False),
         lambda: registry.remove("a"),
         registry.pins,
@@ -57,6 +60,9 @@ def all_of(registry: ToolRegistry) -> list[Callable[[], object]]:
         registry.snapshot,
         lambda: registry.restore(registry.snapshot()),
         registry.events,
+        registry.last_event,
+        lambda: registry.note([ToolFinding(kind="drifted", tool_name="a")]),
+        lambda: registry.search("a"),
         registry.revision,
         registry.identity,
     ]
@@ -123,9 +129,9 @@ def test_a_registry_whose_counters_were_lost_goes_on(faulty: FaultyRedis) -> Non
     registry, keys = RedisToolRegistry(faulty.url), Keys()
     with opened(registry):
         registry.register(SPEC)
-        faulty.look.xadd(keys.registry_events, {"kind": "x"}, id="8000000000000-5")
+        faulty.look.xadd(keys.registry.events, {"kind": "x"}, id="8000000000000-5")
         before, events = registry.revision(), registry.events()
-        faulty.look.delete(keys.registry_revision)
+        faulty.look.delete(keys.registry.revision)
         registry.set_enabled("a", enabled=False)
 
         (event,) = registry.events(events[-1].id)
@@ -149,7 +155,7 @@ def test_every_redis_that_a_fleet_can_have_is_enough(setup: str, tmp_path: Path)
             assert [each.spec.tool_name for each in registry.list_all(include_disabled=True)] == ["a"]
             assert len(registry.events()) == 4
         names = {str(name) for name in redis.look.keys()}  # noqa: SIM118 - a command, no dict
-        assert names == {keys.registry_tools, keys.registry_events, keys.registry_revision, keys.registry_pins}
+        assert names == {keys.registry.tools, keys.registry.events, keys.registry.revision, keys.registry.pins}
 
 
 @pytest.mark.parametrize(
@@ -172,7 +178,7 @@ def test_what_is_no_registration_in_redis_spoils_nothing_else(
     """It is listed nowhere; it is changed by nobody until it is removed, so that a disabled tool is not enabled by it."""
     look = registry_in_redis._redis
     good = registry_in_redis.register(SPEC.model_copy(update={"tool_name": "good"}))
-    look.hset(Keys("acme:").registry_tools, mapping={b"a": value, b"\xff": value})
+    look.hset(Keys("acme:").registry.tools, mapping={b"a": value, b"\xff": value})
 
     assert registry_in_redis.list_all(include_disabled=True) == [good] == registry_in_redis.snapshot().tools
     assert registry_in_redis.get("a") is None
@@ -187,26 +193,26 @@ def test_what_is_no_registration_in_redis_spoils_nothing_else(
     registry_in_redis.remove("a")
     assert registry_in_redis.register(SPEC).enabled
     registry_in_redis.restore(registry_in_redis.snapshot())
-    assert look.hlen(Keys("acme:").registry_tools) == 2
+    assert look.hlen(Keys("acme:").registry.tools) == 2
 
 
 def test_other_things_under_our_names_are_said(registry_in_redis: RedisToolRegistry) -> None:
     """A key of another kind is one clear error; a pin or an event that is none is passed over."""
     look, keys = registry_in_redis._redis, Keys("acme:")
     registry_in_redis.pin("m", {"a": "d"})
-    look.hset(keys.registry_pins, mapping={b"\xff": "x", "{}": "x", '["m"': "x", '["n","b"]': "d"})
-    look.xadd(keys.registry_events, {"x": "y"}, id="5-1")
+    look.hset(keys.registry.pins, mapping={b"\xff": "x", "{}": "x", '["m"': "x", '["n","b"]': "d"})
+    look.xadd(keys.registry.events, {"x": "y"}, id="5-1")
     registry_in_redis.register(SPEC)
     assert registry_in_redis.pins() == {"m": {"a": "d"}, "n": {"b": "d"}}
     assert [event.kind for event in registry_in_redis.events()] == ["registered"]
 
-    look.delete(keys.registry_tools)
-    look.set(keys.registry_tools, "x")
+    look.delete(keys.registry.tools)
+    look.set(keys.registry.tools, "x")
     try:
         for ask in (lambda: registry_in_redis.register(SPEC), registry_in_redis.list_all, registry_in_redis.snapshot):
             assert "WRONGTYPE" in fails_in_time(ask)
     finally:
-        look.delete(keys.registry_tools)
+        look.delete(keys.registry.tools)
 
 
 @pytest.fixture

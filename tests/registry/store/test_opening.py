@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from redis import Redis
 
 import toolfleet.stores
 from toolfleet import Settings, SettingsError
@@ -18,7 +19,8 @@ from toolfleet.stores import (
     ToolSpec,
     open_store,
 )
-from toolfleet_registry.keys import Keys
+from toolfleet_registry.manifests.digests import digest_of
+from toolfleet_registry.redis.keys import Keys
 
 SPEC = ToolSpec(tool_name="a", input_schema={}, output_schema={})
 
@@ -58,6 +60,7 @@ def test_what_an_earlier_or_later_release_has_made_is_taken_as_it_is(tmp_path: P
     first.close()
     with closing(sqlite3.connect(path)) as database:
         database.execute("DROP TABLE toolfleet_registry_identity")
+        database.execute("DROP TABLE toolfleet_registry_versions")
         database.execute(
             """UPDATE toolfleet_registry_tools SET spec = replace(spec, '{"tool_name"', '{"x":1,"tool_name"')"""
         )
@@ -67,7 +70,30 @@ def test_what_an_earlier_or_later_release_has_made_is_taken_as_it_is(tmp_path: P
     assert [(each.spec, each.enabled) for each in second.list_all(include_disabled=True)] == [(SPEC, False)]
     assert len(second.identity()) == 32
     assert second.set_enabled("a", enabled=True).spec == SPEC
+    later = second.register(SPEC.model_copy(update={"version": "9"}))
+    assert [each.spec for each in second.versions("a")] == [SPEC, later.spec]
     second.close()
+
+
+def test_an_earlier_release_beside_this_one_spoils_nothing(redis_url: str) -> None:
+    """It keeps nothing of what it replaces, reads over a rollback, and ends it by registering what it is offered."""
+    keys, look = Keys("acme:"), Redis.from_url(redis_url, decode_responses=True)
+    registry, tools = RedisToolRegistry(redis_url, keys), keys.registry.tools
+    first = registry.register(SPEC)
+    second = registry.register(SPEC.model_copy(update={"version": "2"}))
+    registry.rollback("a", SPEC.version)
+    (value,) = look.hmget(tools, ["a"])
+    assert ToolSpec.model_validate_json(str(value).split("\n", 4)[4], extra="ignore") == first.spec
+
+    newest = SPEC.model_copy(update={"version": "3"})
+    look.hset(tools, "a", f'1\n{digest_of(newest)}\n5\n"3"\n{newest.model_dump_json()}')
+    there = registry.get("a")
+    assert there is not None
+    assert (there.spec, there.rolled_back_from) == (newest, None)
+    assert [each.spec for each in registry.versions("a")] == [second.spec, newest]
+    assert registry.rollback("a", "2").rolled_back_from == "3"
+    registry.close()
+    look.close()
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])

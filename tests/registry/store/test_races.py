@@ -1,5 +1,6 @@
 """Several processes that change one registry at the same time."""
 
+import itertools
 import subprocess
 import sys
 from collections.abc import Callable, Generator
@@ -12,8 +13,8 @@ import pytest
 
 from support import racing_registry
 from toolfleet.stores import ToolRegistry, ToolSpec
-from toolfleet_registry.digests import digest_of
-from toolfleet_workers.processes import stop
+from toolfleet_cli.local.child_processes import stop
+from toolfleet_registry.manifests.digests import digest_of
 
 PROCESSES = 5
 ROUNDS = 8
@@ -77,6 +78,30 @@ def test_of_processes_that_register_one_version_one_wins(
     events = registry.events()
     assert [event.tool_name for event in events] == [f"tool {number:02}" for number in range(ROUNDS)]
     assert [int(event.id.rpartition("-")[2]) for event in events] == [*range(1, ROUNDS + 1)]
+
+
+@shared
+def test_processes_that_roll_back_lose_no_version(
+    store_url: str, key_prefix: str, registries: Callable[[], ToolRegistry]
+) -> None:
+    """Whoever was last is in force; every version is kept once, and the events tell how it came about."""
+    registry = registries()
+    with racers(store_url, key_prefix) as started:
+        for number in range(ROUNDS):
+            name = f"tool {number:02}"
+            registry.register(ToolSpec(tool_name=name, version="0.0.0", input_schema={}, output_schema={}))
+            assert race(started, f"back {name}") == ["back"] * PROCESSES
+
+            present = registry.get(name)
+            assert present is not None
+            versions = ["0.0.0", *(f"{process}.0.1" for process in range(PROCESSES))]
+            assert [each.spec.version for each in registry.versions(name)] == versions
+            events = [event for event in registry.events() if event.tool_name == name]
+            assert (events[-1].version, events[-1].kind) == (present.spec.version, "rolled_back")
+            for before, event in itertools.pairwise(events):
+                assert event.version != before.version
+                assert (event.kind == "rolled_back") == (event.version == "0.0.0")
+            assert present.rolled_back_from == events[-2].version
 
 
 def test_threads_share_a_registry(registry: ToolRegistry) -> None:

@@ -12,8 +12,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from support.postgres import connections_to
+from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.store.sql_sockets import close_failed, let_go
-from toolfleet_workers.ports import free_port
 
 SECONDS = 0.2
 

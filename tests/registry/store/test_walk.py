@@ -9,16 +9,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from toolfleet.stores import InMemoryToolRegistry, ToolRegistration, ToolRegistry, ToolRegistrySnapshot, ToolSpec
-from toolfleet_registry.digests import digest_of
+from toolfleet_registry.manifests.digests import digest_of
 
 # Few of each, so that they meet.
 NAMES = st.sampled_from(["a", "b", 'm."x', "ä\n", "z\x00"])
 MODULES = st.sampled_from(["m", 'm","x', ""])
+VERSIONS = st.sampled_from([None, "", "null", "1.0.0", "2.0.0", '\t"'])
 DIGESTS = st.dictionaries(NAMES, st.sampled_from(["d1", "d2"]), max_size=3)
 SPECS = st.builds(
     ToolSpec,
     tool_name=NAMES,
-    version=st.sampled_from([None, "", "null", "1.0.0", "2.0.0"]),
+    version=VERSIONS,
     description=st.none() | st.just("x"),
     input_schema=st.sampled_from([{}, {"a": 1}, {"a": [1.0, {}]}]),
     output_schema=st.just({}),
@@ -31,6 +32,7 @@ SNAPSHOTS = st.builds(
             spec=SPECS,
             enabled=st.booleans(),
             created_at=st.sampled_from([None, "x", "2025-12-27T14:00:00Z"]),
+            rolled_back_from=VERSIONS,
         ),
         max_size=4,
     ),
@@ -70,6 +72,15 @@ class Walk(RuleBasedStateMachine):
     @rule(name=NAMES, enabled=st.booleans())
     def set_enabled(self, name: str, *, enabled: bool) -> None:
         self.both(lambda registry: registry.set_enabled(name, enabled))
+
+    @rule(name=NAMES, version=VERSIONS)
+    def rollback(self, name: str, version: str | None) -> None:
+        self.both(lambda registry: registry.rollback(name, version))
+
+    @rule(name=NAMES, version=VERSIONS)
+    def look_back(self, name: str, version: str | None) -> None:
+        self.both(lambda registry: registry.versions(name))
+        self.both(lambda registry: registry.get(name, version))
 
     @rule(name=NAMES, unless_disabled=st.booleans())
     def remove(self, name: str, *, unless_disabled: bool) -> None:

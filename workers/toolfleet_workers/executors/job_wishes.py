@@ -7,12 +7,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from toolfleet_registry import fleet_clock
 from toolfleet_registry.contracts import Conversation, PublishedCall, ToolCall
-from toolfleet_registry.jobs import Job, JobSpec, Poll, Schedule, Wish
+from toolfleet_registry.contracts.jobs import Job, JobSpec, Poll, Schedule, Wish
+from toolfleet_registry.local.url_polls import url_poll
+from toolfleet_registry.time import fleet_clock
 
 _DAY = 86_400.0  # seconds: what a job has that does not say
 _POLL = ("arguments", "interval_seconds", "backoff", "until", "failed_when", "max_seconds")
+_EXPECTED = {"expected_status": "status", "expected_field": "field", "expected_value": "value"}
 _WATCHES = {"interval_seconds", "backoff", "until", "failed_when"}  # whoever says one of these wants more than one call
 
 
@@ -22,29 +24,12 @@ def job_wanted(call: PublishedCall, *, longest_seconds: float) -> JobSpec:
     Who asks, and in which conversation, is never for the model to say: both come from the call. Raises `ValueError`, in
     one sentence, for what is no job.
     """
-    wanted, now = call.arguments, call.published_at
-    schedule = _schedule_in(wanted)
-    if "tool_name" not in wanted and schedule is None:
-        raise ValueError("Give `tool_name`, for a tool to call, or `at` or `cron`, for a reminder.")
     try:
-        start, poll = _steps_in(wanted, schedule)
-        return JobSpec(
-            job_id=call.call_id,
-            caller=call.caller,
-            user_id=call.user_id,
-            conversation=Conversation(**{name: wanted.get(name) for name in Conversation.model_fields}),
-            name=wanted.get("name", ""),
-            message=wanted.get("message"),
-            start=start,
-            poll=poll,
-            schedule=schedule,
-            on_complete=_wishes_in(wanted.get("on_complete", "resume_conversation")),
-            created_at=now,
-            deadline_at=_deadline(wanted, schedule, now=now, longest_seconds=longest_seconds),
-        )
+        return _job(call.arguments, call, longest_seconds=longest_seconds)
     except ValidationError as exc:
         fault = exc.errors(include_url=False, include_context=False, include_input=False)[0]
-        raise ValueError(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}.") from None
+        where = ".".join(map(str, fault["loc"]))
+        raise ValueError(f"{where}: {fault['msg']}." if where else f"{fault['msg']}.") from None
 
 
 def told_of(job: Job, *, with_result: bool = False) -> dict[str, Any]:
@@ -54,6 +39,7 @@ def told_of(job: Job, *, with_result: bool = False) -> dict[str, Any]:
         "job_id": job.job_id,
         "state": job.state,
         "name": job.name or None,
+        "workflow_id": job.workflow_id,
         "tool_name": job.tool_name,
         "cron": schedule and schedule.cron,
         "timezone": schedule.timezone if schedule and schedule.cron else None,
@@ -62,6 +48,8 @@ def told_of(job: Job, *, with_result: bool = False) -> dict[str, Any]:
         "deadline_at": _written(job.deadline_at),
         "ended_at": _written(job.ended_at),
         "calls": job.polls,
+        "runs": job.runs,
+        "max_runs": schedule and schedule.max_runs,
         "result": job.result if with_result else None,
         "error": job.error,
         "error_code": job.error_code,
@@ -69,9 +57,37 @@ def told_of(job: Job, *, with_result: bool = False) -> dict[str, Any]:
     return {name: value for name, value in told.items() if value is not None}
 
 
+def _job(wanted: Mapping[str, Any], call: PublishedCall, *, longest_seconds: float) -> JobSpec:
+    now = call.published_at
+    schedule = _schedule_in(wanted, now)
+    if "tool_name" not in wanted and "poll_url" not in wanted and schedule is None:
+        raise ValueError("Give `tool_name`, for a tool to call, or `at` or `cron` or `delay_seconds`, for a reminder.")
+    start, poll = _steps_in(wanted, schedule)
+    return JobSpec(
+        job_id=call.call_id,
+        caller=call.caller,
+        user_id=call.user_id,
+        conversation=Conversation(**{name: wanted.get(name) for name in Conversation.model_fields}),
+        name=wanted.get("name", ""),
+        message=wanted.get("message"),
+        on_failure_message=wanted.get("on_failure_message"),
+        workflow_id=wanted.get("workflow_id"),
+        start=start,
+        poll=poll,
+        schedule=schedule,
+        on_complete=_wishes_in(wanted.get("on_complete", "resume_conversation")),
+        created_at=now,
+        deadline_at=_deadline(wanted, schedule, now=now, longest_seconds=longest_seconds),
+    )
+
+
 def _steps_in(wanted: Mapping[str, Any], schedule: Schedule | None) -> tuple[ToolCall | None, Poll | None]:
     """What the job calls: a tool that is polled, or, at a time that was given, one call."""
     said: dict[str, Any] = {name: wanted[name] for name in _POLL if name in wanted}
+    if "poll_url" in wanted:
+        return None, _url_poll_in(wanted, said)
+    if extra := _EXPECTED.keys() & wanted.keys():
+        raise ValueError(f"`{min(extra)}` is for `poll_url`, and there is none.")
     if "tool_name" not in wanted:
         if extra := said.keys() - {"max_seconds"}:
             raise ValueError(f"`{min(extra)}` needs `tool_name`, the tool that is to be called.")
@@ -84,20 +100,37 @@ def _steps_in(wanted: Mapping[str, Any], schedule: Schedule | None) -> tuple[Too
     return None, Poll(tool_name=tool_name, **said, until=None)
 
 
+def _url_poll_in(wanted: Mapping[str, Any], said: dict[str, Any]) -> Poll:
+    if extra := {"tool_name", "arguments", "until", "failed_when"} & wanted.keys():
+        raise ValueError(
+            f"Give `poll_url` or `{max(extra)}`, not both: `expected_status`, `expected_field` and `expected_value` say when it is over."
+        )
+    expected = {name: wanted[key] for key, name in _EXPECTED.items() if key in wanted}
+    return url_poll(wanted["poll_url"], **expected, **said)
+
+
 def _wishes_in(said: Any) -> tuple[Wish | ToolCall, ...]:
     wishes: list[Any] = said if isinstance(said, list) else [said]
     return tuple(ToolCall(**wish) if isinstance(wish, dict) else wish for wish in wishes)
 
 
-def _schedule_in(wanted: Mapping[str, Any]) -> Schedule | None:
-    at, cron = wanted.get("at"), wanted.get("cron")
-    if at is not None and cron is not None:
-        raise ValueError("Give `at` or `cron`, not both.")
-    if cron is not None:
-        return Schedule(cron=cron, timezone=wanted.get("timezone", "UTC"))
+def _schedule_in(wanted: Mapping[str, Any], now: float) -> Schedule | None:
+    """`now`: when the job was asked for, from which a delay counts; a second attempt of that call means the same time."""
+    said = [name for name in ("at", "delay_seconds", "cron") if wanted.get(name) is not None]
+    if len(said) > 1:
+        raise ValueError(f"Give `{said[0]}` or `{said[1]}`, not both.")
+    if "cron" in said:
+        rounds = {name: wanted[name] for name in ("timezone", "max_runs") if name in wanted}
+        return Schedule(cron=wanted["cron"], **rounds)
     if "timezone" in wanted:
         raise ValueError("`timezone` is that of `cron`; `at` has an offset of its own.")
-    return None if at is None else Schedule(at=_moment(at))
+    if "max_runs" in wanted:
+        raise ValueError("`max_runs` counts the rounds of `cron`: give `cron`, too.")
+    if "delay_seconds" in said:
+        due = Schedule(delay_seconds=wanted["delay_seconds"]).counted_from(now)
+        # It may have waited in its queue for longer than that.
+        return due if due.at is None else Schedule(at=max(due.at, fleet_clock.now()))
+    return Schedule(at=_moment(wanted["at"])) if "at" in said else None
 
 
 def _moment(text: str) -> float:

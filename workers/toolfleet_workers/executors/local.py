@@ -1,29 +1,32 @@
-"""Runs a call of a local tool: an async function, on this worker's loop.
+"""Runs a call of a local tool: an async function on this worker's loop, a plain one in a thread.
 
-A function that blocks blocks every other call of its worker; the watchdog names it in the log. What blocks belongs into a
-thread (`asyncio.to_thread`), what computes into a process.
+An async function that blocks blocks every other call of its worker; the watchdog names it in the log. What blocks belongs into
+a plain function, what computes for long into a process.
 """
 
-import asyncio
-import traceback
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, replace
+import functools
+import time
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from toolfleet_registry.contracts import ErrorCode, PublishedCall, ToolDefinition, ToolResult
+from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
+from toolfleet_registry.contracts.progress import Progress, report
 from toolfleet_registry.errors import BodyTooLarge
-from toolfleet_registry.lease import UNBOUNDED, Lease, LeaseOver, require_live
-from toolfleet_registry.local_function import LocalFunction
-from toolfleet_registry.loggers import get_logger
-from toolfleet_registry.outcomes import Attempt, Health, Outcome
-from toolfleet_registry.tags import TagResult
-from toolfleet_workers.attempts import too_late, unsuccessful
+from toolfleet_registry.functions.call_context import Context
+from toolfleet_registry.functions.failures import ModuleBusy
+from toolfleet_registry.functions.threads import NotBegun
+from toolfleet_registry.local.function_results import as_json
+from toolfleet_registry.local.function_runs import Failure, FunctionRuns
+from toolfleet_registry.local.local_function import LocalFunction
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.tags.tags import TagResult
+from toolfleet_registry.time.lease import UNBOUNDED, Lease, LeaseOver, require_live
 from toolfleet_workers.executors.error_text import readable
-from toolfleet_workers.executors.returned import as_json
+from toolfleet_workers.runner.attempts import too_late, unsuccessful
 
 log = get_logger(__name__)
-
-_GRACE_SECONDS = 0.5  # for a cancelled function to clean up before it is left behind; less than the pool gives us
 
 
 class Functions(Protocol):
@@ -57,17 +60,19 @@ class Approvals(Protocol):
 
 
 class LocalExecutor:
-    """Calls `functions`. A result of more than `max_result_bytes` as JSON is none.
+    """Calls `functions`, plain ones in `threads` threads at once. A result of more than `max_result_bytes` as JSON is none.
 
     Where workers are restarted one after the other, they have different code: with `approvals`, one that nobody has
     approved is not run here, though the tool in effect, which is another worker's, was.
     """
 
-    def __init__(self, functions: Functions, *, max_result_bytes: int, approvals: Approvals | None = None) -> None:
+    def __init__(
+        self, functions: Functions, *, max_result_bytes: int, threads: int = 32, approvals: Approvals | None = None
+    ) -> None:
         self._functions = functions
         self._approvals = approvals
         self._max_result_bytes = max_result_bytes
-        self._left_behind = set[asyncio.Task[Any]]()
+        self._runs = FunctionRuns(threads=threads)
 
     async def execute(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt:
         """One attempt within `seconds`. Raises `TimeoutError` if they are over; the function is cancelled then.
@@ -85,14 +90,7 @@ class LocalExecutor:
         if seconds <= 0:
             text = "Tool execution error: no time was left to begin"
             return unsuccessful(call, Outcome.NOT_SENT, "module_unreachable", text)
-        try:
-            returned = await self._run(_guarded(local.function, arguments, lease), local.function.__name__, seconds)
-        except LeaseOver:
-            return too_late(call)
-        if isinstance(returned, _Failure):
-            log.error("local_tool_failed", kind=returned.kind, stack=returned.stack)
-            return _failed(call, f"Tool execution error: the function failed ({returned.kind})")
-        return await self._judge(call, returned)
+        return await self._run(call, local, arguments, seconds, lease)
 
     async def reconcile(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt | None:
         """Nothing: a function that was lost with its worker has left no word."""
@@ -106,10 +104,7 @@ class LocalExecutor:
 
     async def aclose(self) -> None:
         """Give functions that have outlived their calls a last chance to end."""
-        for task in self._left_behind:
-            task.cancel()
-        if self._left_behind:
-            await asyncio.wait(self._left_behind, timeout=_GRACE_SECONDS)
+        await self._runs.aclose()
 
     def _is_in_effect(self, local: LocalFunction) -> bool:
         if self._approvals is None:
@@ -129,29 +124,27 @@ class LocalExecutor:
         # A single tool that is missing says nothing of the others.
         return replace(attempt, unreached=Health.AWAY if self._functions.is_away else Health.UNKNOWN)
 
-    async def _run(self, run: Coroutine[Any, Any, Any], name: str, seconds: float) -> Any:
-        """In a task of its own: what it does to its task, or with a cancellation, does not reach ours."""
-        task = asyncio.create_task(run, name=f"local-{name}")
+    async def _run(
+        self, call: PublishedCall, local: LocalFunction, arguments: Mapping[str, Any], seconds: float, lease: Lease
+    ) -> Attempt:
         try:
-            done, _ = await asyncio.wait({task}, timeout=seconds)
-        finally:
-            if not task.done():
-                await self._end(task)
-        if not done:
-            raise TimeoutError
-        return _Failure("CancelledError", "") if task.cancelled() else task.result()
-
-    async def _end(self, task: asyncio.Task[Any]) -> None:
-        task.cancel()
-        await asyncio.wait({task}, timeout=_GRACE_SECONDS)
-        if not task.done():
-            log.warning("local_tool_left_behind", function=task.get_name(), grace_seconds=_GRACE_SECONDS)
-            self._left_behind.add(task)
-            task.add_done_callback(self._left_behind.discard)
+            returned = await self._runs.run(
+                local, arguments, _context_of(call, seconds), require=functools.partial(require_live, lease)
+            )
+        except LeaseOver:
+            return too_late(call)
+        except (NotBegun, ModuleBusy):
+            log.warning("local_tool_without_thread", call_id=call.call_id, tool=call.tool_name)
+            text = "Tool execution error: no thread was free for the function: others of them run for too long."
+            return unsuccessful(call, Outcome.TURNED_AWAY, "busy", text)
+        if isinstance(returned, Failure):
+            log.error("local_tool_failed", kind=returned.kind, stack=returned.stack)
+            return _failed(call, f"Tool execution error: the function failed ({returned.kind})")
+        return await self._judge(call, returned)
 
     async def _judge(self, call: PublishedCall, returned: Any) -> Attempt:
         try:
-            value = await as_json(returned, max_bytes=self._max_result_bytes)
+            value, files = await as_json(returned, max_bytes=self._max_result_bytes)
         except BodyTooLarge as exc:
             text = f"Tool execution error: the function's result is larger than {exc.limit} bytes"
             return _unusable(call, "result_too_large", text)
@@ -160,29 +153,19 @@ class LocalExecutor:
             return _unusable(call, "invalid_response", text)
         if isinstance(returned, TagResult) and not returned.success:
             return _failed(call, readable(returned.message or "The tool says that it failed."), value)
-        return Attempt(Outcome.SUCCESS, ToolResult.ok(call.tool_name, value))
+        return Attempt(Outcome.SUCCESS, ToolResult.ok(call.tool_name, value, files=files))
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """What a function raised, without its text, which may quote anything; and where."""
+def _context_of(call: PublishedCall, seconds: float) -> Context:
+    """What the function may ask of its call, and say of how far it is."""
+    ends_at = time.monotonic() + seconds
+    return Context(
+        call.tool_name, call.call_id, call.user_id, call.caller.permission, _ends_at=ends_at, _report=_report
+    )
 
-    kind: str
-    stack: str
 
-
-async def _guarded(function: Callable[..., Awaitable[Any]], arguments: Mapping[str, Any], lease: Lease) -> Any:
-    """What the function returns, or the `_Failure` that it raised. `SystemExit` would else end the worker.
-
-    Raises `LeaseOver`, with the function not called: others on the loop may have blocked it until now.
-    """
-    require_live(lease)
-    try:
-        return await function(**arguments)
-    except (asyncio.CancelledError, GeneratorExit):
-        raise
-    except BaseException as exc:  # noqa: BLE001 - nothing that a function does ends more than its call
-        return _Failure(type(exc).__name__, "".join(traceback.format_tb(exc.__traceback__)))
+def _report(progress: Progress) -> None:
+    report(progress.fraction, progress.message)
 
 
 def _withheld(call: PublishedCall) -> Attempt:

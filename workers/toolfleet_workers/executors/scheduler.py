@@ -6,13 +6,13 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from toolfleet_registry.contracts import ErrorCode, PublishedCall, ToolResult
+from toolfleet_registry.contracts.jobs import Job, JobRefused, JobSpec
+from toolfleet_registry.contracts.names import SCHEDULER
+from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
 from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_registry.jobs import Job, JobRefused, JobSpec
-from toolfleet_registry.lease import UNBOUNDED, Lease, LeaseOver, require_live
-from toolfleet_registry.names import SCHEDULER
-from toolfleet_registry.outcomes import Attempt, Health, Outcome
-from toolfleet_workers.attempts import too_late, unsuccessful
+from toolfleet_registry.time.lease import UNBOUNDED, Lease, LeaseOver, require_live
 from toolfleet_workers.executors.job_wishes import job_wanted, told_of
+from toolfleet_workers.runner.attempts import too_late, unsuccessful
 
 _ADD = f"{SCHEDULER}.add_job"
 _LISTED = 20
@@ -29,12 +29,18 @@ class Desk(Protocol):
         """A job of this user; `None` if there is none of that id."""
         ...
 
-    async def list(self, user_id: str | None, *, ended: bool = True, limit: int = 100) -> "list[Job]":
-        """Jobs of this user, the newest first."""
+    async def list(
+        self, user_id: str | None, *, ended: bool = True, limit: int = 100, workflow_id: str | None = None
+    ) -> "list[Job]":
+        """Jobs of this user, or of one of their workflows, the newest first."""
         ...
 
     async def cancel(self, job_id: str, user_id: str | None) -> Job | None:
         """End a job of this user; one that has ended stays as it is."""
+        ...
+
+    async def cancel_workflow(self, workflow_id: str, user_id: str | None) -> int:
+        """End the jobs of a workflow of this user. Returns how many."""
         ...
 
 
@@ -53,6 +59,7 @@ class SchedulerExecutor:
         self._methods = {
             "add_job": self._add,
             "cancel_job": self._cancel,
+            "cancel_workflow": self._cancel_workflow,
             "get_job": self._get,
             "list_jobs": self._list,
         }
@@ -118,12 +125,16 @@ class SchedulerExecutor:
     async def _cancel(self, desk: Desk, call: PublishedCall, _: Lease) -> Any:
         return told_of(_own(await desk.cancel(call.arguments["job_id"], call.user_id), call))
 
+    async def _cancel_workflow(self, desk: Desk, call: PublishedCall, _: Lease) -> Any:
+        return {"cancelled": await desk.cancel_workflow(call.arguments["workflow_id"], call.user_id)}
+
     async def _get(self, desk: Desk, call: PublishedCall, _: Lease) -> Any:
         return told_of(_own(await desk.get(call.arguments["job_id"], call.user_id), call), with_result=True)
 
     async def _list(self, desk: Desk, call: PublishedCall, _: Lease) -> Any:
         asked = call.arguments
-        jobs = await desk.list(call.user_id, ended=asked.get("ended", False), limit=asked.get("limit", _LISTED))
+        wanted = {"ended": asked.get("ended", False), "limit": asked.get("limit", _LISTED)}
+        jobs = await desk.list(call.user_id, **wanted, workflow_id=asked.get("workflow_id"))
         return {"jobs": [told_of(job) for job in jobs]}
 
 

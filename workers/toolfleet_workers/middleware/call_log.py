@@ -2,10 +2,10 @@
 
 import structlog
 
-from toolfleet_registry.busy_log import BusyLog
 from toolfleet_registry.contracts import PublishedCall
-from toolfleet_registry.outcomes import Attempt
-from toolfleet_workers.runner import Proceed
+from toolfleet_registry.contracts.outcomes import Attempt
+from toolfleet_registry.system.busy_log import BusyLog
+from toolfleet_workers.runner.runner import Proceed
 
 log = BusyLog(__name__)
 

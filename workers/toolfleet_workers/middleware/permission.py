@@ -4,13 +4,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from toolfleet_registry.contracts import ErrorCode, PublishedCall, ToolResult
-from toolfleet_registry.decisions import note
-from toolfleet_registry.hints import FOR_NOBODY
-from toolfleet_registry.loggers import get_logger
-from toolfleet_registry.outcomes import Attempt, Outcome
+from toolfleet_registry.contracts.decisions import note
+from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.manifests.overrides import SeenTool
 from toolfleet_registry.permissions import Modules, denial, module_denial, reaches
-from toolfleet_registry.verdicts import SeenTool
-from toolfleet_workers.runner import Proceed
+from toolfleet_registry.policy.hints import FOR_NOBODY
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_workers.runner.runner import Proceed
 
 log = get_logger(__name__)
 

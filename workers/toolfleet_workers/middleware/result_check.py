@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from toolfleet_registry.contracts import PublishedCall, ToolDefinition, ToolResult
-from toolfleet_registry.decisions import note
-from toolfleet_registry.loggers import get_logger
-from toolfleet_registry.outcomes import Attempt, Outcome
+from toolfleet_registry.contracts.decisions import note
+from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.schemas.validation import result_fault
-from toolfleet_workers.runner import Proceed
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_workers.runner.runner import Proceed
 
 log = get_logger(__name__)
 

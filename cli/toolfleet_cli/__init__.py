@@ -1,0 +1,19 @@
+"""The `toolfleet` command. Client commands load no worker library, and each command loads only what it needs.
+
+PYTEST_DONT_REWRITE: what a pytest plugin's package has imported, pytest would else warn of.
+"""
+
+import sys
+
+from toolfleet_cli.processes.check import quick_check
+
+
+def main() -> None:
+    """The entry point. Ctrl-C ends it with exit code 130, also while it is still being loaded."""
+    try:
+        if (code := quick_check(sys.argv[1:])) is not None:
+            raise SystemExit(code)
+        from toolfleet_cli.app import main as run  # noqa: PLC0415 - what takes the time
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    run()

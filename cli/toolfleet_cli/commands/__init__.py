@@ -1,0 +1,1 @@
+"""Answers the commands of agents' authors and operators."""

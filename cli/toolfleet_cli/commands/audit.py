@@ -1,0 +1,127 @@
+"""`toolfleet audit`: who called what, and what became of it."""
+
+import asyncio
+import contextlib
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import typer
+
+from toolfleet_cli.console.output import note, plain, progress, while_read
+from toolfleet_cli.processes.completion import complete_modules_and_tools
+from toolfleet_registry.contracts import ErrorCode
+from toolfleet_registry.contracts.outcomes import AuditOutcome
+from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.settings import load_settings
+
+if TYPE_CHECKING:
+    from toolfleet_tasks.operations.audit_reader import Wanted
+
+app = typer.Typer(help="Who called what, what was decided, and how it ended.", no_args_is_help=True)
+
+_OUTCOMES = get_args(AuditOutcome)
+
+
+@app.callback()
+def _group() -> None:
+    pass  # so that `tail` stays a command of its own
+
+
+@app.command()
+def tail(
+    *,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with the lines that come.")] = False,
+    count: Annotated[
+        int, typer.Option("-n", "--lines", metavar="N", min=0, max=100_000, help="The last so many.")
+    ] = 20,
+    tool: Annotated[
+        str | None,
+        typer.Option(help="Only this tool's calls, or this module's.", autocompletion=complete_modules_and_tools),
+    ] = None,
+    user: Annotated[str | None, typer.Option(help="Only this user's calls.")] = None,
+    outcome: Annotated[
+        str | None, typer.Option(help=f"Only calls with this outcome ({', '.join(_OUTCOMES)}) or error code.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, an object a line.")] = False,
+) -> None:
+    """Show the latest calls that have ended, a line each, oldest first.
+
+    With --follow it goes on while Redis is away, until it is interrupted.
+    """
+    _require_known(outcome)
+    from toolfleet_tasks.operations.audit_reader import Wanted  # noqa: PLC0415 - takes a while to load, which `--help` should not
+
+    with while_read():
+        asyncio.run(_tail(count, Wanted(tool, user, outcome), follow=follow, as_json=as_json))
+
+
+def _require_known(outcome: str | None) -> None:
+    """Raise `BadParameter` for a misspelt outcome: it would find no lines, as if all were well."""
+    codes = sorted(get_args(ErrorCode))
+    if outcome is not None and outcome not in {*_OUTCOMES, *codes}:
+        there = f"there are the outcomes {', '.join(_OUTCOMES)} and the error codes {', '.join(codes)}."
+        raise typer.BadParameter(f"there is no {outcome!r}; {there}", param_hint="--outcome")
+
+
+async def _tail(count: int, wanted: "Wanted", *, follow: bool, as_json: bool) -> None:
+    from toolfleet_tasks.operations.audit_reader import AuditReader  # noqa: PLC0415 - as above
+
+    async with AuditReader.of(load_settings()) as reader:
+        async with progress("Asking Redis"):
+            lines = await reader.last(count, wanted)
+        for line in lines:
+            _print(line, as_json=as_json)
+        if not follow:
+            if not lines:
+                note("There are no such lines.")
+            return
+        async with contextlib.aclosing(reader.follow(wanted, on_away=_say_away)) as coming:
+            async for line in coming:
+                _print(line, as_json=as_json)
+
+
+def _say_away(error: FleetUnavailable | None) -> None:
+    note("Redis is back." if error is None else f"{error} It is asked again.", style="dim")
+
+
+def _print(line: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(line))
+    else:
+        typer.echo(plain("  ".join(filter(None, _parts(line)))))
+    sys.stdout.flush()  # into a pipe, too: somebody follows
+
+
+def _parts(line: dict[str, Any]) -> list[str]:
+    code, took, queued = line.get("error_code"), line.get("duration_ms"), line.get("queued_ms")
+    return [
+        _moment(line.get("ts")),
+        str(line.get("outcome", "?")) + (f" ({code})" if code else ""),
+        str(line.get("change", "")),
+        _one_line(line.get("tool", "?")),
+        _one_line(line.get("user_id") or "-"),
+        "" if took is None else f"{took:g} ms",
+        "" if queued is None else f"queued {queued:g} ms",
+        "" if line.get("attempts", 1) == 1 else f"attempts {line['attempts']}",
+        *_decided(line.get("decisions")),
+        str(line.get("call_id", "")),
+    ]
+
+
+def _decided(decisions: Any) -> list[str]:
+    """What is not as usual."""
+    known = decisions if isinstance(decisions, dict) else {}
+    return [f"{point}={_one_line(word)}" for point, word in known.items() if word not in ("yes", "allowed", "passed")]
+
+
+def _moment(at: Any) -> str:
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(at)))
+    except (TypeError, ValueError, OverflowError, OSError):  # no time that a calendar has
+        return "?"
+
+
+def _one_line(text: Any) -> str:
+    return " ".join(str(text).split())

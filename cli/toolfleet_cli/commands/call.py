@@ -1,0 +1,103 @@
+"""`toolfleet call`: run a tool and print its result."""
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from toolfleet_cli.console.arguments import read_arguments
+from toolfleet_cli.console.caller import Level, ModulesOption, PermissionOption, UserOption, caller_of
+from toolfleet_cli.console.output import err, note, progress
+from toolfleet_cli.console.result import show_result
+from toolfleet_cli.processes.completion import complete_tools
+from toolfleet_registry.contracts import Caller, ToolCall, ToolResult
+
+if TYPE_CHECKING:
+    from toolfleet import CallHandle, ToolFleet
+
+
+def register(app: typer.Typer) -> None:
+    """Give the app the command."""
+    app.command()(call)
+
+
+def call(  # noqa: PLR0913 - these are the command line's options
+    tool: Annotated[
+        str, typer.Argument(metavar="MODULE.TOOL", help="Such as research.search_docs.", autocompletion=complete_tools)
+    ],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME=TEXT",
+            help="An argument; text is read as the type that the tool asks for. NAME:=JSON is JSON.",
+        ),
+    ] = None,
+    *,
+    whole: Annotated[
+        str | None, typer.Option("--args", metavar="JSON", help="All arguments as one JSON object.")
+    ] = None,
+    user: UserOption = None,
+    permission: PermissionOption = Level.OWNER,
+    modules: ModulesOption = "*",
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=0.001,
+            max=1e8,
+            help="Wait no longer, queue time included; by default twice the tool's limit and lease, some minutes.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole ToolResult.")] = False,
+) -> None:
+    """Run a tool and print its result. Exit code 1 if the call did not succeed."""
+    caller = caller_of(user, permission, modules)
+    shows = err.is_terminal and not as_json
+    result = asyncio.run(_run(tool, arguments or [], whole, caller, timeout, shows=shows))
+    show_result(result, as_json=as_json)
+
+
+async def _run(
+    name: str, words: list[str], whole: str | None, caller: Caller, seconds: float | None, *, shows: bool
+) -> ToolResult:
+    from toolfleet import ToolFleet  # noqa: PLC0415 - takes a second to load, which `--help` should not
+
+    async with ToolFleet() as fleet:
+        tool = next((tool for tool in await fleet.tools(caller) if tool.name == name), None)
+        arguments = read_arguments(words, whole, tool)
+        asked = ToolCall(tool_name=name, arguments=arguments)
+        result = await _begun(fleet, asked, caller, seconds, shows=shows)
+        if result is not None:
+            return result
+        async with progress(f"{name} is running"):
+            return await fleet.call(asked, caller, timeout=seconds)
+
+
+async def _begun(
+    fleet: "ToolFleet", asked: ToolCall, caller: Caller, seconds: float | None, *, shows: bool
+) -> ToolResult | None:
+    """The result of a call that was followed on its way; `None` if it has to wait for its turn, and was not begun."""
+    from toolfleet_cli.console.progress_bar import progress_bar  # noqa: PLC0415 - as above
+
+    handle = await fleet.submit(asked, caller, timeout=seconds)
+    try:
+        async with progress_bar(handle) if shows else progress(f"{asked.tool_name} is running"):
+            result = await handle.result()
+    except asyncio.CancelledError:  # Ctrl-C; once more, and nobody waits for this
+        note(await _taken_back(handle))
+        raise
+    is_put_off = result.error_code == "busy" and not result.audit.attempts
+    return None if is_put_off else result
+
+
+async def _taken_back(handle: "CallHandle") -> str:
+    """Take the call back. Returns what has become of it."""
+    await handle.cancel()
+    result = await handle.result()
+    if result.success:
+        return f"Call {handle.id} had just succeeded."
+    if result.effect_state == "none":
+        return f"Call {handle.id} is taken back: it was not executed."
+    if result.error_code == "cancelled":
+        return f"Call {handle.id} is taken back. It had begun: it may have been executed, or still run for a moment."
+    return f"Call {handle.id} has ended: {result.error}"

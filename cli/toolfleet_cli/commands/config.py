@@ -1,0 +1,113 @@
+"""`toolfleet config`: what is set, and where."""
+
+import asyncio
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from toolfleet_cli.console.output import add_row, note, progress, say, say_json, show_table, shown_url, table
+from toolfleet_registry.config.setting_sources import PREFIX, Origin, origin_of
+from toolfleet_registry.contracts import Caller
+from toolfleet_registry.errors import FleetError
+from toolfleet_registry.policy.reach import newly_reached
+from toolfleet_registry.settings import Settings, load_settings
+
+SECRETS = frozenset({"signing_key", "signing_keys_old", "core_secret", "module_headers"})
+"""Settings that are shown to nobody. Of those with URLs the passwords are not."""
+
+_HIDDEN = "(hidden)"
+_ASK_SECONDS = 2.5
+_EVERYBODY = Caller(permission="owner", allowed_modules="*")
+
+
+def register(app: typer.Typer) -> None:
+    """Give the app the command."""
+    app.command()(config)
+
+
+def config(
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="Also what is as it is by default.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all settings.")] = False,
+) -> None:
+    """Show what is set here, and where: in the environment, in a line of `toolfleet.toml`, or by a running `up`.
+
+    Lists the tools that callers above a guest reach without naming modules, and did not by an earlier rule.
+    """
+    settings = load_settings()
+    rows = {name: (_value(settings, name), origin_of(name, start=Path.cwd())) for name in sorted(Settings.model_fields)}
+    reached, fault = asyncio.run(_newly_reached(settings))
+    if as_json:
+        say_json({"settings": [_as_json(name, *row) for name, row in rows.items()], "newly_reached_tools": reached})
+        return
+    shown = table("SETTING", "VALUE", "FROM")
+    for name, (value, origin) in rows.items():
+        if everything or origin.source != "default":
+            add_row(shown, name, _text(value), _place(origin))
+    if shown.row_count:
+        show_table(shown)
+    else:
+        note("Nothing is set here: all is as it is by default, and --all shows that.")
+    _warn_of_env_file(Path.cwd())
+    if reached:
+        say(f"\nReached by callers above a guest who name no modules, and not before: {', '.join(reached)}")
+    elif fault:
+        note(fault)
+
+
+async def _newly_reached(settings: Settings) -> tuple[list[str] | None, str]:
+    """The names of the tools, and why they are not known if they are not."""
+    if settings.redis_url is None:
+        return None, ""
+    from toolfleet import ToolFleet  # noqa: PLC0415 - takes a second to load, which `--help` should not
+
+    try:
+        async with progress("Asking Redis"), asyncio.timeout(_ASK_SECONDS), ToolFleet(settings=settings) as fleet:
+            tools = await fleet.tools(_EVERYBODY)
+    except (FleetError, OSError) as exc:
+        return None, f"Which tools are reached is not known: {str(exc) or 'Redis does not answer.'}"
+    return [tool.name for tool in newly_reached(tools, settings.default_guest_modules)], ""
+
+
+def _value(settings: Settings, name: str) -> Any:
+    value: Any = settings.model_dump(mode="json", include={name})[name]
+    if value == math.inf:
+        return "inf"  # JSON has no such number
+    if name in SECRETS:
+        return _HIDDEN if value else value
+    return _without_passwords(sorted(value) if isinstance(getattr(settings, name), frozenset) else value)
+
+
+def _without_passwords(value: Any) -> Any:
+    if isinstance(value, str):
+        return shown_url(value)
+    return {name: _without_passwords(one) for name, one in value.items()} if isinstance(value, dict) else value
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))  # as somebody has written it
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _place(origin: Origin) -> str:
+    return {"up": f"the running fleet in {origin.place}", "default": "default"}.get(origin.source, origin.place)
+
+
+def _as_json(name: str, value: Any, origin: Origin) -> dict[str, Any]:
+    place = {"source": origin.source, "place": origin.place or None}
+    return {"setting": name, "variable": f"{PREFIX}{name.upper()}", "value": value, **place}
+
+
+def _warn_of_env_file(folder: Path) -> None:
+    """Say it of a `.env`: a compose file reads it, and nothing here does."""
+    path = folder / ".env"
+    try:
+        is_meant = PREFIX in path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return
+    if is_meant:
+        note(f"{path} is not read here: `set -a; . ./.env` exports what it sets.")

@@ -1,0 +1,83 @@
+"""`toolfleet modules add` and `remove`: modules come to a running fleet and leave it."""
+
+import asyncio
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+
+from toolfleet_cli.console.output import note, say, shown_url
+from toolfleet_cli.processes.completion import complete_modules
+from toolfleet_registry.directory.entries import ModuleEntry
+from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.settings import load_settings
+
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="The module's name.", autocompletion=complete_modules)
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Give the group the commands."""
+    app.command()(add)
+    app.command()(remove)
+
+
+def add(
+    name: NameArgument,
+    url: Annotated[str, typer.Argument(metavar="URL", help="Where the workers reach it.")],
+    *,
+    slow: Annotated[bool, typer.Option("--slow", help="Have the slow lane serve it.")] = False,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="The limit of its calls, instead of the lane's.")
+    ] = None,
+    scales_from_zero: Annotated[
+        bool, typer.Option("--scales-from-zero", help="Its lane may have no worker at times: its calls wait for one.")
+    ] = False,
+) -> None:
+    """Add a module to the running fleet: workers serve it and agents list its tools within seconds.
+
+    Nothing is restarted. Agents need not reach it.
+    """
+    try:
+        entry = ModuleEntry(module=name, url=url, slow=slow, timeout_seconds=timeout, scales_from_zero=scales_from_zero)
+    except ValidationError as exc:
+        raise SettingsError(" ".join(f"{_sentence(error['msg'], error['loc'])}" for error in exc.errors())) from exc
+    stored = asyncio.run(_add(entry))
+    say(f"Module {stored.module} is in the {stored.lane} lane, at {shown_url(str(stored.url))}.")
+    note("`toolfleet modules list` shows what it offers, as soon as a worker has asked it.")
+
+
+def remove(
+    name: NameArgument,
+    *,
+    drain: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", min=0, help="Run calls that wait for so long, before the rest are ended. [30]"),
+    ] = None,
+) -> None:
+    """Remove a module from the running fleet: it takes no more calls, and what waits is run, or ended with a clear result."""
+    seconds = asyncio.run(_remove(name, drain))
+    say(
+        f"Module {name} takes no more calls. Those that still wait in {seconds:g} s are ended: nothing of them is executed."
+    )
+
+
+async def _add(entry: ModuleEntry) -> ModuleEntry:
+    from toolfleet_tasks.operations.module_changes import ModuleChanges  # noqa: PLC0415 - `--help` needs nothing of the tasks
+
+    async with ModuleChanges.of(load_settings()) as changes:
+        return await changes.add(entry)
+
+
+async def _remove(name: str, drain: float | None) -> float:
+    from toolfleet_tasks.operations.module_changes import DRAIN_SECONDS, ModuleChanges  # noqa: PLC0415 - as above
+
+    seconds = DRAIN_SECONDS if drain is None else drain
+    async with ModuleChanges.of(load_settings()) as changes:
+        return (await changes.remove(name, drain_seconds=seconds)).drain_seconds
+
+
+def _sentence(message: str, place: tuple[int | str, ...]) -> str:
+    words = message.removeprefix("Value error, ").rstrip(".")
+    return f"{place[0] if place else 'The module'}: {words}."

@@ -1,0 +1,163 @@
+"""`toolfleet modules`: what every module offers, and how old the news is; and the key of each."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from toolfleet_cli.commands import module_changes
+from toolfleet_cli.console.output import add_row, age, note, progress, say, say_json, show_table, shown_url, table
+from toolfleet_cli.processes.completion import complete_modules
+from toolfleet_registry.contracts import NEVER_LOOKED_AT, ModuleStatus
+from toolfleet_registry.contracts.names import LOCAL, is_module_name
+from toolfleet_registry.directory.probe_failures import LOCAL_FAULT, state_without_manifest
+from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from toolfleet_tasks.operations.module_overview import ModuleOverview
+
+app = typer.Typer(help="The modules: which there are, and whether they answer.", no_args_is_help=True)
+module_changes.register(app)
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command("list")
+def list_(*, as_json: JsonOption = False) -> None:
+    """Show what is known of every module. Asks none of them."""
+    _show(*asyncio.run(_look(ask=False)), as_json=as_json)
+
+
+@app.command()
+def refresh(*, as_json: JsonOption = False) -> None:
+    """Ask every module now for what it offers, and show what came of it."""
+    _show(*asyncio.run(_look(ask=True)), as_json=as_json)
+
+
+@app.command()
+def key(
+    module: Annotated[str, typer.Argument(metavar="NAME", help="The module's name.", autocompletion=complete_modules)],
+) -> None:
+    """Print the key with which a module verifies who calls it: its TOOLFLEET_MODULE_KEY. A secret of that module.
+
+    With TOOLFLEET_SIGNING_KEYS_OLD it is one for each of the fleet's keys, with commas between them.
+    """
+    from toolfleet_tasks.messages.signing import module_keys  # noqa: PLC0415 - only this command needs it
+
+    settings = load_settings()
+    if settings.signing_key is None:
+        raise SettingsError("There is no signing key: set TOOLFLEET_SIGNING_KEY to the one of the fleet's workers.")
+    if not is_module_name(module):
+        raise SettingsError(f"Module name {module!r} may have letters, digits, '_' and '-' only.")
+    if module not in settings.module_services:
+        note(f"There is no module {module!r} in TOOLFLEET_MODULE_SERVICES here.")
+    say(module_keys(settings.signing_keys, module))
+
+
+async def _look(*, ask: bool) -> tuple[Settings, dict[str, ModuleStatus], "ModuleOverview"]:
+    """What is known of each module: what it offers, and what the fleet knows of it beside that."""
+    from toolfleet import ToolFleet  # noqa: PLC0415 - takes a second to load, which `--help` should not
+    from toolfleet_tasks.operations.module_overview import read_overview  # noqa: PLC0415 - as above
+
+    settings = load_settings()
+    async with progress("Asking the modules"), ToolFleet(settings=settings) as fleet:
+        statuses = await (fleet.refresh() if ask else fleet.statuses())
+        return settings, statuses, await read_overview(settings)
+
+
+def _show(settings: Settings, statuses: dict[str, ModuleStatus], overview: "ModuleOverview", *, as_json: bool) -> None:
+    rows = [
+        _Row(status, _place(name, settings, overview), _state(status, overview), *_who(name, overview))
+        for name, status in statuses.items()
+    ]
+    if as_json:
+        say_json([row.shown(overview) for row in rows])
+    elif rows:
+        shown = table("MODULE", "URL", "STATE", "WORKERS", "TOOLS", "AGE", "LANE", "ERROR")
+        for row in rows:
+            status, old = row.status, age(row.status.age_seconds)
+            facts = _coloured(row.state), str(row.workers), _tools(status), old, row.lane, row.error(overview)
+            add_row(shown, status.module, shown_url(row.url), *facts)
+        show_table(shown)
+        if any(row.status.withheld or row.status.drifted for row in rows):
+            note("`toolfleet tools diff` shows what is offered and not in effect.")
+    else:
+        note("There are no modules: `toolfleet modules add NAME URL` adds one, or set TOOLFLEET_MODULE_SERVICES.")
+    for name, reason in overview.ignored.items():
+        note(f"Module {name!r} is ignored: {reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    status: ModuleStatus
+    url: str
+    state: str
+    lane: str
+    workers: int
+
+    def error(self, overview: "ModuleOverview") -> str:
+        """What is wrong with it: in its last look, in calls, or between processes."""
+        trouble, count = overview.troubles.get(self.status.module), overview.conflicts.get(self.status.module)
+        failures = f"{trouble.failures} calls in a row without an answer" if trouble and trouble.failures else ""
+        conflict = f"processes have {count} different settings for it" if count else ""
+        return "; ".join(filter(None, (self.status.error, failures, conflict)))
+
+    def shown(self, overview: "ModuleOverview") -> dict[str, object]:
+        """As programs read it."""
+        entry = overview.entries.get(self.status.module)
+        return {
+            **self.status.model_dump(mode="json"),
+            "url": shown_url(self.url),
+            "state": self.state,
+            "lane": self.lane,
+            "workers": self.workers,
+            "origin": None if entry is None else entry.origin,
+            "conflicts": overview.conflicts.get(self.status.module, 0),
+        }
+
+
+def _who(module: str, overview: "ModuleOverview") -> tuple[str, int]:
+    """The lane that serves a module, and how many workers do."""
+    return overview.lanes.get(module, "fast"), overview.workers.get(module, 0)
+
+
+def _place(module: str, settings: Settings, overview: "ModuleOverview") -> str:
+    """Its URL, or the import path of the functions that are the module; the scheduler has neither."""
+    own = settings.module_services.get(module) or (settings.local_tools if module == LOCAL else None)
+    entry = overview.entries.get(module)
+    return own or (entry.url if entry is not None and entry.url else "-")
+
+
+def _tools(status: ModuleStatus) -> str:
+    """How many there are, and how many of these are not in effect as they are offered."""
+    exceptions = {
+        "closed": len(status.closed_tools),
+        "disabled": status.disabled,
+        "withheld": status.withheld,
+        "drifted": status.drifted,
+    }
+    told = ", ".join(f"{count} {what}" for what, count in exceptions.items() if count)
+    return f"{status.tools} ({told})" if told else f"{status.tools}"
+
+
+def _state(status: ModuleStatus, overview: "ModuleOverview") -> str:
+    """What calls have seen comes first: `away` (it is left alone), `coming back`, `failing`. Then what looks have seen.
+
+    `stale`: there are tools, but the last look has failed, or was too long ago; `unknown`: nobody has looked yet; `failed`: of
+    the workers' own functions some cannot be imported.
+    """
+    if (trouble := overview.troubles.get(status.module)) is not None:
+        return trouble.trouble
+    if status.age_seconds is None and not status.ok and not status.tools:
+        return state_without_manifest(None if status.error == NEVER_LOOKED_AT else status.error)
+    if status.error is not None and status.error.startswith(LOCAL_FAULT):
+        return "failed"
+    return "stale" if status.is_stale or not status.ok else "ok"
+
+
+def _coloured(state: str) -> Text:
+    colour = {"ok": "green", "stale": "yellow", "failing": "yellow", "coming back": "yellow"}.get(state, "red")
+    return Text(state, style=colour)

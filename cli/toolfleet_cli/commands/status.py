@@ -1,0 +1,132 @@
+"""`toolfleet status`: how the fleet is doing, on one screen."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from toolfleet_cli.console.output import add_row, age, progress, say, say_json, show_table, shown_url, table
+from toolfleet_registry.config.run_file import Process, find_run_file
+from toolfleet_registry.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from toolfleet_tasks.operations.fleet_status import FleetStatus, LaneStatus, ModuleTrouble, QueueStatus
+
+_ROWS = 15  # of queues, and of modules: one screen; --json has all
+_COLOURS = {"failing": "yellow", "stale": "yellow", "coming back": "yellow"}
+
+
+def register(app: typer.Typer) -> None:
+    """Give the app the command."""
+    app.command()(status)
+
+
+def status(*, as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with everything.")] = False) -> None:
+    """Show workers, lanes, queues, modules in trouble, dead letters, jobs and wake-ups. Asks Redis only, for 5 s at most."""
+    settings = load_settings()
+    found = asyncio.run(_read(settings))
+    run_file = find_run_file(Path.cwd())
+    processes = (
+        {} if run_file is None or run_file.settings.get("redis_url") != settings.redis_url else run_file.processes
+    )
+    if as_json:
+        say_json({**asdict(found), "processes": {name: one.model_dump() for name, one in processes.items()}})
+        return
+    say(f"Redis        {shown_url(str(settings.redis_url))}")
+    for lane in found.lanes:
+        _say_workers(lane)
+    _say_processes(processes)
+    _say_counts(found)
+    _show_queues(found.queues)
+    _show_troubles(found.troubles)
+
+
+async def _read(settings: Settings) -> "FleetStatus":
+    from toolfleet_tasks.operations.fleet_status import read_status  # noqa: PLC0415 - takes a second to load, which `--help` should not
+
+    async with progress("Asking Redis"):
+        return await read_status(settings)
+
+
+def _say_workers(lane: "LaneStatus") -> None:
+    if not lane.workers and not lane.modules and lane.lane == "slow":
+        return
+    workers = f"{_count(len(lane.workers), 'worker')}, {lane.slots} slots" if lane.workers else "no worker"
+    say(f"{f'Lane {lane.lane}':12} {workers}, {_count(len(lane.modules), 'module')}")
+
+
+def _say_processes(processes: Mapping[str, Process]) -> None:
+    unwell = [f"{name} {process.state}" for name, process in processes.items() if process.state != "ready"]
+    if processes:
+        say(
+            f"Processes    {len(processes) - len(unwell)} of {len(processes)} ready"
+            + "".join(f", {one}" for one in unwell)
+        )
+
+
+def _say_counts(found: "FleetStatus") -> None:
+    overdue = f" ({found.overdue_jobs} overdue)" if found.overdue_jobs else ""
+    counts = {
+        "Calls": None if found.held is None else f"{found.held} with workers",
+        "Dead letters": str(found.dead_letters),
+        "Jobs": f"{found.jobs} not ended{overdue}",
+        "Wake-ups": f"{found.wakes} waiting, {found.dead_wakes} dead",
+        "Quarantine": str(found.quarantined) if found.quarantined else None,
+    }
+    for name, text in counts.items():
+        if text is not None:
+            say(f"{name:12} {text}")
+
+
+def _show_queues(queues: "Sequence[QueueStatus]") -> None:
+    if not queues:
+        say("Queues       all are empty")
+        return
+    shown = table("QUEUE", "LANE", "WORKERS", "WAITING", "OLDEST")
+    for queue in queues[:_ROWS]:
+        workers = Text(str(queue.workers), style="" if queue.workers else "red")
+        add_row(shown, queue.queue, queue.lane, workers, str(queue.waiting), age(queue.oldest_seconds))
+    say("")
+    show_table(shown)
+    _say_more(len(queues), "queues")
+
+
+def _show_troubles(troubles: "Sequence[ModuleTrouble]") -> None:
+    if not troubles:
+        say("Modules      none is in trouble")
+        return
+    shown = table("MODULE", "STATE", "WHY")
+    for one in troubles[:_ROWS]:
+        add_row(shown, one.module, Text(one.trouble, style=_COLOURS.get(one.trouble, "red")), _why(one))
+    say("")
+    show_table(shown)
+    _say_more(len(troubles), "modules")
+
+
+def _why(one: "ModuleTrouble") -> str:
+    if one.trouble == "unknown":
+        return "no manifest: no worker has looked at it yet"
+    if one.trouble == "stale":
+        return f"its last good manifest is {age(one.seconds)} old" + (f": {one.error}" if one.error else "")
+    if one.error is not None:
+        return one.error
+    failed = f"{_count(one.failures, 'call')} in a row without an answer" if one.failures else ""
+    if one.trouble == "away":
+        left_alone = f"left alone for {one.seconds:.1f} s" if one.seconds else "it is about to be looked at"
+        return f"{failed or 'no worker can connect to it'}; {left_alone}"
+    if one.trouble == "coming back":
+        return "calls are let in a few at a time"
+    return failed
+
+
+def _say_more(count: int, what: str) -> None:
+    if count > _ROWS:
+        say(f"{count - _ROWS} {what} more: --json has all.")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,171 @@
+"""`toolfleet tools`: which tools a caller may use, and what they take."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from toolfleet_cli.commands import tool_changes, tool_versions
+from toolfleet_cli.console.caller import Level, ModulesOption, PermissionOption, UserOption, caller_of, refuse_unknown
+from toolfleet_cli.console.output import add_row, age, fail, note, progress, say, say_json, show_table, table
+from toolfleet_cli.processes.completion import complete_tools
+from toolfleet_registry.contracts import Caller, ModuleStatus, ToolDefinition
+from toolfleet_registry.manifests.effects import effect_of
+from toolfleet_registry.settings import load_settings
+
+if TYPE_CHECKING:
+    from toolfleet import ToolFleet
+
+app = typer.Typer(help="The tools: which there are, what they take, and which are in effect.", no_args_is_help=True)
+tool_changes.register(app)
+tool_versions.register(app)
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+_Statuses = Mapping[str, ModuleStatus]
+
+
+@app.command("list")
+def list_(
+    *,
+    user: UserOption = None,
+    permission: PermissionOption = Level.OWNER,
+    modules: ModulesOption = "*",
+    closed: Annotated[bool, typer.Option("--closed", help="List those that nobody may use now, and why.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List the tools that a caller may use."""
+    if closed:
+        tool_changes.show_closed(as_json=as_json)
+        return
+    tools, statuses = asyncio.run(_tools(caller_of(user, permission, modules)))
+    if not as_json and not tools:
+        note("There are no tools for this caller; `toolfleet modules list` shows the modules.")
+        return
+    _show_all(tools, statuses, as_json=as_json)
+
+
+@app.command()
+def search(  # noqa: PLR0913 - these are the command line's options
+    words: Annotated[list[str] | None, typer.Argument(metavar="[WORD]...", help="Or the beginning of one.")] = None,
+    *,
+    tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="Only with this tag; may be repeated.")] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Show at most so many.")] = 10,
+    user: UserOption = None,
+    permission: PermissionOption = Level.OWNER,
+    modules: ModulesOption = "*",
+    as_json: JsonOption = False,
+) -> None:
+    """Find the tools that a caller may use by words and tags, the best first."""
+    caller = caller_of(user, permission, modules)
+
+    async def find(fleet: "ToolFleet") -> list[ToolDefinition]:
+        return await fleet.search(" ".join(words or ()), caller, tags=tag or (), limit=limit)
+
+    tools, statuses = asyncio.run(_asked(find, caller))
+    if not as_json and not tools:
+        note("No tool of this caller has such words and tags.")
+        return
+    _show_all(tools, statuses, as_json=as_json)
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(metavar="MODULE.TOOL", autocompletion=complete_tools)],
+    *,
+    user: UserOption = None,
+    permission: PermissionOption = Level.OWNER,
+    modules: ModulesOption = "*",
+    as_json: JsonOption = False,
+) -> None:
+    """Show one tool: what it does and which arguments it takes."""
+    tools, statuses = asyncio.run(_tools(caller_of(user, permission, modules)))
+    tool = next((tool for tool in tools if tool.name == name), None)
+    if tool is None:
+        why = tool_changes.closed_because(name)
+        fail(why or f"Unknown tool: {name}. `toolfleet tools list` shows those that there are.", code=1)
+    if as_json:
+        say_json(_as_json(tool, statuses))
+    else:
+        _print(tool, statuses)
+
+
+async def _tools(caller: Caller) -> tuple[list[ToolDefinition], _Statuses]:
+    async def ask(fleet: "ToolFleet") -> list[ToolDefinition]:
+        return await fleet.tools(caller)
+
+    return await _asked(ask, caller)
+
+
+async def _asked(
+    ask: Callable[["ToolFleet"], Awaitable[list[ToolDefinition]]],
+    caller: Caller,
+) -> tuple[list[ToolDefinition], _Statuses]:
+    from toolfleet import ToolFleet  # noqa: PLC0415 - takes a second to load, which `--help` should not
+
+    async with progress("Asking the modules"), ToolFleet(settings=load_settings()) as fleet:
+        found, statuses = await ask(fleet), await fleet.statuses()
+    refuse_unknown(caller, statuses)
+    return found, statuses
+
+
+def _show_all(tools: list[ToolDefinition], statuses: _Statuses, *, as_json: bool) -> None:
+    if as_json:
+        say_json([_as_json(tool, statuses) for tool in tools])
+        return
+    notes = {tool.name: _notes(tool, statuses) for tool in tools}
+    more = ("NOTE",) if any(notes.values()) else ()
+    shown = table("TOOL", "PERMISSION", "EFFECT", *more, "DESCRIPTION")
+    for tool in tools:
+        first_line = tool.description.partition("\n")[0]
+        marks = (notes[tool.name] or "-",) if more else ()
+        add_row(shown, tool.name, tool.required_permission, effect_of(tool) or "-", *marks, first_line)
+    show_table(shown)
+
+
+def _as_json(tool: ToolDefinition, statuses: _Statuses) -> dict[str, Any]:
+    shown = tool.model_dump(mode="json", exclude_none=True)
+    return {**shown, "is_stale": True} if _stale(tool, statuses) else shown
+
+
+def _notes(tool: ToolDefinition, statuses: _Statuses) -> str:
+    stale = _stale(tool, statuses)
+    return ", ".join(word for word in (f"stale ({stale})" if stale else "", "deprecated" * tool.deprecated) if word)
+
+
+def _stale(tool: ToolDefinition, statuses: _Statuses) -> str | None:
+    """How old the news of the tool's module is, if that is too old."""
+    status = statuses.get(tool.name.partition(".")[0])
+    return age(status.age_seconds) if status is not None and status.is_stale else None
+
+
+def _print(tool: ToolDefinition, statuses: _Statuses) -> None:
+    say(f"{tool.name}\n\n{tool.description}\n")
+    facts = {
+        "permission": tool.required_permission,
+        "effect": effect_of(tool),
+        "limit": tool.timeout_seconds and f"{tool.timeout_seconds:g} s",
+        "version": tool.version,
+        "cost": tool.cost,
+        "tags": ", ".join(tool.tags),
+        "deprecated": "yes" if tool.deprecated else None,
+        "stale": _stale(tool, statuses),
+    }
+    say("  ".join(f"{name}: {value}" for name, value in facts.items() if value))
+    if tool.input_schema is not None:
+        say(f"\nArguments (JSON Schema):\n{json.dumps(tool.input_schema, indent=2, ensure_ascii=False)}")
+    elif tool.parameters:
+        say("")
+        show_table(_parameters(tool))
+
+
+def _parameters(tool: ToolDefinition) -> Table:
+    shown = table("ARGUMENT", "TYPE", "REQUIRED", "DESCRIPTION")
+    for parameter in tool.parameters:
+        choices = "" if parameter.enum is None else f" One of {json.dumps(parameter.enum, ensure_ascii=False)}."
+        required = "yes" if parameter.required else "no"
+        add_row(shown, parameter.name, parameter.type, required, f"{parameter.description}{choices}")
+    return shown

@@ -1,0 +1,1 @@
+"""Reads what is typed and writes what is shown."""

@@ -1,0 +1,45 @@
+"""How a call's result is printed, and what the exit code is then."""
+
+import json
+from typing import NoReturn
+
+import typer
+
+from toolfleet_cli.console.output import err, note, say, say_json
+from toolfleet_registry.contracts import Audit, ToolResult
+
+
+def show_result(result: ToolResult, *, as_json: bool) -> NoReturn:
+    """Print what came of a call, and end: with exit code 1 if it did not succeed."""
+    if as_json:
+        say_json(result.model_dump(mode="json"))
+    elif result.success:
+        say(
+            result.result if isinstance(result.result, str) else json.dumps(result.result, indent=2, ensure_ascii=False)
+        )
+    else:
+        _explain(result)
+    if err.is_terminal and not as_json:
+        note(_summary(result.audit), style="dim")
+    raise typer.Exit(0 if result.success else 1)
+
+
+def _explain(result: ToolResult) -> None:
+    note(f"{result.error_code}: {result.error}", style="red")
+    if result.hint:
+        note(result.hint)
+    if result.effect_state == "unknown":
+        note("Nobody can know whether it has had its effect.")
+
+
+def _summary(audit: Audit) -> str:
+    parts = [f"call {audit.call_id}"]
+    if audit.queued_ms is not None:
+        parts.append(f"queued {audit.queued_ms:.0f} ms")
+    if audit.duration_ms is not None:
+        parts.append(f"ran {audit.duration_ms:.0f} ms")
+    if audit.attempts > 1:
+        parts.append(f"{audit.attempts} attempts")
+    if audit.worker is not None:
+        parts.append(audit.worker)
+    return " · ".join(parts)

@@ -1,0 +1,1 @@
+"""Runs a whole fleet on one machine as child processes."""

@@ -1,0 +1,66 @@
+"""The example modules of a clone: where they are, and how each is imported."""
+
+import importlib.util
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolfleet_registry.errors import SettingsError
+
+SLOW_EXAMPLES = frozenset({"claude_code", "deployer", "report_builder"})
+"""Those that take their time, and so belong to the slow lane."""
+
+_NEEDED = ("fastapi", "uvicorn")
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A module in `folder/modules/<name>`."""
+
+    name: str
+    folder: Path
+
+    @property
+    def app(self) -> str:
+        """As uvicorn wants it, when started in `folder`."""
+        return f"modules.{self.name}.main:app"
+
+    @property
+    def source(self) -> Path:
+        """Where its own files are."""
+        return self.folder / "modules" / self.name
+
+
+def data_environment(folder: Path) -> dict[str, str]:
+    """Where the example modules of a fleet keep their data: all in the fleet's own folder.
+
+    Background tasks end with the fleet: nobody would look at what they come to.
+    """
+    workspaces = folder / "workspaces"
+    return {
+        "FILE_MANAGER_ROOT": str(folder / "files"),
+        "CLAUDE_CODE_ROOT": str(workspaces),
+        "CLAUDE_CODE_OUTLIVE": "false",
+        "DEPLOYER_ROOT": str(folder / "deployments"),
+        "DEPLOYER_WORKSPACES": json.dumps([str(workspaces)]),
+    }
+
+
+def find_examples_folder() -> Path | None:
+    """`examples/` of the clone that this package is part of; `None` for an installed wheel."""
+    clone = Path(__file__).resolve().parents[3]
+    folder = clone / "examples"
+    return folder if (clone / "pyproject.toml").is_file() and (folder / "modules").is_dir() else None
+
+
+def find_examples() -> list[Example]:
+    """The example modules, sorted by name. Raises `SettingsError` where there are none, or none that could run."""
+    folder = find_examples_folder()
+    if folder is None:
+        raise SettingsError(
+            "There are no modules to call: set TOOLFLEET_MODULE_SERVICES, as JSON, from each module's name to its URL, "
+            """such as '{"research": "http://127.0.0.1:8001"}'."""
+        )
+    if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
+        raise SettingsError(f"The example modules need {' and '.join(missing)}: pip install -e '.[worker,examples]'.")
+    return [Example(path.parent.name, folder) for path in sorted((folder / "modules").glob("*/main.py"))]

@@ -1,0 +1,234 @@
+"""A whole fleet on this machine: Redis, modules, workers, beat and Flower, as children of ours."""
+
+import asyncio
+import secrets
+import time
+from base64 import b64encode
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from kombu.utils.url import maybe_sanitize_url
+from redis.exceptions import RedisError
+
+from toolfleet_cli.local.child import Program
+from toolfleet_cli.local.examples import SLOW_EXAMPLES, Example, find_examples, find_examples_folder
+from toolfleet_cli.local.folder_lock import folder_lock
+from toolfleet_cli.local.programs import (
+    agent_program,
+    beat_program,
+    example_program,
+    flower_program,
+    redis_program,
+    worker_program,
+)
+from toolfleet_cli.local.redis_server import START_SECONDS, redis_url
+from toolfleet_cli.local.stop_signals import StopSignals, stop_signals
+from toolfleet_cli.local.supervisor import Supervisor
+from toolfleet_cli.local.tcp_ports import LOOPBACK, held_port, kept_port, named_port
+from toolfleet_registry.config.redis_servers import async_client, sync_client
+from toolfleet_registry.config.run_file import Process
+from toolfleet_registry.contracts.names import SCHEDULER
+from toolfleet_registry.errors import FleetUnavailable, SettingsError
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.control.server_check import faults_of
+from toolfleet_tasks.queues import Lane, lane_of
+
+READY_SECONDS = 60.0
+"""For one group of processes to be ready: several Pythons start at once, perhaps on a small and busy machine."""
+
+_TEND_SECONDS = 0.2
+_REDIS_SECONDS = 5.0
+
+
+class LocalFleet:
+    """A running fleet. `settings` are those to use it with; `flower_url` is `None` if it has no Flower.
+
+    `sources` are the folders of the modules that it serves itself, by name.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        flower_url: str | None,
+        supervisor: Supervisor,
+        signals: StopSignals,
+        sources: Mapping[str, Path],
+    ) -> None:
+        self.settings = settings
+        self.flower_url = flower_url
+        self.sources = sources
+        self._supervisor = supervisor
+        self._signals = signals
+
+    def pids(self) -> dict[str, int]:
+        """The processes by name: `redis`, `worker-fast`, `worker-slow`, `beat`, `flower`, `agent`, and the modules'."""
+        return {child.name: child.pid for child in self._supervisor.children}
+
+    def processes(self) -> dict[str, Process]:
+        """The same, and what each is doing."""
+        return {child.name: Process(pid=child.pid, state=child.state) for child in self._supervisor.children}
+
+    def restart(self, name: str) -> bool:
+        """Have the process of this name end in good order and start anew; `tend` does it. False if there is none."""
+        with self._signals.held():
+            return self._supervisor.restart(name)
+
+    def serve_slow_lane(self) -> None:
+        """Start a worker for the slow lane, where there is none yet; returns at once."""
+        with self._signals.held():
+            self._supervisor.start([worker_program("slow", self.settings)])
+
+    def tend(self) -> None:
+        """Restart what has ended unexpectedly; returns at once. Raises `ChildFailed` if it ends again and again.
+
+        A module, or Flower, is dead then, and the rest goes on.
+        """
+        with self._signals.held():
+            self._supervisor.tend()
+
+    def watch(self, also: Callable[[], None] = lambda: None) -> None:
+        """Tend the fleet, and call `also` each time, until `StopRequested` ends it."""
+        while True:
+            self.tend()
+            also()
+            time.sleep(_TEND_SECONDS)
+
+
+@contextmanager
+def local_fleet(
+    folder: Path,
+    *,
+    settings: Settings,
+    own_modules: Sequence[Example] = (),
+    flower_port: int | None = None,
+    agent: Mapping[str, str] | None = None,
+    announce: Callable[[str], None] = lambda _: None,
+) -> Generator[LocalFleet]:
+    """Run a whole fleet, with its data and its `logs` in `folder`, and end it in order: workers first, Redis last.
+
+    Redis and modules are those of `settings`; if these name none, a Redis of our own, and the example modules if we
+    are in a clone. `own_modules` are served beside those of `settings`, and instead of the examples. `flower_port` is the port for Flower, if it is free; without one there is no Flower. `agent` has the
+    example core started, with these variables, and woken by jobs; it needs a clone. `announce` gets a sentence for each
+    thing that happens.
+
+    Main thread only. In the body SIGINT, SIGTERM and SIGHUP raise `StopRequested`; another one while the fleet ends makes
+    it end fast. Raises `SettingsError`, `NoRedis`, `FleetUnavailable`, `ChildFailed`, or `FolderInUse`.
+    """
+    examples = list(own_modules) or ([] if settings.modules - {SCHEDULER} else find_examples())
+    with ExitStack() as stack:
+        signals = stack.enter_context(stop_signals())
+        lock = stack.enter_context(folder_lock(folder, look=signals.check))
+        supervisor = Supervisor(folder / "logs", announce=announce)
+        stack.callback(lambda: supervisor.stop(in_hurry=lambda: signals.in_hurry))
+        start = _Start(folder, supervisor, signals, stack)
+        settings = start.modules(examples, start.redis(settings, announce, lock=lock))
+        settings = settings if agent is None else start.agent(settings, agent)
+        flower_url = start.processes(settings, flower_port=flower_port)
+        with signals.interrupts():
+            sources = {example.name: example.source for example in examples}
+            yield LocalFleet(settings, flower_url, supervisor, signals, sources)
+
+
+class _Start:
+    """The steps of a fleet's start. All but the last return the settings, completed by what they have started."""
+
+    def __init__(self, folder: Path, supervisor: Supervisor, signals: StopSignals, stack: ExitStack) -> None:
+        self._folder = folder
+        self._supervisor = supervisor
+        self._signals = signals
+        self._stack = stack
+
+    def redis(self, settings: Settings, announce: Callable[[str], None], *, lock: int) -> Settings:
+        note = self._folder / "redis-port"
+        kept = named_port(note)
+        # Whoever has set what the last fleet here said to set means ours, which only now comes back.
+        if settings.redis_url is not None and (kept is None or settings.redis_url != redis_url(kept)):
+            _check_redis(settings.redis_url, settings.sentinel_master)
+            _look_at(settings, announce)
+            return settings
+        # The same one each time: agents elsewhere have its address.
+        port, taken = self._stack.enter_context(kept_port(note))
+        if taken is not None:
+            announce(f"Port {taken}, where Redis was, is another program's now: Redis moves to {port}.")
+        self._run([redis_program(self._folder / "redis", port, lock=lock)], seconds=START_SECONDS)
+        url = redis_url(port)
+        with sync_client(
+            url
+        ) as redis:  # whoever fed the directory of modules has ended with the fleet that was here before
+            redis.delete(settings.keys.module_feeds)
+        return settings.model_copy(update={"redis_url": url})
+
+    def modules(self, examples: list[Example], settings: Settings) -> Settings:
+        if not examples:
+            return settings
+        ports = {example: self._port() for example in examples}
+        keys = settings.signing_keys
+        self._run([example_program(example, port, self._folder, signing_keys=keys) for example, port in ports.items()])
+        started = {example.name: f"http://{LOOPBACK}:{port}" for example, port in ports.items()}
+        services = {**settings.module_services, **started}
+        slow = settings.slow_modules | (SLOW_EXAMPLES & services.keys())
+        return settings.model_copy(update={"module_services": services, "slow_modules": slow})
+
+    def agent(self, settings: Settings, env: Mapping[str, str]) -> Settings:
+        examples = find_examples_folder()
+        if examples is None:
+            raise SettingsError("The example core is in a clone of the project only.")
+        port = self._port()
+        secret = settings.core_secret or _new_core_secret()
+        settings = settings.model_copy(update={"core_url": f"http://{LOOPBACK}:{port}", "core_secret": secret})
+        self._run([agent_program(examples, port, self._folder, settings, env)])
+        return settings
+
+    def processes(self, settings: Settings, *, flower_port: int | None) -> str | None:
+        watchers = [beat_program(settings)]
+        url = None
+        if flower_port is not None:
+            port = self._port(flower_port)
+            url = f"http://{LOOPBACK}:{port}"
+            watchers.append(flower_program(settings, port))
+        # Flower must not miss a worker's first events, and workers end before both: they are the last group.
+        self._run(watchers, [worker_program(lane, settings) for lane in _lanes(settings)])
+        return url
+
+    def _run(self, *groups: list[Program], seconds: float = READY_SECONDS) -> None:
+        children = [child for group in groups for child in self._supervisor.start(group)]
+        self._supervisor.wait_ready(children, seconds=seconds, look=self._signals.check)
+
+    def _port(self, *preferred: int) -> int:
+        return self._stack.enter_context(held_port(*preferred))
+
+
+def _new_core_secret() -> str:
+    """For this fleet's life: its core and its workers are told, and nobody else."""
+    return f"whsec_{b64encode(secrets.token_bytes(32)).decode()}"
+
+
+def _lanes(settings: Settings) -> list[Lane]:
+    """The fast lane, which also refreshes the manifests, and the slow one if it has anything to do."""
+    is_slow = any(lane_of(module, settings) == "slow" for module in settings.modules)
+    return ["fast", "slow"] if is_slow else ["fast"]
+
+
+def _check_redis(url: str, master: str | None) -> None:
+    try:
+        asyncio.run(_ping(url, master))
+    except (RedisError, OSError) as exc:
+        raise FleetUnavailable(f"Redis at {maybe_sanitize_url(url)} does not answer: {str(exc).rstrip('.')}.") from exc
+
+
+def _look_at(settings: Settings, announce: Callable[[str], None]) -> None:
+    """Say what is wrong with the Redis that we are given, rather than that its workers end."""
+    try:
+        faults = asyncio.run(faults_of(settings))
+    except (RedisError, OSError) as exc:
+        raise FleetUnavailable(f"Redis or the broker does not answer: {str(exc).rstrip('.')}.") from exc
+    for fault in sorted(faults, key=lambda fault: fault.is_fatal):
+        if fault.is_fatal:
+            raise SettingsError(fault.text)
+        announce(fault.text)
+
+
+async def _ping(url: str, master: str | None) -> None:
+    async with async_client(url, master=master, timeout_seconds=_REDIS_SECONDS) as redis:
+        await redis.ping()

@@ -1,0 +1,112 @@
+"""The programs that a fleet on one machine consists of."""
+
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from toolfleet_cli.local.child import Program
+from toolfleet_cli.local.commands import beat_command, flower_command, worker_command
+from toolfleet_cli.local.environment import environment_of
+from toolfleet_cli.local.examples import Example, data_environment
+from toolfleet_cli.local.readiness import is_redis, says, serves
+from toolfleet_cli.local.redis_server import STOP_SECONDS, redis_command
+from toolfleet_cli.local.tcp_ports import LOOPBACK
+from toolfleet_registry.settings import HARD_LIMIT_MARGIN, PREFIX, Settings
+from toolfleet_tasks.messages.signing import module_keys
+from toolfleet_tasks.queues import Lane
+
+# Python buffers what goes to a file: a log would lag behind, and lose its end in a crash.
+_UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
+# A child gets our whole environment, but what lets workers into modules is the business of workers.
+_NO_HEADERS = {f"{PREFIX}MODULE_HEADERS": ""}
+# And so is what signs: a module could act for anybody, and wake an agent with whatever it likes.
+_NO_KEYS = {
+    f"{PREFIX}{name}": "" for name in ("SIGNING_KEY", "SIGNING_KEYS_OLD", "CORE_SECRET", "CORE_URL")
+} | _NO_HEADERS
+_MODULE_GRACE_SECONDS = 5  # the workers have ended by then, so nobody waits for what a module still does
+
+
+def redis_program(folder: Path, port: int, *, lock: int) -> Program:
+    """Redis with its data in `folder`. It inherits the folder's lock: nobody may start another on the same data."""
+    return Program(
+        "redis",
+        redis_command(folder, port),
+        is_ready=is_redis(port),
+        env=_NO_KEYS,
+        pass_fds=(lock,),
+        patience_seconds=STOP_SECONDS,
+    )
+
+
+def example_program(example: Example, port: int, folder: Path, *, signing_keys: Sequence[str] = ()) -> Program:
+    """One of the example modules; its data lies in `folder`. Of the fleet's key it gets what is derived for it."""
+    key = module_keys(signing_keys, example.name)
+    grace = f"--timeout-graceful-shutdown={_MODULE_GRACE_SECONDS}"
+    return Program(
+        example.name,
+        [
+            sys.executable,
+            "-m",
+            "toolfleet_modules.sdk.serve",
+            example.app,
+            "--host",
+            LOOPBACK,
+            "--port",
+            str(port),
+            grace,
+        ],
+        is_ready=serves(port, "/health"),
+        env={**data_environment(folder), **_NO_KEYS, f"{PREFIX}MODULE_KEY": key, **_UNBUFFERED},
+        cwd=example.folder,
+        patience_seconds=_MODULE_GRACE_SECONDS * 2,
+        is_optional=True,
+    )
+
+
+def agent_program(examples: Path, port: int, folder: Path, settings: Settings, env: Mapping[str, str]) -> Program:
+    """The example core of an agent. It signs calls and knows who may wake it, so that it has all settings."""
+    files = {"FILE_MANAGER_ROOT": str(folder / "files"), "AGENT_DATABASE_URL": f"sqlite:///{folder / 'agent.db'}"}
+    grace = f"--timeout-graceful-shutdown={_MODULE_GRACE_SECONDS}"
+    return Program(
+        "agent",
+        [sys.executable, "-m", "uvicorn", "agents.main:app", "--host", LOOPBACK, "--port", str(port), grace],
+        is_ready=serves(port, "/health"),
+        env={**environment_of(settings), **_NO_HEADERS, **files, **env, **_UNBUFFERED},
+        cwd=examples,
+        patience_seconds=_MODULE_GRACE_SECONDS * 2,
+    )
+
+
+def worker_program(lane: Lane, settings: Settings) -> Program:
+    """A worker of a lane. It ends when its calls have, which it limits itself; SIGQUIT puts them back into the queue."""
+    return Program(
+        f"worker-{lane}",
+        worker_command(lane),
+        is_ready=says("toolfleet worker ready"),
+        env={**environment_of(settings.model_copy(update={"lane": lane})), **_UNBUFFERED},
+        cwd=Path.cwd() if settings.local_tools else None,  # where Python looks for our own functions
+        patience_seconds=settings.drain_seconds + HARD_LIMIT_MARGIN,
+        hurry_signal=signal.SIGQUIT,
+    )
+
+
+def beat_program(settings: Settings) -> Program:
+    """Beat. The last line of what it prints at its start says how long it sleeps at most."""
+    return Program(
+        "beat",
+        beat_command(),
+        is_ready=says("maxinterval ->"),
+        env={**environment_of(settings), **_NO_HEADERS, **_UNBUFFERED},
+    )
+
+
+def flower_program(settings: Settings, port: int) -> Program:
+    """Flower, for this machine only."""
+    return Program(
+        "flower",
+        flower_command(LOOPBACK, port),
+        is_ready=serves(port, "/healthcheck"),
+        env={**environment_of(settings), **_NO_HEADERS, **_UNBUFFERED},
+        is_optional=True,
+    )

@@ -1,0 +1,1 @@
+"""Starts, watches and checks the processes of a fleet."""

@@ -1,0 +1,150 @@
+"""Completes tools, modules, ids and processes for the shell: from the fleet's Redis, in time or not at all, and never with an error."""
+
+import contextlib
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from toolfleet_registry.settings import Settings
+
+_SECONDS = 1.5  # somebody waits at a prompt; half of it Python takes to load what it needs
+_COMMAND_SECONDS = 0.5
+_MOST_IDS, _MOST_MODULES, _MOST_WORDS = 100, 20, 200
+_MOST_BYTES = 4 * 2**20  # of the manifests that are read for one completion
+
+_Ask: TypeAlias = Callable[["Redis", "Settings", str], Iterable[str]]
+
+
+def complete_tools(incomplete: str) -> list[str]:
+    """Tools; where they are of too many modules, the names of these."""
+    return _asked(_tools, incomplete)
+
+
+def complete_modules(incomplete: str) -> list[str]:
+    """Modules."""
+    return _asked(lambda redis, settings, _: _modules(redis, settings), incomplete)
+
+
+def complete_modules_and_tools(incomplete: str) -> list[str]:
+    """Both."""
+    return [*complete_modules(incomplete), *complete_tools(incomplete)]
+
+
+def complete_dead_letters(incomplete: str) -> list[str]:
+    """The call ids of the latest dead letters."""
+    return _asked(lambda redis, settings, _: _latest(redis, settings.keys.dead_order), incomplete)
+
+
+def complete_jobs(incomplete: str) -> list[str]:
+    """The jobs that are due next, and the latest that have ended."""
+    return _asked(
+        lambda redis, settings, _: [
+            *_first(redis, settings.keys.jobs_due),
+            *_latest(redis, settings.keys.jobs_ended),
+        ],
+        incomplete,
+    )
+
+
+def complete_wakes(incomplete: str) -> list[str]:
+    """The wake-ups that are due next, and the latest that nobody has accepted."""
+    return _asked(
+        lambda redis, settings, _: [
+            *_first(redis, settings.keys.wakes_due),
+            *_first(redis, settings.keys.calls_due),
+            *_latest(redis, settings.keys.dead_wakes_order),
+        ],
+        incomplete,
+    )
+
+
+def complete_processes(incomplete: str) -> list[str]:
+    """The processes of the `up` that runs here."""
+    return _in_time(_processes, incomplete)
+
+
+def complete_logs(incomplete: str) -> list[str]:
+    """Those whose logs lie here."""
+    return _in_time(_logs, incomplete)
+
+
+def _asked(ask: _Ask, incomplete: str) -> list[str]:
+    def words() -> Iterable[str]:
+        from toolfleet_registry.config.redis_servers import sync_client  # noqa: PLC0415 - `--help` needs none of it
+        from toolfleet_registry.settings import load_settings  # noqa: PLC0415 - as above
+
+        settings = load_settings()
+        if settings.redis_url is None:
+            return []
+        url, master = settings.redis_url, settings.sentinel_master
+        with sync_client(url, master=master, timeout_seconds=_COMMAND_SECONDS) as redis:
+            return list(ask(redis, settings, incomplete))
+
+    return _in_time(words, incomplete)
+
+
+def _in_time(words: Callable[[], Iterable[str]], incomplete: str) -> list[str]:
+    """Those that begin so, if they are there in time. In a thread that nobody waits for: a name may take long to look up."""
+    found: list[str] = []
+
+    def run() -> None:
+        with contextlib.suppress(Exception):  # a prompt is no place for errors: the command itself says what is wrong
+            found.extend(sorted({word for word in words() if word.startswith(incomplete)})[:_MOST_WORDS])
+
+    logging.disable(logging.CRITICAL)  # nor for warnings
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(_SECONDS)
+    logging.disable(logging.NOTSET)
+    return list(found)
+
+
+def _modules(redis: "Redis", settings: "Settings") -> set[str]:
+    listed = cast("list[Any]", redis.hkeys(settings.keys.modules))
+    return set(settings.modules) | {_text(name) for name in listed}
+
+
+def _tools(redis: "Redis", settings: "Settings", incomplete: str) -> Iterable[str]:
+    module, dot, _ = incomplete.partition(".")
+    wanted = [
+        name for name in sorted(_modules(redis, settings)) if name == module or (not dot and name.startswith(module))
+    ]
+    if len(wanted) > _MOST_MODULES:
+        return [f"{name}." for name in wanted]
+    found, room = list[str](), _MOST_BYTES
+    for key in map(settings.keys.module_manifest, wanted):
+        room -= redis.strlen(key)
+        if room >= 0 and (manifest := redis.get(key)) is not None:
+            found += [str(tool["name"]) for tool in json.loads(cast("bytes", manifest))["tools"]]
+    return found
+
+
+def _latest(redis: "Redis", name: str) -> list[str]:
+    return [_text(one) for one in cast("list[Any]", redis.zrevrange(name, 0, _MOST_IDS - 1))]
+
+
+def _first(redis: "Redis", name: str) -> list[str]:
+    return [_text(one) for one in cast("list[Any]", redis.zrange(name, 0, _MOST_IDS - 1))]
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _processes() -> Iterable[str]:
+    from toolfleet_registry.config.run_file import find_run_file  # noqa: PLC0415 - as above
+
+    run_file = find_run_file(Path.cwd())
+    return [] if run_file is None else run_file.processes
+
+
+def _logs() -> Iterable[str]:
+    from toolfleet_cli.processes.logs import log_names, logs_folder  # noqa: PLC0415 - which imports this
+
+    return log_names(logs_folder(Path.cwd()))

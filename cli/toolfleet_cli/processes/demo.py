@@ -1,0 +1,57 @@
+"""What `toolfleet demo` does: play the scripts in `examples/` on a fleet of its own."""
+
+import asyncio
+import contextlib
+import importlib.util
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
+
+from rich.console import Console
+
+from toolfleet_cli.console.output import err, note
+from toolfleet_cli.local.examples import find_examples_folder
+from toolfleet_cli.local.fleet import local_fleet
+from toolfleet_cli.local.stop_signals import StopRequested
+from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.settings import load_settings
+
+_INTERRUPTED = 130
+_PIPE_WIDTH = 140  # room for the tables where no terminal says how wide it is
+
+
+def run_demo() -> int:
+    """Play both acts and leave nothing behind. Returns the exit code."""
+    examples = find_examples_folder()
+    if examples is None:
+        raise SettingsError("The demo runs from a clone of the project, where its example modules are.")
+    calls, chain = _load(examples / "demo.py"), _load(examples / "demo_chain.py")
+    with TemporaryDirectory(prefix="toolfleet-demo-") as folder, contextlib.chdir(folder):
+        # From in there neither a running fleet nor a `toolfleet.toml` is seen: the demo has modules of its own.
+        settings = load_settings(module_services={}, scheduler=True)
+        try:
+            with (
+                err.status("Starting a fleet …") as status,
+                local_fleet(Path(folder), settings=settings, agent=chain.AGENT_ENV, announce=note) as fleet,
+            ):
+                status.stop()
+                console = _console()
+                is_well = asyncio.run(calls.play(fleet.settings, console))
+                return 0 if asyncio.run(chain.play(fleet, console)) and is_well else 1
+        except StopRequested:
+            return _INTERRUPTED
+
+
+def _console() -> Console:
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+
+
+def _load(path: Path) -> ModuleType:
+    name = f"toolfleet_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise SettingsError(f"The demo's script is missing: {path}.")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # its dataclasses look themselves up there
+    spec.loader.exec_module(module)
+    return module

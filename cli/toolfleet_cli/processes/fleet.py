@@ -1,0 +1,44 @@
+"""`toolfleet up` and `demo`: a whole fleet on this machine."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from toolfleet_cli.processes.extras import need
+
+
+def register(app: typer.Typer) -> None:
+    """Give the app the commands."""
+    app.command()(up)
+    app.command()(demo)
+
+
+def up(
+    *,
+    modules: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--module",
+            metavar="FOLDER",
+            help="Serve this module, too; `.` is the one here. Instead of the examples. May be repeated.",
+        ),
+    ] = None,
+    reload: Annotated[bool, typer.Option("--reload", help="Restart a module when its Python files change.")] = False,
+) -> None:
+    """Run a whole fleet here, in the foreground: Redis, workers, beat, Flower; in a clone the example modules, too.
+
+    The other commands find it from this folder and those below. Its data lie in `.toolfleet/`.
+    """
+    need("up")
+    from toolfleet_cli.processes.up import run_up  # noqa: PLC0415 - only this command needs it
+
+    raise typer.Exit(run_up(modules or [], reload=reload))
+
+
+def demo() -> None:
+    """Play an agent's day on a fleet of its own, which is gone afterwards. Runs from a clone of the project."""
+    need("demo")
+    from toolfleet_cli.processes.demo import run_demo  # noqa: PLC0415 - only this command needs it
+
+    raise typer.Exit(run_demo())

@@ -1,0 +1,150 @@
+"""What `toolfleet up` does: start a fleet here, say what runs where, and stay until it is to end."""
+
+import asyncio
+import os
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from shlex import quote
+
+from rich.text import Text
+
+from toolfleet import Caller, ModuleStatus, ToolDefinition, ToolFleet
+from toolfleet_cli.console.output import add_row, note, plain, say, show_table, shown_url, table
+from toolfleet_cli.local.fleet import LocalFleet, local_fleet
+from toolfleet_cli.local.own_modules import own_modules
+from toolfleet_cli.local.stop_signals import StopRequested
+from toolfleet_cli.processes.up_loop import UpLoop
+from toolfleet_registry.config.run_file import FOLDER, Process, RunFile, find_run_file
+from toolfleet_registry.contracts.names import LOCAL
+from toolfleet_registry.errors import FleetError
+from toolfleet_registry.headers.module_headers import SETTING
+from toolfleet_registry.manifests.effects import effect_of
+from toolfleet_registry.schemas.definition import input_schema
+from toolfleet_registry.settings import PREFIX, Settings, load_settings
+from toolfleet_registry.system.private_process import hide_process
+from toolfleet_tasks.messages.signing import Seal
+from toolfleet_tasks.queues import lane_of
+
+_FLOWER_PORT = 5555  # its usual one; another if that is taken
+_OWNER = Caller(permission="owner", allowed_modules="*")
+_FAVOURITE = "research.search_docs"
+# What each process of this folder decides for itself.
+_OWN_AFFAIRS = {"lane", "worker_concurrency", "drain_seconds", "loop_stall_seconds", "log_format", "log_level"}
+# Where the fleet is; what else an agent must know is in there.
+_AGENTS_NEED = {"redis_url", "broker_url", "sentinel_master", "key_prefix", "fast_transport", "registry_url"}
+# What is in no file of ours: whoever may use it has it from the environment, or the `toolfleet.toml`.
+# Some are wrong without the others.
+_SECRETS = {"signing_key", "signing_keys_old", "require_signed_results", "core_secret", "core_url", "module_headers"}
+
+
+def run_up(modules: Sequence[Path] = (), *, reload: bool = False) -> int:
+    """Run a fleet in the working folder, with the modules in these folders, until a signal ends it. Returns the exit code.
+
+    With `reload` a module is restarted when its files change.
+    """
+    folder = Path.cwd()
+    if running := find_run_file(folder):
+        raise FleetError(f"A fleet is running here already (process {running.pid}): use it, or stop it first.")
+    settings = load_settings()
+    own = own_modules(modules, settings.modules)
+    if settings.hide_process:
+        hide_process()
+    Seal(settings.signing_key)  # here a missing library is one sentence
+    say("Starting a fleet …")
+    try:
+        with local_fleet(
+            folder / FOLDER, settings=settings, own_modules=own, flower_port=_FLOWER_PORT, announce=note
+        ) as fleet:
+            _stay(fleet, folder, reload=reload)
+    except StopRequested:
+        say("All has ended.")
+    return 0
+
+
+def _stay(fleet: LocalFleet, folder: Path, *, reload: bool) -> None:
+    try:
+        with _announced(fleet, folder) as tell:
+            loop = UpLoop(fleet, folder / FOLDER, reload=reload, tell=tell)
+            asyncio.run(_introduce(fleet, folder))
+            fleet.watch(loop.look)
+    except StopRequested:
+        say("Ending: the calls that run may finish. Once more, and they go back into their queues.")
+        raise
+
+
+@contextmanager
+def _announced(fleet: LocalFleet, folder: Path) -> Generator[Callable[[Mapping[str, Process]], None]]:
+    """Let the other commands find the fleet while it runs. What is yielded tells them of its processes."""
+    # Git must not see the data; the folder is ours alone.
+    (folder / FOLDER / ".gitignore").write_text("*\n")
+    values = fleet.settings.model_dump(mode="json", exclude_defaults=True, exclude=_OWN_AFFAIRS | _SECRETS)
+    run_file = RunFile(pid=os.getpid(), settings=values, flower_url=fleet.flower_url)
+    path = run_file.write(folder)
+
+    def tell(processes: Mapping[str, Process]) -> None:
+        run_file.model_copy(update={"processes": dict(processes)}).write(folder)
+
+    try:
+        yield tell
+    finally:
+        path.unlink(missing_ok=True)
+
+
+async def _introduce(fleet: LocalFleet, folder: Path) -> None:
+    """Say what runs where, and how to try it."""
+    async with ToolFleet(settings=fleet.settings) as client:
+        statuses = await client.refresh()
+        tools = await client.tools(_OWNER)
+    say("")
+    say(f"Redis   {shown_url(str(fleet.settings.redis_url))}")
+    say(f"Flower  {fleet.flower_url}")
+    say(f"Logs    {folder / FOLDER / 'logs'}")
+    say("")
+    _print_modules(fleet, statuses)
+    for name in sorted(fleet.settings.module_headers.keys() - statuses.keys()):
+        note(f"{SETTING} names the module {name!r}, which is not there: it is misspelt, or still to be added.")
+    if tools:
+        lines = "\n".join(f"  {line}" for line in ("toolfleet tools list", *_example(tools)))
+        say(f"\nTry it, from another shell in this folder:\n\n{lines}\n")
+    exports = "\n".join(f"  {line}" for line in _exports(fleet.settings))
+    key = "" if fleet.settings.signing_key is None else ", and the TOOLFLEET_SIGNING_KEY that is set here"
+    say(f"An agent elsewhere on this machine needs{key}:\n\n{exports}\n")
+    if fleet.settings.signing_key is None:
+        note("Calls are not signed: who can write to Redis can act for anybody. TOOLFLEET_SIGNING_KEY changes that.")
+    say("The fleet is up. Ctrl-C ends it.")
+
+
+def _exports(settings: Settings) -> list[str]:
+    """What tells an agent of this fleet. A password is not shown: such an address was given to us, by who knows it."""
+    values = settings.model_dump(mode="json", exclude_defaults=True, include=_AGENTS_NEED)
+    return [_export(name, str(value)) for name, value in values.items()]
+
+
+def _export(name: str, value: str) -> str:
+    shown = shown_url(value)
+    return f"export {PREFIX}{name.upper()}={quote(shown)}" + ("" if shown == value else "  # with its password")
+
+
+def _print_modules(fleet: LocalFleet, statuses: dict[str, ModuleStatus]) -> None:
+    shown = table("MODULE", "LANE", "TOOLS", "URL")
+    for name, status in statuses.items():
+        tools = str(status.tools) if status.ok else Text(plain(status.error or ""), style="red")
+        url = fleet.settings.module_services.get(name) or (str(fleet.settings.local_tools) if name == LOCAL else "-")
+        add_row(shown, name, lane_of(name, fleet.settings), tools, shown_url(url))
+    show_table(shown)
+
+
+def _example(tools: Sequence[ToolDefinition]) -> list[str]:
+    """A command that is likely to work and does nothing: the example that is there, else the reading tool that wants least."""
+    if any(tool.name == _FAVOURITE for tool in tools):
+        return [f"toolfleet call {_FAVOURITE} query=redis max_results=1"]
+    harmless = [tool for tool in tools if effect_of(tool) == "read"]
+    if not harmless:
+        return []
+    simplest = min(harmless, key=lambda tool: len(_required(tool)))
+    return [" ".join(["toolfleet call", simplest.name, *(f"{name}=…" for name in _required(simplest))])]
+
+
+def _required(tool: ToolDefinition) -> list[str]:
+    return [str(name) for name in input_schema(tool).get("required", [])]

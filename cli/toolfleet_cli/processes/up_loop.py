@@ -1,0 +1,95 @@
+"""Does what `toolfleet up` does while its fleet runs: tells what has changed, obeys `restart`, reloads, shows modules' trouble.
+
+A slow module that is added gets a worker, where the fleet had none for its lane.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from toolfleet import ToolFleet
+from toolfleet_cli.console.output import note
+from toolfleet_cli.local.fleet import LocalFleet
+from toolfleet_cli.watching.log_excerpts import LogExcerpts
+from toolfleet_cli.watching.log_tail import LogTail
+from toolfleet_cli.watching.restart_requests import RestartRequests
+from toolfleet_cli.watching.slow_lane import SlowLane
+from toolfleet_cli.watching.source_watch import SourceWatch
+from toolfleet_registry.config.run_file import Process
+from toolfleet_registry.errors import FleetError
+from toolfleet_registry.settings import Settings
+
+_RELOAD_LOOK_SECONDS = 0.5
+_REFRESH_SECONDS = 5.0  # for a module that has come back to say what it offers; nobody looks after the fleet meanwhile
+
+
+class UpLoop:
+    """The work for a fleet whose data lie in `folder`. `tell` gets its processes, now and when they change."""
+
+    def __init__(
+        self, fleet: LocalFleet, folder: Path, *, reload: bool, tell: Callable[[Mapping[str, Process]], None]
+    ) -> None:
+        self._fleet = fleet
+        self._tell = tell
+        self._requests = RestartRequests(folder)
+        self._requests.take()  # those of an earlier fleet
+        self._sources = {name: SourceWatch(source) for name, source in fleet.sources.items()} if reload else {}
+        self._logs = {name: (LogTail(folder / "logs" / f"{name}.log"), LogExcerpts()) for name in fleet.sources}
+        self._slow_lane = SlowLane(fleet.settings)
+        self._known = fleet.processes()
+        self._looked_at = 0.0
+        tell(self._known)
+
+    def look(self) -> None:
+        """Do it once. Takes milliseconds, but for a module that has come back, which is asked what it offers."""
+        for name in self._requests.take():
+            if self._fleet.restart(name):
+                note(f"{name} is restarted, as somebody asked for it")
+        self._reload()
+        self._serve_slow_lane()
+        self._show_logs()
+        self._note_changes()
+
+    def _reload(self) -> None:
+        now = time.monotonic()
+        if now - self._looked_at < _RELOAD_LOOK_SECONDS:
+            return
+        self._looked_at = now
+        for name, source in self._sources.items():
+            if source.has_changed():
+                note(f"{name} has changed and is restarted")
+                self._fleet.restart(name)
+
+    def _serve_slow_lane(self) -> None:
+        if "worker-slow" not in self._known and self._slow_lane.is_needed():
+            note("A slow module was added: a worker for the slow lane is started")
+            self._fleet.serve_slow_lane()
+
+    def _show_logs(self) -> None:
+        now = time.monotonic()
+        for name, (tail, excerpts) in self._logs.items():
+            for line in excerpts.feed(tail.read(), now):
+                note(f"{name} | {line}", style="dim")
+
+    def _note_changes(self) -> None:
+        before, self._known = self._known, self._fleet.processes()
+        if self._known == before:
+            return
+        try:
+            self._tell(self._known)
+        except OSError as exc:  # a full disk is no reason to end a fleet
+            note(f"Other commands see the processes as they were: {exc}")
+        if any(self._is_back(name, before) for name in self._fleet.sources):
+            asyncio.run(_refresh(self._fleet.settings))  # it may offer other tools than before
+
+    def _is_back(self, name: str, before: Mapping[str, Process]) -> bool:
+        return self._known[name].state == "ready" and before[name].state != "ready"
+
+
+async def _refresh(settings: Settings) -> None:
+    try:
+        async with asyncio.timeout(_REFRESH_SECONDS), ToolFleet(settings=settings) as client:
+            await client.refresh()
+    except (FleetError, OSError) as exc:  # beat looks at every module anyway
+        note(f"The tools that agents see may be the old ones for some minutes: {exc or 'no answer'}.")

@@ -1,0 +1,77 @@
+"""A new module's files: which there are, and what their author may call it."""
+
+import importlib.util
+import keyword
+import os
+import re
+import shutil
+import sys
+from importlib.metadata import version
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from string import Template
+
+from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
+from toolfleet_registry.errors import SettingsError
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,49}")
+_OURS = frozenset({LOCAL, SCHEDULER, "modules", "tests", "test"})
+_RENAMED = {"dockerignore": ".dockerignore"}  # a template that begins with a dot would be hidden from us, too
+
+
+def create_module(name: str, directory: Path) -> Path:
+    """Write the files of a module into `directory/name`, all of them or none. Returns that folder.
+
+    Raises `SettingsError` for a name that will not do, and for a folder that is there already.
+    """
+    if not _NAME.fullmatch(name):
+        raise SettingsError(
+            f"{name[:60]!r} is no name for a module: small letters, digits and _ (at most 50), a letter first."
+        )
+    folder = directory / name
+    if os.path.lexists(folder):  # before the rest: Python may find it, and take it for a package that is installed
+        raise SettingsError(f"{folder} is there already: choose another name, or another --directory.")
+    _check(name)
+    if not directory.is_dir():
+        raise SettingsError(f"There is no folder {directory}.")
+    values = {"name": name, "version": version("toolfleet")}
+    contents = {path: Template(text).substitute(values) for path, text in _templates(name).items()}
+    draft = directory / f".{name}.{os.getpid()}"
+    try:
+        for path, text in contents.items():
+            target = draft / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, encoding="utf-8")
+        draft.rename(folder)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    return folder
+
+
+def _check(name: str) -> None:
+    if keyword.iskeyword(name) or keyword.issoftkeyword(name) or name in sys.stdlib_module_names:
+        raise SettingsError(f"{name!r} means something in Python already: choose another name.")
+    if name in _OURS:
+        raise SettingsError(f"{name!r} means something to the fleet already: choose another name.")
+    if importlib.util.find_spec(name) is not None:
+        raise SettingsError(
+            f"A Python package {name!r} is installed here, which yours would hide: choose another name."
+        )
+
+
+def _templates(name: str) -> dict[str, str]:
+    """The texts by their files' paths."""
+    found: dict[str, str] = {}
+
+    def collect(folder: Traversable, before: str) -> None:
+        for each in folder.iterdir():
+            if each.is_dir():
+                collect(each, f"{before}{each.name}/")
+            else:
+                file = each.name.removesuffix(".txt").replace("NAME", name)
+                found[before + _RENAMED.get(file, file)] = each.read_text(encoding="utf-8")
+
+    collect(files("toolfleet_cli") / "scaffold" / "templates" / "module", "")
+    return found

@@ -1,0 +1,1 @@
+"""Watches files and processes of a local fleet."""

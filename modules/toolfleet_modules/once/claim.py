@@ -1,0 +1,136 @@
+"""The right of this process to run one call, kept alive in the store while it runs."""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TypeVar
+
+from toolfleet_modules.once.store import Record, Replies, State, new_token
+from toolfleet_registry.time import fleet_clock
+
+T = TypeVar("T")
+_log = logging.getLogger("toolfleet.sdk")
+
+# How long a process may be silent before its calls count as those of a dead one: a blocked loop must not reach that.
+LEASE_SECONDS = 12.0
+RENEW_SECONDS = 4.0
+STORE_SECONDS = 3.0  # for one answer of the store's; the fleet waits 5 s for a reconciliation
+
+
+class StoreAway(Exception):
+    """The store of replies cannot be asked."""
+
+
+class Store:
+    """The replies, within `STORE_SECONDS` and with one error. The store is an author's: it may raise anything."""
+
+    def __init__(self, replies: Replies) -> None:
+        self._replies = replies
+
+    async def get(self, call_id: str) -> Record | None:
+        """As `Replies.get`. Raises `StoreAway`, as all of these."""
+        return await _in_time(self._replies.get(call_id))
+
+    async def swap(self, call_id: str, seen: str | None, record: Record | None) -> bool:
+        """As `Replies.swap`."""
+        return await _in_time(self._replies.swap(call_id, seen, record))
+
+    async def complete_since(self) -> float:
+        """As `Replies.complete_since`."""
+        return await _in_time(self._replies.complete_since())
+
+
+class Claim:
+    """A call that was begun here. Its record says so for `LEASE_SECONDS` after the last renewal."""
+
+    def __init__(self, store: Store, call_id: str, fingerprint: str, *, is_repeatable: bool) -> None:
+        self._store = store
+        self._call_id = call_id
+        self._is_first = True
+        self._is_kept = False
+        self._live_until = math.inf
+        until = time.time() + LEASE_SECONDS
+        self._record = Record("running", new_token(0), fingerprint, until, is_repeatable=is_repeatable)
+
+    @property
+    def token(self) -> str:
+        """What its record has, if it came to be written."""
+        return self._record.token
+
+    def is_live(self) -> bool:
+        """Whether nobody else can have taken the call over: this process has not stood still for too long."""
+        return fleet_clock.suspend_aware() < self._live_until
+
+    async def take(self, seen: Record | None, attempt: int, *, is_first: bool = True) -> bool:
+        """Begin, for the call's `attempt`th attempt, in the place of the record that was `seen`.
+
+        `is_first`: nothing was ever begun before. Raises `StoreAway`: it may have begun all the same.
+        """
+        self._is_first = is_first
+        self._record = replace(self._record, token=new_token(attempt), until=time.time() + LEASE_SECONDS)
+        self._live_until = fleet_clock.suspend_aware() + LEASE_SECONDS
+        return await self._store.swap(self._call_id, seen.token if seen else None, self._record)
+
+    @asynccontextmanager
+    async def kept(self) -> AsyncGenerator[None]:
+        """Renewed meanwhile, as far as the store can be asked."""
+        self._is_kept = True
+        renewing = asyncio.ensure_future(self._renew())
+        try:
+            yield
+        finally:
+            self._is_kept = False  # also for a store that loses the cancellation
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
+
+    async def undo(self) -> None:
+        """Nothing has happened, so that it may begin anew: but not for attempts before this one, if there are any."""
+        if self._record.attempt <= 1:
+            await self.end(None)
+        else:
+            await self.end("open" if self._is_first else "stopped")
+
+    async def end(self, state: State | None, reply: str = "") -> None:
+        """Write how it ended; `None`: nothing, as if it had never begun."""
+        token = new_token(self._record.attempt)
+        record = state and replace(self._record, state=state, token=token, until=0, reply=reply)
+        for wait in (*_TRIES_SECONDS, None):
+            try:
+                if not await self._store.swap(self._call_id, self._record.token, record or None):
+                    _log.warning("The reply of call %s is not kept: another process has taken it over.", self._call_id)
+            except StoreAway as exc:
+                if wait is None:
+                    _log.warning("The reply of call %s is not kept: %s", self._call_id, exc)
+                    return
+                await asyncio.sleep(wait)
+            else:
+                return
+
+    async def _renew(self) -> None:
+        """A renewal whose answer was lost may have been written or not: the token stays the same, so both are good."""
+        while self._is_kept:
+            await asyncio.sleep(RENEW_SECONDS)
+            renewed = replace(self._record, until=time.time() + LEASE_SECONDS)
+            live_until = fleet_clock.suspend_aware() + LEASE_SECONDS
+            try:
+                if not await self._store.swap(self._call_id, renewed.token, renewed):
+                    self._live_until = -math.inf
+                    return
+                self._live_until = live_until
+            except StoreAway as exc:
+                _log.warning("The lease of call %s is not renewed: %s", self._call_id, exc)
+
+
+async def _in_time(answer: Awaitable[T]) -> T:
+    try:
+        async with asyncio.timeout(STORE_SECONDS):
+            return await answer
+    except Exception as exc:
+        raise StoreAway(f"{type(exc).__name__}: {exc}") from exc
+
+
+_TRIES_SECONDS = (0.1, 0.5)

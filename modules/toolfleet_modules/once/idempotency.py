@@ -1,0 +1,238 @@
+"""Where calls begin: each once, however often and in however many processes it is asked for."""
+
+import asyncio
+import json
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+from toolfleet_modules.once.claim import Claim, Store, StoreAway
+from toolfleet_modules.once.shared_work import Work
+from toolfleet_modules.once.store import Record, new_token
+from toolfleet_modules.requests.reply import Reply
+from toolfleet_registry.functions.failures import ModuleBusy
+from toolfleet_registry.functions.threads import NotBegun
+
+_log = logging.getLogger("toolfleet.sdk")
+
+_LOOK_SECONDS = (0.05, 1.0)  # between two looks at a call that runs in another process: at first, and at most
+_AWAY_SECONDS = 2  # until the store may be back
+_MOST_LATEST = 10_000
+_MOST_UNANSWERED = 10_000  # calls that the store's being away may have left a writing of
+
+
+class CallRefused(Exception):
+    """No call is run for this request. The message says why."""
+
+
+class KeyReused(CallRefused):
+    """The call id is that of another request."""
+
+
+class Runnable(Protocol):
+    """A tool with its arguments."""
+
+    @property
+    def name(self) -> str:
+        """The tool's."""
+        ...
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether a second run does nothing more."""
+        ...
+
+    @property
+    def reruns_failures(self) -> bool:
+        """Whether a call that failed runs again when it is repeated."""
+        ...
+
+    def run(self) -> Coroutine[Any, Any, Reply]:
+        """One run."""
+        ...
+
+
+class Desk:
+    """The calls of one module in this process, with their records in a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._latest = OrderedDict[str, int]()  # attempts that were seen, by call id, of those with more than one
+        self._unanswered = OrderedDict[str, str]()  # call ids, and the token that perhaps was written and never used
+
+    async def settle(self, work: Work, tool: Runnable) -> Reply:
+        """Run the call once, or find what it came to.
+
+        Raises `CallRefused`, or what turns the call away: `ModuleBusy`. With the store away, what may be repeated runs
+        without memory, and nothing else begins. Is not to be cancelled: `Work.stop` stops the tool.
+        """
+        call_id = work.context.call_id
+        if call_id is None:
+            return await _ended(work, tool)
+        claim = Claim(self._store, call_id, work.fingerprint, is_repeatable=tool.is_repeatable)
+        try:
+            known = await self._begin(claim, work, tool)
+        except StoreAway as exc:
+            _log.warning(
+                "%s %s: the store of replies is away: %s", tool.name, "runs" if tool.is_repeatable else "waits", exc
+            )
+            if not tool.is_repeatable:
+                self._remember(call_id, claim.token)
+                raise ModuleBusy(_AWAY_SECONDS) from exc
+            return await _ended(work, tool)
+        return known or await self._run(claim, work, tool)
+
+    async def admits(self, call_id: str | None, attempt: int, *, is_harmless: bool) -> bool:
+        """Whether no later attempt of the call was seen. Then this one was, unless it is the first: none is older.
+
+        Others that share the store learn of it, but for a call that `is_harmless` however late it is.
+        """
+        if call_id is None or not attempt:
+            return True
+        latest = self._latest.pop(call_id, 0)
+        if max(attempt, latest) > 1:
+            self._latest[call_id] = max(attempt, latest)
+            if len(self._latest) > _MOST_LATEST:
+                self._latest.popitem(last=False)
+        if attempt > max(latest, 1) and not is_harmless:
+            try:
+                await self._mark(call_id, attempt)
+            except StoreAway as exc:
+                _log.warning("Other processes do not know of attempt %s of call %s: %s", attempt, call_id, exc)
+        return attempt >= latest
+
+    async def answer(self, call_id: str, *, young_seconds: float) -> dict[str, Any]:
+        """What `/reconcile` says of a call that began at most `young_seconds` ago, if it ever did."""
+        try:
+            record = await self._store.get(call_id)
+            is_begun = record is not None and record.state != "open"
+            if not is_begun and await self._store.complete_since() <= time.time() - young_seconds:
+                # Whoever comes with this call from now on is refused: also a request that waits in a socket.
+                refused = Record("refused", call_id)
+                is_refused = await self._store.swap(call_id, record.token if record else None, refused)
+                record = refused if is_refused else await self._store.get(call_id)
+        except StoreAway as exc:
+            _log.warning("What became of call %s is not known: the store of replies is away: %s", call_id, exc)
+            record = None
+        return {**_told(record), "call_id": call_id}
+
+    async def _begin(self, claim: Claim, work: Work, tool: Runnable) -> Reply | None:
+        """`None` once the call is this process's to run; otherwise what is known of it."""
+        call_id = work.context.call_id or ""
+        pause, longest = _LOOK_SECONDS
+        why = "was not begun in time"
+        while not work.is_stopped:
+            if await claim.take(None, work.attempt):
+                return None
+            record = await self._store.get(call_id)
+            if record is None:
+                continue
+            if self._is_unused(call_id, record, work) and await claim.take(record, work.attempt):
+                return None
+            verdict = _judged(record, work, tool)
+            if isinstance(verdict, Reply):
+                return verdict
+            if verdict == "again" and await claim.take(record, work.attempt, is_first=record.state == "open"):
+                return None
+            if verdict == "wait":
+                why = "is still at work under this call id"
+                await work.pause(pause)
+                pause = min(2 * pause, longest)
+        return _unknown(tool, why)
+
+    async def _mark(self, call_id: str, attempt: int) -> None:
+        """Have the store know of an attempt, if it knows of no other, or of an older one that nothing was made of."""
+        mark = Record("open", new_token(attempt))
+        if await self._store.swap(call_id, None, mark):
+            return
+        found = await self._store.get(call_id)
+        if found is not None and found.state == "open" and found.attempt < attempt:
+            await self._store.swap(call_id, found.token, mark)
+
+    def _remember(self, call_id: str, token: str) -> None:
+        """The store did not say whether it has written this token: if it has, nothing was begun under it all the same."""
+        self._unanswered.pop(call_id, None)
+        self._unanswered[call_id] = token
+        if len(self._unanswered) > _MOST_UNANSWERED:
+            self._unanswered.popitem(last=False)
+
+    def _is_unused(self, call_id: str, record: Record, work: Work) -> bool:
+        return record.token == self._unanswered.get(call_id) and record.fingerprint == work.fingerprint
+
+    async def _run(self, claim: Claim, work: Work, tool: Runnable) -> Reply:
+        work.context._is_held = claim.is_live  # noqa: SLF001 - made for this work
+        async with claim.kept():
+            try:
+                reply = await _ended(work, tool)
+            except BaseException as exc:
+                await (claim.undo() if isinstance(exc, ModuleBusy) else claim.end("stopped"))
+                raise
+        if reply.surely_nothing:
+            await claim.undo()
+        elif reply.is_stopped:
+            await claim.end("stopped")
+        else:
+            await claim.end("done" if reply.is_success else "failed", reply.body)
+        return reply
+
+
+async def _ended(work: Work, tool: Runnable) -> Reply:
+    """The tool's reply. Raises `ModuleBusy`."""
+    if work.is_stopped:
+        return not_begun(tool.name)
+    try:
+        return await work.run(tool.run())
+    except NotBegun:
+        return not_begun(tool.name)
+    except asyncio.CancelledError:
+        return Reply.stopped(tool.name)
+
+
+def _judged(record: Record, work: Work, tool: Runnable) -> Reply | str:
+    """A reply, `wait`, or `again`: the call may run once more. Raises `CallRefused`."""
+    if record.state == "refused":
+        raise CallRefused("This call was given up: the fleet was told that it never happens.")
+    if 0 < work.attempt < record.attempt:
+        return overtaken(tool.name)
+    if record.state == "open":
+        return "again"
+    if record.fingerprint != work.fingerprint:
+        raise KeyReused("This Idempotency-Key was used for another request.")
+    if record.state == "running" and record.until > time.time():
+        return "wait"
+    if record.state == "done" or (record.state == "failed" and not _runs_again(tool, record)):
+        return Reply(record.reply, is_success=record.state == "done")
+    if record.state == "failed" or tool.is_repeatable:
+        return "again"
+    return _unknown(tool, "was begun under this call id before, and nobody knows how far it came")
+
+
+def not_begun(name: str) -> Reply:
+    """The reply to an attempt that comes too late: it did nothing, and another may follow."""
+    return Reply.failure(name, f"{name} was not begun in time.", effect_state="none")
+
+
+def overtaken(name: str) -> Reply:
+    """The reply to an attempt that another has overtaken: it did nothing, whatever the other did."""
+    return Reply.failure(name, f"{name} was not begun: a later attempt of this call has come.", effect_state="none")
+
+
+def _unknown(tool: Runnable, why: str) -> Reply:
+    return Reply.failure(tool.name, f"{tool.name} {why}; it was not run again.", effect_state="unknown")
+
+
+def _runs_again(tool: Runnable, record: Record) -> bool:
+    """Whether a call that failed runs once more: its tool allows that always, or did in its reply."""
+    return tool.reruns_failures or json.loads(record.reply).get("retryable") is True
+
+
+def _told(record: Record | None) -> dict[str, Any]:
+    if record is None or record.state == "stopped":
+        return {"state": "unknown"}
+    if record.state in {"done", "failed"}:
+        return {**json.loads(record.reply), "state": "done"}
+    if record.state == "refused":
+        return {"state": "none"}
+    return {"state": "running" if record.until > time.time() else "unknown"}

@@ -1,0 +1,82 @@
+"""Replies in this process's memory: gone when it ends, and not shared with others."""
+
+import math
+import sys
+import time
+from collections import OrderedDict
+
+from toolfleet_modules.once.store import Record
+
+
+class MemoryReplies:
+    """Remembers the `most` latest calls for `seconds`, at most `most_bytes` of their replies; those at work always.
+
+    Where that is too little, calls that may be repeated are forgotten first, however many: not what happened once.
+    For a module that runs as one process, and whose tools may be repeated after a restart.
+    """
+
+    def __init__(self, *, most: int = 10_000, most_bytes: int = 64 * 2**20, seconds: float = 86_400) -> None:
+        if min(most, most_bytes, seconds) <= 0:
+            raise ValueError("most, most_bytes and seconds must be positive.")
+        self._most, self._most_bytes, self._seconds = most, most_bytes, seconds
+        self._bytes = 0
+        self._running: dict[str, Record] = {}
+        # When each is forgotten, the next first; those that may be repeated, and those that may not.
+        self._ended = OrderedDict[str, tuple[float, Record]](), OrderedDict[str, tuple[float, Record]]()
+
+    async def get(self, call_id: str) -> Record | None:
+        """As the protocol says."""
+        return self._get(call_id)
+
+    async def swap(self, call_id: str, seen: str | None, record: Record | None) -> bool:
+        """As the protocol says."""
+        found = self._get(call_id)
+        if (found.token if found else None) != seen:
+            return False
+        self._running.pop(call_id, None)
+        self._forget(call_id)
+        if record is not None and record.state == "running":
+            self._running[call_id] = record
+        elif record is not None:
+            self._ended[not record.is_repeatable][call_id] = (time.monotonic() + self._seconds, record)
+            self._bytes += _size(record)
+            self._forget_most()
+        return True
+
+    async def complete_since(self) -> float:
+        """Nobody can say: what an earlier process of this module has begun is forgotten."""
+        return math.inf
+
+    async def aclose(self) -> None:
+        """Nothing to let go of; what is remembered stays."""
+
+    def _get(self, call_id: str) -> Record | None:
+        if call_id in self._running:
+            return self._running[call_id]
+        for ended in self._ended:
+            until, record = ended.get(call_id, (0.0, None))
+            if until > time.monotonic():
+                return record
+        return None
+
+    def _forget_most(self) -> None:
+        now = time.monotonic()
+        for ended in self._ended:
+            while ended:
+                call_id, (until, _) = next(iter(ended.items()))
+                if until > now and sum(map(len, self._ended)) <= self._most and self._bytes <= self._most_bytes:
+                    break
+                self._forget(call_id)
+
+    def _forget(self, call_id: str) -> None:
+        for ended in self._ended:
+            _, record = ended.pop(call_id, (0.0, None))
+            self._bytes -= _size(record) if record else 0
+
+
+def _size(record: Record) -> int:
+    """What the reply's text takes here, which is up to four bytes a character."""
+    return sys.getsizeof(record.reply) - _EMPTY
+
+
+_EMPTY = sys.getsizeof("")

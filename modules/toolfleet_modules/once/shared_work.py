@@ -1,0 +1,128 @@
+"""One call at work in this process: those who wait for it come and go, and its tool is stopped when nobody is left."""
+
+import asyncio
+import contextlib
+import contextvars
+import time
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+from toolfleet_modules.requests.reply import Reply
+from toolfleet_modules.requests.task_guard import IN_TOOL
+from toolfleet_registry.contracts.progress import Progress, report_to
+from toolfleet_registry.functions.call_context import Context
+
+
+class Work:
+    """What everybody who asks for the same call shares. `task` ends with the reply, or raises what turns the call away.
+
+    `attempt` is the latest one that asks, 0 if none says which it is.
+    """
+
+    def __init__(self, context: Context, fingerprint: str) -> None:
+        self.context = context
+        self.fingerprint = fingerprint
+        self.attempt = 0
+        self.task: asyncio.Task[Reply]
+        self.progress: Progress | None = None
+        self._news = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._attending = 0
+        self._tool: asyncio.Task[Reply] | None = None
+        self._pause: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._extended = False
+        self._is_joined = False
+        context._report = self._report  # noqa: SLF001 - made for this work
+
+    @asynccontextmanager
+    async def attended(self, seconds: float | None) -> AsyncGenerator[None]:
+        """Wait for it within `seconds` (`None`: without end). Who leaves last stops it."""
+        self._attending += 1
+        self._extend(seconds)
+        try:
+            yield
+        finally:
+            self._attending -= 1
+            if not self._attending and not self.task.done() and not self.is_stopped:
+                self.stop()
+                await asyncio.wait({self.task}, timeout=_GRACE_SECONDS)
+
+    def join(self, attempt: int, begin_by: float | None) -> None:
+        """Another attempt asks for it, or the first: it may begin as long as one of them may."""
+        known = self.context._begin_by  # noqa: SLF001 - as above
+        is_open = begin_by is None or (self._is_joined and known is None)
+        self.context._begin_by = None if is_open else max(begin_by or 0, known or begin_by or 0)  # noqa: SLF001 - as above
+        self.attempt, self._is_joined = max(self.attempt, attempt), True
+
+    async def run(self, tool: Coroutine[Any, Any, Reply]) -> Reply:
+        """Run the tool so that `stop` cancels it, and nothing else here. Raises `asyncio.CancelledError` if it was stopped."""
+        inside = contextvars.copy_context()
+        inside.run(report_to, self._report)  # so that functions that know no context can report, too
+        inside.run(IN_TOOL.set, True)
+        self._tool = asyncio.get_running_loop().create_task(tool, context=inside)
+        if self.is_stopped:
+            self._tool.cancel()
+        await asyncio.wait({self._tool})
+        return self._tool.result()
+
+    async def wait_for_news(self) -> None:
+        """Until progress is reported. Several may wait."""
+        await self._news.wait()
+
+    async def pause(self, seconds: float) -> None:
+        """Sleep, but no longer than somebody waits."""
+        if not self.is_stopped:
+            self._pause = asyncio.ensure_future(asyncio.sleep(seconds))
+            await asyncio.wait({self._pause})
+
+    def stop(self) -> None:
+        """Nobody waits any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.task.done():
+            return
+        self.context._cancelled = True  # noqa: SLF001 - as above
+        for each in (self._pause, self._tool):
+            if each is not None:
+                each.cancel()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nobody waits any more."""
+        return self.context._cancelled  # noqa: SLF001 - as above
+
+    def _extend(self, seconds: float | None) -> None:
+        """The end is that of whoever waits longest."""
+        ends_at = None if seconds is None else time.monotonic() + seconds
+        known = self.context._ends_at  # noqa: SLF001 - as above
+        if self._extended and (known is None or (ends_at is not None and ends_at <= known)):
+            return
+        self._extended = True
+        self.context._ends_at = ends_at  # noqa: SLF001 - as above
+        if self._timer is not None:
+            self._timer.cancel()
+        if seconds is not None and seconds <= 0:
+            self.stop()
+        else:
+            self._timer = None if seconds is None else self._loop.call_later(seconds, self.stop)
+
+    def _report(self, progress: Progress) -> None:
+        self.progress = progress
+        try:
+            running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is self._loop:
+            self._spread()
+            return
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and a thread has not noticed
+            self._loop.call_soon_threadsafe(self._spread)
+
+    def _spread(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+
+_GRACE_SECONDS = 1.0  # for a stopped tool to end before its caller's request does

@@ -1,0 +1,1 @@
+"""Reads a request to a module, says who sends it, and writes its reply."""

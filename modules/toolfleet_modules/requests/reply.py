@@ -1,0 +1,95 @@
+"""What `POST /execute` answers about a call: always JSON, and never more than fits."""
+
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from toolfleet_registry.contracts import EffectState
+from toolfleet_registry.contracts.result_files import MOST_FILES
+from toolfleet_registry.functions.files import Gathered
+from toolfleet_registry.system.http_bodies import loads_strict
+
+_log = logging.getLogger("toolfleet.sdk")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A reply's JSON. `is_success` is what it says; `surely_nothing`: that nothing has happened.
+
+    `is_stopped`: the tool was stopped in the middle, and nobody knows how far it came.
+    """
+
+    body: str
+    is_success: bool = False
+    surely_nothing: bool = False
+    is_stopped: bool = False
+
+    @classmethod
+    def success(cls, tool_name: str, result: Any, *, most_bytes: int) -> Self:
+        """A result; or if it cannot be sent, a failure that says so, and that the thing was done."""
+        gathered = Gathered()
+        try:
+            content = {"tool_name": tool_name, "success": True, "result": _plain(result, gathered), "error": None}
+            files = [file.model_dump(exclude_none=True) for file in gathered.files]
+            body = _written({**content, "files": files} if files else content)
+        except (
+            TypeError,
+            ValueError,
+            RecursionError,
+            PydanticSerializationError,
+            SystemExit,
+            KeyboardInterrupt,
+        ) as exc:
+            _log.error("%s returned what is no JSON", tool_name, exc_info=exc)
+            error = f"{tool_name} returned what cannot be sent as JSON ({type(exc).__name__}); its log says why."
+            return cls.failure(tool_name, error, effect_state="done")
+        if len(files) > MOST_FILES:
+            error = f"{tool_name} returned {len(files)} files; at most {MOST_FILES} can be sent: ask for fewer."
+            return cls.failure(tool_name, error, effect_state="done")
+        if len(body.encode()) > most_bytes:
+            error = f"{tool_name} returned more than {most_bytes} bytes, which is all that can be sent: ask for less."
+            return cls.failure(tool_name, error, effect_state="done")
+        return cls(body, is_success=True)
+
+    @classmethod
+    def failure(
+        cls, tool_name: str, error: str, *, effect_state: EffectState | None = None, retryable: bool = False
+    ) -> Self:
+        """A failure in words for a model. `retryable`: a repeat may help and does no harm."""
+        readable = error.encode("utf-8", "replace").decode()[:_LONGEST_ERROR]
+        content: dict[str, Any] = {"tool_name": tool_name, "success": False, "result": None, "error": readable}
+        if effect_state is not None:
+            content["effect_state"] = effect_state
+        if retryable:
+            content["retryable"] = True
+        return cls(_written(content), surely_nothing=effect_state == "none")
+
+    @classmethod
+    def stopped(cls, tool_name: str) -> Self:
+        """Nobody waits any more; or whoever did has no time left."""
+        reply = cls.failure(tool_name, f"{tool_name} was stopped: its time was over.", effect_state="unknown")
+        return cls(reply.body, is_stopped=True)
+
+
+def _plain(result: Any, gathered: Gathered) -> Any:
+    """As JSON's own types: pydantic models, dataclasses, dates and the like in their usual forms, files as labels."""
+    if isinstance(result, Iterator):  # it may be endless
+        raise TypeError(f"a {type(result).__name__} is no result")
+    return to_jsonable_python(result, inf_nan_mode="constants", context=gathered, fallback=gathered.add)
+
+
+def _written(content: dict[str, Any]) -> str:
+    """Raises `ValueError` for NaN, half characters and what is too deep for the fleet to read."""
+    body = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    data = body.encode()
+    if max(body.count("["), body.count("{")) > _SURELY_FLAT:
+        loads_strict(data)
+    return body
+
+
+_LONGEST_ERROR = 4_000  # characters; the fleet shows a model 2 kB
+_SURELY_FLAT = 90  # brackets; less deep than the fleet's limit

@@ -1,0 +1,123 @@
+"""A module's ASGI app: the contract's four routes."""
+
+import asyncio
+import contextlib
+import inspect
+import json
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict
+from typing import Any
+
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from toolfleet_modules.once.claim import Store, StoreAway
+from toolfleet_modules.once.idempotency import Desk
+from toolfleet_modules.requests.authentication import CallerCheck, CallerRefused
+from toolfleet_modules.requests.request import ReconcileRequest, TooLarge, TooSlow, read_body
+from toolfleet_modules.sdk.execute import Execute, Limits
+from toolfleet_modules.sdk.module import Module
+from toolfleet_modules.sdk.tool import in_words
+from toolfleet_registry.contracts import ModuleManifest
+
+_QUESTION_BYTES = 64 * 2**10
+
+
+def app_of(module: Module) -> Starlette:
+    """The app. Raises `RuntimeError` if the module has a key, and nothing to check tokens with."""
+    routes = _Routes(module)
+    return Starlette(
+        routes=[
+            Route("/manifest", routes.manifest),
+            Route("/health", routes.health),
+            Route("/execute", routes.execute, methods=["POST"]),
+            Route("/reconcile", routes.reconcile, methods=["POST"]),
+        ],
+        lifespan=lambda _: routes.lifespan(),
+    )
+
+
+class _Routes:
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self._callers = CallerCheck(module.name, module.key)
+        self._manifest = json.dumps(_document_of(module.manifest), ensure_ascii=False)
+        self._store = Store(module.replies)
+        self._desk = Desk(self._store)
+        self.execute = _OfThisLoop(lambda: Execute(module.tools, self._desk, self._callers, Limits(**module.limits)))
+
+    async def manifest(self, _: Request) -> Response:
+        return Response(self._manifest, media_type="application/json")
+
+    async def health(self, _: Request) -> Response:
+        return JSONResponse({"status": "ok", "module": self._module.name, **asdict(self.execute.now.counts)})
+
+    async def reconcile(self, request: Request) -> Response:
+        try:
+            caller = self._callers.verify(request.headers)
+            question = ReconcileRequest.model_validate_json(await read_body(request, _QUESTION_BYTES))
+            self._callers.permission(caller, jti=question.call_id)
+            young = self._module.longest_call_seconds
+            return JSONResponse(await self._desk.answer(question.call_id, young_seconds=young))
+        except ValidationError as exc:
+            return JSONResponse({"detail": in_words(exc)}, 422)
+        except TooLarge:
+            return JSONResponse({"detail": f"The request is larger than {_QUESTION_BYTES} bytes."}, 413)
+        except TooSlow as exc:
+            return JSONResponse({"detail": str(exc)}, 408, {"Connection": "close"})
+        except CallerRefused as exc:
+            return JSONResponse({"detail": str(exc)}, 403)
+        except ClientDisconnect:
+            return Response(status_code=499)
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncGenerator[None]:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._module.replies.aclose)
+            for hook in reversed(self._module.shutdown):
+                stack.push_async_callback(_called, hook)
+            for manager in self._module.lifespans:
+                await stack.enter_async_context(manager())
+            for hook in self._module.startup:
+                await _called(hook)
+            with contextlib.suppress(StoreAway):  # its memory counts from the first time that it is asked
+                await self._store.complete_since()
+            stack.push_async_callback(self.execute.now.aclose)
+            yield
+
+
+class _OfThisLoop:
+    """The app of one route in the loop that runs: tests give an app several, one after the other."""
+
+    def __init__(self, make: Callable[[], Execute]) -> None:
+        self._make = make
+        self._made: tuple[asyncio.AbstractEventLoop, Execute] | None = None
+
+    @property
+    def now(self) -> Execute:
+        loop = asyncio.get_running_loop()
+        if self._made is None or self._made[0] is not loop:
+            self._made = loop, self._make()
+        return self._made[1]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.now(scope, receive, send)
+
+
+def _document_of(manifest: ModuleManifest) -> dict[str, Any]:
+    """Without what is not said; but the schemas as they are, where `null` means something."""
+    document = manifest.model_dump(mode="json", exclude_none=True)
+    for shown, tool in zip(document["tools"], manifest.tools, strict=True):
+        shown.update({name: getattr(tool, name) for name in ("input_schema", "output_schema") if name in shown})
+    return document
+
+
+async def _called(hook: Callable[[], Any]) -> None:
+    result = hook()
+    if inspect.isawaitable(result):
+        await result

@@ -1,0 +1,155 @@
+"""A module called in this process, through its real app and without sockets: for tests."""
+
+import json
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any, Self
+from uuid import uuid4
+
+import httpx
+
+from toolfleet_modules.requests.authentication import keys_in
+from toolfleet_modules.sdk.module import Module
+from toolfleet_registry.contracts import EffectState, Level, ModuleManifest, ResultFile
+from toolfleet_registry.manifests.admission_rules import admit
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleResult:
+    """What a module answered."""
+
+    tool_name: str
+    """The tool that was called."""
+    success: bool
+    """Whether it did what it was asked for."""
+    result: Any = None
+    """What it answered, as JSON."""
+    error: str | None = None
+    """What went wrong, in words; for another status than 200 the answer's detail."""
+    effect_state: EffectState | None = None
+    """Whether its effect has happened, where the module says so."""
+    status: int = 200
+    """The HTTP status."""
+    retry_after_seconds: float | None = None
+    """When to come back, if the module says so."""
+    call_id: str = ""
+    """The id that the call had."""
+    progress: tuple[tuple[float | None, str], ...] = field(default=())
+    """How far it said it was, in order: a fraction or `None`, and words."""
+    retryable: bool = False
+    """Whether the module says that a repeat may help and does no harm."""
+    files: tuple[ResultFile, ...] = ()
+    """The images and other files that it returned."""
+
+
+class ModuleClient:
+    """Enter it before use: that starts the module."""
+
+    def __init__(self, module: Module, *, user_id: str | None = None, permission: Level = "user") -> None:
+        self._module = module
+        self._user_id, self._permission = user_id, permission
+        self._stack = AsyncExitStack()
+        self.http = httpx.AsyncClient(
+            transport=httpx.ASGITransport(module.app), base_url="http://module.test", timeout=60
+        )
+        """For requests of other kinds."""
+
+    async def __aenter__(self) -> Self:
+        await self._stack.__aenter__()
+        app = self._module.app
+        await self._stack.enter_async_context(app.router.lifespan_context(app))
+        await self._stack.enter_async_context(self.http)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def manifest(self) -> ModuleManifest:
+        """What it offers, if the fleet would admit it. Raises `ManifestRefused`."""
+        return admit(self._module.name, (await self.http.get("/manifest")).raise_for_status().json())
+
+    async def call(self, method: str, /, **arguments: Any) -> ModuleResult:
+        """Call a tool by its name, with or without its module's, and its arguments.
+
+        `user_id` among them is the call's user, as a fleet says it.
+        """
+        user_id = arguments.pop("user_id", self._user_id)
+        return await self.send(method, arguments, user_id=user_id)
+
+    async def send(
+        self,
+        method: str,
+        arguments: dict[str, Any],
+        *,
+        user_id: str | None = None,
+        call_id: str | None = None,
+        seconds: float = 30,
+        permission: str | None = None,
+    ) -> ModuleResult:
+        """The same with everything that the fleet says: the call's id, which a repeat shares, and the time left."""
+        tool_name = method if method.startswith(f"{self._module.name}.") else f"{self._module.name}.{method}"
+        call_id = call_id or uuid4().hex
+        body = {"tool_name": tool_name, "arguments": arguments}
+        if user_id is not None:
+            body["user_id"] = user_id
+        headers = {
+            "Accept": "application/x-ndjson, application/json",
+            "Idempotency-Key": call_id,
+            "Toolfleet-Time-Left-Ms": str(int(seconds * 1000)),
+        }
+        if self._module.key:
+            headers["Toolfleet-Caller"] = self._token(tool_name, user_id, call_id, permission, seconds)
+        response = await self.http.post("/execute", json=body, headers=headers)
+        return _result(response, tool_name, call_id)
+
+    async def reconcile(self, call_id: str) -> dict[str, Any]:
+        """What the module says became of a call."""
+        headers = {"Toolfleet-Caller": self._token("", None, call_id, None, 60)} if self._module.key else {}
+        response = await self.http.post("/reconcile", json={"call_id": call_id}, headers=headers)
+        answer: dict[str, Any] = response.raise_for_status().json()
+        return answer
+
+    def _token(self, tool: str, user_id: str | None, call_id: str, permission: str | None, seconds: float) -> str:
+        import jwt  # noqa: PLC0415 - a module without a key need not have it
+
+        now = int(time.time())
+        claims = {
+            "iss": "toolfleet",
+            "aud": self._module.name,
+            "sub": user_id or "",
+            "permission": permission or self._permission,
+            "tool": tool,
+            "jti": call_id,
+            "iat": now,
+            "exp": now + int(seconds) + 1,
+        }
+        return jwt.encode(claims, keys_in(self._module.key)[0], algorithm="HS256")
+
+
+def _result(response: httpx.Response, tool_name: str, call_id: str) -> ModuleResult:
+    # Not `splitlines`: JSON may hold what else that takes for an end of line.
+    *before, last = [json.loads(line) for line in response.content.split(b"\n") if line] or [{}]
+    progress = tuple((line["progress"], line["message"]) for line in before)
+    if not response.is_success:
+        wait = response.headers.get("Retry-After")
+        return ModuleResult(
+            tool_name,
+            success=False,
+            error=str(last.get("detail")),
+            effect_state="none",
+            status=response.status_code,
+            retry_after_seconds=float(wait) if wait else None,
+            call_id=call_id,
+        )
+    return ModuleResult(
+        tool_name,
+        success=last["success"],
+        result=last["result"],
+        error=last["error"],
+        effect_state=last.get("effect_state"),
+        call_id=call_id,
+        progress=progress,
+        retryable=last.get("retryable", False),
+        files=tuple(ResultFile.model_validate(each) for each in last.get("files", ())),
+    )

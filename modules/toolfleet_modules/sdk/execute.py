@@ -1,0 +1,245 @@
+"""`POST /execute`: from a request to its reply, with progress on the way for those who take it."""
+
+import asyncio
+import math
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from toolfleet_modules.once.idempotency import CallRefused, Desk, KeyReused, not_begun, overtaken
+from toolfleet_modules.once.shared_work import Work
+from toolfleet_modules.requests.authentication import CallerCheck, CallerRefused
+from toolfleet_modules.requests.reply import Reply
+from toolfleet_modules.requests.request import Call, HeaderRefused, TooLarge, TooSlow
+from toolfleet_modules.requests.sender_clocks import Senders
+from toolfleet_modules.requests.task_guard import guard_tasks
+from toolfleet_modules.sdk.progress_lines import Lines
+from toolfleet_modules.sdk.tool import Tool, in_words
+from toolfleet_registry.functions.call_context import Context
+from toolfleet_registry.functions.failures import ModuleBusy
+from toolfleet_registry.functions.threads import Threads
+from toolfleet_registry.time import fleet_clock
+
+_CLIENT_CLOSED_REQUEST = 499  # nobody reads it; it is what the access log shows
+_FULL_SECONDS = 1
+_GRACE_SECONDS = 1.0  # for a tool whose time is over to end by itself
+
+
+@dataclass(slots=True)
+class Counts:
+    """What became of the calls since the module started. `cancelled`: the client went away before the end."""
+
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`calls`: at work at once, `threads`: of them in plain functions; `progress_seconds`: between two lines of progress."""
+
+    calls: int
+    threads: int
+    request_bytes: int
+    result_bytes: int
+    progress_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    tool: Tool
+    arguments: Mapping[str, Any]
+    context: Context
+    threads: Threads
+    most_bytes: int
+
+    @property
+    def name(self) -> str:
+        return self.tool.definition.name
+
+    @property
+    def is_repeatable(self) -> bool:
+        return self.tool.is_repeatable
+
+    @property
+    def reruns_failures(self) -> bool:
+        return self.tool.reruns_failures
+
+    def run(self) -> Coroutine[Any, Any, Reply]:
+        return self.tool.run(self.arguments, self.context, self.threads, most_bytes=self.most_bytes)
+
+
+class Execute:
+    """An ASGI app for one route, in the running loop. `tools` by name."""
+
+    def __init__(self, tools: Mapping[str, Tool], desk: Desk, callers: CallerCheck, limits: Limits) -> None:
+        self.counts = Counts()
+        self._tools, self._desk, self._callers, self._limits = tools, desk, callers, limits
+        self._threads = Threads(limits.threads)
+        self._senders = Senders()
+        self._works: dict[str, Work] = {}
+        self._all: set[Work] = set()
+        guard_tasks(asyncio.get_running_loop())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        came_at = fleet_clock.suspend_aware()
+        request = Request(scope, receive)
+        try:
+            caller = self._callers.verify(request.headers)  # first: nobody else has us read what they send
+            call = await Call.of(request, most_bytes=self._limits.request_bytes)
+            permission = self._callers.permission(
+                caller, tool=call.tool_name, sub=call.user_id or "", jti=call.call_id or ""
+            )
+            begin_by = self._senders.end_of(request.headers.get("toolfleet-begin-by"), came_at=came_at)
+            response = await self._late(call, begin_by) or await self._answer(call, permission, begin_by, request, send)
+        except (ValidationError, HeaderRefused) as exc:
+            response = _refusal(422, in_words(exc) if isinstance(exc, ValidationError) else str(exc))
+        except CallerRefused as exc:
+            response = _refusal(403, str(exc))
+        except TooLarge:
+            response = _refusal(413, f"The request is larger than {self._limits.request_bytes} bytes.")
+        except TooSlow as exc:
+            response = _refusal(408, str(exc), {"Connection": "close"})
+        except KeyReused as exc:
+            response = _refusal(422, str(exc))
+        except CallRefused as exc:
+            response = _refusal(409, str(exc))
+        except ModuleBusy as exc:
+            response = _refusal(503, str(exc), {"Retry-After": str(math.ceil(exc.retry_after_seconds))})
+        except ClientDisconnect:
+            response = Response(status_code=_CLIENT_CLOSED_REQUEST)
+        if response is not None:
+            await response(scope, receive, send)
+
+    async def aclose(self) -> None:
+        """Stop what is at work, and wait for it as long as is sensible."""
+        works = list(self._all)
+        for work in works:
+            work.stop()
+        if works:
+            await asyncio.wait({work.task for work in works}, timeout=_GRACE_SECONDS)
+
+    async def _late(self, call: Call, begin_by: float | None) -> Response | None:
+        """The response to an attempt that comes too late: after a later one, or after its end. `None` if it does not."""
+        tool = self._tools.get(call.tool_name)
+        is_harmless = tool is not None and tool.definition.effect == "read"
+        if not await self._desk.admits(call.call_id, call.attempt, is_harmless=is_harmless):
+            return self._counted(overtaken(call.tool_name))
+        if begin_by is not None and fleet_clock.suspend_aware() > begin_by:
+            return self._counted(not_begun(call.tool_name))
+        return None
+
+    async def _answer(
+        self, call: Call, permission: str | None, begin_by: float | None, request: Request, send: Send
+    ) -> Response | None:
+        """The response, or `None` if it was streamed. Raises what it is not answered with."""
+        tool = self._tools.get(call.tool_name)
+        if tool is None:
+            known = ", ".join(sorted(self._tools)) or "no tools"
+            text = f"Unknown tool: {call.tool_name[:100]!r}. This module has {known}."
+            return self._counted(Reply.failure(call.tool_name, text, effect_state="none"))
+        arguments, conversation = call.split(frozenset(tool.signature.names.values()))
+        read = tool.read(arguments, call.user_id)
+        if isinstance(read, Reply):
+            return self._counted(read)
+        context = Context(call.tool_name, call.call_id, call.user_id, permission, conversation)
+        work = self._work_for(call, _Run(tool, read, context, self._threads, self._limits.result_bytes))
+        work.join(call.attempt, begin_by)
+        async with work.attended(call.seconds):
+            return await self._attend(work, call, request, send)
+
+    def _work_for(self, call: Call, run: _Run) -> Work:
+        """The work of this call id in this process, which is begun if there is none. Raises `KeyReused`, `ModuleBusy`."""
+        known = self._works.get(call.call_id) if call.call_id else None
+        if known is not None and not known.task.done() and not known.is_stopped:
+            if known.fingerprint != call.fingerprint:
+                raise KeyReused("This Idempotency-Key was used for another request.")
+            return known
+        if len(self._all) >= self._limits.calls:
+            raise ModuleBusy(_FULL_SECONDS)
+        work = Work(run.context, call.fingerprint)
+        work.task = asyncio.ensure_future(self._desk.settle(work, run))
+        if call.call_id:
+            self._works[call.call_id] = work
+        self._all.add(work)
+        self.counts.running += 1
+        work.task.add_done_callback(lambda _: self._close(work))
+        return work
+
+    def _close(self, work: Work) -> None:
+        self._all.discard(work)
+        call_id = work.context.call_id
+        if call_id is not None and self._works.get(call_id) is work:
+            del self._works[call_id]
+        self.counts.running -= 1
+        if work.task.cancelled():
+            self.counts.cancelled += 1
+        elif work.task.exception() is None:  # also tells asyncio that somebody has seen it
+            self._counted(work.task.result())
+
+    async def _attend(self, work: Work, call: Call, request: Request, send: Send) -> Response | None:
+        """Wait for the reply; tell what is new meanwhile. Raises `ClientDisconnect`, and what turns the call away."""
+        gone = asyncio.ensure_future(_disconnect(request))
+        ends_at = None if call.seconds is None else asyncio.get_running_loop().time() + call.seconds + _GRACE_SECONDS
+        lines = Lines(send, self._limits.progress_seconds)
+        try:
+            while call.streams and await _has_news(lines, work, gone, ends_at):
+                await lines.tell(work)
+            await _first({work.task, gone}, ends_at)
+            if work.task.done():
+                reply = work.task.result()
+            elif gone.done():
+                raise ClientDisconnect
+            else:
+                reply = Reply.stopped(call.tool_name)
+        except ModuleBusy as exc:
+            if not lines.are_begun:
+                raise
+            reply = Reply.failure(call.tool_name, str(exc), effect_state="none")
+        finally:
+            gone.cancel()
+        if not lines.are_begun:
+            return Response(reply.body, media_type="application/json")
+        await lines.end(reply)
+        return None
+
+    def _counted(self, reply: Reply) -> Response:
+        if reply.is_stopped:
+            self.counts.cancelled += 1
+        elif reply.is_success:
+            self.counts.succeeded += 1
+        else:
+            self.counts.failed += 1
+        return Response(reply.body, media_type="application/json")
+
+
+async def _has_news(lines: Lines, work: Work, gone: asyncio.Future[None], ends_at: float | None) -> bool:
+    """Wait for progress to tell; false when it is the end that came."""
+    news = asyncio.ensure_future(lines.news(work))
+    try:
+        await _first({work.task, gone, news}, ends_at)
+        return news.done() and not work.task.done() and not gone.done()
+    finally:
+        news.cancel()
+
+
+async def _first(futures: set[asyncio.Future[Any]], ends_at: float | None) -> None:
+    """Wait until one of them is done, or the time is over."""
+    left = None if ends_at is None else max(0.0, ends_at - asyncio.get_running_loop().time())
+    await asyncio.wait(futures, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+
+
+async def _disconnect(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _refusal(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+    return JSONResponse({"detail": detail}, status, headers)

@@ -1,0 +1,180 @@
+"""A module: functions that become tools, and the ASGI app that offers them."""
+
+import importlib
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+
+from toolfleet_modules.once.memory_store import MemoryReplies
+from toolfleet_modules.once.store import Replies
+from toolfleet_modules.requests.authentication import KEY_VARIABLE
+from toolfleet_modules.sdk.offer import Facts
+from toolfleet_modules.sdk.tool import Tool
+from toolfleet_registry.contracts import Level, ModuleManifest
+from toolfleet_registry.contracts.names import is_module_name
+
+if TYPE_CHECKING:  # an app needs starlette, and a test httpx; a manifest needs neither
+    from starlette.applications import Starlette
+
+    from toolfleet_modules.sdk.client import ModuleClient
+
+F = TypeVar("F", bound=Callable[..., Any])
+Hook = Callable[[], Any]
+
+
+class Module:
+    """A service that owns tools, such as this one.
+
+    ::
+
+        module = Module("owls", description="Counts owls.")
+
+        @module.tool(effect="read")
+        async def count(day: int) -> dict[str, int]:
+            \"\"\"How many owls were seen on a day.\"\"\"
+            return {"owls": 5}
+
+        app = module.app  # uvicorn main:app
+
+    `replies` remembers what became of calls, so that a repeat of one does not do it twice; without one it is this
+    process's memory. `key` is what `toolfleet modules key <module>` prints (by default `TOOLFLEET_MODULE_KEY`): with it,
+    only calls of the fleet are run. At most `concurrency` calls run at once, and `threads` of those in plain functions;
+    who comes when it is full is sent away for a moment. Requests and results over these bytes are refused. Progress is
+    sent no more often than every `progress_seconds`. `longest_call_seconds`: no caller waits longer than that for a
+    call, retries included. `retries_undeclared`: tools without an effect are tried once more when they have failed, and run
+    again under the same call id: only where a second run of none does harm.
+
+    Raises `ValueError` for what cannot be meant.
+    """
+
+    def __init__(  # noqa: PLR0913 - what is not obvious has a default
+        self,
+        name: str,
+        *,
+        description: str = "",
+        version: str | None = None,
+        replies: Replies | None = None,
+        key: str | None = None,
+        concurrency: int = 1000,
+        threads: int = 32,
+        max_request_bytes: int = 8 * 2**20,
+        max_result_bytes: int = 4 * 2**20,
+        progress_seconds: float = 0.2,
+        longest_call_seconds: float = 4 * 3600,
+        retries_undeclared: bool = False,
+    ) -> None:
+        if not is_module_name(name):
+            raise ValueError(f"{name[:80]!r} is no name for a module: letters, digits, _ and -, at most 64.")
+        if min(concurrency, threads, max_request_bytes, max_result_bytes, longest_call_seconds) <= 0:
+            raise ValueError("Every limit of a module must be positive.")
+        self.name = name
+        self.description = description
+        self.version = version
+        self.replies: Replies = MemoryReplies() if replies is None else replies
+        self.longest_call_seconds = longest_call_seconds
+        self.retries_undeclared = retries_undeclared
+        self.limits: Mapping[str, Any] = {
+            "calls": concurrency,
+            "threads": threads,
+            "request_bytes": max_request_bytes,
+            "result_bytes": max_result_bytes,
+            "progress_seconds": progress_seconds,
+        }
+        self.startup: list[Hook] = []
+        self.shutdown: list[Hook] = []
+        self.lifespans: list[Callable[[], AbstractAsyncContextManager[Any]]] = []
+        self._key = key
+        self._tools: dict[str, Tool] = {}
+        self._app: Starlette | None = None
+
+    @overload
+    def tool(self, function: F, /) -> F: ...
+
+    @overload
+    def tool(self, /, **facts: Unpack[Facts]) -> Callable[[F], F]: ...
+
+    def tool(self, function: F | None = None, /, **facts: Unpack[Facts]) -> F | Callable[[F], F]:
+        """Offer a function, async or plain, as it is or with more `facts` about it; the function stays what it was.
+
+        Its name, its signature and its docstring (Google's style: `Args:` describes parameters) make the tool. A parameter
+        `user_id` gets the call's user, one that is annotated `Context` the context; models see neither. A plain
+        function runs in a thread. Raises `TypeError` or `ValueError` for what cannot be a tool.
+        """
+        if function is not None:
+            return self.add(function)
+        return lambda each: self.add(each, **facts)
+
+    def add(self, function: F, **facts: Unpack[Facts]) -> F:
+        """The same for a function that is there already, such as a method of an object with state."""
+        if self._app is not None:
+            raise ValueError(f"{self.name!r} has its app already: add tools before.")
+        if self.version is not None:
+            facts.setdefault("version", self.version)
+        tool = Tool.of(self.name, function, facts, is_rerun=self.retries_undeclared)
+        if tool.definition.name in self._tools:
+            raise ValueError(f"{self.name!r} has two tools named {tool.definition.name!r}.")
+        self._tools[tool.definition.name] = tool
+        return function
+
+    def on_startup(self, hook: F) -> F:
+        """Run it, async or plain, before the first call."""
+        self.startup.append(hook)
+        return hook
+
+    def on_shutdown(self, hook: F) -> F:
+        """Run it, async or plain, after the last call."""
+        self.shutdown.append(hook)
+        return hook
+
+    def lifespan(self, manager: F) -> F:
+        """Enter the async context manager that this function makes before the first call, and leave it after the last."""
+        self.lifespans.append(manager)
+        return manager
+
+    @property
+    def tools(self) -> Mapping[str, Tool]:
+        """What is offered, by full names."""
+        return self._tools
+
+    @property
+    def manifest(self) -> ModuleManifest:
+        """What `GET /manifest` answers; sorted, so that it is the same after each start."""
+        tools = sorted((tool.definition for tool in self._tools.values()), key=lambda tool: tool.name)
+        return ModuleManifest(
+            module_name=self.name,
+            description=self.description,
+            tools=tools,
+            retries_undeclared=self.retries_undeclared
+            or None,  # unsaid where it is not so: older fleets do not know it
+        )
+
+    @property
+    def key(self) -> str:
+        """With which tokens are verified; empty for none."""
+        return os.environ.get(KEY_VARIABLE, "") if self._key is None else self._key
+
+    @property
+    def app(self) -> "Starlette":
+        """The ASGI app, made at the first use: /manifest, /execute, /health, /reconcile. Raises `ImportError`."""
+        if self._app is None:
+            app: Starlette = _needed("app").app_of(self)
+            self._app = app
+        return self._app
+
+    def client(self, *, user_id: str | None = None, permission: Level = "user") -> "ModuleClient":
+        """For tests: `async with module.client() as client: await client.call("count", day=1)`, without sockets.
+
+        The app's startup and shutdown run around it. `user_id` and `permission` are those of calls that name none.
+        """
+        client: ModuleClient = _needed("client").ModuleClient(self, user_id=user_id, permission=permission)
+        return client
+
+
+def _needed(name: str) -> Any:
+    try:
+        return importlib.import_module(f"toolfleet_modules.sdk.{name}")
+    except ImportError as exc:
+        if exc.name and exc.name.partition(".")[0] != "toolfleet_modules":
+            raise ImportError(f"A module needs {exc.name!r}: pip install 'toolfleet[sdk]'.", name=exc.name) from exc
+        raise

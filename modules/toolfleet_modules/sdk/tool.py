@@ -1,0 +1,157 @@
+"""One function as a tool: its definition, and running it, whatever it does."""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from toolfleet_modules.requests.reply import Reply
+from toolfleet_modules.requests.task_guard import TaskExit
+from toolfleet_modules.sdk.offer import Facts, definition_from
+from toolfleet_registry.contracts import ToolDefinition
+from toolfleet_registry.functions.call_context import Context
+from toolfleet_registry.functions.failures import ModuleBusy, ToolError
+from toolfleet_registry.functions.signature import USER, Signature
+from toolfleet_registry.functions.threads import NotBegun, Threads
+from toolfleet_registry.schemas.validation import checked
+
+_log = logging.getLogger("toolfleet.sdk")  # not structlog: its tracebacks may show variables, and those are arguments
+
+_MISTAKES = 4  # told at once: a table can have thousands
+_SHOWN = 60  # characters of a place, some of which a model makes up
+_PLAIN_WORDS = {  # for what pydantic says in Python's terms, which a model does not see
+    "missing": "This argument is required",
+    "extra_forbidden": "There is no such argument",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A definition and its function. `is_plain`: it runs in a thread.
+
+    `is_rerun`: a failure of it may be run again, whatever that does, if it says nothing of its effect. `is_given`: its
+    arguments are held against the schema that it was given, as its function's signature does not say it.
+    """
+
+    definition: ToolDefinition
+    function: Callable[..., Any]
+    signature: Signature
+    is_plain: bool
+    is_rerun: bool = False
+    is_given: bool = False
+
+    @classmethod
+    def of(cls, module: str, function: Callable[..., Any], facts: Facts, *, is_rerun: bool = False) -> Self:
+        """Read the function. Raises `TypeError` or `ValueError` for what cannot be a tool."""
+        if not callable(function):
+            raise TypeError(f"{function!r} is no function.")
+        definition, signature = definition_from(module, function, facts)
+        call = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
+        if inspect.isasyncgenfunction(call) or inspect.isgeneratorfunction(call):
+            raise TypeError(
+                f"{definition.name} yields; a tool returns one result, and reports with context.progress()."
+            )
+        is_plain = not inspect.iscoroutinefunction(call)
+        return cls(definition, function, signature, is_plain, is_rerun, "input_schema" in facts)
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether a second run does nothing more than the first."""
+        return self.definition.effect in {"read", "idempotent"}
+
+    @property
+    def reruns_failures(self) -> bool:
+        """Whether a call that failed runs again when it is repeated."""
+        return self.is_repeatable or (self.is_rerun and self.definition.effect is None)
+
+    def read(self, arguments: Mapping[str, Any], user_id: str | None) -> dict[str, Any] | Reply:
+        """The function's arguments, or what to tell whoever sent these."""
+        name = self.definition.name
+        if self.is_given:
+            held = checked(self.definition, dict(arguments))
+            if held.arguments is None:
+                return Reply.failure(name, f"Invalid arguments for {name}: {held.fault}", effect_state="none")
+            arguments = held.arguments
+        try:
+            own = self.signature.read(arguments)
+        except ValidationError as exc:
+            return Reply.failure(name, f"Invalid arguments for {name}: {in_words(exc)}", effect_state="none")
+        except (Exception, SystemExit, KeyboardInterrupt) as exc:  # noqa: BLE001 - a validator is an author's: it may raise anything
+            _log.error("%s cannot read its arguments", name, exc_info=exc)
+            error = f"{name} failed over its arguments inside the module ({type(exc).__name__}); its log says why."
+            return Reply.failure(name, error, effect_state="none")
+        if self.signature.needs_user and user_id is None:
+            return Reply.failure(name, f"{name} needs to know for which user; the call has none.", effect_state="none")
+        return {**own, USER: user_id} if self.signature.user else own
+
+    async def run(self, arguments: Mapping[str, Any], context: Context, threads: Threads, *, most_bytes: int) -> Reply:
+        """Run it: whatever it raises is a reply, but for `ModuleBusy`, `NotBegun`, and being cancelled."""
+        name = self.definition.name
+        given = {**arguments, self.signature.context: context} if self.signature.context else dict(arguments)
+        may_begin = context._may_begin  # noqa: SLF001 - asked immediately before the function is called
+        if not self.is_plain and not may_begin():
+            raise NotBegun
+        try:
+            result = await (threads.run(self.function, given, may_begin) if self.is_plain else self.function(**given))
+            if inspect.isawaitable(result):  # a plain function that makes a coroutine, as a decorated one may
+                result = await result
+        except ToolError as exc:
+            return self._told(exc)
+        except (ModuleBusy, NotBegun, asyncio.CancelledError, GeneratorExit):
+            raise
+        except TaskExit as exc:
+            return self._broken(exc.__cause__ or exc)
+        except BaseExceptionGroup as exc:  # of a task group in the tool
+            return self._broken_together(exc)
+        except BaseException as exc:  # noqa: BLE001 - the edge: it becomes a reply, and the log has it; SystemExit would end us
+            return self._broken(exc)
+        return Reply.success(name, result, most_bytes=most_bytes)
+
+    def _told(self, error: ToolError) -> Reply:
+        name = self.definition.name
+        retryable = error.retryable and self.definition.effect != "once"
+        text = str(error) or f"{name} failed."
+        return Reply.failure(name, text, effect_state=error.effect_state, retryable=retryable)
+
+    def _broken_together(self, group: BaseExceptionGroup[BaseException]) -> Reply:
+        """As one exception: a word for the model, else whatever it is."""
+        told = next((each for each in _leaves(group) if isinstance(each, ToolError)), None)
+        if told is None:
+            return self._broken(group)
+        # Others of the group may have done something: `none` is not for one of them to say.
+        return Reply.failure(self.definition.name, str(told))
+
+    def _broken(self, exc: BaseException) -> Reply:
+        name = self.definition.name
+        _log.error("%s failed", name, exc_info=exc)
+        # The exception's text may hold paths or data of this machine; it is in the log only.
+        return Reply.failure(name, f"{name} failed inside the module ({type(exc).__name__}); its log says why.")
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for each in group.exceptions:
+        if isinstance(each, BaseExceptionGroup):
+            yield from _leaves(each)
+        else:
+            yield each
+
+
+def in_words(exc: ValidationError) -> str:
+    """One sentence a mistake, without the value: it may be long, or secret."""
+    errors = exc.errors(include_url=False, include_input=False)
+    words = [
+        f"{'.'.join(map(str, error['loc']))[:_SHOWN] or 'request'}: {_said_of(error)}." for error in errors[:_MISTAKES]
+    ]
+    return " ".join([*words, "And more."] if len(errors) > _MISTAKES else words)
+
+
+def _said_of(error: ErrorDetails) -> str:
+    if error["type"] == "union_tag_invalid":  # pydantic's words quote the value
+        known = error.get("ctx", {})
+        return f"{known.get('discriminator')} should be one of {known.get('expected_tags')}"
+    return _PLAIN_WORDS.get(error["type"], error["msg"])

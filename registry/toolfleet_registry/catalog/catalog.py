@@ -1,0 +1,292 @@
+"""The heart of the registry: which tools exist now, and which of them may this caller use."""
+
+import asyncio
+import functools
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from toolfleet_registry.catalog.hidden_tools import say_hidden
+from toolfleet_registry.catalog.refresh import look_at_modules
+from toolfleet_registry.catalog.registration import OpenRegistry, Registrar
+from toolfleet_registry.catalog.search import ToolSearch
+from toolfleet_registry.catalog.state import CatalogState, newer_failures
+from toolfleet_registry.catalog.told_arguments import checked_with
+from toolfleet_registry.catalog.toolset import ToolSet, described
+from toolfleet_registry.contracts import (
+    Caller,
+    ErrorCode,
+    ModuleStatus,
+    ToolCall,
+    ToolDefinition,
+    ToolResult,
+)
+from toolfleet_registry.contracts.names import ToolName
+from toolfleet_registry.directory.directory import ModuleDirectory
+from toolfleet_registry.directory.known_modules import KnownModules
+from toolfleet_registry.directory.probe_failures import LookFailure
+from toolfleet_registry.errors import InvalidToolName, RegistryAway
+from toolfleet_registry.manifests.discovery import ManifestFailure, offered_by
+from toolfleet_registry.manifests.manifest_cache import CachedManifest, ManifestCache
+from toolfleet_registry.manifests.overrides import SeenTool, seen_tools
+from toolfleet_registry.permissions import Modules, denial, module_denial, reaches
+from toolfleet_registry.policy.call_faults import fault_in_call
+from toolfleet_registry.policy.hints import FOR_NOBODY
+from toolfleet_registry.policy.reach import modules_of
+from toolfleet_registry.schemas.arguments import size_fault
+from toolfleet_registry.schemas.small_values import is_small
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.store.factory import open_store
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.system.offload import aside
+from toolfleet_registry.time import fleet_clock
+
+_MANY = 200  # tools: to sort and index them takes some ms, which an event loop should not wait
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A call that may be published: its tool, and its arguments as the tool takes them."""
+
+    tool: ToolDefinition
+    arguments: dict[str, Any]
+
+
+class Catalog:
+    """The tools of the modules that are known, held in memory: a listing or a decision costs no round trip.
+
+    `open_registry` is for tests; by default it is what the settings say. `known` are the modules, and takes over what the
+    `directory` says with each reading; without one they are those of the settings. `asks_fleet`: an agent's, which has the
+    fleet ask the modules rather than itself.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        cache: ManifestCache,
+        open_registry: OpenRegistry | None = None,
+        *,
+        known: KnownModules | None = None,
+        directory: ModuleDirectory | None = None,
+        asks_fleet: bool = False,
+    ) -> None:
+        self._settings = settings
+        self._known = KnownModules(settings) if known is None else known
+        self._directory, self._asks_fleet = directory, asks_fleet
+        self._cache = cache
+        self._registrar = Registrar(cache, open_registry or functools.partial(open_store, settings))
+        self._state = CatalogState()
+        self._search: tuple[ToolSet, ToolSearch] | None = None
+        self._reads = itertools.count(1)
+        self._shown = 0  # the read that made the present state
+        self._is_filled = False
+        self._filling = asyncio.Lock()
+
+    async def ensure(self) -> None:
+        """Fill an empty catalog, once: from the cache, or by having the modules asked if the cache has nothing."""
+        async with self._filling:
+            if not self._is_filled:
+                await self.reload()
+                self._is_filled = True
+
+    async def reload(self) -> None:
+        """Take over what the cache holds; where it has lost everything, only the modules know."""
+        if not await self.load():
+            await self.refresh()
+
+    async def load(self) -> bool:
+        """Take over what the cache holds now: after another process's look, for example.
+
+        False, and nothing changes, if there are modules and it holds nothing: it may have lost it, and only the modules know.
+        """
+        read = next(self._reads)
+        await self._read_directory()
+        manifests = await self._cache.load(self._modules)
+        if not manifests and self._modules:
+            return False
+        manifests |= await self._kept(self._modules - manifests.keys())
+        noted = {} if self._directory is None else await self._directory.failures.read()
+        failures = newer_failures({**self._state.failures, **noted}, manifests)
+        await self._take_over(read, manifests, failures)
+        return True
+
+    async def refresh(self) -> dict[str, ModuleStatus]:
+        """Have every module asked now, and take into the registry what they offer. One that fails keeps its last good tools.
+
+        So do all, if the registry does not answer: without it nobody knows what operators have switched off. In an agent the
+        fleet's workers ask; where none do, the agent asks itself, and logs that.
+        """
+        await self._read_directory()
+        if not await self._fleet_has_looked() or not await self.load():
+            await self._look()
+        return self.statuses()
+
+    async def _look(self) -> None:
+        looks = await look_at_modules(self._known, self._settings, imports_local=not self._asks_fleet)
+        errors = {module: look.error for module, look in looks.items() if isinstance(look, ManifestFailure)}
+        found = {module: offered for module, look in looks.items() if (offered := offered_by(look)) is not None}
+        try:
+            taken = await self._registrar.take_in(found)
+            manifests, errors = taken.saved, errors | taken.errors
+        except RegistryAway as exc:
+            manifests = {}
+            errors |= dict.fromkeys(found, str(exc))
+        kept = [module for module in errors if module not in manifests and await self._cache.renew(module)]
+        manifests |= await self._cache.load([*kept, *(self._modules - looks.keys())])
+        manifests |= await self._kept(self._modules - manifests.keys())
+        now = fleet_clock.now()
+        failures = {module: LookFailure(error, now) for module, error in errors.items()}
+        if self._directory is not None:
+            await self._directory.failures.note(failures, looks.keys() - errors.keys())
+            failures = newer_failures(await self._directory.failures.read() | failures, manifests)
+        await self._take_over(next(self._reads), manifests, failures)
+
+    async def _fleet_has_looked(self) -> bool:
+        """Whether workers have asked the modules for us. They know none that only the settings here name."""
+        if not self._asks_fleet or self._directory is None:
+            return False
+        is_theirs = self._settings.modules <= self._known.entries.keys()
+        seconds = self._settings.discovery_timeout_seconds + _LOOK_MARGIN_SECONDS
+        if is_theirs and await self._directory.is_tended() and await self._directory.looks.request(seconds=seconds):
+            return True
+        _log.info("agent_looks_itself", modules=len(self._known.settings.module_services))
+        return False
+
+    def statuses(self) -> dict[str, ModuleStatus]:
+        """What is known of each module, by name."""
+        state, stale = self._state, self._settings.manifest_stale_seconds
+        return {module: state.status(module, stale_seconds=stale) for module in sorted(self._modules)}
+
+    def tools(self, caller: Caller) -> list[ToolDefinition]:
+        """What this caller may use, sorted by name. The log says once how many are left out because of their modules."""
+        tools, modules = self._state.tools, self._modules_of(caller)
+        say_hidden(tools, caller, modules)
+        return list(tools.usable(caller.permission, modules))
+
+    def callable_by(self, caller: Caller) -> list[ToolDefinition]:
+        """What this caller may call, whether or not it is listed."""
+        return self._state.tools.callable_by(caller.permission, self._modules_of(caller))
+
+    def judge(self, call: ToolCall, caller: Caller, told: Mapping[str, Any] | None = None) -> Judged | ToolResult:
+        """What may be published for the call, or the refusal that the caller gets.
+
+        `told` is what the module is told by the core, and is among the arguments. They are judged with all of it; where
+        the tool's schema has no room for that, with what it names at its top.
+        """
+        tool = self.usable(call, caller)
+        if isinstance(tool, ToolResult):
+            return tool
+        most, are_small = self._settings.max_arguments_bytes, is_small(call.arguments)
+        if fault := fault_in_call(call, caller, most_bytes=most, are_small=are_small):
+            return _refused(call, "invalid_arguments", fault)
+        coerces = ToolName.parse(tool.name).module in self._settings.coerce_numbers_modules
+        result = checked_with(told, tool, call.arguments, coerces_numbers=coerces, are_small=are_small)
+        if result.arguments is None:
+            return _refused(call, "invalid_arguments", str(result.fault))
+        if result.arguments is not call.arguments and (fault := size_fault(result.arguments, most=most)):
+            return _refused(call, "invalid_arguments", fault)
+        return Judged(tool, result.arguments)
+
+    def usable(self, call: ToolCall, caller: Caller) -> ToolDefinition | ToolResult:
+        """The call's tool, if the caller may use it, whatever the arguments are; or the refusal."""
+        try:
+            name = ToolName.parse(call.tool_name)
+        except InvalidToolName:
+            return _refused(call, "invalid_tool_name", str(InvalidToolName(_shown(call.tool_name))))
+        return self._usable_tool(name, call, caller)
+
+    async def search(
+        self, text: str, caller: Caller, *, tags: Sequence[str] = (), limit: int = 20
+    ) -> list[ToolDefinition]:
+        """At most `limit` of the tools that this caller may use: with a word of `text` and all `tags`, the best first."""
+        modules = self._modules_of(caller)
+        tools = self._state.tools
+
+        def may(tool: SeenTool) -> bool:
+            return tool.definition.listed and denial(tool.access, caller.permission, modules) is None
+
+        def find() -> list[ToolDefinition]:
+            found = self._index_of(tools).find(text, may=may, tags=frozenset(tags), limit=limit)
+            return [described(tool) for tool in found]
+
+        return await asyncio.to_thread(find)
+
+    @property
+    def _modules(self) -> frozenset[str]:
+        return self._known.names
+
+    async def _read_directory(self) -> None:
+        if self._directory is not None:
+            self._known.take((await self._directory.read()).entries)
+
+    async def _kept(self, modules: frozenset[str]) -> Mapping[str, CachedManifest]:
+        """What the registry keeps of modules whose manifests have expired; as it is known here, where it cannot be asked."""
+        kept = await self._registrar.kept(modules)
+        known = self._state.manifests
+        return {name: known[name] for name in modules & known.keys()} if kept is None else kept
+
+    def _index_of(self, tools: ToolSet) -> ToolSearch:
+        """The index of these tools; two who ask for a new one at the same moment may both make it."""
+        known = self._search
+        if known is None or known[0] is not tools:
+            known = self._search = (tools, ToolSearch(tools.all()))
+        return known[1]
+
+    def _usable_tool(self, name: ToolName, call: ToolCall, caller: Caller) -> ToolDefinition | ToolResult:
+        if name.module not in self._modules:
+            return _refused(call, "unknown_module", f"Unknown module: {name.module}")
+        modules = self._modules_of(caller)
+        tool = self._state.tools.find(call.tool_name)
+        if tool is None:
+            # What a module offers is nobody's business who may not use it.
+            if not reaches(name.module, modules):
+                return _refused(call, "permission_denied", module_denial(name.module))
+            return _refused(call, "unknown_tool", f"Unknown tool: {name}", hint=self._hint(name, caller))
+        if reason := denial(tool.access, caller.permission, modules):
+            hint = FOR_NOBODY if reason == tool.access.closed else None
+            return _refused(call, "permission_denied", reason, hint=hint)
+        return tool.definition
+
+    def _modules_of(self, caller: Caller) -> Modules:
+        return modules_of(caller, self._settings.default_guest_modules)
+
+    def _hint(self, name: ToolName, caller: Caller) -> str | None:
+        state = self._state
+        if name.module not in state.manifests:
+            return f"Module {name.module!r} is not reachable now; its tools may be there later."
+        near = state.tools.near(name, caller.permission)
+        return f"Did you mean {' or '.join(near)}?" if near else None
+
+    async def _take_over(
+        self, read: int, manifests: Mapping[str, CachedManifest], failures: Mapping[str, LookFailure]
+    ) -> None:
+        """Show what was read, unless something that was read later is shown already."""
+
+        def tools() -> ToolSet:
+            seen = (seen_tools(cached.manifest, cached.verdicts) for cached in manifests.values())
+            return ToolSet(itertools.chain.from_iterable(seen))
+
+        is_large = sum(len(cached.manifest.tools) for cached in manifests.values()) > _MANY
+        made = await aside(tools, is_large=is_large)
+        if read > self._shown:
+            self._shown, self._state = read, CatalogState(manifests, failures, made)
+
+
+def _refused(call: ToolCall, code: ErrorCode, error: str, *, hint: str | None = None) -> ToolResult:
+    return ToolResult.refused(_encodable(call.tool_name), code, error, hint=hint)
+
+
+def _shown(text: str) -> str:
+    """Foreign text for a reason: of a bounded length, and without what cannot be written to a terminal or a file."""
+    return _encodable(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…")
+
+
+def _encodable(text: str) -> str:
+    """`text`, with "?" for half surrogate pairs: a model can write them, and no output can."""
+    return text.encode("utf-8", "replace").decode()
+
+
+_MOST_SHOWN = 256
+_LOOK_MARGIN_SECONDS = 10.0  # beyond a module's time to answer: others are asked before it, and all is taken in
+_log = get_logger(__name__)

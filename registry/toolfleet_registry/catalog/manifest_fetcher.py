@@ -1,0 +1,202 @@
+"""Fetches single modules' manifests when somebody needs them: one request at a time for each module, over all processes.
+
+Who fetches one takes it into the registry and the cache, and all others find it there. A module that does not answer is asked
+again after pauses that grow, whoever asks.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextvars import Context
+from typing import TYPE_CHECKING, cast
+
+from redis.asyncio import Redis
+
+from toolfleet_registry.catalog.registration import Registrar
+from toolfleet_registry.contracts import ModuleManifest
+from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
+from toolfleet_registry.directory.known_modules import KnownModules
+from toolfleet_registry.directory.probe_failures import LookFailure, LookFailures
+from toolfleet_registry.errors import FleetUnavailable, SettingsError
+from toolfleet_registry.manifests.manifest_cache import CachedManifest
+from toolfleet_registry.redis.redis_errors import answering
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import fleet_clock
+
+if TYPE_CHECKING:
+    from toolfleet_registry.manifests.discovery import Look
+
+_PATIENCE_SECONDS = 5
+_SHORTEST_PAUSE_SECONDS = 1.0  # after a first request in vain: a module that restarts is back by then
+_LONGEST_PAUSE_SECONDS = 30.0  # far less than the time between two refreshes, which ask as well
+_FRESH_SECONDS = 5.0  # a manifest that was fetched so recently is not asked for again
+_MARGIN_SECONDS = 5.0  # beyond the time that a module has to answer: to take in what it says
+_FORGET_MS = 600_000  # after so long without a request, those in vain are forgotten
+
+# KEYS[1]: `until` nobody else asks (ms), and how many requests in a row were in `vain`. ARGV: ms for the request, and until
+# all of it is forgotten. Returns 0 to ask now, or the rest of the pause (ms), which no set-back of the server's clock prolongs.
+_BEGIN = f"""
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local rest = tonumber(redis.call('HGET', KEYS[1], 'until') or 0) - now
+if rest > 0 and rest <= math.max(ARGV[1], {_LONGEST_PAUSE_SECONDS * 1000:.0f}) then return rest end
+redis.call('HSET', KEYS[1], 'until', now + ARGV[1])
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return 0
+"""
+
+# ARGV: '1' if it was in vain, the shortest pause and the longest (ms), the pause after a good one (ms), and as above. Returns
+# the pause (ms).
+_END = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local pause = tonumber(ARGV[4])
+if ARGV[1] == '1' then
+  local vain = math.min(redis.call('HINCRBY', KEYS[1], 'vain', 1), 20)
+  pause = math.min(ARGV[2] * 2 ^ (vain - 1), tonumber(ARGV[3]))
+else
+  redis.call('HDEL', KEYS[1], 'vain')
+end
+redis.call('HSET', KEYS[1], 'until', string.format('%.0f', now + pause))
+redis.call('PEXPIRE', KEYS[1], ARGV[5])
+return math.ceil(pause)
+"""
+
+log = get_logger(__name__)
+
+
+class ManifestFetcher:
+    """Belongs to one event loop. `on_fetched` gets what was taken in, by the module's name."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        redis: Redis,
+        registrar: Registrar,
+        *,
+        on_fetched: Callable[[str, CachedManifest], object],
+        clock: Callable[[], float] = time.monotonic,
+        known: KnownModules | None = None,
+    ) -> None:
+        self._settings = settings
+        self._known = KnownModules(settings) if known is None else known
+        self._redis = redis
+        self._registrar = registrar
+        self._on_fetched = on_fetched
+        self._clock = clock
+        self._failures = LookFailures(redis, settings.keys, ttl_seconds=settings.manifest_ttl_seconds)
+        self._running = dict[str, asyncio.Task[None]]()
+        self._next_at = dict[str, float]()
+        self._fetched = dict[str, ModuleManifest]()
+        self._fetched_at = dict[str, float]()
+        self._taking_in = asyncio.Lock()
+
+    def begin(self, module: str, *, anew: bool = False) -> None:
+        """Fetch the manifest of a module that is served, aside; unless that is under way, or was tried just now.
+
+        `anew`: what was tried before was tried elsewhere, or with another module of that name.
+        """
+        if module not in self._known.served or module in self._running:
+            return
+        if anew:
+            self._next_at.pop(module, None)
+        if self._clock() < self._next_at.get(module, 0):
+            return
+        # In a context of its own: what it logs is not about the call that happened to ask.
+        task = asyncio.create_task(self._fetch(module), name="toolfleet-manifest-fetch", context=Context())
+        self._running[module] = task
+        task.add_done_callback(lambda _: self._running.pop(module, None))
+
+    def is_fresh(self, module: str) -> bool:
+        """Whether this process has fetched the module's manifest within the last seconds."""
+        at = self._fetched_at.get(module)
+        return at is not None and self._clock() < at + _FRESH_SECONDS
+
+    async def aclose(self) -> None:
+        """End what is under way."""
+        running = [*self._running.values()]
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
+
+    async def _fetch(self, module: str) -> None:
+        try:
+            rest = await self._ask_redis(_BEGIN, module, self._request_ms, _FORGET_MS)
+            if rest == 0:
+                is_good = await self._look(module)
+                pauses = (_SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS, _FRESH_SECONDS)
+                rest = await self._ask_redis(_END, module, "01"[not is_good], *map(_ms, pauses), _FORGET_MS)
+            self._next_at[module] = self._clock() + rest / 1000
+        except FleetUnavailable as exc:
+            log.warning("manifest_not_fetched", module=module, error=str(exc))
+            self._next_at[module] = self._clock() + _SHORTEST_PAUSE_SECONDS
+        except Exception:  # a defect of ours: the next call that needs it tries again
+            log.exception("manifest_not_fetched", module=module)
+            self._next_at[module] = self._clock() + _LONGEST_PAUSE_SECONDS
+
+    @property
+    def _request_ms(self) -> int:
+        return _ms(self._settings.discovery_timeout_seconds + _MARGIN_SECONDS)
+
+    async def _look(self, module: str) -> bool:
+        """Ask the module, and take in what it says. Returns whether there is anything."""
+        found = await self._offered(module)
+        manifest = found if found is None or isinstance(found, ModuleManifest) else found.offered
+        is_taken = manifest is not None and await self._taken(module, manifest)
+        if isinstance(found, ModuleManifest):
+            await self._failures.note({}, [module])
+        elif found is not None:  # after what there is all the same was taken in: it is newer than that
+            await self._failures.note({module: LookFailure(found.error, fleet_clock.now())}, ())
+        return is_taken
+
+    async def _taken(self, module: str, manifest: ModuleManifest) -> bool:
+        self._fetched[module], before = manifest, self._fetched_at.get(module)
+        async with (
+            self._taking_in
+        ):  # all that have come while others were taken in go together: each time costs a reading
+            together, self._fetched = self._fetched, {}
+            if together:
+                await self._take_in(together)
+        return self._fetched_at.get(module) != before
+
+    async def _offered(self, module: str) -> "Look | None":
+        # Loaded where they are wanted: hardly any call needs them, and every worker shall be up soon.
+        if module == SCHEDULER and self._settings.scheduler:
+            from toolfleet_registry.local.scheduler_tools import look_at_scheduler  # noqa: PLC0415 - as above
+
+            return look_at_scheduler(self._settings).get(module)
+        if module == LOCAL and self._settings.local_tools:
+            from toolfleet_registry.local.local_tools import look_at_local  # noqa: PLC0415 - as above
+
+            return (await look_at_local(self._settings)).get(module)
+        from toolfleet_registry.manifests.discovery import discover  # noqa: PLC0415 - as above, and with an HTTP client
+
+        looks = await discover(
+            {module: self._known.settings.module_services[module]},
+            timeout_seconds=self._settings.discovery_timeout_seconds,
+            max_bytes=self._settings.max_manifest_bytes,
+            guards=self._known.guards,
+            headers=self._known.headers,
+        )
+        return looks[module]
+
+    async def _take_in(self, manifests: dict[str, ModuleManifest]) -> None:
+        try:
+            taken = await self._registrar.take_in(manifests)
+        except (FleetUnavailable, SettingsError) as exc:  # without the registry nobody knows what is disabled
+            log.warning("manifest_not_taken_in", modules=sorted(manifests), error=str(exc))
+            return
+        for module, cached in taken.saved.items():
+            self._fetched_at[module] = self._clock()
+            self._on_fetched(module, cached)
+
+    async def _ask_redis(self, script: str, module: str, *args: str | int) -> int:
+        key = self._settings.keys.manifest_fetch(module)
+        async with answering(self._redis, seconds=_PATIENCE_SECONDS):
+            return await cast("Awaitable[int]", self._redis.eval(script, 1, key, *args))
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)

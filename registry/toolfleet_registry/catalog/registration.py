@@ -1,0 +1,147 @@
+"""Takes what modules offer into the registry, and writes what of it is in effect beside their manifests.
+
+The registry is asked in a thread, and by nobody else. Agents and workers read manifests with their verdicts from the cache,
+and through this those that have expired.
+"""
+
+import asyncio
+import functools
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager
+
+from toolfleet_registry.catalog.batch_registration import MOST_TRIES, TURN_SECONDS, BatchRegistration, TakenIn, asked
+from toolfleet_registry.catalog.module_registration import ModuleTooCostly, Moment, Turn, kept_in_effect, moment_of
+from toolfleet_registry.contracts import ModuleManifest
+from toolfleet_registry.errors import FleetUnavailable, RegistryAway, SettingsError
+from toolfleet_registry.manifests.manifest_cache import CachedManifest, ManifestCache, kept_text
+from toolfleet_registry.store.port import ToolRegistry
+from toolfleet_registry.system.loggers import get_logger
+
+OpenRegistry = Callable[[], ToolRegistry]
+
+_OTHER_REGISTRY = (
+    "The registry here is not this fleet's: TOOLFLEET_REGISTRY_URL must be the same in all its processes "
+    "(`toolfleet tools adopt-registry` makes the one here the fleet's)."
+)
+
+_log = get_logger(__name__)
+
+
+class Registrar:
+    """Keeps manifests, registry and verdicts in step. `open_registry` is called in a thread, for each piece of work.
+
+    Raises `RegistryAway`, storing nothing more, when the registry does not answer, or is not the fleet's: what operators
+    have switched off must not come back. Raises `FleetUnavailable` when the cache's Redis does not answer.
+    """
+
+    def __init__(self, cache: ManifestCache, open_registry: OpenRegistry) -> None:
+        self._cache = cache
+        self._open_registry = open_registry
+
+    async def take_in(self, manifests: Mapping[str, ModuleManifest]) -> TakenIn:
+        """Register what looks have just found, and store it with its verdicts.
+
+        A module that takes too long, or shows a defect of ours, keeps its last good manifest, and holds no other one up.
+        """
+        taken = TakenIn()
+        if not manifests:
+            return taken
+        await self._cache.renew_all(manifests)  # first: whatever becomes of this look
+        turns = [Turn(module, manifest) for module, manifest in manifests.items()]
+        async with self.registry() as registry:
+            loaded = await self._cache.load(manifests)
+            moment = await asked(functools.partial(moment_of, registry))
+            for turn in turns:
+                turn.before = loaded.get(turn.module)
+            await BatchRegistration(self._cache, registry, taken).take(moment, turns)
+            await self._see_to_it(registry, moment, turns, taken)
+            await asked(lambda: registry.keep_manifests({name: kept_text(one) for name, one in taken.saved.items()}))
+        return taken
+
+    async def rejudge(
+        self, registry: ToolRegistry, module: str, *, registers: bool = False, like: Turn | None = None
+    ) -> CachedManifest | None:
+        """Judge the stored manifest of a module anew, after a change of the registry; `None` if there is none.
+
+        `like` is a turn whose findings about the module's schemas are used again.
+        """
+        for _ in range(MOST_TRIES):
+            cached = (await self._cache.load([module])).get(module)
+            if cached is None:  # whoever goes by what the registry keeps hears of it
+                await self._cache.announce(module)
+                return None
+            turn = Turn(module, cached.manifest, cached, like)
+            moment = await asked(functools.partial(moment_of, registry))
+            work = functools.partial(turn.register, registry) if registers else turn.look
+            try:
+                intake = await asked(functools.partial(work, moment))
+            except ModuleTooCostly as exc:
+                raise FleetUnavailable(f"It takes too long to judge the tools of module {module!r}.") from exc
+            saved = await self._cache.replace(cached, intake.verdicts)
+            if saved is not None and await asked(registry.revision) == moment.revision:
+                return saved
+        _log.warning("module_keeps_changing", module=module)
+        return (await self._cache.load([module])).get(module)
+
+    async def kept(self, modules: Collection[str]) -> dict[str, CachedManifest] | None:
+        """What the registry keeps of these modules, whose manifests have expired, with what operators say now.
+
+        `None`, with a warning, if it cannot be asked.
+        """
+        if not modules:
+            return {}
+        try:
+            async with self.registry() as registry:
+                return await asked(functools.partial(kept_in_effect, registry, sorted(modules)))
+        except (FleetUnavailable, SettingsError) as exc:
+            _log.warning("registry_not_read", error=str(exc))
+            return None
+
+    @asynccontextmanager
+    async def registry(self) -> AsyncGenerator[ToolRegistry]:
+        """The registry, for a piece of work. It must be the one that was there when the fleet first took something in."""
+        async with self._opened() as registry:
+            identity = await asked(registry.identity)
+            if await self._cache.fleets_registry(identity) != identity:
+                raise RegistryAway(_OTHER_REGISTRY)
+            yield registry
+
+    async def adopt(self) -> None:
+        """Make the registry here the fleet's, whichever was. What holds is what this one says, from the next refresh on."""
+        async with self._opened() as registry:
+            await self._cache.fleets_registry(await asked(registry.identity), replaces=True)
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncGenerator[ToolRegistry]:
+        registry = await asked(self._open_registry)
+        try:
+            yield registry
+        finally:
+            await asyncio.to_thread(registry.close)
+
+    async def _see_to_it(self, registry: ToolRegistry, moment: Moment, turns: Iterable[Turn], taken: TakenIn) -> None:
+        """Judge anew if the registry has changed meanwhile: an operator's word may be missing."""
+        for _ in range(MOST_TRIES):
+            if await asked(registry.revision) == moment.revision:
+                return
+            moment = await asked(functools.partial(moment_of, registry))
+            for turn in turns:
+                if turn.module in taken.saved:
+                    await self._judge_again(registry, moment, turn, taken)
+        _log.warning("registry_keeps_changing")
+
+    async def _judge_again(self, registry: ToolRegistry, moment: Moment, turn: Turn, taken: TakenIn) -> None:
+        turn.before = taken.saved[turn.module]
+        turn.allow(sum(TURN_SECONDS))
+        try:
+            intake = await asked(functools.partial(turn.look, moment))
+            if intake.verdicts == turn.verdicts and not intake.register:
+                return
+            judged = await self.rejudge(registry, turn.module, registers=True, like=turn)
+        except FleetUnavailable:
+            raise
+        except Exception as exc:  # noqa: BLE001 - as when the turn was taken
+            taken.report(turn, exc)
+            return
+        if judged is not None:
+            turn.verdicts, taken.saved[turn.module] = judged.verdicts, judged

@@ -1,0 +1,108 @@
+"""Follows what happens in a fleet's registry, wherever that keeps its tools: asks it each second, and goes on where it was."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Self, TypeAlias
+
+from toolfleet_registry.catalog.batch_registration import asked
+from toolfleet_registry.errors import FleetUnavailable, RegistryEventsLost
+from toolfleet_registry.manifests.specs import RegistryEvent
+from toolfleet_registry.store import rules
+from toolfleet_registry.store.port import ToolRegistry
+from toolfleet_registry.system.loggers import get_logger
+
+OpenRegistry: TypeAlias = Callable[[], AbstractAsyncContextManager[ToolRegistry]]
+
+_EVERY_SECONDS = 1.0
+_AWAY_SECONDS = 60.0  # for a server to be restarted; later, whoever follows had better know
+_AT_ONCE = 1000
+
+_log = get_logger(__name__)
+
+
+class RegistryEvents:
+    """The events after one, in order, each once: `async for event in …`.
+
+    `after` is the id of the last one that was handed out, for following on later, in another process too. It starts as what
+    is given: '' for all that are kept, `None` for those from the first question on. Whoever is cancelled while waiting, or
+    gets one of its errors, may go on with it. Raises `RegistryEventsLost` once where events are gone that were not heard of,
+    and goes on with those that there are; `FleetUnavailable` when the registry has been away for 60 s; and `ValueError` if
+    `after` is no id. Each question has its deadline; waiting for an event has none.
+    """
+
+    def __init__(self, open_registry: OpenRegistry, after: str | None = None) -> None:
+        rules.read_event_id(after or "")
+        self.after = after
+        self._open = open_registry
+        self._read_until = after
+        self._ready = deque[RegistryEvent]()
+        self._away_since: float | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> RegistryEvent:
+        while not self._ready:
+            if not await self._read():
+                await asyncio.sleep(_EVERY_SECONDS)
+        event = self._ready.popleft()
+        self.after = event.id
+        return event
+
+    async def _read(self) -> bool:
+        """Ask once; returns whether there was something."""
+        try:
+            async with self._open() as registry:
+                news = await asked(lambda: _news(registry, self._read_until))
+        except FleetUnavailable as exc:
+            self._note_away(exc)
+            return False
+        self._away_since = None
+        before, self._read_until = self._read_until, news.until
+        if self.after is None:
+            self.after = news.until
+        self._ready.extend(news.events)
+        if news.are_lost:
+            raise RegistryEventsLost(before or "")
+        return bool(news.events)
+
+    def _note_away(self, exc: FleetUnavailable) -> None:
+        now = time.monotonic()
+        if self._away_since is None:
+            self._away_since = now
+            _log.warning("registry_not_followed", error=str(exc))
+        elif now - self._away_since > _AWAY_SECONDS:
+            self._away_since = None
+            raise exc
+
+
+@dataclass(frozen=True, slots=True)
+class _News:
+    """What came after an event. `are_lost`: something between it and these is gone."""
+
+    events: list[RegistryEvent]
+    until: str
+    are_lost: bool = False
+
+
+def _news(registry: ToolRegistry, after: str | None) -> _News:
+    if after is None:
+        return _News([], registry.last_event())
+    events = registry.events(after, limit=_AT_ONCE)
+    if events:
+        return _News(events, events[-1].id, bool(after) and _has_gap(registry, after, events[0]))
+    last = registry.last_event()
+    return _News([], last, are_lost=True) if last < after else _News([], after)
+
+
+def _has_gap(registry: ToolRegistry, after: str, first: RegistryEvent) -> bool:
+    """Whether events are gone. A gap in the numbers alone may be one that this release cannot read."""
+    (epoch, number), (new_epoch, new_number) = rules.read_event_id(after), rules.read_event_id(first.id)
+    if (new_epoch, new_number) == (epoch, number + 1):
+        return False
+    oldest = registry.events(limit=1)  # none: it is one of those
+    return not oldest or oldest[0].id >= first.id

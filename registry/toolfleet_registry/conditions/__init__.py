@@ -1,0 +1,1 @@
+"""Evaluates the part of JMESPath that jobs may use."""

@@ -1,0 +1,1 @@
+"""Describes settings, where they come from, and the servers that they name."""

@@ -1,0 +1,93 @@
+"""The settings of jobs, and of the agent's core that their ends wake; a part of `Settings`."""
+
+from base64 import b64decode
+from typing import Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import BaseSettings
+
+from toolfleet_registry.config.setting_values import Count, Seconds
+from toolfleet_registry.config.urls import is_http_url
+from toolfleet_registry.contracts.names import SCHEDULER
+
+_SECRET_BYTES, _LONGEST_SECRET_BYTES = 24, 64  # as Standard Webhooks has it
+
+
+class JobSettings(BaseSettings):
+    """What jobs may do, and how the news of their ends travel."""
+
+    core_url: str | None = Field(default=None, repr=False)
+    """The agent's core: `POST {core_url}/continue` wakes a conversation. None: `fleet.completions` has the news."""
+    core_secret: str | None = Field(default=None, repr=False)
+    """Signs them, as Standard Webhooks does: `whsec_` and base64 of 24 to 64 random bytes. Needed with `core_url`."""
+    core_timeout_seconds: float = Field(default=30, gt=0)
+    """For the core's answer; it should accept, and act afterwards or within that time."""
+    wake_give_up_seconds: Seconds = 3 * 86_400
+    """How long a core that does not accept is tried, before the news becomes a dead letter: a long weekend.
+
+    And, with an hour more, how long the keys of calls hold that follow from it (`Delivery.key`): one value for all."""
+    dead_wakes_kept: Count = 10_000
+    """News that nobody accepted, kept for an operator, of 100 MB together at most; the oldest go first."""
+    completions_kept_seconds: Seconds = 7 * 86_400
+    """How long news wait for an agent without HTTP."""
+    jobs_interval_seconds: float = Field(default=1, ge=0.1, le=60)
+    """How often beat has a worker look for jobs that are due: how late a poll may be."""
+    job_kept_seconds: Seconds = 7 * 86_400
+    """How long an ended job can be looked at."""
+    jobs_per_user: Count = 100
+    """Jobs of one user that have not ended; a model in a loop makes more."""
+    max_job_seconds: Seconds = 366 * 86_400
+    """No job may last longer."""
+    shortest_poll_seconds: float = Field(default=1, gt=0)
+    """No job may poll more often: an `interval_seconds` below this is refused."""
+    scheduler: bool = False
+    """Whether the fleet offers the module `scheduler`, with which a model makes jobs; one value for agents and workers."""
+    scheduler_permission: Literal["guest", "user", "admin", "owner"] = "admin"
+    """Who may use it."""
+
+    @field_validator("core_url")
+    @classmethod
+    def _check_core_url(cls, url: str | None) -> str | None:
+        if url is None:
+            return None
+        if not is_http_url(url):
+            raise ValueError("must be an http:// or https:// URL with a host")
+        return url.rstrip("/")
+
+    @field_validator("core_secret")
+    @classmethod
+    def _check_core_secret(cls, secret: str | None) -> str | None:
+        if secret is None:
+            return None
+        if (fault := secret_fault(secret)) is not None:
+            raise ValueError(fault)
+        return secret
+
+    @model_validator(mode="after")
+    def _check_scheduler(self) -> Self:
+        if self.scheduler and SCHEDULER in getattr(self, "module_services", ()):
+            raise ValueError(
+                f"TOOLFLEET_SCHEDULER: its tools are the module {SCHEDULER!r}; the one at an address needs another name"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_core(self) -> Self:
+        if self.core_url is not None and self.core_secret is None:
+            raise ValueError("TOOLFLEET_CORE_URL needs TOOLFLEET_CORE_SECRET, or its core could not know who wakes it")
+        return self
+
+
+def secret_fault(secret: str) -> str | None:
+    """What is wrong with a secret of Standard Webhooks; `None`: nothing."""
+    kind, _, text = secret.partition("_")
+    try:
+        key = b64decode(text, validate=True)
+    except ValueError:
+        key = b""
+    if kind == "whsec" and _SECRET_BYTES <= len(key) <= _LONGEST_SECRET_BYTES:
+        return None
+    return (
+        f"must be whsec_ and base64 of {_SECRET_BYTES} to {_LONGEST_SECRET_BYTES} random bytes: "
+        '`echo "whsec_$(openssl rand -base64 32)"` makes one'
+    )

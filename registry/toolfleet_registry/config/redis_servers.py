@@ -1,0 +1,256 @@
+"""How a Redis is reached: over TCP, TLS or a unix socket, at a fixed address or where sentinels say its master is.
+
+For asyncio, but for `sync_client`; what is made here belongs to the event loop that uses it, and is made anew after a
+fork.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlencode
+
+from redis import Redis as SyncRedis
+from redis.asyncio import Connection, ConnectionPool, Redis, SSLConnection, UnixDomainSocketConnection
+from redis.asyncio.connection import AbstractConnection, parse_url
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry as SyncRetry
+from redis.sentinel import Sentinel as SyncSentinel
+
+from toolfleet_registry.config.urls import SentinelUrl, check_redis_url, is_sentinel_url, read_sentinel_url
+from toolfleet_registry.errors import SettingsError
+
+CONNECT_SECONDS = 5.0  # for everything until a connection can be used: asking sentinels, TLS, the password
+_SENTINEL_SECONDS = 1.0  # for one sentinel's answer: the next one is asked then
+
+
+def async_client(url: str, *, master: str | None = None, timeout_seconds: float = 5) -> Redis:
+    """A client for ordinary commands; each, and each connect, takes at most `timeout_seconds` and is tried once.
+
+    `master` names what the sentinels of a `sentinel://` URL watch. Raises `SettingsError`; connects to nothing yet.
+    """
+    # RESP2: nothing comes unasked, and redis-py negotiates no notifications, which most servers do not have.
+    options: dict[str, Any] = {
+        **_options(url, master),
+        "protocol": 2,
+        "socket_timeout": timeout_seconds,
+        "socket_connect_timeout": timeout_seconds,
+        "retry": Retry(NoBackoff(), 0),
+    }
+    return Redis.from_pool(ConnectionPool(**options))
+
+
+def sync_client(url: str, *, master: str | None = None, timeout_seconds: float = 5) -> SyncRedis:
+    """A synchronous client, for any thread, also after a fork: each wait takes at most `timeout_seconds`, nothing is tried twice.
+
+    Raises `SettingsError`; connects to nothing yet.
+    """
+    _ = _options(url, master)  # says what is wrong with the URL
+    options: dict[str, Any] = {
+        "protocol": 2,
+        "socket_timeout": timeout_seconds,
+        "socket_connect_timeout": timeout_seconds,
+        "retry": SyncRetry(NoBackoff(), 0),
+    }
+    if not is_sentinel_url(url):
+        return SyncRedis.from_url(url, **options)
+    parts, tls = read_sentinel_url(url), tls_options(url)
+    sentinel = SyncSentinel(list(parts.hosts), sentinel_kwargs=sentinel_options(url))
+    options |= {"username": parts.username, "password": parts.password, "db": parts.db}
+    options |= {"ssl": True, **tls} if tls else {}
+    client: SyncRedis = sentinel.master_for(str(master), **options)
+    return client
+
+
+def connection_factory(
+    url: str, *, master: str | None = None, **connection_kwargs: Any
+) -> Callable[[], AbstractConnection]:
+    """What makes connections for somebody who reads and writes them by himself: not connected, RESP3, bytes.
+
+    `connect` takes at most 5 s and tries once; a sentinel is asked each time. Nothing else has a time-out: redis-py
+    makes those of its commands with `asyncio.wait_for`, which loses cancellations on Python 3.11. `connection_kwargs`
+    are redis-py's and win. Raises `SettingsError`.
+    """
+    options: dict[str, Any] = {
+        "protocol": 3,
+        "decode_responses": False,
+        "socket_timeout": None,
+        "socket_connect_timeout": CONNECT_SECONDS,
+        "health_check_interval": 0,  # its PING would take a reply that is not its own
+        "driver_info": None,
+        **_options(url, master),
+        **connection_kwargs,
+    }
+    connection_class: type[AbstractConnection] = options.pop("connection_class")
+    return lambda: connection_class(**options)
+
+
+def tls_options(url: str) -> dict[str, Any]:
+    """redis-py's TLS options in a URL; empty where it asks for no TLS. Certificates are verified unless it says otherwise."""
+    if not is_sentinel_url(url):
+        found = parse_url(url) if url.startswith("rediss://") else {}
+        return {"ssl_cert_reqs": "required", **_tls(found)} if found else {}
+    query = read_sentinel_url(url).options
+    tls = _tls(parse_url(f"rediss://?{urlencode(query)}"))
+    return {"ssl_cert_reqs": "required", **tls} if tls else {}
+
+
+def sentinel_options(url: str) -> dict[str, Any]:
+    """redis-py's options for a synchronous connection to a sentinel itself: its own user and password, and short waits."""
+    options = read_sentinel_url(url).options
+    tls = tls_options(url)
+    return {
+        "username": options.get("sentinel_username"),
+        "password": options.get("sentinel_password"),
+        "socket_timeout": _SENTINEL_SECONDS,
+        "socket_connect_timeout": _SENTINEL_SECONDS,
+        "retry": SyncRetry(NoBackoff(), 0),
+        **({"ssl": True, **tls} if tls else {}),
+    }
+
+
+@dataclass(frozen=True)
+class Sentinels:
+    """Who knows where a master is."""
+
+    url: SentinelUrl
+    master: str
+    tls: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.master} of {', '.join(f'{host}:{port}' for host, port in self.url.hosts)}"
+
+    async def master_address(self) -> tuple[str, int]:
+        """Host and port, from the first sentinel that knows. Raises redis-py's `ConnectionError` if none does."""
+        reasons = list[str]()
+        for host, port in self.url.hosts:
+            try:
+                address = await self._ask(host, port)
+            except (RedisError, OSError) as exc:
+                reasons.append(f"{host}:{port}: {str(exc) or 'no answer'}")
+                continue
+            if address is not None:
+                return address
+            reasons.append(f"{host}:{port} knows no master {self.master!r}")
+        raise RedisConnectionError(f"No sentinel says where the master is ({'; '.join(reasons)})")
+
+    async def _ask(self, host: str, port: int) -> tuple[str, int] | None:
+        """By a connection of its own, which is of any event loop, and leaves nothing behind."""
+        options = self.url.options
+        connection = (SSLConnection if self.tls else Connection)(
+            host=host,
+            port=port,
+            username=options.get("sentinel_username"),
+            password=options.get("sentinel_password"),
+            protocol=2,
+            decode_responses=True,
+            socket_timeout=None,
+            socket_connect_timeout=_SENTINEL_SECONDS,
+            driver_info=None,
+            **self.tls,
+        )
+        try:
+            async with asyncio.timeout(_SENTINEL_SECONDS):
+                await connection.connect()
+                await connection.send_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.master)
+                found: list[str] | None = await connection.read_response()
+        finally:
+            await connection.disconnect(nowait=True)  # at once: a second cancellation does not interrupt it
+        return None if found is None else (found[0], int(found[1]))
+
+
+class _Bounded(AbstractConnection):
+    """A connection that is ready in time, or not at all."""
+
+    async def connect(self) -> None:
+        try:
+            async with asyncio.timeout(self.socket_connect_timeout):
+                await super().connect()  # type: ignore[no-untyped-call] # redis-py's types are partial
+        except TimeoutError as exc:
+            await self.disconnect(nowait=True)
+            raise RedisTimeoutError(f"{self._host_error()} was not ready in {self.socket_connect_timeout} s") from exc
+        except BaseException:  # whoever gives up has no connection that he could close
+            await self.disconnect(nowait=True)
+            raise
+
+    async def send_packed_command(
+        self,
+        command: bytes | str | Iterable[bytes],
+        check_health: bool = True,  # noqa: FBT001, FBT002 - redis-py's
+    ) -> None:
+        # redis-py waits with `asyncio.wait_for`, which loses a cancellation on Python 3.11: what was cancelled would go on.
+        task = asyncio.current_task()
+        asked = task.cancelling() if task else 0
+        await super().send_packed_command(command, check_health)
+        if task and task.cancelling() > asked:
+            await self.disconnect(nowait=True)  # nobody will read the reply
+            raise asyncio.CancelledError
+
+
+class _TcpConnection(_Bounded, Connection):
+    pass
+
+
+class _TlsConnection(_Bounded, SSLConnection):
+    pass
+
+
+class _UnixConnection(_Bounded, UnixDomainSocketConnection):
+    pass
+
+
+class _MasterConnection(_Bounded, Connection):
+    """To wherever the master is at the moment."""
+
+    def __init__(self, *, sentinels: Sentinels, **options: Any) -> None:
+        self.sentinels = sentinels
+        super().__init__(host=str(sentinels), **options)
+
+    async def _connect(self) -> None:
+        self.host, self.port = await self.sentinels.master_address()
+        await super()._connect()  # type: ignore[no-untyped-call] # as above
+
+
+class _MasterTlsConnection(_MasterConnection, SSLConnection):
+    pass
+
+
+_CLASSES: dict[type[AbstractConnection], type[AbstractConnection]] = {
+    Connection: _TcpConnection,
+    SSLConnection: _TlsConnection,
+    UnixDomainSocketConnection: _UnixConnection,
+}
+
+
+def _options(url: str, master: str | None) -> dict[str, Any]:
+    """What redis-py's connections are made with. Raises `SettingsError`."""
+    try:
+        check_redis_url(url)
+    except ValueError as exc:
+        raise SettingsError(f"The Redis URL {exc}.") from exc
+    if is_sentinel_url(url):
+        return _master_options(url, master)
+    options: dict[str, Any] = dict(parse_url(url))
+    return options | {"connection_class": _CLASSES[options.get("connection_class", Connection)]}
+
+
+def _tls(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name.startswith("ssl_")}
+
+
+def _master_options(url: str, master: str | None) -> dict[str, Any]:
+    if not master:
+        raise SettingsError("A sentinel:// URL needs TOOLFLEET_SENTINEL_MASTER, the name of the master to use.")
+    parts, tls = read_sentinel_url(url), tls_options(url)
+    return {
+        "connection_class": _MasterTlsConnection if tls else _MasterConnection,
+        "sentinels": Sentinels(parts, master, tls),
+        "username": parts.username,
+        "password": parts.password,
+        "db": parts.db,
+        **tls,
+    }

@@ -1,0 +1,96 @@
+"""Tells where a setting comes from: the environment, a line of `toolfleet.toml`, a running `up`; and which names are misspelt."""
+
+import logging
+import os
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from toolfleet_registry.config.run_file import find_running
+
+PREFIX = "TOOLFLEET_"
+TOML_NAME = "toolfleet.toml"
+
+Source: TypeAlias = Literal["environment", "file", "up", "default"]
+
+_OTHERS = {"TOOLFLEET_MODULE_KEY", "TOOLFLEET_COMMAND"}  # a module's own, and what the example modules mark theirs with
+# What Kubernetes tells every container of a service that is named so: `TOOLFLEET_REDIS_PORT_6379_TCP_ADDR`.
+_KUBERNETES = re.compile(
+    r"\w+_(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT(?:_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)?)"
+)
+_LIKENESS = 0.75
+
+_log = logging.getLogger(
+    "toolfleet"
+)  # not structlog: without any set-up this is a line on stderr, in agents and commands
+_told: set[str] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a value comes from. `place`: the variable, or the file, with the line as far as it is found."""
+
+    source: Source
+    place: str = ""
+
+
+def find_toml(start: Path) -> Path | None:
+    """The nearest `toolfleet.toml` in `start` or a folder above."""
+    candidates = (folder / TOML_NAME for folder in (start, *start.parents))
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def origin_of(name: str, *, start: Path, environ: Mapping[str, str] = os.environ) -> Origin:
+    """Where a setting of this name, as in `Settings`, comes from for a process in the folder `start`."""
+    wanted = f"{PREFIX}{name.upper()}"
+    if (variable := next((each for each in environ if each.upper() == wanted and environ[each]), None)) is not None:
+        return Origin("environment", variable)
+    if (place := place_in_toml(name, start)) is not None:
+        return Origin("file", place)
+    running = find_running(start)
+    if running is not None and name in running[1].settings:
+        return Origin("up", str(running[0]))
+    return Origin("default")
+
+
+def place_in_toml(name: str, start: Path) -> str | None:
+    """The file, and the line that sets this; `None` if the nearest file does not, as far as can be seen."""
+    path = find_toml(start)
+    try:
+        line = None if path is None else _line_of(name, path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return None
+    return None if line is None else f"{path}, line {line}"
+
+
+def likeliest(name: str, settings: Collection[str]) -> str | None:
+    """The setting that was probably meant by this name, if any is like it."""
+    import difflib  # noqa: PLC0415 - needed after a mistake only
+
+    return next(iter(difflib.get_close_matches(name, settings, n=1, cutoff=_LIKENESS)), None)
+
+
+def warn_of_misspelt(settings: Collection[str], environ: Mapping[str, str] = os.environ) -> None:
+    """Log each variable that begins as ours do and is none of these settings, once a process."""
+    known = {f"{PREFIX}{name.upper()}" for name in settings}
+    for variable in environ:
+        name = variable.upper()
+        if not name.startswith(PREFIX) or name in known or name in _OTHERS or _KUBERNETES.fullmatch(name):
+            continue
+        if variable not in _told:
+            _told.add(variable)
+            like = likeliest(name.removeprefix(PREFIX).lower(), settings)
+            advice = "." if like is None else f"; did you mean {PREFIX}{like.upper()}?"
+            _log.warning("%s is no setting, and changes nothing%s", variable, advice)
+
+
+def _line_of(name: str, text: str) -> int | None:
+    """The line of a top-level key, or of a table of that name. Not a whole reading of TOML, which nobody offers with lines."""
+    key = rf"""\s*(["']?){re.escape(name)}\1\s*"""
+    table, pair = re.compile(rf"\s*\[{key}[\].]"), re.compile(rf"{key}[=.]")
+    lines = text.splitlines()
+    first_table = next((at for at, line in enumerate(lines) if re.match(r"\s*\[[^\[\]]+\]\s*(#|$)", line)), len(lines))
+    found = (at for at, line in enumerate(lines, 1) if table.match(line) or (at <= first_table and pair.match(line)))
+    return next(found, None)

@@ -1,0 +1,67 @@
+"""The settings of keys that sign what travels through Redis; a part of `Settings`."""
+
+from typing import Annotated, Any, Self
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode
+
+from toolfleet_registry.config.setting_values import read_json
+
+_SHORTEST_KEY = 32  # characters
+_SIGNS_IN_A_KEY = 8  # different ones: blanks and a repeated letter are no secret
+
+
+class SigningSettings(BaseSettings):
+    """Keys, and what is refused without a signature."""
+
+    signing_key: str | None = Field(default=None, repr=False, min_length=_SHORTEST_KEY)
+    """Signs calls on their way and all that is told of them, and callers to modules. One value for agents and workers; None: nothing is signed."""
+    signing_keys_old: Annotated[tuple[str, ...], NoDecode] = Field(default=(), repr=False)
+    """Verified, never signed with: the key before, or the next one, while a fleet goes from one to the other. Comma-separated or JSON."""
+    require_signed_results: bool = False
+    """Whether unsigned results are refused also while workers are at work that do not sign: for when all have been upgraded."""
+    remote_control: Annotated[frozenset[str], NoDecode] = frozenset()
+    """Commands of Celery's remote control that workers obey beyond those that change nothing: whoever reaches the broker can send them."""
+
+    hide_process: bool = True
+    """Whether workers and beat hide their environment, which has all this, from other programs of their user. Without it they leave
+    core dumps, and profilers such as py-spy need no root."""
+
+    @property
+    def signing_keys(self) -> tuple[str, ...]:
+        """All keys that count, first the one that signs."""
+        return () if self.signing_key is None else (self.signing_key, *self.signing_keys_old)
+
+    @field_validator("signing_keys_old", "remote_control", mode="before")
+    @classmethod
+    def _read_list(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        if value.lstrip().startswith("["):
+            return read_json(value)
+        return [part.strip() for part in value.split(",") if part.strip()]
+
+    @field_validator("signing_key")
+    @classmethod
+    def _check_signing_key(cls, key: str | None) -> str | None:
+        if key is not None and len(set(key)) < _SIGNS_IN_A_KEY:
+            raise ValueError("must be random: `openssl rand -base64 32` makes one")
+        return key
+
+    @field_validator("signing_keys_old")
+    @classmethod
+    def _check_old_keys(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
+        for key in keys:
+            if len(key) < _SHORTEST_KEY:
+                raise ValueError(f"each key must have at least {_SHORTEST_KEY} characters")
+            cls._check_signing_key(key)
+        return keys
+
+    @model_validator(mode="after")
+    def _check_keys_together(self) -> Self:
+        if self.signing_key is None and (self.signing_keys_old or self.require_signed_results):
+            raise ValueError(
+                "TOOLFLEET_SIGNING_KEYS_OLD and TOOLFLEET_REQUIRE_SIGNED_RESULTS need TOOLFLEET_SIGNING_KEY: nothing is "
+                "signed without it"
+            )
+        return self

@@ -1,0 +1,284 @@
+"""The messages that cross a process: frozen, and strict about fields of our own making.
+
+What modules send is read leniently (they are deployed at other times than we are): see `ModuleReply` and
+`ToolDefinition`. Times are seconds since the epoch, durations are in the unit that their name ends in.
+"""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, field_validator
+from pydantic.json_schema import SkipJsonSchema
+
+from toolfleet_registry.contracts.message import Message, ModuleMessage, Since
+from toolfleet_registry.contracts.result_files import ResultFile
+from toolfleet_registry.contracts.spoken_names import UNSPOKEN, Spoken
+from toolfleet_registry.contracts.tool_context import ToolContext
+from toolfleet_registry.contracts.tool_definition import (
+    CostClass,
+    Effect,
+    ModuleManifest,
+    ToolAnnotations,
+    ToolDefinition,
+    ToolParameter,
+)
+
+__all__ = [
+    "Audit",
+    "Caller",
+    "Conversation",
+    "CostClass",
+    "Effect",
+    "EffectState",
+    "ErrorCode",
+    "Level",
+    "Message",
+    "ModuleManifest",
+    "ModuleMessage",
+    "ModuleStatus",
+    "PublishedCall",
+    "ResultFile",
+    "Since",
+    "Terms",
+    "ToolAnnotations",
+    "ToolCall",
+    "ToolDefinition",
+    "ToolParameter",
+    "ToolResult",
+]
+
+Level = Literal["guest", "user", "admin", "owner"]
+"""What somebody may do: each level may do what those before it may."""
+
+EffectState = Literal["none", "done", "unknown"]
+"""Whether the call's effect has happened: surely not, surely, or nobody can know."""
+
+ErrorCode = Literal[
+    "invalid_tool_name",
+    "unknown_module",
+    "unknown_tool",
+    "invalid_arguments",
+    "permission_denied",
+    "rate_limited",
+    "blocked_by_gate",
+    "approval_required",
+    "approval_denied",
+    "busy",
+    "module_unreachable",
+    "module_error",
+    "invalid_response",
+    "result_too_large",
+    "result_dropped",
+    "timed_out",
+    "expired",
+    "cancelled",
+    "outcome_unknown",
+    "conflict",
+    "fleet_unavailable",
+    "internal",
+]
+"""Why a call failed: a closed set, so that an agent can branch on it."""
+
+
+_COLLECTIONS = (list, set, frozenset, tuple)
+
+
+class ToolCall(Message):
+    """One request to run a tool, as an agent or its model makes it.
+
+    Takes any name and any arguments: `ToolFleet.call` judges them, so that a model's nonsense comes back as a
+    `ToolResult` and not as an exception.
+    """
+
+    tool_name: str
+    """`module.method`, or whatever a model has written."""
+    arguments: Any = Field(default_factory=dict)
+    """A JSON object, by names of the tool's arguments; defaults may be left out."""
+    user_id: str | None = None
+    """In whose name, at most 256 characters; the caller's own `user_id` wins over it."""
+    idempotency_key: str | None = None
+    """Names the intention: a second call of the same user with the same key brings the first one's result."""
+    spoken: SkipJsonSchema[Spoken] = Field(default=UNSPOKEN, exclude=True, repr=False)
+    """How a model has named the tool, if `to_call` has read it: errors are in the names of its provider. Never sent."""
+
+
+class Caller(Message):
+    """Who asks, and what they may do."""
+
+    user_id: str | None = None
+    """The user's id, which modules are told, at most 256 characters; it wins over the call's own."""
+    permission: Level = "guest"
+    """What this caller may do: tools that ask for a higher level are neither listed nor run."""
+    allowed_modules: frozenset[str] | Literal["*"] | None = None
+    """The modules that this caller reaches: their names, or `"*"` for all. `None`: all that the permission allows, and for a guest `default_guest_modules`."""
+
+    @field_validator("allowed_modules", mode="before")
+    @classmethod
+    def _take_a_star_for_all(cls, value: Any) -> Any:
+        return "*" if isinstance(value, _COLLECTIONS) and "*" in value else value
+
+
+class Conversation(Message):
+    """Where a call comes from; given to the modules that must find the way back, over what the model wrote."""
+
+    conversation_id: str | None = None
+    """The conversation that a job's end wakes."""
+    platform: str | None = None
+    """What the conversation runs on, such as `telegram`."""
+    platform_channel_id: str | None = None
+    """The channel there."""
+    platform_thread_id: str | None = None
+    """The thread in that channel."""
+
+
+class Audit(Message):
+    """What the fleet saw of a call."""
+
+    call_id: str
+    """The call's id, also in logs, in the audit and as Celery's task id. Empty: the fleet has not seen such a call."""
+    tool: str
+    """The tool's name."""
+    ts: float
+    """When the call ended, in seconds since the epoch."""
+    attempts: int = 0
+    """How often it was begun, at most twice; 0: its tool never heard of it."""
+    queued_ms: float | None = None
+    """Milliseconds from its publishing to the last attempt's start; `None`: no worker had it."""
+    duration_ms: float | None = None
+    """Milliseconds of the last attempt."""
+    worker: str | None = None
+    """Which worker ran it last."""
+
+    # Each result that is written is compared with its default: a tenth of the time of pydantic's own way.
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Audit) and self.call_id == other.call_id and super().__eq__(other)
+
+    def __hash__(self) -> int:
+        return hash(self.call_id)
+
+
+class ToolResult(Message):
+    """How a call ended. Exactly one comes back for every call, whatever happened: a success with `result`, or an `error`."""
+
+    tool_name: str
+    """The tool that was asked for."""
+    success: bool
+    """Whether the tool did what it was asked for."""
+    result: Any = None
+    """What the tool answered, as JSON; `None` if it failed. In the place of a file stands its label."""
+    error: str | None = None
+    """What went wrong, in words for the model."""
+    error_code: ErrorCode | None = None
+    """What went wrong, for programs; `None` for a success."""
+    retryable: bool = False
+    """Whether a repeat cannot double an effect."""
+    retry_after_seconds: float | None = None
+    """When a repeat makes sense; `None`: nothing is known of that."""
+    effect_state: EffectState = "unknown"
+    """Whether the effect has happened: `none`, `done`, or `unknown` where nobody can know."""
+    hint: str | None = None
+    """What the model may do next, in one sentence; `None` for a success."""
+    files: Annotated[tuple[ResultFile, ...], Since(2)] = ()
+    """The images and other files of the result, in the order of their labels."""
+    audit: Audit = Audit(call_id="", tool="", ts=0)
+    """What the fleet saw of the call. Every result that the fleet hands out has it."""
+
+    @classmethod
+    def ok(cls, tool_name: str, result: Any, *, files: tuple[ResultFile, ...] = ()) -> Self:
+        """The call worked."""
+        return cls(tool_name=tool_name, success=True, result=result, effect_state="done", files=files)
+
+    @classmethod
+    def refused(cls, tool_name: str, code: ErrorCode, error: str, *, hint: str | None = None) -> Self:
+        """The call was not executed and would not be, however often it is repeated as it is."""
+        return cls(tool_name=tool_name, success=False, error=error, error_code=code, effect_state="none", hint=hint)
+
+    @classmethod
+    def failed(
+        cls,
+        tool_name: str,
+        code: ErrorCode,
+        error: str,
+        *,
+        effect_state: EffectState,
+        retryable: bool = False,
+        hint: str | None = None,
+    ) -> Self:
+        """The call was on its way and did not come back well."""
+        return cls(
+            tool_name=tool_name,
+            success=False,
+            error=error,
+            error_code=code,
+            effect_state=effect_state,
+            retryable=retryable,
+            hint=hint,
+        )
+
+
+class Terms(Message):
+    """What is asked of whoever calls a tool, as in its `ToolDefinition`; what is `None` is not limited."""
+
+    cooldown_seconds: float | None = None
+    daily_limit: int | None = None
+    cost: str | None = None
+    requires_gate: bool = False
+
+
+class PublishedCall(Message):
+    """A call as it travels: judged, routed, and with everything that a worker needs to run it. Never changed on its way.
+
+    `limit_seconds` bounds the module's request, `deadline_at` queue and run time. `lane`: where it counts for its caller's
+    share. `sensitive` arguments (JSON pointers) are not kept, nor, if it `hides_results`, its module's words. `replay_of`: the
+    dead letter that it repeats. `decisions`: its agent's, for the audit. `terms`: the limits it was let in under, if any.
+    `job_id`: the job that it is a step of, and that is looked at once it has ended. `context`: what a tool that takes one is
+    told by its agent. `newer_job`: it asks for a job with what the scheduler of earlier versions does not know.
+    """
+
+    call_id: str
+    tool_name: str
+    arguments: dict[str, Any]
+    user_id: str | None
+    caller: Caller
+    effect: Effect | None
+    limit_seconds: float = Field(gt=0)
+    published_at: float
+    deadline_at: float
+    lane: Literal["fast", "slow"] = "fast"
+    idempotency_key: str | None = None
+    sensitive: tuple[str, ...] = ()
+    replay_of: str | None = None
+    decisions: dict[str, str] = Field(default_factory=dict)  # a `{}` here would be copied deeply for each call
+    hides_results: bool = False
+    terms: Terms | None = None
+    job_id: str | None = None
+    context: Annotated[ToolContext | None, Since(2)] = None
+    newer_job: Annotated[bool, Since(2)] = False
+
+
+NEVER_LOOKED_AT = "no manifest yet"
+"""The error of a module that nobody has looked at."""
+
+
+class ModuleStatus(Message):
+    """What the last look at a module found."""
+
+    module: str
+    """The module's name."""
+    ok: bool
+    """Whether it answered with a good manifest."""
+    tools: int = 0
+    """How many tools it has."""
+    closed_tools: tuple[str, ...] = ()
+    """The tools that nobody can use, for what they say of themselves."""
+    error: str | None = None
+    """Why the look failed."""
+    age_seconds: float | None = None
+    """The age of its last good manifest; `None` if it has none."""
+    is_stale: bool = False
+    """Whether that one is older than `manifest_stale_seconds`."""
+    disabled: int = 0
+    """Tools that an operator has switched off."""
+    withheld: int = 0
+    """Tools that no operator has approved, of a pinned module."""
+    drifted: int = 0
+    """Tools with other content than was registered under the same version."""

@@ -1,0 +1,74 @@
+"""Describes what an agent knows of the conversation around a call: its tools are told, and no model can write it."""
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import Field, field_validator
+
+from toolfleet_registry.contracts import running
+from toolfleet_registry.contracts.message import Message
+
+M = TypeVar("M", bound=Message)
+
+
+class ToolContext(Message):
+    """What a tag's tool is told. Its fields may be given in their order: `ToolContext("owls", question, "@ada", 7)`."""
+
+    raw_arg: str
+    """The text after the tag."""
+    user_message: str = ""
+    """What the user has written."""
+    user: str = ""
+    """Whoever asks, as the call's caller has it."""
+    chat_id: int = 0
+    """The chat, by its number on its platform."""
+    kb_context: str | None = None
+    """What the agent's knowledge base has said of it."""
+    confidence: float | None = Field(default=None, allow_inf_nan=False)
+    """The model's own rating."""
+    groups: dict[str, str] = Field(default={})
+    """The text of each of the tag's groups by name, "" for one that is not there."""
+
+    if TYPE_CHECKING:
+
+        def __init__(  # noqa: PLR0913, PLR0917 - its fields, in their order
+            self,
+            raw_arg: str,
+            user_message: str = ...,
+            user: str = ...,
+            chat_id: int = ...,
+            kb_context: str | None = ...,
+            confidence: float | None = ...,
+            groups: dict[str, str] = ...,
+        ) -> None: ...
+
+    else:
+
+        def __init__(self, /, *given: Any, **fields: Any) -> None:
+            super().__init__(**by_name(type(self), given, fields))
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody waits for the running call any more. An async function is cancelled then; a plain one, in its thread, should look."""
+        call = running.current()
+        return call is not None and call.cancelled
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until nobody waits for the running call any more, 0 when that is so; `None` outside of a call."""
+        call = running.current()
+        return None if call is None else call.seconds_left
+
+    @field_validator("raw_arg", "user_message", "user", "kb_context")
+    @classmethod
+    def _replace_half_characters(cls, text: str | None) -> str | None:
+        return text if text is None or text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def by_name(kind: type[M], given: tuple[Any, ...], fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a message, of which some were given in their order. Raises `TypeError`, as a call does."""
+    names = list(kind.model_fields)
+    if len(given) > len(names):
+        raise TypeError(f"{kind.__name__}() takes {len(names)} fields, and {len(given)} were given")
+    if twice := fields.keys() & set(names[: len(given)]):
+        raise TypeError(f"{kind.__name__}() got {min(twice)!r} twice")
+    return dict(zip(names, given, strict=False)) | fields

@@ -1,0 +1,101 @@
+"""Describes a module's tools as its manifest has them: read leniently, for modules are deployed at other times than we are."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from toolfleet_registry.contracts.message import ModuleMessage
+
+Effect = Literal["read", "idempotent", "once"]
+"""What repeating a call would do: nothing, nothing more, or the thing once more. Absent: nobody said."""
+
+CostClass = Literal["free", "cheap", "expensive"]
+"""What a call costs, roughly: for budgets."""
+
+
+class ToolParameter(ModuleMessage):
+    """One argument of a tool, in the flat form."""
+
+    name: str = Field(min_length=1)
+    """What a call's arguments name it."""
+    type: str = Field(min_length=1)
+    """A JSON Schema type name; `any` takes every value."""
+    description: str = ""
+    """What a model is told of it."""
+    required: bool = True
+    """Whether a call must have it."""
+    enum: list[Any] | None = None
+    """The allowed values; `None`: any of the type."""
+    sensitive: bool = False
+    """Whether its value is kept nowhere after the call has ended."""
+
+
+class ToolAnnotations(ModuleMessage):
+    """What the Model Context Protocol lets a tool say about itself; names and meaning are that protocol's."""
+
+    readOnlyHint: bool | None = None  # noqa: N815 - the protocol's name
+    """Whether a call changes nothing."""
+    idempotentHint: bool | None = None  # noqa: N815 - as above
+    """Whether a repeat changes nothing more."""
+    destructiveHint: bool | None = None  # noqa: N815 - as above
+    """Whether a call may destroy something."""
+
+
+class ToolDefinition(ModuleMessage):
+    """A tool as its module describes it. `effect`, `idempotent` and `annotations` say what a repeat would do: see `effects.effect_of`."""
+
+    name: str = Field(min_length=3, max_length=256)
+    """`module.method`."""
+    description: str = ""
+    """What a model is told of the tool."""
+    parameters: list[ToolParameter] = Field(default=[])
+    """The arguments in their flat form."""
+    required_permission: str = "guest"
+    """Who may use it: guest, user, admin or owner, and whoever is above. Any other value closes the tool."""
+    input_schema: dict[str, Any] | None = None
+    """The arguments as a JSON Schema 2020-12 object, in the place of `parameters`."""
+    output_schema: dict[str, Any] | None = None
+    """The JSON Schema that results are checked against; `None`: they are not checked."""
+    version: str | None = None
+    """Under one version the content stays as it was registered first."""
+    tags: list[str] = Field(default=[])
+    """What the tool can be searched by, beside its words."""
+    effect: Effect | None = None
+    """What repeating a call would do; `None`: the tool does not say."""
+    idempotent: bool | None = None
+    """Another way to say that a repeat does nothing more, or that it does."""
+    annotations: ToolAnnotations | None = None
+    """The Model Context Protocol's way to say it."""
+    timeout_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """A call's limit, in the place of the module's."""
+    cost: str | None = None
+    """`free`, `cheap` or `expensive`, for budgets."""
+    cooldown_seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """The pause between two calls of one user."""
+    daily_limit: int | None = Field(default=None, ge=0)
+    """How many calls one user has in a UTC day."""
+    requires_gate: bool = False
+    """Whether the agent's gate is asked before each call."""
+    takes_context: bool = False
+    """Whether it is told the agent's context, beside its arguments: of the fleet's own functions."""
+    listed: bool = True
+    """Whether callers are shown it; one who knows its name may call it all the same."""
+    deprecated: bool = False
+    """Whether models are told not to use it any more."""
+    successor: str | None = None
+    """The tool to use instead of a deprecated one."""
+    code_digest: str | None = None
+    """Names the code behind the tool, where its module says that: in a pinned module, other code waits for an approval. Workers say it of local tools."""
+
+
+class ModuleManifest(ModuleMessage):
+    """What a module says it offers: the answer to `GET /manifest`."""
+
+    module_name: str = Field(min_length=1)
+    """The module's name, with which the name of each of its tools begins."""
+    description: str = ""
+    """What the module is for."""
+    tools: list[ToolDefinition]
+    """What it offers."""
+    retries_undeclared: bool | None = None
+    """Whether its tools without an effect are tried once more when they answer that they failed."""

@@ -1,0 +1,1 @@
+"""Keeps which modules there are in the fleet's Redis, and follows changes."""

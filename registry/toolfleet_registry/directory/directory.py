@@ -1,0 +1,231 @@
+"""The directory of modules: which there are, for all processes of a fleet, in the fleet's Redis.
+
+Workers and beat put in what their settings name, and say so again every few seconds. Operators add and remove others while
+the fleet runs. Where the fleet signs, an entry without its signature is ignored, and whoever looks is told.
+"""
+
+import hashlib
+from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from pydantic import ValidationError
+from redis.asyncio import Redis
+from redis.client import NEVER_DECODE
+
+from toolfleet_registry.directory.entries import ModuleEntry
+from toolfleet_registry.directory.probe_failures import LookFailures
+from toolfleet_registry.directory.requested_probes import RequestedLooks
+from toolfleet_registry.directory.scripts import FED, FEED, REPLACE
+from toolfleet_registry.errors import MessageRefused
+from toolfleet_registry.redis.redis_errors import answering
+from toolfleet_registry.redis.sealing import TextSeal
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.loggers import get_logger
+
+FEED_SECONDS = 10.0
+"""How often a process says again what its settings name."""
+
+_COUNTS_SECONDS = 25  # two feedings may be missed, and then its process has died
+_PATIENCE_SECONDS = 5
+_ANYBODY = "*"  # is fed by whoever feeds
+_AT_ONCE = 500  # modules of one script: Redis is at them for about a millisecond
+
+# However the client was built: one value that is no text would else fail the reading of all.
+_AS_BYTES = {NEVER_DECODE: True}
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What the directory says at one moment. `ignored`: why an entry does not count, by module."""
+
+    entries: Mapping[str, ModuleEntry] = field(default_factory=dict[str, ModuleEntry])
+    ignored: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class ModuleDirectory:
+    """The directory of the fleet that the settings name. Raises `FleetUnavailable` when Redis does not answer within 5 s.
+
+    Raises `SettingsError` when it is made with a signing key and without the libraries for that.
+    """
+
+    def __init__(self, redis: Redis, settings: Settings) -> None:
+        self._redis = redis
+        self._keys = settings.keys
+        self._seal = TextSeal(settings.signing_key, purpose="module", old_keys=settings.signing_keys_old)
+        self.failures = LookFailures(redis, settings.keys, ttl_seconds=settings.manifest_ttl_seconds)
+        """Why the last looks at modules have failed."""
+        self.looks = RequestedLooks(redis, settings.keys)
+        """What has workers ask the modules."""
+        self._signed_again = dict[str, str]()
+        self._read_before = dict[str, tuple[str, ModuleEntry | str]]()
+
+    async def revision(self) -> tuple[str, int]:
+        """Another text after each change, "" where there was none yet, or Redis has lost it; and how often a look was asked for."""
+        names = self._keys.modules_revision, self._keys.look("asked")
+        async with self._answering():
+            answer = await self._redis.execute_command("MGET", *names, **_AS_BYTES)
+        revision, asked = cast("list[bytes | None]", answer)
+        return (revision or b"").decode(errors="replace"), int(asked or 0)
+
+    async def read(self) -> Listing:
+        """All that is there. What does not count is logged when it is seen first."""
+        entries, ignored = dict[str, ModuleEntry](), dict[str, str]()
+        for module, text in (await self.texts()).items():
+            found = self._entry(module, text)
+            if isinstance(found, ModuleEntry):
+                entries[module] = found
+            else:
+                ignored[module] = found
+        self._read_before = {module: self._read_before[module] for module in (*entries, *ignored)}
+        return Listing(entries, ignored)
+
+    async def texts(self) -> dict[str, str]:
+        """What is stored, by module, believed or not."""
+        async with self._answering():
+            answer = await self._redis.execute_command("HGETALL", self._keys.modules, **_AS_BYTES)
+        pairs = cast("Mapping[bytes, bytes]", answer)
+        return {name.decode(errors="replace"): text.decode(errors="replace") for name, text in pairs.items()}
+
+    async def texts_of(self, entries: Mapping[str, ModuleEntry]) -> dict[str, str]:
+        """What is stored of those of these entries that were added."""
+        texts = await self.texts()
+        return {name: texts[name] for name, entry in entries.items() if not entry.is_static and name in texts}
+
+    async def entry(self, module: str) -> tuple[str, ModuleEntry | None]:
+        """What is stored of a module, "" for nothing, and the entry that it is, if it counts."""
+        async with self._answering():
+            answer = await self._redis.execute_command("HGET", self._keys.modules, module, **_AS_BYTES)
+        text = "" if answer is None else cast("bytes", answer).decode(errors="replace")
+        found = self._entry(module, text) if text else None
+        return text, found if isinstance(found, ModuleEntry) else None
+
+    async def replace(self, module: str, expected: str, entry: ModuleEntry | None) -> bool:
+        """Store an entry, or remove what is there, if that is still as it was read; and tell everybody."""
+        text = "" if entry is None else self._seal.sign(entry.text())
+        answer = await self._evaluate(REPLACE, self._names[:2], (self._channel, module, expected, text))
+        return bool(answer)
+
+    async def put_back(self, module: str, text: str) -> None:
+        """Store a text as it was stored before, signature and all, unless there is another one by now."""
+        await self._evaluate(REPLACE, self._names[:2], (self._channel, module, "", text))
+
+    async def forget(self, module: str, entry: ModuleEntry) -> None:
+        """Remove what is stored of a module, if it is this entry."""
+        text, present = await self.entry(module)
+        if present == entry:
+            await self.replace(module, text, None)
+
+    async def sign_again(self) -> None:
+        """Sign with today's key what was signed with an older one, so that this one can be given up.
+
+        Each text once: while a fleet goes from one key to the next, others take the newer one for the older.
+        """
+        for module, text in (await self.texts()).items():
+            if not isinstance(self._entry(module, text), ModuleEntry):
+                continue
+            content = self._seal.read(text)  # and not the entry: a later version may have put more in
+            if (signed := self._seal.sign(content)) != text and self._signed_again.get(module) != content:
+                self._signed_again[module] = content
+                await self._evaluate(REPLACE, self._names[:2], (self._channel, module, text, signed))
+
+    async def feed(self, entries: Sequence[ModuleEntry]) -> dict[str, ModuleEntry]:
+        """Put in what a process's settings name. Returns the entries of others that say something else, and stay."""
+        stay = dict[str, ModuleEntry]()
+        for start in range(0, max(len(entries), 1), _AT_ONCE):  # also with none: somebody is there who follows
+            part = entries[start : start + _AT_ONCE]
+            for entry, there in zip(part, await self._feed(part), strict=True):
+                if there and (other := await self._judge_other(entry, there)) is not None:
+                    stay[entry.module] = other
+        return stay
+
+    async def leave(self, entries: Sequence[ModuleEntry]) -> None:
+        """Feed these no more: the process ends. Others that have the same settings say so again soon."""
+        members = [f"{entry.module} {_mark(self._seal.sign(entry.text()))}" for entry in entries]
+        for start in range(0, len(members), _AT_ONCE):
+            async with self._answering():
+                await self._redis.zrem(self._keys.module_feeds, *members[start : start + _AT_ONCE])
+
+    async def fed(self) -> dict[str, int]:
+        """The modules that processes have in their settings now, and how many different entries they have of each."""
+        counts = dict[str, int]()
+        for member in await self._fed():
+            module = member.partition(" ")[0]
+            counts[module] = counts.get(module, 0) + 1
+        counts.pop(_ANYBODY, None)
+        return counts
+
+    async def is_tended(self) -> bool:
+        """Whether workers or a beat live that follow the directory, and look at modules for others."""
+        return bool(await self._fed())
+
+    async def _fed(self) -> list[str]:
+        answer = await self._evaluate(FED, [self._keys.module_feeds], (str(_COUNTS_SECONDS),))
+        return [member.decode(errors="replace") for member in cast("list[bytes]", answer)]
+
+    @property
+    def _names(self) -> tuple[str, str, str]:
+        return self._keys.modules, self._keys.modules_revision, self._keys.module_feeds
+
+    @property
+    def _channel(self) -> str:
+        return self._keys.manifests_changed
+
+    async def _feed(self, entries: Sequence[ModuleEntry]) -> list[str]:
+        arguments = [self._channel, str(_COUNTS_SECONDS)]
+        for entry in entries:
+            text = self._seal.sign(entry.text())
+            arguments += (entry.module, text, _mark(text))
+        answer = await self._evaluate(FEED, self._names, arguments)
+        return [there.decode(errors="replace") for there in cast("list[bytes]", answer)]
+
+    async def _judge_other(self, own: ModuleEntry, there: str) -> ModuleEntry | None:
+        """The entry that stays instead of our own, if any does; the one that was there is none of ours to believe else."""
+        text, present = await self.entry(own.module)
+        if present is None and text:  # a forgery, or signed with another key: it protects nothing
+            await self.replace(own.module, text, own)
+            return None
+        if text == there and present is not None and present.is_static and present.text() != own.text():
+            return present
+        before = self._entry(own.module, there)
+        if isinstance(before, ModuleEntry) and not before.is_static and not before.is_removed:
+            _log.warning("module_of_settings_replaces_added", module=own.module)
+        return None
+
+    def _entry(self, module: str, text: str) -> ModuleEntry | str:
+        """The entry that a text is, or why it does not count."""
+        known = self._read_before.get(module)
+        if known is not None and known[0] == text:
+            return known[1]
+        found = _read(self._seal, module, text)
+        if isinstance(found, str):
+            _log.warning("module_entry_ignored", module=module, reason=found)
+        self._read_before[module] = text, found
+        return found
+
+    async def _evaluate(self, script: str, keys: Sequence[str], arguments: Sequence[str]) -> Any:
+        async with self._answering():
+            return await cast(
+                "Awaitable[Any]",
+                self._redis.execute_command("EVAL", script, len(keys), *keys, *arguments, **_AS_BYTES),
+            )
+
+    def _answering(self) -> AbstractAsyncContextManager[None]:
+        return answering(self._redis, seconds=_PATIENCE_SECONDS)
+
+
+def _read(seal: TextSeal, module: str, text: str) -> ModuleEntry | str:
+    try:
+        entry = ModuleEntry.model_validate_json(seal.read(text))
+    except MessageRefused as exc:
+        return str(exc).replace("The message", "Its entry")
+    except ValidationError as exc:
+        return f"its entry is wrong in {exc.error_count()} places"
+    return entry if entry.module == module else "its entry is another module's"
+
+
+def _mark(text: str) -> str:
+    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()[:16]  # as Redis's scripts can make it

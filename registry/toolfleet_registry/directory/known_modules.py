@@ -1,0 +1,99 @@
+"""Which modules there are for one process: those of its settings, and those of the fleet's directory."""
+
+from collections.abc import Callable, Mapping
+
+from toolfleet_registry.directory.entries import ModuleEntry, plain_url
+from toolfleet_registry.directory.networks import ModuleNetworks
+from toolfleet_registry.headers.module_headers import ModuleHeaders, headers_by_module
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.time import fleet_clock
+
+
+class KnownModules:
+    """What holds is replaced as a whole by `take`; asking costs no round trip.
+
+    `looks_everywhere`: it may ask any module of the directory what it offers, as an agent does that finds no fleet. A worker
+    asks those of its own settings, and those that were added.
+    """
+
+    def __init__(
+        self, settings: Settings, *, looks_everywhere: bool = False, clock: Callable[[], float] = fleet_clock.now
+    ) -> None:
+        self._own = settings
+        self._looks_everywhere = looks_everywhere
+        self._clock = clock
+        self._networks = ModuleNetworks(settings.module_networks)
+        self._entries = dict[str, ModuleEntry]()
+        self._own_headers = headers_by_module(settings.module_headers)
+        self.headers: Mapping[str, ModuleHeaders] = self._own_headers
+        """What goes with each request to a module.
+
+        As with a password in a module's URL, nothing of it goes to another address than our settings', unless a directory names that
+        in which entries are signed."""
+        self.settings = settings
+        """The settings as if they had named all of these modules, with their addresses, lanes and limits."""
+        self.names = settings.modules
+        """The modules that can be called."""
+        self.served = settings.modules
+        """Those that a worker with these settings can run calls of."""
+        self.ending = frozenset[str]()
+        """Those that were removed: what waits for them is to be ended."""
+
+    @property
+    def entries(self) -> Mapping[str, ModuleEntry]:
+        """What the directory says, by module."""
+        return self._entries
+
+    @property
+    def guards(self) -> dict[str, Callable[[str], bool]]:
+        """Of each module that was added, at which IP addresses it may be."""
+        return dict.fromkeys(self.added, self._networks.allows)
+
+    @property
+    def added(self) -> frozenset[str]:
+        """The modules that are served and that no setting here names: whoever added them is to be checked."""
+        return self.served - self._own.modules
+
+    def take(self, entries: Mapping[str, ModuleEntry]) -> bool:
+        """Hold what the directory says now. Returns whether this process has other modules than before, or otherwise."""
+        now, own = self._clock(), self._own.modules
+        theirs = {name: entry for name, entry in entries.items() if name not in own}
+        added = {name: entry for name, entry in theirs.items() if not entry.is_static}
+        served = own | {name for name, entry in added.items() if not entry.is_over(now)}
+        names = own | {name for name, entry in theirs.items() if not entry.is_removed}
+        ending = frozenset(added.keys() - served)
+        settings = self._settings_with(theirs, served, entries)
+        headers = self._headers_with(entries)
+        before = self.settings, self.names, self.served, self.ending, self.headers
+        self._entries = dict(entries)
+        self.settings, self.names, self.served, self.ending, self.headers = settings, names, served, ending, headers
+        return before != (settings, names, served, ending, headers)
+
+    def _settings_with(
+        self, theirs: Mapping[str, ModuleEntry], served: frozenset[str], entries: Mapping[str, ModuleEntry]
+    ) -> Settings:
+        looked_at = theirs.keys() if self._looks_everywhere else served
+        urls = {name: entry.url for name, entry in theirs.items() if name in looked_at and entry.url is not None}
+        limits = {name: entry.timeout_seconds for name, entry in theirs.items() if entry.timeout_seconds is not None}
+        slow = {name for name, entry in theirs.items() if entry.slow}
+        if not theirs and not self._replaced(entries):
+            return self._own
+        changes = {
+            "module_services": {**self._own.module_services, **self._replaced(entries), **urls},
+            "module_timeouts": {**limits, **self._own.module_timeouts},
+            "slow_modules": (self._own.slow_modules - theirs.keys()) | slow,
+        }
+        return self._own.model_copy(update=changes)
+
+    def _headers_with(self, entries: Mapping[str, ModuleEntry]) -> Mapping[str, ModuleHeaders]:
+        elsewhere = () if self._own.signing_key is not None else self._replaced(entries).keys()
+        return {module: own for module, own in self._own_headers.items() if module not in elsewhere}
+
+    def _replaced(self, entries: Mapping[str, ModuleEntry]) -> dict[str, str]:
+        """The addresses in effect of modules that older processes have elsewhere."""
+        found = dict[str, str]()
+        for name, url in self._own.module_services.items():
+            entry = entries.get(name)
+            if entry is not None and entry.is_static and entry.url not in {None, plain_url(url)}:
+                found[name] = str(entry.url)
+        return found

@@ -1,0 +1,68 @@
+"""Has the fleet ask its modules what they offer when an agent wants to know now: agents need not reach any module."""
+
+import asyncio
+import time
+from collections.abc import Awaitable
+from typing import cast
+
+from redis.asyncio import Redis
+
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.redis_errors import answering
+
+_PATIENCE_SECONDS = 5
+_KEPT_SECONDS = 300  # longer than any look
+_PAUSE_SECONDS = 0.1
+_BEGIN_SECONDS = 3.0  # a worker asks every half a second
+_TOGETHER_MS = 1000  # of a thousand agents that hear of a module at once, each would have all modules asked
+_DONE = b"done"
+
+_ASK = """
+local waiting = redis.call('GET', KEYS[2])
+if waiting and redis.call('EXISTS', ARGV[2] .. waiting) == 0 then return tonumber(waiting) end
+local number = redis.call('INCR', KEYS[1])
+redis.call('SET', KEYS[2], number, 'PX', ARGV[1])
+return number
+"""
+"""KEYS: how many were asked for, and the one that nobody has begun. ARGV: for how long that one is shared (ms), what the keys
+of single looks begin with. Returns the number of a look that begins after this moment: one that has begun may have asked before it.
+"""
+
+
+class RequestedLooks:
+    """Raises `FleetUnavailable` when Redis does not answer within 5 s."""
+
+    def __init__(self, redis: Redis, keys: Keys) -> None:
+        self._redis = redis
+        self._keys = keys
+
+    async def request(self, *, seconds: float) -> bool:
+        """Ask for a look, and wait for its end so long at most. Returns whether it was made.
+
+        Where nobody has begun within some seconds, nobody is there who would. Those who ask before it has begun share one look.
+        """
+        async with answering(self._redis, seconds=_PATIENCE_SECONDS):
+            names = self._keys.look("asked"), self._keys.look(0)
+            base = self._keys.look("")
+            number = int(await cast("Awaitable[int]", self._redis.eval(_ASK, 2, *names, str(_TOGETHER_MS), base)))
+        asked_at = time.monotonic()
+        give_up_at = asked_at + min(seconds, _BEGIN_SECONDS)
+        while time.monotonic() < give_up_at:
+            async with answering(self._redis, seconds=_PATIENCE_SECONDS):
+                found = await self._redis.get(self._keys.look(number))
+            if found in {_DONE, _DONE.decode()}:
+                return True
+            if found is not None:
+                give_up_at = asked_at + seconds
+            await asyncio.sleep(_PAUSE_SECONDS)
+        return False
+
+    async def begin(self, number: int) -> bool:
+        """Whether this process is to make the look that was asked for, and no other one is at it."""
+        async with answering(self._redis, seconds=_PATIENCE_SECONDS):
+            return bool(await self._redis.set(self._keys.look(number), "begun", nx=True, ex=_KEPT_SECONDS))
+
+    async def end(self, number: int) -> None:
+        """Tell that it was made."""
+        async with answering(self._redis, seconds=_PATIENCE_SECONDS):
+            await self._redis.set(self._keys.look(number), _DONE, ex=_KEPT_SECONDS)

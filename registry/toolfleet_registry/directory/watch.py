@@ -1,0 +1,200 @@
+"""Keeps a worker or beat in step with the directory of modules: feeds it with the settings, and follows its changes."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from toolfleet_registry.config.redis_servers import async_client
+from toolfleet_registry.directory.directory import FEED_SECONDS, ModuleDirectory
+from toolfleet_registry.directory.directory_copy import DirectoryCopy
+from toolfleet_registry.directory.entries import ModuleEntry, static_entries
+from toolfleet_registry.directory.known_modules import KnownModules
+from toolfleet_registry.directory.networks import ModuleNetworks
+from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.headers.module_headers import SETTING
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import fleet_clock
+
+_LOOK_SECONDS = 0.5  # one small question: a module that was added is served within two seconds
+_READ_SECONDS = 60.0  # after so long all of it is read, whatever the revision says
+_PATIENCE_SECONDS = 5.0  # for the first look, at a worker's start
+_REMOVED_KEPT_SECONDS = (
+    86_400  # a removed module's queue is ended for so long: who has not heard of it may still publish
+)
+
+log = get_logger(__name__)
+
+OnLook = Callable[[], Awaitable[None]]
+"""Is called after each look at the directory, whether it has changed or not."""
+
+OnAsked = Callable[[int], Awaitable[None]]
+"""Is called when an agent has asked for a look at all modules, with the number of that wish; returns at once."""
+
+
+async def _nothing(*_: object) -> None:
+    """Beat only feeds."""
+
+
+class ModuleWatch:
+    """One process's, on one loop.
+
+    `known` takes over what the directory says; `on_look` is called after that, and `on_asked` when somebody wants all modules
+    looked at. Raises nothing while Redis is away: what is known stays known.
+    """
+
+    def __init__(
+        self, settings: Settings, known: KnownModules, *, on_look: OnLook = _nothing, on_asked: OnAsked = _nothing
+    ) -> None:
+        self._settings = settings
+        self._known = known
+        self._on_look, self._on_asked = on_look, on_asked
+        self._only_feeds, self._copy = on_look is _nothing, DirectoryCopy(settings)
+        self._asked: int | None = None
+        self._static = list(static_entries(settings).values())
+        self._networks = ModuleNetworks(settings.module_networks)
+        self._directory: ModuleDirectory | None = None
+        self._redis: Any = None
+        self._revision: str | None = None
+        self._feed_at = self._read_at = time.monotonic()
+        self._conflicts = dict[str, str]()
+        self._refused = dict[str, str]()
+        self._unknown = set[str]()
+        self._unfed_since = dict[str, float]()
+        self._is_away = False
+        self._looking = asyncio.Lock()
+
+    async def prepare(self) -> None:
+        """Return when the directory has been fed and read once, or Redis has not answered for some seconds."""
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                await self._look_or_say()
+        except TimeoutError:
+            log.warning("modules_not_read", error=f"no answer within {_PATIENCE_SECONDS:g} s")
+
+    async def keep(self) -> None:
+        """Look again and again, until cancelled."""
+        while self._settings.redis_url is not None:
+            await self._look_or_say()
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def leave(self) -> None:
+        """Feed no more: the process ends. Raises nothing."""
+        if self._settings.redis_url is None or not self._static:
+            return
+        async with async_client(
+            self._settings.redis_url, master=self._settings.sentinel_master, timeout_seconds=1
+        ) as redis:
+            try:
+                await ModuleDirectory(redis, self._settings).leave(self._static)
+            except FleetUnavailable as exc:  # it counts for some seconds only
+                log.debug("modules_not_left", error=str(exc))
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        if self._redis is not None:
+            await self._redis.aclose()
+
+    async def _look_or_say(self) -> None:
+        if self._settings.redis_url is None:
+            return
+        try:
+            async with self._looking:  # the first look may be asked for while the next one is due
+                await self._look(self._opened())
+                await self._on_look()
+            self._is_away = False
+        except FleetUnavailable as exc:
+            if not self._is_away:
+                log.warning("modules_not_read", error=str(exc))
+            self._is_away = True
+        except Exception:  # a defect of ours: a worker that hears of no modules any more would be worse
+            if not self._is_away:
+                log.exception("modules_not_read")
+            self._is_away = True
+
+    def _opened(self) -> ModuleDirectory:
+        if self._directory is None:
+            self._redis = async_client(str(self._settings.redis_url), master=self._settings.sentinel_master)
+            self._directory = ModuleDirectory(self._redis, self._settings)
+        return self._directory
+
+    async def _look(self, directory: ModuleDirectory) -> None:
+        now = time.monotonic()
+        if now >= self._feed_at:
+            self._say_conflicts(await directory.feed(self._static))
+            self._feed_at = now + FEED_SECONDS
+        revision, asked = await directory.revision()  # before reading: what changes meanwhile is seen the next time
+        if self._asked is not None and asked > self._asked:
+            await self._on_asked(asked)
+        self._asked = asked
+        if revision != self._revision or now >= self._read_at:
+            await self._put_back(directory, revision)
+            entries = (await directory.read()).entries
+            await self._tidy(directory, entries)
+            if not self._only_feeds:
+                await self._copy.keep(await directory.texts_of(entries))
+            self._take(entries)
+            self._revision, self._read_at = revision, now + _READ_SECONDS
+        elif any(entry.is_removed for entry in self._known.entries.values()):
+            self._take(self._known.entries)  # one may be drained by now
+
+    def _take(self, entries: Mapping[str, ModuleEntry]) -> None:
+        """Hold what may be used of it. A name's addresses are judged when they are connected to."""
+        fine = dict[str, ModuleEntry]()
+        for name, entry in entries.items():
+            if entry.is_static or entry.url is None or self._networks.allows_literal(entry.url):
+                fine[name] = entry
+            elif self._refused.get(name) != entry.url:
+                self._refused[name] = entry.url
+                log.error("module_refused", module=name, reason="its address is not one of TOOLFLEET_MODULE_NETWORKS")
+        self._known.take(fine)
+        self._say_unknown()
+
+    def _say_unknown(self) -> None:
+        """Say once of each module with headers that there is none of that name."""
+        for name in sorted(self._known.headers.keys() - self._known.names - self._unknown):
+            self._unknown.add(name)
+            log.warning(
+                "module_of_headers_unknown",
+                module=name,
+                hint=f"{SETTING} names a module that is not there: it is misspelt, or still to be added.",
+            )
+
+    async def _put_back(self, directory: ModuleDirectory, revision: str) -> None:
+        """Redis has lost its data: what was added is in the registry's store, or known here, if nowhere else."""
+        is_first, has_lost = self._revision is None, int(revision or 0) < int(self._revision or 0)
+        if self._only_feeds or not (is_first or has_lost):
+            return
+        for name, text in (await self._copy.read()).items():
+            await directory.put_back(name, text)
+        if has_lost:
+            log.warning("modules_put_back", modules=len(self._known.entries))
+            for name, entry in self._known.entries.items():
+                if not entry.is_static:
+                    await directory.replace(name, "", entry)
+            await directory.feed(self._static)
+
+    async def _tidy(self, directory: ModuleDirectory, entries: Mapping[str, ModuleEntry]) -> None:
+        """Forget what was removed long ago, and what no settings have named for as long as a manifest lives; sign anew."""
+        await directory.sign_again()
+        fed, now = await directory.fed(), time.monotonic()
+        for name, entry in entries.items():
+            if entry.removed_at is not None and fleet_clock.now() > entry.removed_at + _REMOVED_KEPT_SECONDS:
+                await directory.forget(name, entry)
+            if not entry.is_static or name in fed:
+                self._unfed_since.pop(name, None)
+            elif now - self._unfed_since.setdefault(name, now) > self._settings.manifest_ttl_seconds:
+                await directory.forget(name, entry)
+
+    def _say_conflicts(self, stay: Mapping[str, ModuleEntry]) -> None:
+        conflicts = {name: entry.url or "" for name, entry in stay.items()}
+        for name, url in conflicts.items():
+            if self._conflicts.get(name) != url:
+                log.error(
+                    "module_conflict",
+                    module=name,
+                    in_effect=url,
+                    hint="Another process has other settings for this module, and had them first: give all the same.",
+                )
+        self._conflicts = conflicts

@@ -1,0 +1,1 @@
+"""Knows what each provider takes, and under which names."""

@@ -1,0 +1,1 @@
+"""Rewrites JSON Schemas for providers that take only parts of it."""

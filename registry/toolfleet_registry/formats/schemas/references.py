@@ -1,0 +1,129 @@
+"""References inside a schema: made all of one kind, `#/$defs/<name>`, so that everything else may move."""
+
+import itertools
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+from urllib.parse import unquote
+
+from toolfleet_registry.formats.schemas.drafts import draft_of, modern
+from toolfleet_registry.formats.schemas.subschemas import JsonObject, rebuilt
+
+NOWHERE = "#nowhere"
+"""What a reference becomes that cannot be followed: to another document, to nothing, or in a part with its own address."""
+TOO_MUCH = "#too-much"
+"""What a reference becomes when the definitions before it, each of which is copied once, are all that may be copied."""
+_HERE = "#/$defs/"
+
+
+def localized(schema: JsonObject) -> JsonObject:
+    """The same schema in the present draft, with what is referred to under `$defs`, and there only what is in use."""
+    return _Localizing(schema).schema()
+
+
+def definition(ref: Any, definitions: JsonObject) -> Any:
+    """What a reference of a localized schema means; `None` if it means nothing."""
+    return definitions.get(ref[len(_HERE) :]) if isinstance(ref, str) and ref.startswith(_HERE) else None
+
+
+class _Localizing:
+    def __init__(self, root: JsonObject) -> None:
+        self._root = root
+        self._draft = draft_of(root)
+        self._names: dict[int, str] = {}  # identity of what is referred to, however that is spelled -> name
+        self._taken = set[str]()
+        self._candidates: dict[str, Iterator[str]] = {}  # for each plain name those that were not tried yet
+        self._room = _MOST_COPIED
+        self._waiting: list[tuple[str, Any]] = []
+
+    def schema(self) -> JsonObject:
+        schema: JsonObject = self._moved(self._root, is_root=True)
+        definitions: JsonObject = {}
+        while self._waiting:
+            name, target = self._waiting.pop(0)
+            definitions[name] = self._moved(target, is_root=target is self._root)
+        if definitions:
+            schema["$defs"] = {name: definitions[name] for name in sorted(definitions)}
+        return schema
+
+    def _moved(self, schema: Any, *, is_root: bool = False, is_foreign: bool = False) -> Any:
+        if not isinstance(schema, dict):
+            return schema
+        addresses = ("$id", "id") if self._draft == _OLDEST else ("$id",)
+        foreign = is_foreign or (not is_root and any(isinstance(schema.get(name), str) for name in addresses))
+        present = modern(schema, self._draft)
+        here = {keyword: value for keyword, value in present.items() if keyword not in {"$defs", "definitions"}}
+        copy = rebuilt(here, lambda child, _: self._moved(child, is_foreign=foreign))
+        if "$ref" in copy:
+            copy["$ref"] = NOWHERE if foreign else self._local(copy["$ref"])
+        return copy
+
+    def _local(self, ref: Any) -> str:
+        if not isinstance(ref, str) or not (ref == "#" or ref.startswith("#/")):
+            return NOWHERE
+        target = _found(self._root, ref)
+        if not isinstance(target, dict | bool):
+            return NOWHERE
+        key = id(target)
+        if key not in self._names:
+            size = self._sizes.get(key, 1)
+            if size > self._room:
+                return TOO_MUCH
+            self._room -= size
+            self._names[key] = self._free_name(ref)
+            self._waiting.append((self._names[key], target))
+        return f"{_HERE}{self._names[key]}"
+
+    @cached_property
+    def _sizes(self) -> dict[int, int]:
+        """Of each object in the document. What is in a definition may be referred to as well, and is copied twice then."""
+        sizes: dict[int, int] = {}
+        _measure(self._root, sizes)
+        return sizes
+
+    def _free_name(self, ref: str) -> str:
+        name = ref.rpartition("/")[2]
+        plain = name if _PLAIN.fullmatch(name) else "root" if ref == "#" else "definition"
+        candidates = self._candidates.setdefault(plain, _candidates(plain))
+        name = next(name for name in candidates if name not in self._taken)
+        self._taken.add(name)
+        return name
+
+
+def _candidates(plain: str) -> Iterator[str]:
+    yield plain
+    yield from (f"{plain}_{number}" for number in itertools.count(2))
+
+
+def _found(root: Any, ref: str) -> Any:
+    value = root
+    for step in ref.split("/")[1:]:
+        name = unquote(step).replace("~1", "/").replace("~0", "~")
+        if isinstance(value, dict) and name in value:
+            value = value[name]
+        elif isinstance(value, list) and name.isascii() and name.isdigit() and int(name) < len(value):
+            value = value[int(name)]
+        else:
+            return None
+        if isinstance(value, dict) and not {"$id", "id"}.isdisjoint(value):
+            return None
+    return value
+
+
+def _measure(value: Any, sizes: dict[int, int]) -> int:
+    """How many values it holds, itself among them; a long text counts as several."""
+    if isinstance(value, str):
+        return 1 + len(value) // _TEXT
+    if not isinstance(value, dict | list):
+        return 1
+    size = 1 + sum(_measure(inner, sizes) for inner in (value.values() if isinstance(value, dict) else value))
+    if isinstance(value, dict):
+        sizes[id(value)] = size
+    return size
+
+
+_MOST_COPIED = 20_000  # values: ten times what a large tool has
+_TEXT = 50  # characters
+_OLDEST = 4  # its addresses are called `id`
+_PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)

@@ -1,0 +1,67 @@
+"""What a function may know of the call that it runs, and what it may say while it does."""
+
+import time
+from collections.abc import Awaitable, Callable, Generator
+from dataclasses import dataclass, field
+
+from toolfleet_registry.contracts import Conversation
+from toolfleet_registry.contracts.progress import Sink, progress_of
+from toolfleet_registry.time import fleet_clock
+
+
+@dataclass(slots=True, eq=False)
+class Context:
+    """One call, as its tool sees it. A parameter with this annotation gets it; models are not offered that parameter."""
+
+    tool_name: str
+    """The tool's full name."""
+    call_id: str | None = None
+    """The call's id, the same for a repeat of the call."""
+    user_id: str | None = None
+    """Whom the call is for."""
+    permission: str | None = None
+    """What the fleet's token says that the user may: guest, user, admin or owner. `None` where a module checks no token: then the user id is no more than a claim. In a worker, what the call says, which is signed where the fleet signs."""
+    conversation: Conversation = field(default_factory=Conversation)
+    """Where the call comes from, as the agent's core tells this module: platform and channel if `TOOLFLEET_CONTEXT_MODULES` names it, else nothing."""
+    _ends_at: float | None = None  # on the monotonic clock
+    _begin_by: float | None = None  # on the one that counts suspension
+    _is_held: Callable[[], bool] | None = None  # whether no other process can have it
+    _cancelled: bool = False
+    _report: Sink | None = None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until nobody waits for the result any more, 0 when that is so; `None` if the caller has set no end."""
+        return None if self._ends_at is None else max(0.0, self._ends_at - time.monotonic())
+
+    @property
+    def deadline(self) -> float | None:
+        """The same as seconds since the epoch."""
+        left = self.seconds_left
+        return None if left is None else time.time() + left
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody waits any more. An async tool is cancelled then; a plain one, in its thread, should look."""
+        return self._cancelled or self.seconds_left == 0
+
+    def _may_begin(self) -> bool:
+        is_in_time = self._begin_by is None or fleet_clock.suspend_aware() <= self._begin_by
+        return is_in_time and (self._is_held is None or self._is_held())
+
+    def progress(self, fraction: float | None = None, message: str = "") -> Awaitable[None]:
+        """Say how far the tool is: `await context.progress(0.4, "half of the pages")`; `None` if nobody can know.
+
+        Costs next to nothing if nobody listens, and only the latest of many in a short time is sent. May be called from any
+        thread, and need not be awaited: a plain function calls it and goes on.
+        """
+        if self._report is not None:
+            self._report(progress_of(fraction, message))
+        return _Said()
+
+
+class _Said:
+    """Nothing to wait for; but a loop of an async tool that only reports lets others have their turn."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield

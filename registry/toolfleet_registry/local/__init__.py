@@ -1,0 +1,1 @@
+"""Makes tools of functions that workers run themselves."""

@@ -1,0 +1,258 @@
+"""One function as a tool: what it offers, and how a call's arguments become its own."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self, TypeVar, overload
+
+from pydantic import ValidationError
+
+from toolfleet_registry.contracts import Level, ToolDefinition
+from toolfleet_registry.contracts.names import LOCAL, ToolName, name_fault
+from toolfleet_registry.contracts.tool_context import ToolContext
+from toolfleet_registry.errors import InvalidToolName
+from toolfleet_registry.functions.docstrings import words_of
+from toolfleet_registry.functions.signature import USER, Signature
+from toolfleet_registry.local.code_digests import code_digest
+from toolfleet_registry.local.context_parameter import (
+    call_context_of,
+    context_of,
+    hints_of,
+    is_call_context,
+    is_context,
+)
+from toolfleet_registry.permissions import OF_FUNCTIONS, level_fault
+from toolfleet_registry.tags.tags import ToolDef
+
+Function = Callable[..., Any]
+"""An async function, or a plain one, which runs in a thread."""
+F = TypeVar("F", bound=Function)
+R = TypeVar("R")
+
+
+class Asked(Protocol):
+    """What a function is called with: the arguments, which a model may have written; and who asks, and what the agent says, which none can."""
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """By name."""
+        ...
+
+    @property
+    def user_id(self) -> str | None:
+        """In whose name."""
+        ...
+
+    @property
+    def context(self) -> ToolContext | None:
+        """What the agent knows of the conversation, if it says so."""
+        ...
+
+
+@overload
+def local_tool(function: F, /) -> F: ...
+@overload
+def local_tool(*, name: str | None = None, permission: Level | None = None, **facts: Any) -> Callable[[F], F]: ...
+def local_tool(
+    function: F | None = None, /, *, name: str | None = None, permission: Level | None = None, **facts: Any
+) -> F | Callable[[F], F]:
+    """Say more of a function that becomes a tool: another `name` than its own, who may use it, its `effect` or `timeout_seconds`.
+
+    Anything that a `ToolDefinition` has, but for `parameters`, `takes_context` and `code_digest`. Without `permission` it is for
+    `user` and above. Without parentheses it says nothing more than that this is a tool. Raises `ValueError` for what a tool has
+    not, and `TypeError` for what is no function.
+    """
+    if function is not None and not callable(function):
+        raise TypeError(f"local_tool() takes a function, or facts by their names; not a {type(function).__name__}.")
+    if unknown := facts.keys() - ToolDefinition.model_fields.keys() | facts.keys() & _OWN:
+        raise ValueError(f"A local tool has no {', '.join(sorted(unknown))}.")
+    if name is not None:
+        facts["name"] = _checked_name(name)
+    if permission is not None:
+        facts["required_permission"] = permission
+    if "required_permission" in facts and (fault := level_fault(facts["required_permission"])):
+        raise ValueError(f"A local tool's {fault}.")
+
+    def mark(function: F) -> F:
+        setattr(function, _FACTS, facts)
+        return function
+
+    return mark if function is None else mark(function)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFunction:
+    """A tool and its function, whose parameter `context`, if it has one, gets the agent's, and `call_context` the call's.
+
+    `signature` reads a call's arguments; without one the function is called as a tag is: `texts` are its arguments, which are the
+    tag's groups, in their order, and `groups` says which of them the function takes by name, and whether each must be there.
+    """
+
+    definition: ToolDefinition
+    function: Function
+    signature: Signature | None
+    context: str | None
+    texts: Sequence[str] = ()
+    groups: Mapping[str, bool] = field(default_factory=dict[str, bool])
+    call_context: str | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it must run in a thread, as it would block a loop."""
+        return not inspect.iscoroutinefunction(self.function)
+
+    @classmethod
+    def of(cls, function: Function) -> Self:
+        """A function by itself: its name, its docstring and its parameters make the tool, as in a module of the SDK.
+
+        One whose only parameter is a context is called as a tag is, with one text. Raises `ValueError`.
+        """
+        facts = {"required_permission": OF_FUNCTIONS, **_facts_of(function), "code_digest": code_digest(function)}
+        name = f"{LOCAL}.{facts.get('name', function.__name__)}"
+        words = words_of(function.__doc__)
+        facts = {"description": words.description, **facts}
+        told = call_context_of(function)
+        names, texts = [each for each in _parameters_of(function) if each != told], (_TEXT,)
+        if len(names) == 1 and is_context(names[0], hints_of(function).get(names[0])):
+            definition = _definition(name, _schema(texts, texts), facts, names[0])
+            return cls(definition, function, None, names[0], texts, call_context=told)
+        try:
+            signature = Signature.of(function, words, is_context=_is_any_context, is_lenient=True)
+        except TypeError as exc:
+            raise ValueError(f"the parameters of {function.__name__!r} cannot be described: {exc}") from exc
+        context = None if told is not None else signature.context
+        definition = _definition(name, dict(signature.schema), facts, context)
+        return cls(definition, function, signature, context, call_context=told)
+
+    @classmethod
+    def of_tag(cls, tool: ToolDef, function: Function) -> Self:
+        """The function of a tag: it takes contexts, the tag's groups by name, or both. Raises `ValueError`.
+
+        It asks for no more than `guest`: whoever can write to an agent can call its tags, and is a guest of the fleet.
+        """
+        told, texts = call_context_of(function), tuple(tool.arg_groups)
+        parameters = {name: each for name, each in _parameters_of(function).items() if name != told}
+        context = context_of(function, parameters, texts)
+        groups = {
+            name: parameter.default is parameter.empty for name, parameter in parameters.items() if name != context
+        }
+        if missing := [each for each, is_needed in groups.items() if is_needed and each not in texts]:
+            raise ValueError(f"its handler wants {missing[0]!r}, which is none of the tag's groups")
+        facts = {
+            **_facts_of(function),
+            "code_digest": code_digest(function),
+            "description": tool.description,
+            "cost": tool.cost,
+            "requires_gate": tool.requires_gate,
+            "cooldown_seconds": tool.cooldown_seconds or None,
+            "daily_limit": tool.daily_limit or None,
+            "listed": tool.listed,
+        }
+        needed = [each for each in texts if groups.get(each, context is not None)]
+        definition = _definition(f"{LOCAL}.{tool.name}", _schema(texts, needed), facts, context)
+        return cls(definition, function, None, context, texts, groups, told)
+
+    def bind(self, call: Asked) -> Mapping[str, Any]:
+        """The function's own arguments, but for the call's context. Raises `ValueError`, with a reason that repeats no value, if they do not fit."""
+        return self._bound_to_tag(call) if self.signature is None else self._bound(self.signature, call)
+
+    def _bound(self, signature: Signature, call: Asked) -> Mapping[str, Any]:
+        own = _read(signature.read, call.arguments)
+        if signature.needs_user and call.user_id is None:
+            raise ValueError("it needs to know for which user, and the call has none")
+        if signature.user:
+            own[USER] = call.user_id
+        if self.context is not None:
+            own[self.context] = _told(call, {})
+        return own
+
+    def _bound_to_tag(self, call: Asked) -> Mapping[str, Any]:
+        texts = _texts_in(call.arguments, self.texts)
+        own = dict[str, Any]()
+        for name, is_needed in self.groups.items():
+            text = texts.get(name)
+            if is_needed and text is None:
+                raise ValueError(f"{name!r} is missing")
+            if text or is_needed:
+                own[name] = text
+        return own if self.context is None else {**own, self.context: _told(call, texts)}
+
+
+def _is_any_context(name: str, hint: Any) -> bool:
+    return is_context(name, hint) or is_call_context(hint)
+
+
+def _told(call: Asked, texts: Mapping[str, str]) -> ToolContext:
+    """The context of a call: what the agent says, with the texts among the arguments, which it may have said, too."""
+    said = call.context or ToolContext(raw_arg="")
+    written = " ".join(text for text in texts.values() if text)
+    raw_arg = texts.get(_TEXT) or said.raw_arg or written
+    return said.model_copy(update={"raw_arg": raw_arg, "user": call.user_id or "", "groups": dict(texts)})
+
+
+def _texts_in(arguments: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
+    """The texts of a tag's groups, in their order. Raises `ValueError` for anything else: a context is none of a model's arguments."""
+    if unknown := arguments.keys() - set(names):
+        raise ValueError(f"{min(unknown)[:_SHOWN]!r}: Extra inputs are not permitted")
+    if wrong := [name for name in names if name in arguments and not isinstance(arguments[name], str)]:
+        raise ValueError(f"{wrong[0][:_SHOWN]!r}: Input should be a valid string")
+    return {name: arguments[name] for name in names if name in arguments}
+
+
+def _checked_name(name: str) -> str:
+    """The name of a tool among the others of `local`. Raises `ValueError`."""
+    try:
+        ToolName.parse(f"{LOCAL}.{name}")
+    except InvalidToolName:
+        raise ValueError(f"A local tool's name must be 1 to 192 characters without blanks, not {name!r}.") from None
+    if fault := name_fault(name):
+        raise ValueError(f"A local tool cannot be called so: {fault}.")
+    return name
+
+
+def _facts_of(function: Function) -> Mapping[str, Any]:
+    facts: Mapping[str, Any] = getattr(function, _FACTS, {})
+    return facts
+
+
+def _parameters_of(function: Function) -> dict[str, inspect.Parameter]:
+    """Those of the function. Raises `ValueError` where arguments cannot be given by name."""
+    parameters = dict(inspect.signature(function).parameters)
+    for name, parameter in parameters.items():
+        if parameter.kind not in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}:
+            raise ValueError(f"the parameter {name!r} of {function.__name__!r} takes no single argument by name")
+    return parameters
+
+
+def _schema(texts: Sequence[str], needed: Sequence[str]) -> dict[str, Any]:
+    properties = {name: {"type": "string"} for name in texts}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(needed),
+        "additionalProperties": False,
+    }
+
+
+def _definition(name: str, schema: dict[str, Any], facts: Mapping[str, Any], context: str | None) -> ToolDefinition:
+    own = {"name": name, "takes_context": context is not None}
+    try:
+        return ToolDefinition.model_validate({"input_schema": schema, **facts, **own})
+    except ValidationError as exc:
+        fault = exc.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise ValueError(f"{name!r} is wrong at {'.'.join(map(str, fault['loc']))}: {fault['msg']}") from exc
+
+
+def _read(read: Callable[[dict[str, Any]], R], arguments: Mapping[str, Any]) -> R:
+    try:
+        return read(dict(arguments))
+    except ValidationError as exc:
+        fault = exc.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = ".".join(str(step)[:_SHOWN] for step in fault["loc"][:_MOST_STEPS])
+        raise ValueError(f"{place!r}: {fault['msg']}") from None
+
+
+_OWN = {"parameters", "takes_context", "code_digest"}  # that the function says itself
+_FACTS = "__toolfleet_facts__"
+_TEXT = "raw_arg"  # what a tag's only group is called unless it says otherwise
+_SHOWN, _MOST_STEPS = 40, 3

@@ -1,0 +1,248 @@
+"""Tools that are functions of our own: what the setting `local_tools` names, as the module `local`.
+
+Importing them runs their program, so it happens in workers only, in a thread: a program may fail, hang, or want to end the
+process. What cannot be imported is missing, is told with its file and line, and is tried again at the next look.
+"""
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as Late
+from dataclasses import dataclass, field
+from typing import Any
+
+from toolfleet_registry.contracts import ModuleManifest
+from toolfleet_registry.contracts.names import LOCAL
+from toolfleet_registry.directory.probe_failures import LOCAL_FAULT
+from toolfleet_registry.errors import ManifestRefused, SettingsError
+from toolfleet_registry.local.local_function import LocalFunction
+from toolfleet_registry.local.program_imports import ProgramFault, check_path, found_at, place_of_function
+from toolfleet_registry.manifests.admission_rules import admit
+from toolfleet_registry.manifests.discovery import Look, ManifestFailure
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.tags.handlers import path_of
+from toolfleet_registry.tags.tags import ToolDef, handler_in
+
+_AGAIN_SECONDS = 10.0  # between two imports of what cannot be imported, however many calls want it
+
+_log = get_logger(__name__)
+
+
+class LocalTools:
+    """The functions by their tools' names, what they offer, and what is wrong with those that are missing.
+
+    `manifest` is `None` where nothing could be had at all: what a worker has said before holds on.
+    """
+
+    def __init__(self, functions: Iterable[LocalFunction], faults: Sequence[str] = ()) -> None:
+        self.functions = {each.definition.name: each for each in functions}
+        self.manifest: ModuleManifest | None = None
+        if self.functions or not faults:
+            self.manifest = ModuleManifest(
+                module_name=LOCAL,
+                description="Functions of this fleet's own.",
+                tools=sorted((each.definition for each in self.functions.values()), key=lambda tool: tool.name),
+            )
+        self.error = _error_of(faults)
+        """What is wrong, in one sentence; `None` if all are there."""
+
+
+class LocalSource:
+    """The local tools of this process, as they are by now; each question costs a dict lookup.
+
+    Where they cannot be imported, that is tried again, aside: whenever somebody asks, after a pause.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def find(self, tool_name: str) -> LocalFunction | None:
+        """The function of a tool; `None` if it is not there, or not yet."""
+        return self._present().tools.functions.get(tool_name)
+
+    @property
+    def is_away(self) -> bool:
+        """Whether none of them could be had: other workers may have them."""
+        return self._present().tools.manifest is None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of them are there, so that what is missing is no tool."""
+        present = self._present()
+        return present.done.done() and present.tools.error is None
+
+    def _present(self) -> "_Attempt":
+        known = _attempts.get((os.getpid(), self._path))
+        if known is None or (known.is_in_vain and time.monotonic() > known.ended_at + _AGAIN_SECONDS):
+            return _attempt(self._path)
+        return known
+
+
+def load_local_tools(settings: Settings) -> LocalTools:
+    """The tools of the setting as far as they can be had within `discovery_timeout_seconds`.
+
+    Raises `SettingsError` for a setting that names nothing that could be imported anywhere.
+    """
+    path = _path_in(settings)
+    if path is None:
+        return LocalTools(())
+    seconds = settings.discovery_timeout_seconds
+    try:
+        return _attempt(path).done.result(seconds)
+    except Late:
+        return LocalTools((), [_late(seconds)])
+
+
+async def look_at_local(settings: Settings) -> dict[str, Look]:
+    """What the local tools offer, beside what `discover` finds; empty if there are none.
+
+    The import may hang for ever: who asks meanwhile waits for the same one, for a module's time.
+    """
+    try:
+        path = _path_in(settings)
+    except SettingsError as exc:
+        return {LOCAL: ManifestFailure(str(exc))}
+    if path is None:
+        return {}
+    seconds = settings.discovery_timeout_seconds
+    try:
+        async with asyncio.timeout(seconds):
+            tools = await asyncio.wrap_future(_attempt(path).done)
+    except TimeoutError:
+        tools = LocalTools((), [_late(seconds)])
+    if tools.error is None and tools.manifest is not None:
+        return {LOCAL: tools.manifest}
+    error = str(tools.error)
+    _log.warning("local_tools_not_imported", error=error)
+    return {LOCAL: ManifestFailure(error, offered=tools.manifest)}
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One import. `tools` are those that there are: of the attempt before, until this one has ended well."""
+
+    tools: LocalTools
+    done: "Future[LocalTools]" = field(default_factory=Future["LocalTools"])
+    ended_at: float = 0.0
+
+    @property
+    def is_in_vain(self) -> bool:
+        return self.done.done() and self.done.result().error is not None
+
+    def end(self, tools: LocalTools) -> None:
+        """What is there stays where nothing better came."""
+        if tools.manifest is not None or self.tools.manifest is None:
+            self.tools = tools
+        self.ended_at = time.monotonic()
+        self.done.set_result(tools)
+
+
+def _path_in(settings: Settings) -> str | None:
+    if not settings.local_tools:
+        return None
+    if LOCAL in settings.module_services:
+        raise SettingsError(
+            f"{LOCAL_FAULT}its tools are the module {LOCAL!r}; the one at an address needs another name."
+        )
+    try:
+        check_path(settings.local_tools)
+    except ValueError as exc:
+        raise SettingsError(f"{LOCAL_FAULT}{exc}") from None
+    return settings.local_tools
+
+
+def _attempt(path: str) -> _Attempt:
+    """The import that is under way or has succeeded in this process; a new one after one that has failed."""
+    key = (os.getpid(), path)  # a fork has no threads
+    known = _attempts.get(key)
+    if known is not None and not known.is_in_vain:
+        return known
+    attempt = _attempts[key] = _Attempt(LocalTools((), [_NOT_YET]) if known is None else known.tools)
+    attempt.done.set_running_or_notify_cancel()  # so that nobody who stops waiting can cancel it for the others
+    try:  # no thread of an executor's, which Python would wait for at its end
+        threading.Thread(target=_try, args=(path, attempt), name="local-tools", daemon=True).start()
+    except RuntimeError:
+        attempt.end(LocalTools((), ["this machine has no thread to import them in."]))
+    return attempt
+
+
+def _try(path: str, attempt: _Attempt) -> None:
+    try:
+        tools = _load(path)
+    except ProgramFault as exc:
+        tools = LocalTools((), [str(exc)])
+    except BaseException as exc:  # noqa: BLE001 - what a strange object raises, or a defect of ours: whoever waits is told
+        tools = LocalTools((), [f"{path!r} cannot be read: {type(exc).__name__}."])
+    attempt.end(tools)
+
+
+def _load(path: str) -> LocalTools:
+    """All that can be had. Raises `ProgramFault` if that is nothing."""
+    listed = found_at(path, "the list of tools")
+    if not isinstance(listed, list | tuple):
+        raise ProgramFault(f"{path!r} is no list of tools, but a {type(listed).__name__}.")
+    tools, faults = dict[str, LocalFunction](), list[str]()
+    for entry in listed:
+        try:
+            tool = _local_tool(entry)
+        except Exception as exc:  # noqa: BLE001 - as below; the others are none the worse for it
+            told = (
+                str(exc).removesuffix(".")
+                if isinstance(exc, ValueError)
+                else f"it cannot be read: {type(exc).__name__}"
+            )
+            faults.append(f"{told}{_place_in(entry)}.")
+            continue
+        if tool is not None and tool.definition.name in tools:
+            faults.append(f"{path!r} has two tools named {tool.definition.name!r}{_place_in(entry)}.")
+        elif tool is not None:
+            tools[tool.definition.name] = tool
+    loaded = LocalTools(tools.values(), faults)
+    if loaded.manifest is not None:
+        try:
+            admit(LOCAL, loaded.manifest.model_dump(mode="json", exclude_none=True))
+        except ManifestRefused as exc:
+            raise ProgramFault(f"{path!r}: {exc}.") from exc
+    return loaded
+
+
+def _local_tool(entry: Any) -> LocalFunction | None:
+    """A `ToolDef`'s or a function's own; `None` for one whose handler is a module's tool: agents may list it beside."""
+    if not isinstance(entry, ToolDef):
+        path_of(entry)
+        return LocalFunction.of(entry)
+    path = handler_in(entry).path
+    if path is None:
+        return None
+    function = found_at(path, f"the handler of tool {entry.name!r}")
+    try:
+        path_of(function)
+        return LocalFunction.of_tag(entry, function)
+    except ValueError as exc:
+        raise ValueError(f"Tool {entry.name!r}: {exc}") from exc
+
+
+def _place_in(entry: Any) -> str:
+    """Where the function is that an entry names, as far as it is there."""
+    function = entry.handler if isinstance(entry, ToolDef) else entry
+    place = place_of_function(function) if callable(function) else None
+    return "" if place is None else f" ({place})"
+
+
+def _error_of(faults: Sequence[str]) -> str | None:
+    if not faults:
+        return None
+    more = f" And {len(faults) - 1} more." if len(faults) > 1 else ""
+    return f"{LOCAL_FAULT}{faults[0]}{more}"
+
+
+def _late(seconds: float) -> str:
+    return f"not imported within {seconds:g} s, and still at it."
+
+
+_NOT_YET = "not imported yet."
+_attempts: dict[tuple[int, str], _Attempt] = {}

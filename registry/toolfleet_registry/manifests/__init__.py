@@ -1,0 +1,1 @@
+"""Asks modules what they offer, and judges what may come in."""

@@ -1,0 +1,298 @@
+"""The manifest cache in Redis: each module's last good manifest, which every process of the fleet reads.
+
+A value is the manifest as its module sends it, so that older readers of the same key understand it, with two more
+fields: `discovered_at` (seconds since the epoch), and `verdicts`, what of it is not in effect as it stands, if there is
+any such thing. In the same value, so that a manifest, its age and its verdicts never part.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from pydantic import TypeAdapter, ValidationError
+from redis.asyncio import Redis
+from redis.client import NEVER_DECODE
+
+from toolfleet_registry.contracts import ModuleManifest
+from toolfleet_registry.errors import ManifestRefused
+from toolfleet_registry.manifests.admission_rules import admit, read_document
+from toolfleet_registry.manifests.overrides import Verdict, Verdicts
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.redis_errors import answering
+from toolfleet_registry.system.http_bodies import MAX_DEPTH
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.system.offload import aside
+from toolfleet_registry.time import fleet_clock
+
+DISCOVERED_AT = "discovered_at"
+VERDICTS = "verdicts"
+
+# A command takes a millisecond; redis-py alone would wait this long several times over, for it tries again.
+_PATIENCE_SECONDS = 5
+
+# However the client was built: one value that is no text would else fail the reading of all.
+_AS_BYTES = {NEVER_DECODE: True}
+
+# Of bytes, and of tools about that large: to read or write them takes some 10 ms, which no event loop should wait.
+_LARGE = 200_000
+_MANY = 200
+
+# Only what was loaded is replaced, as an operator's word or a later look may have been stored meanwhile: ARGV[1] is the
+# mark of what was loaded, '' if nothing was there, '*' for whatever is. What was there comes back behind a `0` or `1`.
+_SAVE = """
+local there = redis.call('GET', KEYS[1]) or ''
+if ARGV[1] ~= '*' and (there == '' and '' or redis.sha1hex(there)) ~= ARGV[1] then return {0, ''} end
+redis.call('SET', KEYS[1], ARGV[2], 'EX', ARGV[3])
+return {1, there}
+"""
+
+# The same for verdicts alone.
+_REPLACE = """
+local there = redis.call('GET', KEYS[1])
+if not there or redis.sha1hex(there) ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[2], 'KEEPTTL')
+redis.call('INCR', KEYS[2])
+redis.call('PUBLISH', ARGV[3], ARGV[4])
+return 1
+"""
+
+# What is kept of a tool stands a level deeper than the tool stood in its manifest; of an earlier release's, two may be.
+_DEPTH = MAX_DEPTH + 2
+
+_WHATEVER = "*"
+
+_log = get_logger(__name__)
+_verdicts: TypeAdapter[dict[str, Verdict]] = TypeAdapter(dict[str, Verdict])
+
+
+@dataclass(frozen=True, slots=True)
+class CachedManifest:
+    """A module's last good manifest, and what of it is not in effect. `mark` tells the stored value from others.
+
+    `discovered_at` is `None` where another program wrote it without. `is_kept`: it has expired, and this is what the
+    registry keeps of it.
+    """
+
+    manifest: ModuleManifest
+    discovered_at: float | None
+    verdicts: Verdicts = field(default_factory=dict[str, Verdict])
+    mark: str = field(default="", compare=False, repr=False)
+    is_kept: bool = False
+
+    @property
+    def age_seconds(self) -> float | None:
+        """Since the look that found it; the clocks of two machines may differ, so never below zero."""
+        return None if self.discovered_at is None else max(0.0, fleet_clock.now() - self.discovered_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Successor:
+    """What a look just found, and the mark of what it is to follow: '' where nothing was there."""
+
+    manifest: ModuleManifest
+    verdicts: Verdicts
+    expected: str
+
+    @classmethod
+    def of(cls, before: CachedManifest | None, manifest: ModuleManifest, verdicts: Verdicts) -> "Successor":
+        """What is to follow what was loaded `before`, `None` if there was nothing."""
+        return cls(manifest, verdicts, "" if before is None else before.mark)
+
+
+class ManifestCache:
+    """Last good manifests by module. Raises `FleetUnavailable` when Redis does not answer within 5 s.
+
+    What it has read it reads anew only when it has changed; what is large it reads and writes in a thread.
+    """
+
+    def __init__(self, redis: Redis, *, ttl_seconds: float, keys: Keys = Keys()) -> None:  # noqa: B008 - it is frozen
+        self._redis = redis
+        self._keys = keys
+        self._ttl_seconds = math.ceil(ttl_seconds)
+        self._seen: dict[str, CachedManifest] = {}
+
+    async def check(self) -> None:
+        """Do nothing, but find out whether Redis answers."""
+        async with self._answering():
+            await self._redis.ping()
+
+    async def save(self, manifest: ModuleManifest, verdicts: Verdicts | None = None) -> CachedManifest:
+        """Store what a look just found, whatever is there, and announce it on `keys.manifests_changed` if it is news."""
+        (saved,) = await self.succeed([Successor(manifest, verdicts or {}, expected=_WHATEVER)])
+        assert saved is not None  # noqa: S101 - nothing else was asked for
+        return saved
+
+    async def succeed(self, successors: Sequence["Successor"]) -> list[CachedManifest | None]:
+        """Store each as `save` does, if what it follows is what is there now; else `None`, in its place."""
+        at = fleet_clock.now()
+        is_large = sum(1 + len(one.manifest.tools) for one in successors) > _MANY
+        written = await aside(
+            lambda: [_written(one.manifest, one.verdicts, at) for one in successors], is_large=is_large
+        )
+        async with self._answering(), self._redis.pipeline(transaction=False) as pipeline:
+            for one, (_, value) in zip(successors, written, strict=True):
+                # What was replaced comes back in the same step, so that of two writers none misses a change.
+                key = self._keys.module_manifest(one.manifest.module_name)
+                pipeline.execute_command("EVAL", _SAVE, 1, key, one.expected, value, self._ttl_seconds, **_AS_BYTES)
+            answers = cast("list[tuple[int, bytes]]", await pipeline.execute())
+        replaced = [before if is_saved else None for is_saved, before in answers]
+        changed = await aside(lambda: _changed(written, replaced), is_large=is_large)
+        await self.announce(*(successors[place].manifest.module_name for place in changed))
+        return [
+            None if before is None else self._remember(CachedManifest(one.manifest, at, one.verdicts, _mark(value)))
+            for one, (_, value), before in zip(successors, written, replaced, strict=True)
+        ]
+
+    async def replace(self, cached: CachedManifest, verdicts: Verdicts) -> CachedManifest | None:
+        """Store other verdicts on a manifest that was loaded, and announce it; `None` if another one is there by now."""
+        manifest, at = cached.manifest, cached.discovered_at
+        _, value = await aside(lambda: _written(manifest, verdicts, at), is_large=len(manifest.tools) > _MANY)
+        names = (self._keys.module_manifest(manifest.module_name), self._keys.manifests_revision)
+        news = (self._keys.manifests_changed, manifest.module_name)
+        async with self._answering():
+            replaced = await cast("Awaitable[int]", self._redis.eval(_REPLACE, 2, *names, cached.mark, value, *news))
+        return self._remember(CachedManifest(manifest, at, verdicts, _mark(value))) if replaced else None
+
+    async def renew(self, module: str) -> bool:
+        """Let the last good manifest live on unchanged after a failed look. Returns whether there is one."""
+        async with self._answering():
+            return bool(await self._redis.expire(self._keys.module_manifest(module), self._ttl_seconds))
+
+    async def renew_all(self, modules: Iterable[str]) -> None:
+        """The same for several modules, in one round trip."""
+        async with self._answering(), self._redis.pipeline(transaction=False) as pipeline:
+            for module in modules:
+                pipeline.expire(self._keys.module_manifest(module), self._ttl_seconds)
+            await pipeline.execute()
+
+    async def load(self, modules: Iterable[str]) -> dict[str, CachedManifest]:
+        """The manifests that there are of these modules. An entry that breaks a rule is skipped with a warning."""
+        names = list(modules)
+        if not names:
+            return {}
+        async with self._answering():
+            answer = await self._redis.execute_command("MGET", *map(self._keys.module_manifest, names), **_AS_BYTES)
+        values = cast("list[bytes | None]", answer)
+        there = {name: value for name, value in zip(names, values, strict=True) if value is not None}
+        found = await aside(lambda: self._read_all(there), is_large=sum(map(len, there.values())) > _LARGE)
+        return {name: self._remember(cached) for name, cached in found.items() if cached is not None}
+
+    async def announce(self, *modules: str) -> None:
+        """Have everybody read anew what is known of modules: something about them has changed, here or elsewhere."""
+        if not modules:
+            return
+        async with self._answering(), self._redis.pipeline(transaction=False) as pipeline:
+            pipeline.incr(self._keys.manifests_revision)
+            for module in modules:
+                pipeline.publish(self._keys.manifests_changed, module)
+            await pipeline.execute()
+
+    async def revision(self) -> int:
+        """Another number after each change of what is stored."""
+        async with self._answering():
+            return int(await self._redis.get(self._keys.manifests_revision) or 0)
+
+    async def count(self, changes: Mapping[str, int]) -> None:
+        """Add to the numbers of changes that looks have found, by kind."""
+        async with self._answering(), self._redis.pipeline(transaction=False) as pipeline:
+            for kind, number in changes.items():
+                pipeline.hincrby(self._keys.tool_changes, kind, number)
+            await pipeline.execute()
+
+    async def counted(self) -> dict[str, int]:
+        """These numbers: of all time, by kind."""
+        async with self._answering():
+            answer = await cast("Awaitable[dict[Any, Any]]", self._redis.hgetall(self._keys.tool_changes))
+        return {kind if isinstance(kind, str) else kind.decode(): int(number) for kind, number in answer.items()}
+
+    async def fleets_registry(self, identity: str, *, replaces: bool = False) -> str:
+        """Which registry is the fleet's: this one from now on, if there is none yet, or if it `replaces` the other."""
+        name = self._keys.registry_identity
+        async with self._answering():
+            await self._redis.set(name, identity, nx=not replaces)
+            noted = await self._redis.get(name)
+        return noted.decode() if isinstance(noted, bytes) else str(noted)
+
+    def _read_all(self, values: Mapping[str, bytes]) -> dict[str, CachedManifest | None]:
+        found = dict[str, CachedManifest | None]()
+        for module, value in values.items():
+            known, mark = self._seen.get(module), _mark(value)
+            found[module] = known if known is not None and known.mark == mark else _read(module, value, mark)
+        return found
+
+    def _remember(self, cached: CachedManifest) -> CachedManifest:
+        self._seen[cached.manifest.module_name] = cached
+        return cached
+
+    def _answering(self) -> AbstractAsyncContextManager[None]:
+        return answering(self._redis, seconds=_PATIENCE_SECONDS)
+
+
+def kept_text(cached: CachedManifest) -> str:
+    """What the registry keeps of a manifest: what is stored here, without when it was found."""
+    return json.dumps(_content(cached.manifest, cached.verdicts))
+
+
+def read_kept(module: str, text: str) -> CachedManifest | None:
+    """A manifest that the registry has kept; `None`, with a warning, if it breaks a rule."""
+    cached = _read(module, text.encode(), "")
+    return None if cached is None else replace(cached, is_kept=True)
+
+
+def _content(manifest: ModuleManifest, verdicts: Verdicts) -> dict[str, Any]:
+    content = manifest.model_dump(mode="json", exclude_none=True)
+    if verdicts:
+        content[VERDICTS] = _verdicts.dump_python(dict(verdicts), mode="json", exclude_defaults=True)
+    return content
+
+
+def _written(manifest: ModuleManifest, verdicts: Verdicts, at: float | None) -> tuple[dict[str, Any], bytes]:
+    """The content, and the whole value."""
+    content = _content(manifest, verdicts)
+    return content, json.dumps(content if at is None else {**content, DISCOVERED_AT: at}).encode()
+
+
+def _read(module: str, value: bytes, mark: str) -> CachedManifest | None:
+    try:
+        document = read_document(value, depth=_DEPTH)
+        manifest = admit(module, document)
+        verdicts = _verdicts_in(document)
+    except ManifestRefused as exc:
+        _log.warning("manifest_cache_unreadable", module=module, error=str(exc))
+        return None
+    at = document.get(DISCOVERED_AT)
+    return CachedManifest(manifest, at if isinstance(at, float) else None, verdicts, mark)
+
+
+def _verdicts_in(document: Mapping[str, Any]) -> dict[str, Verdict]:
+    """Fails closed: a manifest whose verdicts cannot be read does not come in. Raises `ManifestRefused`."""
+    try:
+        verdicts = _verdicts.validate_python(document.get(VERDICTS, {}))
+    except ValidationError as exc:
+        raise ManifestRefused(f"verdicts are wrong in {exc.error_count()} places") from exc
+    if any(verdict.kept is not None and verdict.kept.name != name for name, verdict in verdicts.items()):
+        raise ManifestRefused("verdicts keep a tool under another's name")
+    return verdicts
+
+
+def _changed(written: Sequence[tuple[Mapping[str, Any], bytes]], replaced: Sequence[bytes | None]) -> list[int]:
+    """The places of those that say something else than what they have replaced; `None` where they were not stored."""
+    pairs = enumerate(zip(written, replaced, strict=True))
+    return [at for at, ((content, _), before) in pairs if before is not None and _content_of(before) != content]
+
+
+def _content_of(value: bytes) -> Mapping[str, Any] | None:
+    try:
+        document = read_document(value, depth=_DEPTH)
+    except ManifestRefused:
+        return None
+    document.pop(DISCOVERED_AT, None)
+    return document
+
+
+def _mark(value: bytes) -> str:
+    return hashlib.sha1(value, usedforsecurity=False).hexdigest()  # as Redis's scripts can make it

@@ -1,0 +1,93 @@
+"""What is not as a module's manifest says: the exceptions that the registry makes for single tools.
+
+They travel with the manifest, in the same value of the cache, so that agents and workers need no other look at
+the registry.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from toolfleet_registry.contracts import Message, ModuleManifest, ToolDefinition
+from toolfleet_registry.contracts.names import name_fault
+from toolfleet_registry.permissions import Access, level_of_tool
+
+
+class Verdict(Message):
+    """The exceptions for one tool. One without any is not kept.
+
+    `is_disabled`: an operator has switched it off. `is_withheld`: its module is pinned, and nobody has approved what is
+    offered. `kept`: what is offered has the version of the registered one and is not it, or an operator has rolled the tool
+    back, so that this one, the registered, stays in effect. `fault`: what is wrong with it. `digest`: of what is offered,
+    where nobody has approved that.
+    """
+
+    is_disabled: bool = False
+    is_withheld: bool = False
+    kept: ToolDefinition | None = None
+    fault: str | None = None
+    digest: str | None = None
+
+
+Pending: TypeAlias = Literal["drifted", "withheld", "rolled_back"]
+"""Why what a module offers is not in effect: it is other content under the same version, its module is pinned, or an operator has gone back."""
+
+Verdicts: TypeAlias = Mapping[str, Verdict]
+"""Tool name -> what is not as its manifest says."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenTool:
+    """A tool as it is in effect: the definition that holds, and who may use it."""
+
+    definition: ToolDefinition
+    access: Access
+
+
+def pending_because(offered: ToolDefinition, verdict: Verdict) -> Pending | None:
+    """Why what is offered is not in effect, though an approval would do; `None` if that is not so."""
+    if verdict.digest is None:
+        return None
+    if verdict.is_withheld:
+        return "withheld"
+    kept = verdict.kept
+    # Without versions the content names them: it cannot differ under the same one.
+    is_rolled_back = kept is not None and (not offered.version or kept.version != offered.version)
+    return "rolled_back" if is_rolled_back else "drifted"
+
+
+def seen_tools(manifest: ModuleManifest, verdicts: Verdicts) -> Iterator[SeenTool]:
+    """The manifest's tools as they are in effect."""
+    module = manifest.module_name
+    for offered in manifest.tools:
+        verdict = verdicts.get(offered.name)
+        tool = offered if verdict is None or verdict.kept is None else verdict.kept
+        closed = closed_because(tool.name, verdict or _NOTHING)
+        yield SeenTool(tool, Access(tool.name, module, tool.required_permission, closed))
+
+
+def broken_tools(manifest: ModuleManifest, verdicts: Verdicts) -> tuple[str, ...]:
+    """The tools that nobody can use because of what they say of themselves, sorted."""
+    faulty = {name for name, verdict in verdicts.items() if verdict.fault is not None}
+    faulty |= {tool.name for tool in manifest.tools if name_fault(tool.name) is not None}
+    seen = seen_tools(manifest, verdicts)
+    return tuple(
+        sorted(
+            tool.access.tool_name
+            for tool in seen
+            if level_of_tool(tool.access.required_permission) is None or tool.access.tool_name in faulty
+        )
+    )
+
+
+def closed_because(tool_name: str, verdict: Verdict) -> str | None:
+    """Why nobody may use the tool now."""
+    if verdict.is_disabled:
+        return f"Tool {tool_name!r} is disabled by an operator."
+    if verdict.is_withheld:
+        return f"Tool {tool_name!r} is withheld: no operator has approved what its module offers now."
+    fault = verdict.fault or name_fault(tool_name)
+    return None if fault is None else f"Tool {tool_name!r} is closed: {fault}."
+
+
+_NOTHING = Verdict()

@@ -1,0 +1,30 @@
+"""Which tools have sensitive results: then a module's own words about a call are kept nowhere, for they may quote them.
+
+A result itself is never kept but for its caller, sensitive or not.
+"""
+
+import weakref
+
+from toolfleet_registry.contracts import ToolDefinition
+from toolfleet_registry.policy.sensitive_arguments import has_mark
+
+OUR_WORDS = frozenset({"timed_out", "expired", "cancelled", "outcome_unknown", "fleet_unavailable", "internal"})
+"""Error codes of ends that no module has worded."""
+
+_known: dict[int, tuple["weakref.ref[ToolDefinition]", bool]] = {}
+
+
+def has_sensitive_results(tool: ToolDefinition) -> bool:
+    """Whether anything in the tool's `output_schema` is marked as in `policy/sensitive_arguments.py`, or cannot be followed.
+
+    Found once for each definition, and never fails.
+    """
+    if tool.output_schema is None:
+        return False
+    key = id(tool)
+    known = _known.get(key)
+    if known is not None and known[0]() is tool:
+        return known[1]
+    found = has_mark(tool.output_schema)
+    _known[key] = (weakref.ref(tool, lambda _: _known.pop(key, None)), found)
+    return found

@@ -1,0 +1,1 @@
+"""Names every key in Redis, and seals what lies there."""

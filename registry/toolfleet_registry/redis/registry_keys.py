@@ -1,0 +1,40 @@
+"""The Redis keys of a registry: each is one of `keys.Keys`, and has its rule in `redis/key_rules.py`."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryKeys:
+    """The names, with `begin` before each."""
+
+    begin: str
+
+    @property
+    def tools(self) -> str:
+        """A hash: each tool's registration, by its name."""
+        return f"{self.begin}tools"
+
+    @property
+    def versions(self) -> str:
+        """A hash: the specifications that a tool had before, by its name."""
+        return f"{self.begin}versions"
+
+    @property
+    def pins(self) -> str:
+        """A hash: which digests of a module's tools operators have approved."""
+        return f"{self.begin}pins"
+
+    @property
+    def manifests(self) -> str:
+        """A hash: each module's last good manifest, for when it has expired everywhere else."""
+        return f"{self.begin}manifests"
+
+    @property
+    def events(self) -> str:
+        """A stream: the last 10,000 changes of the registry."""
+        return f"{self.begin}events"
+
+    @property
+    def revision(self) -> str:
+        """A hash: how often the registry has changed, and which one it is."""
+        return f"{self.begin}revision"

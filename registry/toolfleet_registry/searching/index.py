@@ -1,0 +1,99 @@
+"""Finds by words and tags: full text with BM25, the same for whoever asks.
+
+The index is SQLite's, in memory: of one set of things, made once.
+"""
+
+import re
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+_MOST_WORDS = 32  # of a question; a model can write a book
+_LONGEST = 1000  # characters of a question, and of one argument's description
+_LONGEST_TEXT = 20_000  # characters of a description: more would be indexed for nobody
+
+_SCHEMA = "CREATE VIRTUAL TABLE tools USING fts5(name, tags, description, arguments, tokenize='porter unicode61')"
+_FILL = "INSERT INTO tools(rowid, name, tags, description, arguments) VALUES(?,?,?,?,?)"
+# A name says most, a tag nearly as much; arguments are about how, not what.
+_ASK = "SELECT rowid FROM tools WHERE tools MATCH ? ORDER BY bm25(tools, 10, 6, 3, 1), rowid"
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What a tool is found by. `arguments`: what is said of each, by name."""
+
+    name: str
+    tags: Sequence[str]
+    description: str
+    arguments: Mapping[str, Any]
+
+    def texts(self) -> tuple[str, str, str, str]:
+        """As they are indexed."""
+        told = (
+            f"{name} {about.get('description', '') if isinstance(about, dict) else ''}"[:_LONGEST]
+            for name, about in self.arguments.items()
+        )
+        about = " ".join(told)[:_LONGEST_TEXT]
+        name, tags, description, arguments = map(
+            _split, (self.name, " ".join(self.tags), self.description[:_LONGEST_TEXT], about)
+        )
+        return name, tags, description, arguments
+
+
+class TextIndex(Generic[T]):
+    """An index of things, each with its document. May be used from several threads."""
+
+    def __init__(self, things: Iterable[tuple[Document, T]]) -> None:
+        self._things = sorted(things, key=lambda each: each[0].name)
+        self._lock = threading.Lock()
+        self._index = sqlite3.connect(":memory:", check_same_thread=False)
+        self._index.execute(_SCHEMA)
+        rows = ((number, *document.texts()) for number, (document, _) in enumerate(self._things))
+        self._index.executemany(_FILL, rows)
+
+    def find(
+        self, text: str, *, may: Callable[[T], bool], tags: frozenset[str] = frozenset(), limit: int = 20
+    ) -> list[T]:
+        """At most `limit` things that have a word of `text`, or the beginning of one, and all of `tags`; the best first.
+
+        Without a word, those with the tags by name. `may` says which may be found.
+        """
+        wanted = {tag.casefold() for tag in tags}
+        found = list[T]()
+        for document, thing in self._matching(text):
+            if wanted <= {tag.casefold() for tag in document.tags} and may(thing):
+                found.append(thing)
+                if len(found) >= limit:
+                    break
+        return found
+
+    def close(self) -> None:
+        """Let go of the index."""
+        with self._lock:
+            self._index.close()
+
+    def _matching(self, text: str) -> Iterator[tuple[Document, T]]:
+        words = _WORD.findall(_split(text[:_LONGEST]))[:_MOST_WORDS]
+        if not words:
+            if not text.strip():
+                yield from self._things
+            return
+        question = " OR ".join(f'"{word}"*' for word in words)
+        with self._lock:  # one connection, and nobody else's rows among ours
+            rows = self._index.execute(_ASK, (question,)).fetchall()
+        for (number,) in rows:
+            yield self._things[number]
+
+
+def _split(text: str) -> str:
+    """With the parts of `camelCase` beside it, and without what no output can carry."""
+    parts = _HUMP.sub(r"\1 \2", text)
+    return (text if parts == text else f"{text} {parts}").encode("utf-8", "replace").decode()
+
+
+_HUMP = re.compile(r"([a-z0-9])([A-Z])")
+_WORD = re.compile(r"[^\W_]+")

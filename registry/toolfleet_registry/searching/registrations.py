@@ -1,0 +1,51 @@
+"""Searches a registry: its registrations are indexed once for each of its revisions, whatever it keeps them in."""
+
+import threading
+from collections.abc import Sequence
+from typing import Protocol
+
+from toolfleet_registry.manifests.definitions import arguments_of
+from toolfleet_registry.manifests.specs import ToolRegistration
+from toolfleet_registry.searching.index import Document, TextIndex
+
+
+class Searched(Protocol):
+    """What is searched. Raises `FleetUnavailable`."""
+
+    def revision(self) -> str:
+        """Another text after each change."""
+        ...
+
+    def list_all(self, include_disabled: bool = False) -> list[ToolRegistration]:  # noqa: FBT001, FBT002 - the seed's
+        """The registrations."""
+        ...
+
+
+class RegistrationSearch:
+    """Finds registrations. Holds them in memory from the first question on; may be used from several threads."""
+
+    def __init__(self, registry: Searched) -> None:
+        self._registry = registry
+        self._lock = threading.Lock()
+        self._known: tuple[str, TextIndex[ToolRegistration]] | None = None
+
+    def find(self, text: str, tags: Sequence[str], *, include_disabled: bool, limit: int) -> list[ToolRegistration]:
+        """As `ToolRegistry.search`."""
+        found = self._index().find(
+            text, may=lambda one: include_disabled or one.enabled, tags=frozenset(tags), limit=limit
+        )
+        # What is in a frozen model's dicts can be changed, and these are asked for again.
+        return [one.model_copy(deep=True) for one in found]
+
+    def _index(self) -> TextIndex[ToolRegistration]:
+        revision = self._registry.revision()  # first: what changes after it is indexed for the next question
+        with self._lock:
+            if self._known is None or self._known[0] != revision:
+                tools = self._registry.list_all(include_disabled=True)
+                self._known = revision, TextIndex((_document(one), one) for one in tools)
+            return self._known[1]
+
+
+def _document(registration: ToolRegistration) -> Document:
+    spec = registration.spec
+    return Document(spec.tool_name, spec.tags, spec.description or "", arguments_of(spec))

@@ -1,0 +1,1 @@
+"""Reads HTTP and logs, and works on much data, with bounds."""

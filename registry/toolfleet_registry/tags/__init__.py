@@ -1,0 +1,1 @@
+"""Finds tools that a model calls by tags in its text."""

@@ -1,0 +1,1 @@
+"""Tells the fleet's time, and until when an attempt may begin."""

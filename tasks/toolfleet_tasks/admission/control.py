@@ -1,0 +1,260 @@
+"""What a call must pass before it is published: its idempotency key, its module's breaker and backlog, its caller's share and limits.
+
+All of it is asked of Redis at once, where the calls travel by our own transport in the step that publishes them. If Redis
+does not answer, nothing is published.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.contracts import PublishedCall, ToolResult
+from toolfleet_registry.contracts.decisions import note
+from toolfleet_registry.errors import BegunBefore, NotPublished
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks.admission.limits import limits_of, refused_by
+from toolfleet_tasks.lua import admission
+from toolfleet_tasks.lua.overload import SHARE_KEPT_SECONDS
+from toolfleet_tasks.lua.script import Script
+from toolfleet_tasks.messages import fleet_results
+from toolfleet_tasks.messages.ids import kept_seconds
+from toolfleet_tasks.queues import queue_of
+from toolfleet_tasks.redis.connection import Line, LineLost, Part
+from toolfleet_tasks.redis.refusals import unavailable
+
+_BOUND_SECONDS = 5.0  # a lane's slots are looked up so often: workers note them no more often
+_SERVED_SECONDS = 1.0  # a queue that somebody consumes is looked at so often
+_KEEP_SECONDS = 300.0  # far less than a share's key lives
+_MOST_SHARES = 10_000  # of which it is remembered when they were kept
+_MARGIN_SECONDS = 30  # a key outlives its call's deadline: clocks differ. The call's record must outlive its key
+_FULL = {
+    "backlog": "its module is busy, and {count} calls wait for it already",
+    "bytes": "its module is busy, and calls of {count} bytes wait for it already",
+    "share": "its caller has {count} calls under way already",
+    "crowd": "{count} calls wait in its agent already",
+    "stored": "its caller has results of {count} bytes that wait to be fetched, or to expire",
+}
+_BUSY_SECONDS = 1.0  # until a repeat makes sense: a queue or a share moves within about that time
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a call is not published.
+
+    `joined` and `conflict`: its idempotency key stands for the call `call_id`, which does the same or something else.
+    `open`: its module's breaker is, for `seconds`. `backlog`: `count` calls wait for the module, `bytes`: calls of `count` bytes do;
+    `share`: its caller may have `count` calls under way, `stored`: has results of `count` bytes that it has not fetched; `crowd`:
+    `count` calls wait in its agent. `limited`: it has reached a limit, as `result` says. `unserved`: nobody has consumed its queue for
+    `seconds`.
+    """
+
+    kind: Literal["joined", "conflict", "open", "backlog", "bytes", "share", "stored", "crowd", "limited", "unserved"]
+    call_id: str = ""
+    seconds: float = 0
+    count: int = 0
+    result: ToolResult | None = None
+
+
+class Entrance:
+    """Asks on behalf of the agents that have these settings."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._keys = settings.keys
+        self._bounds: dict[str, tuple[int, float]] = {}  # by lane: a caller's share, and when that was found
+        self._names: dict[str, tuple[str, str, str]] = {}  # by queue: its key, its bell, its module's breaker
+        self._served: dict[str, float] = {}  # by module: until when it counts as served, without another look
+        self._slots = {lane: self._keys.slots(lane) for lane in ("fast", "slow")}
+        # By lane and user: the share's key, and when it was last told to live longer.
+        self._shares: dict[tuple[str, str | None], tuple[str, float]] = {}
+
+    def backlog_limit(self, call: PublishedCall) -> int:
+        """How many calls may wait for the call's module before it is turned away."""
+        return self._settings.module_backlogs.get(_module(call), self._settings.backlog_limit)
+
+    def question(
+        self, call: PublishedCall, queue: str, *, message: str = "", limit: int = 0, needs_worker: bool = False
+    ) -> tuple[Part, ...]:
+        """The number of keys, keys and arguments of the call's `script_for`; with a `message` it is published as well.
+
+        `limit` is `backlog_limit`, where the queue lies in the same Redis. `needs_worker`: somebody must consume the queue.
+        """
+        now = fleet_clock.now()
+        share, keep_ms = self._share_of(call, now)
+        names: tuple[str, ...] = (*self._names_of(queue), share, self._slots[call.lane], self._keys.call(call.call_id))
+        bound = self._bound_of(call.lane, now)
+        settings = self._settings
+        rest: tuple[Part, ...] = (call.call_id, call.deadline_at, message, limit, bound, keep_ms)
+        looks = "1" if needs_worker and now >= self._served.get(_module(call), 0.0) else ""
+        most: tuple[Part, ...] = (settings.backlog_bytes, settings.stored_bytes_per_caller, looks)
+        if not call.idempotency_key:
+            rest = (*rest, 0, "", *most)
+            return (6, *names, *rest) if call.terms is None else self._limited(call, (*names, names[5]), rest)
+        names = (*names, self._keys.intent(call.user_id, call.idempotency_key))
+        kept = max(
+            kept_seconds(call.idempotency_key, self._settings), math.ceil(call.deadline_at - now) + _MARGIN_SECONDS
+        )
+        rest = (*rest, kept, f"{digest_of(call)} {int(now)}", *most)
+        return (7, *names, *rest) if call.terms is None else self._limited(call, names, rest)
+
+    def answered(self, call: PublishedCall, reply: Any) -> Refusal | None:
+        """What the script says of the call, unless it was let in. Raises `NotPublished`, or `BegunBefore`."""
+        if isinstance(reply, list) and reply[0] == b"served":
+            self._served[_module(call)] = fleet_clock.now() + _SERVED_SECONDS
+            reply = reply[1]
+        if not isinstance(reply, list):
+            if reply:
+                self._bounds[call.lane] = (reply, fleet_clock.now())
+            return None
+        if reply[0] == b"failed":
+            reason = reply[1].decode(errors="replace")
+            raise unavailable(reason) or NotPublished(reason)
+        if reply[0] == b"ended":
+            raise BegunBefore("it has ended already")
+        if reply[0] == b"unserved":
+            result = fleet_results.unserved(call.tool_name, call.lane)
+            return Refusal("unserved", seconds=reply[1] / 1000, result=result)
+        if reply[0] == b"limited":
+            note("limits", "denied")
+            limits = limits_of(call.tool_name, call.user_id, call.terms, self._settings)
+            return Refusal("limited", result=refused_by(call.tool_name, limits, reply[1:]))
+        return refusal_in(reply)
+
+    async def ask(
+        self,
+        line: Line,
+        call: PublishedCall,
+        queue: str,
+        *,
+        limit: int = 0,
+        needs_worker: bool = False,
+        again: bool = False,
+    ) -> Refusal | None:
+        """Let the call in, to be published by somebody else, or say why not. Asks until Redis has answered.
+
+        `again`: it may have been let in before.
+
+        Raises what `answered` does, `ResponseError` where Redis refuses it, and `LineClosed`.
+        """
+        question = self.question(call, queue, limit=limit, needs_worker=needs_worker)
+        return self.answered(call, await _run(line, script_for(call, again=again), question))
+
+    async def retract(self, line: Line, call: PublishedCall) -> None:
+        """The call was let in, and is surely in no queue. Without Redis it counts until its deadline; raises nothing."""
+        keys = [self._keys.share(call.lane, call.user_id), self._keys.held(call.call_id)]
+        if call.idempotency_key:
+            keys.append(self._keys.intent(call.user_id, call.idempotency_key))
+        with contextlib.suppress(LineLost, ResponseError):
+            await _run(line, admission.RETRACT, (len(keys), *keys, call.call_id))
+
+    def _limited(self, call: PublishedCall, names: tuple[str, ...], rest: tuple[Part, ...]) -> tuple[Part, ...]:
+        limits = limits_of(call.tool_name, call.user_id, call.terms, self._settings)
+        keys = (*names, self._keys.held(call.call_id), *(limit.key for limit in limits))
+        until_ms = math.ceil((call.deadline_at + _MARGIN_SECONDS) * 1000)
+        return (len(keys), *keys, *rest, until_ms, *(part for limit in limits for part in limit.args))
+
+    def _names_of(self, queue: str) -> tuple[str, str, str]:
+        names = self._names.get(queue)
+        if names is None:
+            keys = self._keys
+            names = (keys.queue(queue), keys.bell(queue), keys.breaker(queue.removeprefix(queue_of(""))))
+            self._names[queue] = names
+        return names
+
+    def _bound_of(self, lane: str, now: float) -> int:
+        """A caller's share, if it is known; else what it is without workers, negative: Redis shall look."""
+        settings = self._settings
+        bound, found_at = self._bounds.get(lane, (0, 0.0))
+        known = settings.calls_per_caller or (bound if now - found_at < _BOUND_SECONDS else 0)
+        return known or -2 * settings.worker_concurrency
+
+    def _share_of(self, call: PublishedCall, now: float) -> tuple[str, int]:
+        """The key, and for how many ms it must live: asked for once in a while for each, not with each call."""
+        who = (call.lane, call.user_id)
+        name, kept_at = self._shares.get(who, ("", 0.0))
+        left = call.deadline_at - now
+        if now - kept_at < _KEEP_SECONDS and left < SHARE_KEPT_SECONDS / 2:
+            return name, 0
+        if len(self._shares) >= _MOST_SHARES:
+            self._shares.clear()
+        name = name or self._keys.share(*who)
+        self._shares[who] = (name, now)
+        return name, math.ceil(max(left, SHARE_KEPT_SECONDS) * 1000)
+
+
+def script_for(call: PublishedCall, *, again: bool = False) -> Script:
+    """What lets the call in: calls without limits shall not pay for those of others, nor new ones for those sent `again`."""
+    if again:
+        return admission.ADMIT_AGAIN if call.terms is None else admission.ADMIT_LIMITED_AGAIN
+    return admission.ADMIT if call.terms is None else admission.ADMIT_LIMITED
+
+
+def refusal_in(reply: Any) -> Refusal | None:
+    """What `ADMIT` and `lua.queues.PUBLISH_BELOW` have against a call."""
+    if not isinstance(reply, list):
+        return None
+    kind, value = reply[0].decode(), reply[1]
+    if kind in {"joined", "conflict"}:
+        return Refusal(kind, call_id=value.decode())
+    if kind == "open":
+        return Refusal("open", seconds=value / 1000)
+    return Refusal(kind, count=value)
+
+
+def refused(tool_name: str, refusal: Refusal) -> ToolResult:
+    """The result of a call that is not published, and not joined to another."""
+    if refusal.result is not None:
+        return refusal.result
+    if refusal.kind == "open":
+        return fleet_results.module_away(tool_name, refusal.seconds)
+    if refusal.kind == "conflict":
+        text = "Tool call refused: its idempotency key stands for a call with another tool or other arguments."
+        return ToolResult.refused(tool_name, "conflict", text)
+    return _busy(tool_name, _FULL.get(refusal.kind, _FULL["share"]).format(count=refusal.count))
+
+
+def digest_of(call: PublishedCall) -> str:
+    """The same for calls that would do the same: SHA-256 of tool and arguments, whatever the order of their names."""
+    text = json.dumps([call.tool_name, call.arguments], sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _busy(tool_name: str, reason: str) -> ToolResult:
+    text = f"Tool call refused: {reason}. It was not executed, and may be called again later."
+    result = ToolResult.failed(tool_name, "busy", text, effect_state="none", retryable=True)
+    return result.model_copy(update={"retry_after_seconds": _BUSY_SECONDS})
+
+
+def _module(call: PublishedCall) -> str:
+    return call.tool_name.partition(".")[0]
+
+
+async def _run(line: Line, script: Script, rest: tuple[Part, ...]) -> Any:
+    try:
+        return await _sent(line, "EVALSHA", script.digest, *rest)
+    except ResponseError as exc:
+        if not is_unknown_script(exc):
+            raise
+    return await _sent(line, "EVAL", script.text, *rest)
+
+
+async def _sent(line: Line, *command: Part) -> Any:
+    """The answer, whichever connection brings it; a refusal at once, for whoever waits will not wait for long."""
+    while True:
+        try:
+            return await line.send(*command)
+        except LineLost:
+            if line.is_closed:
+                raise
+            await line.connected()
+
+
+def is_unknown_script(error: ResponseError) -> bool:
+    """Whether Redis has not seen the script that was named, and so has done nothing."""
+    return str(error).startswith("NOSCRIPT")

@@ -1,0 +1,27 @@
+"""What must be done before a call's message is acked, and blocks: in a thread, again and again, until it is done."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks.aio.greenlet_bridge import await_
+
+T = TypeVar("T")
+
+log = get_logger(__name__)
+
+_PAUSE_SECONDS = 1.0
+
+
+def insisted(act: Callable[[], T]) -> T:
+    """What `act` returns once it does not fail for a server that is away; doing it twice must do no harm. In a job only."""
+    while True:
+        try:
+            return await_(asyncio.to_thread(act))
+        except (OperationalError, RedisError, OSError) as exc:
+            log.warning("not_done_yet", act=getattr(act, "__name__", "publish"), error=type(exc).__name__)
+            await_(asyncio.sleep(_PAUSE_SECONDS))

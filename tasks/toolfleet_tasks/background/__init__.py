@@ -1,0 +1,1 @@
+"""Keeps jobs going inside workers."""

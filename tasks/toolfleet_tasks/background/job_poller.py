@@ -1,0 +1,234 @@
+"""What keeps jobs going in a worker: claims what is due, looks at jobs whose call has ended, has news delivered."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from weakref import WeakKeyDictionary
+
+from toolfleet_registry.config.redis_servers import connection_factory
+from toolfleet_registry.contracts import ToolResult
+from toolfleet_registry.errors import MessageRefused
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks.app import FleetApp
+from toolfleet_tasks.background.session import worker_session
+from toolfleet_tasks.jobs.calls import JobSteps
+from toolfleet_tasks.jobs.completion import ThenCall
+from toolfleet_tasks.jobs.engine import JobMover
+from toolfleet_tasks.jobs.records import Found, JobRecords
+from toolfleet_tasks.jobs.state_machine import is_unknown, passes
+from toolfleet_tasks.messages import json_text
+from toolfleet_tasks.messages.ids import RESUME
+from toolfleet_tasks.publish.control_tasks import kick
+from toolfleet_tasks.redis import worker_connections
+from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.wakeups.outbox import DueWake, NotYet, Wakes
+
+log = get_logger(__name__)
+
+_BATCH = 100  # jobs at once
+_MOST_LEASE_SECONDS = 30.0  # a tick ends before; its jobs are others' then
+_NEWS_DELAY_SECONDS = 0.02  # ends of jobs come in crowds
+_SHARE = 0.75  # of its time, for what a tick waits for
+_CALL_SECONDS = 1.0  # between two calls for help
+_CROWDED_SECONDS = 0.25  # for modules to work off what waits for them, before jobs add to it
+_BROKER_SECONDS = 30.0  # for a call in another Redis than the ledger's to begin, before it is published again
+_LAST_NEWS_SECONDS = 10.0  # for tries under way, where nobody stays to end them
+
+
+class WorkerJobs:
+    """As `ports.JobKeeper`, for the workers of `app`."""
+
+    def __init__(self, app: FleetApp) -> None:
+        self._app = app
+        self._settings = app.settings
+        # As soon as a message of a dead worker comes back, its jobs do.
+        self._lease_seconds = min(_MOST_LEASE_SECONDS, max(app.settings.lease_seconds / 2, 1.0))
+        self._benches: WeakKeyDictionary[worker_connections.Lines, _Bench] = WeakKeyDictionary()
+
+    async def resume(self, *, seconds: float) -> None:
+        """As `ports.JobKeeper`."""
+        seconds = min(seconds, self._lease_seconds) * _SHARE
+        try:
+            async with self._bench() as bench:
+                await asyncio.gather(self._tick_alone(bench, seconds), self._deliver(bench, seconds))
+        except Exception:  # the next tick will do; a defect must not end up in Celery's store for results
+            log.exception("jobs_not_resumed")
+
+    async def evaluate(self, job_id: str, *, seconds: float) -> None:
+        """As `ports.JobKeeper`."""
+        try:
+            async with asyncio.timeout(min(seconds, self._lease_seconds)), self._bench() as bench:
+                job = await bench.records.look(job_id)
+                if job is not None:
+                    await bench.mover.evaluate(job)
+        except Exception as exc:  # noqa: BLE001 - the sweep will find it
+            log.warning("job_not_evaluated", job_id=job_id, error=str(exc) or repr(exc))
+
+    async def _tick_alone(self, bench: "_Bench", seconds: float) -> None:
+        """One at a time; ticks that come meanwhile are one more, behind it."""
+        bench.wanted.set()
+        if bench.is_ticking:
+            return
+        bench.is_ticking = True
+        give_up_at = asyncio.get_running_loop().time() + seconds
+        try:
+            while bench.wanted.is_set() and (left := give_up_at - asyncio.get_running_loop().time()) > seconds / 2:
+                bench.wanted.clear()
+                await self._tick(bench, left)
+        finally:
+            bench.is_ticking = False
+        if bench.wanted.is_set():
+            await self._kick()
+
+    async def _tick(self, bench: "_Bench", seconds: float) -> None:
+        """Do what is due, and what falls due before the next tick, when it does; of a long interval, its first half's part."""
+        clock = asyncio.get_running_loop().time
+        last_claim_at = clock() + seconds / 2  # a batch must not be left half done
+        next_tick_at = min(clock() + self._settings.jobs_interval_seconds, last_claim_at)
+        async with asyncio.timeout(seconds):
+            await self._work_off(bench, last_claim_at)
+            while (rest := await bench.records.rest()) is not None and clock() + rest < next_tick_at:
+                if bench.mover.is_crowded:
+                    await asyncio.sleep(max(rest, _CROWDED_SECONDS))
+                elif await _is_set(bench.wanted, within=rest):  # something is due that was not there before
+                    return
+                await self._work_off(bench, last_claim_at)
+
+    async def _work_off(self, bench: "_Bench", last_claim_at: float) -> None:
+        """Whatever is due, or until a module has enough to do."""
+        clock, is_full = asyncio.get_running_loop().time, True
+        bench.mover.is_crowded = False
+        while is_full and not bench.mover.is_crowded and clock() < last_claim_at:
+            jobs, is_full = await bench.records.claim(count=_BATCH, lease_seconds=self._lease_seconds)
+            if is_full and clock() >= bench.called_at + _CALL_SECONDS:  # another worker may help
+                bench.called_at = clock()
+                await self._kick()
+            await asyncio.gather(*(self._go_on(bench, job) for job in jobs))
+
+    async def _go_on(self, bench: "_Bench", job: Found) -> None:
+        try:
+            await bench.mover.go_on(job)
+        except Exception as exc:  # noqa: BLE001 - one job's fault is not the others'; it is due again after its lease
+            log.warning("job_not_moved", job_id=job.spec.job_id, error=str(exc) or repr(exc))
+
+    async def _deliver(self, bench: "_Bench", seconds: float) -> None:
+        await bench.wakes.deliver_due(publish=bench.publish, seconds=seconds)
+
+    async def _kick(self) -> None:
+        await kick(self._app, self._settings, worker_connections.current(), RESUME)
+
+    async def _deliver_soon(self, bench: "_Bench") -> None:
+        await asyncio.sleep(_NEWS_DELAY_SECONDS)
+        bench.is_kicked = False
+        try:
+            await self._deliver(bench, self._lease_seconds * _SHARE)
+        except Exception:  # as above
+            log.exception("wakes_not_delivered")
+
+    @asynccontextmanager
+    async def _bench(self) -> AsyncGenerator["_Bench"]:
+        """Of this worker's loop; under a pool without a loop, for this use."""
+        here, settings = worker_connections.current(), self._settings
+        if here is not None:
+            bench = self._benches.get(here)
+            if bench is None:
+                line = here.to(str(settings.redis_url), master=settings.sentinel_master)
+                bench = self._benches[here] = _Bench(line, self, here)
+                here.settle.append(bench.wakes.aclose)
+            yield bench
+            return
+        line = Line(connection_factory(str(settings.redis_url), master=settings.sentinel_master), name="jobs")
+        line.start()
+        try:
+            async with AsyncExitStack() as stack:
+                bench = _Bench(line, self, None, stack)
+                try:
+                    yield bench
+                finally:
+                    await bench.wakes.aclose(seconds=min(settings.core_timeout_seconds, _LAST_NEWS_SECONDS))
+                    if bench.is_kicked:
+                        await self._kick()
+        finally:
+            await line.aclose()
+
+
+class _Bench:
+    """What one loop has for jobs. `stack` closes what is opened for a single use."""
+
+    def __init__(
+        self, line: Line, owner: WorkerJobs, here: worker_connections.Lines | None, stack: AsyncExitStack | None = None
+    ) -> None:
+        settings = owner._settings  # noqa: SLF001 - a part of it
+        self.is_kicked = self.is_ticking = False
+        self.wanted = asyncio.Event()
+        self.called_at = float("-inf")
+        self._opening = asyncio.Lock()
+        self.records = JobRecords(line, settings)
+        self.wakes = Wakes(line, settings)
+        self._owner, self._here, self._settings, self._stack = owner, here, settings, stack
+        self.mover = JobMover(
+            self.records,
+            self._steps,
+            settings,
+            lease_seconds=owner._lease_seconds,  # noqa: SLF001 - as above
+            on_end=self._kick_soon,
+        )
+
+    async def publish(self, wake: DueWake) -> str | None:
+        """As `outbox.Publish`: a call that a job's end makes. Raises where a later try may do."""
+        try:
+            then = json_text.load(ThenCall, self.records.unsealed(json.loads(wake.body)["call"]))
+        except (
+            MessageRefused,
+            json_text.NewerMessage,
+        ) as exc:  # for good only if nobody else of the fleet can read it, either
+            raise NotYet(str(exc)) from exc
+        except (ValueError, KeyError, TypeError, AttributeError) as exc:
+            return f"The call cannot be read: {str(exc).partition(chr(10))[0]}"
+        if then.call_id != wake.wake_id:
+            return "The call is that of another job's end."
+        steps = await self._steps()
+        ready = steps.ready(then.spec, then.call, then.call_id)
+        if isinstance(ready, ToolResult):
+            return self._put_off(ready) or ready.error
+        answer = await steps.publish(ready)
+        if isinstance(answer, ToolResult):
+            return self._put_off(answer) or steps.unpublished(ready, answer).error
+        if answer is None and self._settings.broker != self._settings.redis_url:
+            text = "It was published, and the broker may lose it: it is looked for until it has begun."
+            raise NotYet(text, seconds=_BROKER_SECONDS)
+        return None
+
+    @staticmethod
+    def _put_off(refusal: ToolResult) -> None:
+        if passes(refusal) or is_unknown(refusal):
+            raise NotYet(refusal.error)
+
+    async def _steps(self) -> JobSteps:
+        opening = worker_session(self._settings)
+        if self._stack is None:
+            async with opening as session:  # the loop's, which stays open
+                return session.steps
+        async with self._opening:
+            if self._own is None:
+                self._own = (await self._stack.enter_async_context(opening)).steps
+        return self._own
+
+    _own: JobSteps | None = None
+
+    def _kick_soon(self) -> None:
+        """News are delivered at once, and not with beat's next tick."""
+        if self.is_kicked:
+            return
+        self.is_kicked = True
+        if self._here is not None:  # else it is done before the bench is left
+            self._here.later(self._owner._deliver_soon(self))  # noqa: SLF001 - as above
+
+
+async def _is_set(event: asyncio.Event, *, within: float) -> bool:
+    try:
+        async with asyncio.timeout(within):
+            return await event.wait()
+    except TimeoutError:
+        return False

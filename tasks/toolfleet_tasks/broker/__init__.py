@@ -1,0 +1,1 @@
+"""Reaches a broker through kombu: its connections, queues and errors."""

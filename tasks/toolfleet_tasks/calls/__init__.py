@@ -1,0 +1,1 @@
+"""Prepares a call, and holds what its caller may ask of it."""

@@ -1,0 +1,41 @@
+"""What of an agent's context travels with a call: beside the arguments, to a tool of the fleet's own that takes it, and to no other."""
+
+from typing import Any
+
+from toolfleet_registry.contracts import ToolCall, ToolDefinition
+from toolfleet_registry.contracts.names import LOCAL
+from toolfleet_registry.contracts.tool_context import ToolContext
+from toolfleet_registry.schemas.arguments import size_of
+from toolfleet_tasks.calls.eval_gate import Circumstances
+
+_NOTHING = ToolContext(raw_arg="")
+
+
+def told_to(tool: ToolDefinition, around: Circumstances) -> ToolContext | None:
+    """What the tool is told. Without the user, who travels with the call, and the groups, which are its arguments."""
+    if around.context is None or not tool.takes_context or not tool.name.startswith(f"{LOCAL}."):
+        return None
+    told = around.context.model_copy(update={"raw_arg": around.raw_arg, "user": "", "groups": {}})
+    return None if told == _NOTHING else told
+
+
+def size_fault_with(context: ToolContext | None, arguments: dict[str, Any], *, most: int) -> str | None:
+    """Why a call with this context is too large; `None` for at most `most` bytes of both, and for a call without one."""
+    if context is None:
+        return None
+    size = size_of(arguments) + size_of(context.model_dump(mode="json", exclude_defaults=True))
+    return None if size <= most else f"Arguments and context have {size} bytes as JSON; at most {most} can be sent."
+
+
+def as_before(call: ToolCall, tool: ToolDefinition, around: Circumstances) -> ToolCall:
+    """A tag's call as workers of the version before take it, which have the context among the arguments, and say so."""
+    if around.tag is None or around.context is None or tool.takes_context:
+        return call
+    properties = (tool.input_schema or {}).get("properties")
+    if not isinstance(properties, dict) or not properties.keys() >= _CONTEXT_BEFORE:
+        return call
+    arguments = around.context.model_dump(mode="json", exclude={"user"}, exclude_defaults=True)
+    return call.model_copy(update={"arguments": arguments})
+
+
+_CONTEXT_BEFORE = ToolContext.model_fields.keys() - {"user"}

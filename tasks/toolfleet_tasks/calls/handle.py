@@ -1,0 +1,254 @@
+"""A call that is under way, in its caller's hands."""
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import Any, TypeVar
+
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.contracts import Audit, PublishedCall, ToolResult
+from toolfleet_registry.contracts.progress import Progress
+from toolfleet_registry.contracts.spoken_names import UNSPOKEN, Spoken
+from toolfleet_registry.formats import as_spoken
+from toolfleet_registry.policy.hints import hint_for
+from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks.calls.status import DONE, UNKNOWN, CallStatus, Place
+from toolfleet_tasks.ledger.ledger import Ledger
+from toolfleet_tasks.messages import fleet_results
+from toolfleet_tasks.messages.fleet_results import Ending
+from toolfleet_tasks.redis.connection import LineClosed, LineLost
+from toolfleet_tasks.results.end_check import Meta
+from toolfleet_tasks.results.listener import Inbox
+from toolfleet_tasks.results.progress import follow_progress, read_progress
+from toolfleet_tasks.results.reader import PEEK_SECONDS
+from toolfleet_tasks.results.stored import ending_of, read_stored, result_of
+
+S = TypeVar("S")
+
+_PLACES: dict[str, Place] = {"queued": "queued", "running": "running", "retrying": "retrying", "done": "done"}
+_TAKE_BACK_SECONDS = 10.0  # for the ledger to hear that a call is taken back
+
+
+class CallHandle:
+    """One call: its `id`, its `result`, its `status`, and a way to `cancel` it."""
+
+    def __init__(
+        self,
+        call_id: str,
+        tool_name: str,
+        ending: asyncio.Future[ToolResult],
+        follow: "Follow | None" = None,
+        *,
+        spoken: Spoken = UNSPOKEN,
+    ) -> None:
+        self.id = call_id
+        self._spoken = spoken
+        self.tool_name = tool_name
+        self._ending = ending
+        self._follow = follow
+
+    async def result(self, timeout: float | None = None) -> ToolResult:  # noqa: ASYNC109 - part of our public face
+        """How the call ended: comes by its deadline at the latest.
+
+        Raises `TimeoutError` when `timeout` seconds pass before; the call goes on and can be asked for again.
+        """
+        async with asyncio.timeout(timeout):
+            return as_spoken(await asyncio.shield(self._ending), self._spoken)
+
+    async def cancel(self) -> None:
+        """Take the call back: one that waits never begins, one that runs is interrupted. Its result says `cancelled`."""
+        if self._follow is not None and not self._ending.done():
+            await self._follow.cancel()
+
+    async def status(self) -> CallStatus:
+        """Where the call is now, and how far: `status.progress`."""
+        if self._follow is None or self._ending.done():
+            return DONE
+        return await self._follow.status()
+
+    async def progress(self) -> AsyncGenerator[Progress]:
+        """How far the call is, whenever it says so, a few times a second at most: from the latest on, until it ends.
+
+        Ends with the call, at once for one that has ended; what is said between two steps of the loop is not kept. Any
+        number of loops may follow one call.
+        """
+        if self._follow is not None:
+            async with contextlib.aclosing(self._follow.progress(self._ending)) as steps:
+                async for progress in steps:
+                    yield progress
+
+
+class Follow:
+    """Follows one published call to its `ending`: a worker's result, or one that the ledger takes from us.
+
+    `revoke` tells the workers to drop a call, `spawn` runs something in the background, for which whoever leaves the fleet
+    waits a little, `had` confirms that its caller has a result of this stored text. A `guest` follows a call that somebody else has published: it never ends it. Not a task a call: a
+    future, and a timer of the loop.
+    """
+
+    def __init__(  # noqa: PLR0913 - what it needs of its session
+        self,
+        call: PublishedCall,
+        inbox: Inbox,
+        *,
+        ledger: Ledger,
+        revoke: Callable[[str], Coroutine[Any, Any, None]],
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        had: Callable[[PublishedCall, ToolResult, str], None],
+        is_guest: bool = False,
+    ) -> None:
+        self.call_id = call.call_id
+        self.tool_name = call.tool_name
+        self.ending: asyncio.Future[ToolResult] = asyncio.get_running_loop().create_future()
+        self._call = call
+        self._inbox = inbox
+        self._ledger = ledger
+        self._revoke = revoke
+        self._spawn = spawn
+        self._had = had
+        self._is_guest = is_guest
+        self._expected = inbox.expect(call.call_id, self)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def published(self, deadline_at: float) -> None:
+        """The call is in its queue, or may be. From now on its deadline is watched, in seconds since the epoch."""
+        if not self.ending.done():
+            self._timer = self.ending.get_loop().call_later(deadline_at - fleet_clock.now(), self._expire)
+
+    def unpublished(self) -> None:
+        """The call is surely not in its queue: there is nothing to follow."""
+        self._stop_timer()
+        self._inbox.forget(self._expected)
+
+    def ended(self, meta: Meta) -> None:
+        """As `Waiter`."""
+        if meta["status"] == "SUCCESS":
+            result = result_of(meta, self.tool_name)
+            self._end(result)
+            if not self._is_guest:
+                self._had(self._call, result, str(meta.get("result")))
+        else:  # Celery's own words; how far the call had got, the ledger knows
+            self._stop_timer()
+            self._spawn(self._end_as(ending_of(meta, self._call)))
+
+    def left(self) -> None:
+        """As `Waiter`."""
+        self._end(fleet_results.outcome_unknown(self.tool_name, "the agent left the fleet before the call had ended."))
+
+    def refuse(self, result: ToolResult) -> None:
+        """The call is not in its queue, or perhaps not: it ends so, unless its result is there already."""
+        self._inbox.forget(self._expected)
+        self._end(result)
+
+    async def withdraw(self, nothing: ToolResult) -> None:
+        """End a call that may never have been published, as `nothing`, unless a worker has begun it: then its end will come.
+
+        Without an answer of the ledger's nothing changes: it is listened for until its deadline.
+        """
+        unknown = fleet_results.outcome_unknown(self.tool_name, "the queue did not confirm the call.")
+        ending, stored = Ending(nothing, nothing, unknown), None
+        with contextlib.suppress(OSError, ResponseError):
+            async with asyncio.timeout(max(self._call.deadline_at - fleet_clock.now(), 0)):
+                stored = await self._in_ledger(self._ledger.withdraw, ending)
+        if stored is not None:
+            self._spawn(self._revoke(self.call_id))
+            self.refuse(read_stored(stored, self.tool_name) if stored else unknown)
+
+    def give_up(self) -> None:
+        """The caller has gone: take the call back."""
+        if not self.ending.done() or self.ending.cancelled():
+            self._stop_timer()
+            self._inbox.forget(self._expected)
+            self.ending.cancel()
+            if not self._is_guest:
+                self._take_back()
+
+    async def cancel(self) -> None:
+        """Take the call back: it ends as cancelled here, and its workers are told."""
+        if self._is_guest:
+            self.refuse(fleet_results.cancelled(self.tool_name, effect_state="unknown"))
+            return
+        await asyncio.shield(self._take_back())
+
+    async def status(self) -> CallStatus:
+        """What the ledger says, and the call itself."""
+        try:
+            async with asyncio.timeout(PEEK_SECONDS):
+                place = _PLACES[await self._ledger.look(self.call_id)]
+        except (OSError, ResponseError):
+            return UNKNOWN
+        progress = None
+        if place in {"running", "retrying"}:
+            with contextlib.suppress(OSError, ResponseError):
+                content = await self._inbox.peek(self._inbox.progress_channel(self.call_id))
+                progress = await read_progress(self._inbox.verifier, self.call_id, content)
+        return CallStatus(place, progress)
+
+    def progress(self, ending: "asyncio.Future[ToolResult]") -> AsyncGenerator[Progress]:
+        """As `CallHandle.progress`, until `ending`: that of whoever asks."""
+        return follow_progress(self._inbox, self.call_id, ending)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _end(self, result: ToolResult) -> None:
+        self._stop_timer()
+        if not self.ending.done():
+            if result.tool_name != self.tool_name:  # of a refused message, whose header anybody may have written
+                result = result.model_copy(update={"tool_name": self.tool_name})
+            self.ending.set_result(audited(self.call_id, result))
+
+    def _expire(self) -> None:
+        if self._is_guest:
+            self.refuse(fleet_results.unanswered(self._call))
+        else:
+            self._spawn(self._end_as(fleet_results.at_deadline(self._call)))
+            self._spawn(self._revoke(self.call_id))  # nobody waits for it any more
+
+    def _take_back(self) -> asyncio.Task[None]:
+        """The flag in the ledger holds for workers that are not up yet; the order to those that are makes it faster."""
+        self._spawn(self._revoke(self.call_id))
+        seconds = min(_TAKE_BACK_SECONDS, max(self._call.deadline_at - fleet_clock.now(), PEEK_SECONDS))
+        return self._spawn(self._end_as(fleet_results.taken_back(self._call), seconds=seconds))
+
+    async def _end_as(self, ending: Ending, *, seconds: float = PEEK_SECONDS) -> None:
+        """End the call in the ledger, and here with what stands there then; where it does not answer, with what we know."""
+        try:
+            async with self._ledger.window.place(seconds):
+                stored = await self._in_ledger(self._ledger.end, ending)
+            result = read_stored(stored, self.tool_name) if stored else ending.unknown
+        except (OSError, ResponseError):
+            result = ending.unknown
+        self._inbox.forget(self._expected)
+        self._end(result)
+
+    async def _in_ledger(self, end: Callable[..., Coroutine[Any, Any, S]], ending: Ending) -> S:
+        """Send an end until it is answered; each connection may lead to a Redis that has lost the record."""
+        identity = self._inbox.identity
+        while True:
+            await identity.known()
+            try:
+                # Whether there was a record before, a guest cannot know: it came later.
+                is_sure = not self._is_guest and identity.is_same_since(self._expected.since)
+                return await end(self._call, ending, data_id=identity.data_id if is_sure else "")
+            except LineClosed:
+                raise
+            except LineLost:
+                continue
+
+
+def new_call_id() -> str:
+    """An id that no other call has; also the id of its task in Celery."""
+    return str(uuid.uuid4())
+
+
+def audited(call_id: str, result: ToolResult) -> ToolResult:
+    """The result with what is known of the call: a worker's own audit and hint, or ours."""
+    is_seen = bool(result.audit.call_id)
+    if is_seen and (result.success or result.hint):
+        return result
+    audit = result.audit if is_seen else Audit(call_id=call_id, tool=result.tool_name, ts=fleet_clock.now())
+    return result.model_copy(update={"audit": audit, "hint": result.hint or hint_for(result)})

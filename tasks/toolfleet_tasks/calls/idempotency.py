@@ -1,0 +1,208 @@
+"""Calls that bring another call's result: they were made with an idempotency key that stands for it.
+
+Such a call takes part in the other's end and in nothing else. Its own deadline, and its caller's taking it back, end only
+its waiting: the first caller still wants what was begun.
+"""
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.contracts import ErrorCode, PublishedCall, ToolResult
+from toolfleet_registry.contracts.progress import Progress
+from toolfleet_registry.contracts.spoken_names import UNSPOKEN, Spoken
+from toolfleet_registry.errors import NotPublished
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks.calls.handle import CallHandle, Follow, audited
+from toolfleet_tasks.calls.status import DONE, CallStatus
+from toolfleet_tasks.results.listener import Inbox
+from toolfleet_tasks.results.reader import Shelf
+
+_STILL = (
+    "The first call with its idempotency key is under way; with the same key it may be called again, for its result."
+)
+_HINT = (
+    "It may have been executed: repeat it with the same idempotency key only, which brings the first call's result, "
+    "for a repeat under another key, or without one, could do it twice."
+)
+
+
+class Joined:
+    """A call that waits for the end of another one, `call_id`, until its own deadline."""
+
+    def __init__(self, call: PublishedCall, call_id: str) -> None:
+        loop = asyncio.get_running_loop()
+        self.call_id = call_id
+        self.tool_name = call.tool_name
+        self.ending: asyncio.Future[ToolResult] = loop.create_future()
+        self.source: Follow | None = None
+        """Who hears of the other's end."""
+        self._call = call
+        text = "Tool call was not answered by its deadline."
+        timer = loop.call_later(call.deadline_at - fleet_clock.now(), self.leave, "timed_out", text)
+        self.ending.add_done_callback(lambda _: timer.cancel())
+
+    def end(self, result: ToolResult) -> None:
+        """It ends so, unless it has ended."""
+        if not self.ending.done():
+            self.ending.set_result(audited(self.call_id, result))
+
+    def leave(self, code: ErrorCode, text: str) -> None:
+        """End the waiting only. Whether a repeat could double anything is the tool's matter: its key may not be at hand."""
+        is_harmless = self._call.effect in {"read", "idempotent"}
+        result = ToolResult.failed(
+            self.tool_name, code, f"{text} {_STILL}", effect_state="unknown", retryable=is_harmless
+        )
+        self.end(result if is_harmless else result.model_copy(update={"hint": _HINT}))
+
+    def give_up(self) -> None:
+        """The caller has gone."""
+        self.ending.cancel()
+
+
+class JoinedHandle(CallHandle):
+    """A handle on a joined call: its id is the other's, and cancelling it leaves the other alone."""
+
+    def __init__(self, joined: Joined, *, spoken: Spoken = UNSPOKEN) -> None:
+        super().__init__(joined.call_id, joined.tool_name, joined.ending, spoken=spoken)
+        self._joined = joined
+
+    async def cancel(self) -> None:
+        """Wait no longer: the result says `cancelled`, and that the first call goes on."""
+        self._joined.leave("cancelled", "Tool call was cancelled.")
+
+    async def status(self) -> CallStatus:
+        """Where the other call is now."""
+        source = self._joined.source
+        return DONE if source is None or self._joined.ending.done() else await source.status()
+
+    async def progress(self) -> AsyncGenerator[Progress]:
+        """How far the other call is, until it ends, or the waiting for it."""
+        if (source := self._joined.source) is not None:
+            async with contextlib.aclosing(source.progress(self._joined.ending)) as steps:
+                async for progress in steps:
+                    yield progress
+
+
+def handle_of(follow: Follow | Joined, spoken: Spoken = UNSPOKEN) -> CallHandle:
+    """The handle on a call that is under way, as it was `spoken`."""
+    if isinstance(follow, Joined):
+        return JoinedHandle(follow, spoken=spoken)
+    return CallHandle(follow.call_id, follow.tool_name, follow.ending, follow, spoken=spoken)
+
+
+class Joins:
+    """The calls of one agent that may be joined, and those that have joined others, also of other agents.
+
+    `follow` follows a call, as a guest, that somebody else has published. `shelf` has the results; it is closed here.
+    `spawn` runs something in the background; `read` confirms that a call waits no longer for another one's result.
+    """
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        shelf: Shelf,
+        *,
+        keys: Keys,
+        follow: Callable[[PublishedCall], Follow],
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        read: Callable[[PublishedCall, str], None],
+    ) -> None:
+        self._inbox = inbox
+        self._shelf = shelf
+        self._keys = keys
+        self._follow = follow
+        self._spawn = spawn
+        self._read = read
+        self._own: dict[str, Follow] = {}  # by call id: published here, with an idempotency key
+        self._guests: dict[str, Follow] = {}  # by call id: published elsewhere, or given up here
+        self._waiting: dict[str, set[Joined]] = {}  # by call id
+
+    async def aclose(self) -> None:
+        """Let go of what was needed for reading."""
+        await self._shelf.aclose()
+
+    def offer(self, follow: Follow) -> None:
+        """A call that is about to be published here with an idempotency key: others may join it from now on.
+
+        Who has joined it at an earlier try, which has failed, has the end of this one.
+        """
+        earlier = self._own.get(follow.call_id)
+        self._own[follow.call_id] = follow
+        follow.ending.add_done_callback(lambda _: self._own.pop(follow.call_id, None))
+        if earlier is not None:
+            follow.ending.add_done_callback(functools.partial(_pass_on, earlier.ending))
+
+    def take_back(self, call: PublishedCall, result: ToolResult) -> None:
+        """The call is not published after all, and not tried again. Who has joined it meanwhile has its result."""
+        follow = self._own.pop(call.call_id, None)
+        if follow is not None and not follow.ending.done():
+            follow.ending.set_result(audited(call.call_id, result))
+
+    def give_up(self, call: PublishedCall) -> None:
+        """Its caller has gone before it was tried again. Who has joined it listens for its end, until their own deadlines."""
+        follow = self._own.pop(call.call_id, None)
+        if follow is not None:
+            follow.ending.cancel()
+
+    def join(self, call: PublishedCall, call_id: str) -> Joined:
+        """Have `call`, which is not published, end as the call `call_id` that its idempotency key stands for."""
+        joined = Joined(call, call_id)
+        self._waiting.setdefault(call_id, set()).add(joined)
+        joined.ending.add_done_callback(lambda _: self._leave(joined, call))
+        self._attach(joined, call.model_copy(update={"call_id": call_id}))
+        return joined
+
+    def _attach(self, joined: Joined, other: PublishedCall) -> None:
+        source = self._own.get(other.call_id) or self._guests.get(other.call_id)
+        if source is None or source.ending.done():
+            source = self._invite(other)
+        joined.source = source
+        source.ending.add_done_callback(lambda ending: self._ended(joined, other, ending))
+
+    def _invite(self, other: PublishedCall) -> Follow:
+        guest = self._guests[other.call_id] = self._follow(other)
+        self._spawn(self._look(guest))
+        return guest
+
+    def _ended(self, joined: Joined, other: PublishedCall, ending: "asyncio.Future[ToolResult]") -> None:
+        if joined.ending.done():
+            return
+        if ending.cancelled():  # its caller here has gone, and its end is still to come
+            self._attach(joined, other)
+        else:
+            joined.end(ending.result())
+
+    async def _look(self, guest: Follow) -> None:
+        """Find the end of a call that ended before anybody listened. What cannot be read now is swept later."""
+        try:
+            await self._inbox.listening(guest.call_id)
+            stored = await self._shelf.peek(self._keys.result(guest.call_id).encode())
+        except (KeyError, NotPublished, OSError, ResponseError):  # KeyError: its end was heard meanwhile
+            return
+        self._inbox.found(guest.call_id, stored)
+
+    def _leave(self, joined: Joined, call: PublishedCall) -> None:
+        self._read(call, joined.call_id)
+        waiting = self._waiting[joined.call_id]
+        waiting.discard(joined)
+        if waiting:
+            return
+        del self._waiting[joined.call_id]
+        guest = self._guests.pop(joined.call_id, None)
+        if guest is not None:
+            guest.give_up()
+
+
+def _pass_on(earlier: "asyncio.Future[ToolResult]", ending: "asyncio.Future[ToolResult]") -> None:
+    if earlier.done():
+        return
+    if ending.cancelled():
+        earlier.cancel()
+    else:
+        earlier.set_result(ending.result())

@@ -1,0 +1,28 @@
+"""Where a call is, and how far."""
+
+from typing import Literal, Self
+
+from toolfleet_registry.contracts.progress import Progress
+
+Place = Literal["queued", "running", "retrying", "done", "unknown"]
+
+
+class CallStatus(str):
+    """`queued`, `running`, `retrying`, `done`, or `unknown`: Redis does not answer now. Equal to that plain text."""
+
+    __slots__ = ("progress",)
+
+    progress: Progress | None
+    """What the call said last of how far it is, while it has not ended; `None` if it says nothing."""
+
+    def __new__(cls, place: Place, progress: Progress | None = None) -> Self:  # noqa: D102 - the class says it
+        status = super().__new__(cls, place)
+        status.progress = progress
+        return status
+
+    def __getnewargs__(self) -> tuple[str, Progress | None]:  # type: ignore[override] # what `__new__` takes
+        return str(self), self.progress
+
+
+DONE = CallStatus("done")
+UNKNOWN = CallStatus("unknown")

@@ -1,0 +1,1 @@
+"""Holds what an agent imports: the fleet, and its synchronous face."""

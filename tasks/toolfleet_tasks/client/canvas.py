@@ -1,0 +1,140 @@
+"""The part of `ToolFleet` that makes signatures, for Celery's own canvas: `group`, `chord` and `chain`."""
+
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from toolfleet_registry.contracts import Caller, Conversation, PublishedCall, ToolCall, ToolResult
+from toolfleet_registry.errors import FleetError
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.client.sessions import Sessions
+from toolfleet_tasks.messages import fleet_results
+from toolfleet_tasks.messages.envelope import TASK, args_shown, seconds_kept
+from toolfleet_tasks.queues import Route
+from toolfleet_tasks.results import stored
+from toolfleet_tasks.results.end_check import Meta
+
+if TYPE_CHECKING:
+    from celery.canvas import Signature
+    from celery.result import AsyncResult
+
+    from toolfleet_tasks.app import FleetApp
+
+_NO_DEADLINE_SECONDS = 3600.0  # of a link that nobody gave one: others are before it
+
+
+class CallRefused(FleetError):
+    """A call cannot be made as it is wished; `result` says why, as it would have been the call's result."""
+
+    def __init__(self, result: ToolResult) -> None:
+        self.result = result
+        super().__init__(result.error or "The call is refused.")
+
+
+class CanvasMethods:
+    """Methods of `ToolFleet`, which has the sessions."""
+
+    _sessions: Sessions
+    _settings: Settings
+
+    async def signature(
+        self,
+        call: ToolCall,
+        caller: Caller,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - the call's deadline, which travels with it
+        conversation: Conversation | None = None,
+    ) -> "Signature":
+        """A call as a link of Celery's canvas: judged now, sealed, and with id, queue, limits and deadline fixed.
+
+        It is immutable: no other link's result becomes an argument. It is one call, and published twice it is run once;
+        what `call` guarantees holds for each link, whatever stops meanwhile: ledger, permission, limits (taken when it
+        begins), retry. It must end within `timeout` seconds from now, an hour if left out, wherever it stands. How many
+        are under way is not bounded: a group of thousands is thousands of messages.
+
+        A chain goes on, and a chord's body is called, once what is before them has succeeded. If it fails they are not
+        called: their results are Celery's `FAILURE`, and `result_of` says so. Whoever is delivered a link's message sees
+        to what follows, perhaps twice; each link runs once all the same. A chord counts each part of its header once as
+        long as Redis keeps the count (`result_ttl_seconds`; five minutes after the body was called). With the stock
+        transport a Redis that goes away just then may end a chord, or a chain, with `FAILURE`.
+
+        Raises `CallRefused` for a call that may not be made, and `FleetUnavailable` on a loop's first use.
+        """
+        if call.idempotency_key:
+            raise ValueError("A signature has no idempotency key: its own id is fixed, and it runs once.")
+        if timeout is not None and not timeout > 0:
+            raise ValueError(f"timeout must be a positive number of seconds, not {timeout!r}.")
+        session = await self._sessions.opened()
+        seconds = _NO_DEADLINE_SECONDS if timeout is None else timeout
+        drafted = await session.draft(call, caller, conversation, seconds)
+        if isinstance(drafted, ToolResult):
+            raise CallRefused(drafted)
+        return _signed(self._canvas_app(), *drafted)
+
+    async def result_of(
+        self,
+        link: "Signature | AsyncResult | str",
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - how long to wait
+    ) -> ToolResult | None:
+        """The result of a link, by its signature, Celery's result of it or its id; `None` if it has not ended in time.
+
+        Celery's own `AsyncResult(id).get()` gives it as JSON text, waits by blocking, and raises `LinkFailed` for a link
+        that was not called because one before it has failed. Raises `NotPublished` if the fleet is left meanwhile.
+        """
+        call_id = link if isinstance(link, str) else str(link.id)
+        options: dict[str, Any] = getattr(link, "options", None) or {}  # of a signature
+        tool_name = str(options.get("shadow", ""))
+        meta = await (await self._sessions.opened()).ends.of(call_id, seconds=timeout)
+        return None if meta is None else _result_in(meta, tool_name)
+
+    def _canvas_app(self) -> "FleetApp":
+        """One for all signatures of a fleet: its connections are Celery's own."""
+        app = _apps.get(self)
+        if app is None:
+            from toolfleet_tasks.app import make_app  # noqa: PLC0415 - Celery, which most agents never load
+
+            app = _apps[self] = make_app(self._settings)
+            app.conf.result_backend_thread_safe = True  # else each thread that publishes would listen by itself
+        return app
+
+    def _leave_canvas(self) -> None:
+        """Close what Celery has opened, which else speaks to Redis when Python ends. Results can still be asked for."""
+        app = _apps.pop(self, None)
+        if app is not None:
+            consumer = app.backend.result_consumer
+            consumer.stop()
+            consumer.subscribed_to.clear()  # else every result of a group unsubscribes when it is dropped
+            app.backend.client.connection_pool.disconnect()
+            app.close()
+
+
+def _signed(app: "FleetApp", call: PublishedCall, route: Route) -> "Signature":
+    return app.signature(
+        TASK,
+        args=(app.seal.seal(call),),
+        immutable=True,
+        task_id=call.call_id,
+        queue=route.queue,
+        shadow=call.tool_name,
+        soft_time_limit=route.soft_limit,
+        time_limit=route.hard_limit,
+        expiration=seconds_kept(call),
+        argsrepr=args_shown(call),
+        kwargsrepr="{}",
+    )
+
+
+def _result_in(meta: Meta, tool_name: str) -> ToolResult:
+    if meta["status"] == "SUCCESS":
+        return stored.result_of(meta, tool_name)
+    reason = meta.get("result")
+    kind = str(reason.get("exc_type")) if isinstance(reason, dict) else ""
+    if kind in {"LinkFailed", "ChordError"}:
+        text = "Tool call was not made: a call before it in its chain or chord has not succeeded."
+        return ToolResult.failed(tool_name, "cancelled", text, effect_state="none")
+    if meta["status"] == "REVOKED":
+        return fleet_results.cancelled(tool_name, effect_state="unknown")
+    return fleet_results.outcome_unknown(tool_name, f"the worker failed ({kind}).")
+
+
+_apps: "WeakKeyDictionary[CanvasMethods, FleetApp]" = WeakKeyDictionary()

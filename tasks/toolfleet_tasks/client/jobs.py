@@ -1,0 +1,117 @@
+"""The part of `ToolFleet` that makes, shows and cancels jobs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolResult
+from toolfleet_registry.contracts.jobs import Completion, Job, JobRefused, JobSpec, Poll, Schedule
+from toolfleet_registry.policy.reach import resolved
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks.client.sessions import Sessions
+from toolfleet_tasks.jobs.service import JobDesk
+from toolfleet_tasks.messages.ids import job_id_for
+
+_NO_DEADLINE_SECONDS = 7 * 86_400  # of a job that nobody gave one: longer than anything that is still waited for
+_LONGEST_NAME = 200
+
+
+class JobMethods:
+    """Methods of `ToolFleet`, which has the sessions."""
+
+    _sessions: Sessions
+
+    async def start_job(  # noqa: PLR0913 - what there is to say of a job
+        self,
+        start: ToolCall | None = None,
+        poll: Poll | None = None,
+        on_complete: Completion | Sequence[Completion] = "resume_conversation",
+        conversation: Conversation | None = None,
+        deadline: float | None = None,
+        *,
+        caller: Caller,
+        name: str = "",
+        message: str | None = None,
+        on_failure_message: str | None = None,
+        schedule: Schedule | None = None,
+        idempotency_key: str | None = None,
+        workflow_id: str | None = None,
+    ) -> Job:
+        """Have long work done and polled, and `on_complete` happen once at its end, whatever stops meanwhile.
+
+        `start` is its first call, made at once (or at `schedule.at`) by a worker; then `poll` until it says that the work
+        is over; without both it is a reminder. All ends in `deadline` seconds, and each call is made as `caller` is now.
+        If it fails, the other jobs of its user's `workflow_id` are cancelled. `idempotency_key`, or that of `start`, names
+        the job: for its user it is the same then, and another one a `conflict`.
+
+        Raises `JobRefused` if it could not run or nobody would hear of its end; `FleetUnavailable` when Redis does not
+        answer: it may exist then, and asked for again under its key it is one.
+        """
+        session, key = await self._sessions.opened(), idempotency_key or (start.idempotency_key if start else None)
+        said = {"message": message, "on_failure_message": on_failure_message, "workflow_id": workflow_id}
+        spec = _spec(
+            session.settings,
+            deadline,
+            job_id=job_id_for(caller.user_id, key),
+            caller=caller,
+            conversation=conversation or Conversation(),
+            on_complete=(on_complete,) if isinstance(on_complete, str | ToolCall) else on_complete,
+            plan=(start, poll, schedule),
+            name=name[:_LONGEST_NAME],
+            **said,
+        )
+        return await session.jobs.start(spec, by_key=bool(key))
+
+    async def job(self, job_id: str, caller: Caller) -> Job | None:
+        """A job of the caller's user; `None` if there is none, or not any more. Raises `FleetUnavailable`."""
+        return await (await self._sessions.opened()).jobs.get(job_id, caller.user_id)
+
+    async def jobs(
+        self, caller: Caller, *, ended: bool = True, limit: int = 100, workflow_id: str | None = None
+    ) -> list[Job]:
+        """At most `limit` jobs of the caller's user, the newest first; with `ended` those that are over, too; or of one workflow."""
+        desk = (await self._sessions.opened()).jobs
+        return await desk.list(caller.user_id, ended=ended, limit=limit, workflow_id=workflow_id)
+
+    async def cancel_job(self, job_id: str, caller: Caller) -> Job | None:
+        """End a job of the caller's user, with no news of it. A call of it that runs is left to end. `None`: no such job."""
+        return await (await self._sessions.opened()).jobs.cancel(job_id, caller.user_id)
+
+    async def cancel_workflow(self, workflow_id: str, caller: Caller) -> int:
+        """End all jobs of a workflow of the caller's user, as `cancel_job`. Returns how many; those that have ended stay as they are."""
+        return await (await self._sessions.opened()).jobs.cancel_workflow(workflow_id, caller.user_id)
+
+    async def job_desk(self) -> JobDesk:
+        """The jobs of all users, for operators. Raises `FleetUnavailable`."""
+        return (await self._sessions.opened()).jobs
+
+
+def _spec(
+    settings: Settings,
+    deadline: float | None,
+    *,
+    caller: Caller,
+    plan: tuple[ToolCall | None, Poll | None, Schedule | None],
+    **fields: Any,
+) -> JobSpec:
+    """Raises `JobRefused` for what is of a wrong type: the first fault, and where."""
+    (start, poll, schedule), now = plan, fleet_clock.now()
+    schedule = None if schedule is None else schedule.counted_from(now)
+    seconds = _default_seconds(poll, schedule, settings.max_job_seconds) if deadline is None else deadline
+    fields |= {"created_at": now, "deadline_at": now + seconds, "start": start, "poll": poll, "schedule": schedule}
+    try:
+        return JobSpec(caller=resolved(caller, settings.default_guest_modules), user_id=caller.user_id, **fields)
+    except ValidationError as exc:
+        fault = exc.errors(include_url=False, include_context=False, include_input=False)[0]
+        text = f"The job is refused: {'.'.join(map(str, fault['loc']))}: {fault['msg']}."
+        raise JobRefused(ToolResult.refused("", "invalid_arguments", text)) from None
+
+
+def _default_seconds(poll: Poll | None, schedule: Schedule | None, longest: float) -> float:
+    """A recurring job lasts as long as a job may; one that begins later has its time from then on."""
+    if schedule is not None and schedule.cron is not None:
+        return longest
+    ahead = max((schedule.at or 0) - fleet_clock.now(), 0) if schedule is not None else 0
+    return min(ahead + max(_NO_DEADLINE_SECONDS, 2 * poll.max_seconds if poll is not None else 0), longest)

@@ -1,0 +1,67 @@
+"""What a user has left of their limits, as Redis knows it now."""
+
+import asyncio
+from collections.abc import Sequence
+
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.contracts import ToolResult
+from toolfleet_registry.contracts.decisions import note
+from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.policy.limits import Remaining
+from toolfleet_tasks.admission.limits import Limit, refused_by, remaining
+from toolfleet_tasks.lua import limits as limits_scripts
+from toolfleet_tasks.lua.script import Script
+from toolfleet_tasks.redis.connection import Line, Part
+
+_PATIENCE_SECONDS = 5.0  # a look takes a millisecond, or Redis is away
+_LOOK_SECONDS = 2.0  # before a gate, which may take as long: an agent's user waits meanwhile
+_CHUNK = 200  # limits a script, so that none holds Redis up
+
+
+async def look_at(line: Line, limits: Sequence[Limit]) -> Remaining:
+    """What is used of these limits. Raises `FleetUnavailable` when Redis does not answer within 5 s."""
+    now, uses = 0, list[int]()
+    try:
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            for start in range(0, max(len(limits), 1), _CHUNK):
+                chunk = limits[start : start + _CHUNK]
+                keys = [limit.key for limit in chunk]
+                args = [part for limit in chunk for part in limit.args]
+                now, *used = await line.execute("EVAL", limits_scripts.LOOK, len(keys), *keys, *args)
+                uses += used
+    except (OSError, ResponseError) as exc:  # TimeoutError is an OSError
+        raise FleetUnavailable(f"Redis does not say what is left: {str(exc) or 'no answer'}") from exc
+    return remaining(limits, [now, *uses])
+
+
+async def refusal_now(
+    line: Line, tool_name: str, limits: Sequence[Limit], *, intent: str | None, seconds: float
+) -> ToolResult | None:
+    """The result of a call that its limits would not let in now: before an agent's gate is asked. Takes nothing.
+
+    `intent` is the key of its intention, under which it may join another call. Fails open, after `seconds` at the latest:
+    whoever lets the call in judges anew, and counts it.
+    """
+    if not limits:
+        return None
+    keys = [*(limit.key for limit in limits), *([intent] if intent else [])]
+    args = [len(limits), *(part for limit in limits for part in limit.args)]
+    try:
+        async with asyncio.timeout(min(seconds, _LOOK_SECONDS)):
+            answer = await _answer(line, limits_scripts.JUDGE, len(keys), *keys, *args)
+    except (OSError, ResponseError):
+        return None
+    if not isinstance(answer, list):
+        return None
+    note("limits", "denied")
+    return refused_by(tool_name, limits, answer[1:])
+
+
+async def _answer(line: Line, script: Script, *rest: Part) -> object:
+    try:
+        return await line.execute("EVALSHA", script.digest, *rest)
+    except ResponseError as exc:
+        if "NOSCRIPT" not in str(exc):
+            raise
+    return await line.execute("EVAL", script.text, *rest)

@@ -1,0 +1,298 @@
+"""What a fleet needs on one event loop: its connections, what exists, who waits, and what runs in the background."""
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from toolfleet_registry.config.redis_servers import async_client, connection_factory
+from toolfleet_registry.contracts import (
+    Caller,
+    Conversation,
+    ModuleStatus,
+    PublishedCall,
+    ToolCall,
+    ToolDefinition,
+    ToolResult,
+)
+from toolfleet_registry.contracts.decisions import collecting
+from toolfleet_registry.directory.known_modules import KnownModules
+from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.local.scheduler_tools import is_newer_job
+from toolfleet_registry.manifests.manifest_cache import ManifestCache
+from toolfleet_registry.policy.limits import Remaining
+from toolfleet_registry.policy.reach import resolved
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks.admission.control import Entrance
+from toolfleet_tasks.admission.limits import limits_among, limits_of, terms_for
+from toolfleet_tasks.aio.cancellation import end
+from toolfleet_tasks.aio.fork_safety import Sockets, leave_behind
+from toolfleet_tasks.calls.audit_trail import AuditTrail
+from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, EvalGate, Evaluation
+from toolfleet_tasks.calls.handle import Follow, new_call_id
+from toolfleet_tasks.calls.idempotency import Joined, Joins
+from toolfleet_tasks.calls.prepare import Drafts
+from toolfleet_tasks.client.quota import look_at, refusal_now
+from toolfleet_tasks.clock.synchronisation import Timekeeper
+from toolfleet_tasks.control.cluster_check import refuse_cluster
+from toolfleet_tasks.control.server_check import say_faults
+from toolfleet_tasks.dispatch.admitted_publisher import publisher_behind
+from toolfleet_tasks.dispatch.dispatch import Posting
+from toolfleet_tasks.dispatch.worker_wait import WorkerWait
+from toolfleet_tasks.jobs.calls import JobSteps
+from toolfleet_tasks.jobs.records import JobRecords
+from toolfleet_tasks.jobs.service import JobDesk
+from toolfleet_tasks.ledger.dead_letters import dead_letters_of
+from toolfleet_tasks.ledger.ledger import Ledger
+from toolfleet_tasks.messages import fleet_results
+from toolfleet_tasks.messages.catalog_updates import CatalogUpdates, agents_catalog
+from toolfleet_tasks.queues import Route
+from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.results.listener import Inbox
+from toolfleet_tasks.results.reader import Shelf
+from toolfleet_tasks.results.receipts import Receipts
+from toolfleet_tasks.results.waiter import Ends
+from toolfleet_tasks.wakeups.service import WakeDesk
+
+T = TypeVar("T")
+
+log = get_logger(__name__)
+
+_LAST_WORDS_SECONDS = 3.0  # for ledger and workers to hear, when the fleet is left, that a call was given up
+_REDIS_SECONDS = 5.0  # for one answer of Redis
+
+
+class Session:
+    """A fleet on the running loop, from `open` to `aclose`. Belongs to that loop and to this process."""
+
+    def __init__(self, settings: Settings, gate: EvalGate | None = None, *, has_agent: bool = True) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.settings, self._has_agent = settings, has_agent
+        self._keys = settings.keys
+        self._sockets = Sockets()
+        self._background: set[asyncio.Task[Any]] = set()
+        self._last_words: set[asyncio.Task[None]] = set()
+        url = str(settings.redis_url)
+        self._redis = async_client(url, master=settings.sentinel_master, timeout_seconds=_REDIS_SECONDS)
+        self._cache = ManifestCache(self._redis, ttl_seconds=settings.manifest_ttl_seconds, keys=self._keys)
+        known = KnownModules(settings, looks_everywhere=has_agent)
+        self._catalog = agents_catalog(self._redis, self._cache, known, settings)
+        self._updates = CatalogUpdates(self._catalog, self._redis)
+        self.drafts = Drafts(self._catalog, settings, known)
+        self.dead = dead_letters_of(self._redis, settings)
+        self._line = self._line_to(url, "agent")
+        self._lines = [self._line]
+        self.wakes = WakeDesk(self._line, self._line_to, settings)
+        self._ledger = Ledger(self._line, settings, writes_results=False)
+        self.trail, self._timekeeper = AuditTrail(self._line, settings), Timekeeper(settings)
+        news = {self._keys.manifests_changed: self._updates.announced}
+        self._inbox = Inbox(self._line, self._line_to(url, "reads"), self._ledger.verifier, news=news, keys=self._keys)
+        self.ends = Ends(self._inbox, Shelf(self._line_to(url, "ends"), lambda *_: None), keys=self._keys)
+        self._receipts = Receipts(self._line, settings)
+        entrance = Entrance(settings)
+        self._publisher = publisher_behind(
+            entrance,
+            settings,
+            self._line,
+            line_to_broker=self._line_to_broker,
+            listening=self._inbox.listening,
+            spawn=self._spawn,
+        )
+        self._evaluation, self._follow = Evaluation(gate, settings), self._make_follow()
+        self._joins = self._make_joins(Shelf(self._line_to(url, "joins"), lambda *_: None))
+        workers = WorkerWait(self._line, settings, known, spawn=self._spawn)
+        parts = self._publisher, entrance, self._joins, workers, settings
+        self._posting = Posting(*parts, follow=self._follow, spawn=self._spawn)
+        self.steps = JobSteps(self.drafts, self._posting, self.trail, settings)
+        self.jobs = self._desk(self._evaluation if has_agent else None)
+
+    async def open(self) -> None:
+        """Connect, and learn what exists. Raises `FleetUnavailable`, or `SettingsError` for a Redis that will not do."""
+        try:
+            await self._cache.check()
+            await refuse_cluster(self._redis)
+            await self._timekeeper.begin(self._redis)
+            if self._has_agent:  # a worker has looked itself
+                await say_faults(self.settings, self._redis)
+            await self._catalog.ensure()
+            await self._updates.rest()
+        except BaseException:
+            await self.aclose()
+            raise
+        for line in self._lines:
+            line.start()
+        self._inbox.start()
+        self._spawn(self._updates.follow())
+
+    async def aclose(self) -> None:
+        """End everything. Calls in flight end with a result that says so."""
+        self._posting.close()
+        if self._last_words:
+            await asyncio.wait(self._last_words, timeout=_LAST_WORDS_SECONDS)
+        await end(self._background)
+        await self._inbox.aclose()
+        await self._inbox.verifier.aclose()
+        await self._joins.aclose()
+        await self.ends.aclose()
+        await self.trail.settle()
+        await self.wakes.aclose()
+        await self._receipts.aclose()
+        for line in self._lines:
+            await line.aclose()
+        self._publisher.close()
+        await self._redis.aclose()
+
+    def abandon(self) -> None:
+        """End it without its loop, which has ended or is stuck. What is not over is left behind, for good."""
+        had_sockets = self._sockets.cut()
+        # After `asyncio.run` nothing is left of it: whoever makes a loop for each call must not collect sessions.
+        if had_sockets or asyncio.all_tasks(self.loop):
+            leave_behind(self)
+        else:
+            self._publisher.close()
+
+    def forked(self) -> None:
+        """Leave it alone: this is a copy, and the loop is another process's."""
+        self._sockets.cut()
+        leave_behind(self)
+
+    def tools(self, caller: Caller) -> list[ToolDefinition]:
+        """As `ToolFleet.tools`."""
+        return self._catalog.tools(caller)
+
+    async def search(self, text: str, caller: Caller, *, tags: Sequence[str], limit: int) -> list[ToolDefinition]:
+        """As `ToolFleet.search`."""
+        return await self._catalog.search(text, caller, tags=tags, limit=limit)
+
+    async def statuses(self) -> dict[str, ModuleStatus]:
+        """As `ToolFleet.statuses`."""
+        known = self._catalog.statuses()
+        if not any(status.is_stale for status in known.values()):
+            return known
+        # Nobody announces a look that found nothing new: ages are those of what we read last.
+        try:
+            await self._catalog.load()
+        except FleetUnavailable as exc:
+            log.warning("manifests_not_reloaded", error=str(exc))
+        finally:
+            await self._updates.rest()
+        return self._catalog.statuses()
+
+    async def refresh(self) -> dict[str, ModuleStatus]:
+        """As `ToolFleet.refresh`."""
+        try:
+            return await self._catalog.refresh()
+        finally:
+            await self._updates.rest()
+
+    async def remaining(self, caller: Caller) -> Remaining:
+        """As `ToolFleet.remaining`."""
+        return await look_at(self._line, limits_among(self._catalog.callable_by(caller), caller.user_id, self.settings))
+
+    async def begin(  # noqa: PLR0913 - what an agent may say of a call
+        self,
+        call: ToolCall,
+        caller: Caller,
+        conversation: Conversation | None,
+        seconds: float | None,
+        *,
+        waits: bool,
+        waits_for_worker: bool = False,
+        replay_of: str | None = None,
+        around: Circumstances = NOTHING_MORE,
+    ) -> Follow | Joined | ToolResult:
+        """Judge and publish a call, to end in `seconds`. A call that is neither published nor joined has its result already.
+
+        `waits`: over its caller's share it is published later, if there is time, and else it is `busy`. `waits_for_worker`: it
+        is published also where no worker consumes its queue.
+        """
+        drafted = await self.draft(call, caller, conversation, seconds, replay_of=replay_of, around=around)
+        if isinstance(drafted, ToolResult):
+            return drafted
+        published, route = drafted
+        started = await self._posting.post(published, route, waits=waits, waits_for_worker=waits_for_worker)
+        return self.trail.unpublished(published, started) if isinstance(started, ToolResult) else started
+
+    async def draft(
+        self,
+        call: ToolCall,
+        caller: Caller,
+        conversation: Conversation | None,
+        seconds: float | None,
+        *,
+        replay_of: str | None = None,
+        around: Circumstances = NOTHING_MORE,
+    ) -> tuple[PublishedCall, Route] | ToolResult:
+        """A call as it may be published, and where; or its result, if it may not."""
+        self._timekeeper.look_over(self._line)
+        noted, judged = collecting(), self.drafts.judge(call, caller, conversation, around)
+        if isinstance(judged, ToolResult):
+            return self.trail.refused(call, caller, judged, noted)
+        tool, user_id = judged.tool, call.user_id if caller.user_id is None else caller.user_id
+        deadline_at = self.drafts.deadline(route := self.drafts.route(tool), seconds)
+        if seconds is not None and seconds <= 0:
+            return self.trail.refused(call, caller, fleet_results.expired(tool.name), noted, tool)
+        asked = tool, judged.arguments, user_id, around
+        first = functools.partial(self._limited, tool, user_id, around, call.idempotency_key)
+        left = deadline_at - fleet_clock.now()
+        refusal = await self._evaluation.refusal(*asked, seconds=left, first=first)
+        if refusal is not None:
+            return self.trail.refused(call, caller, refusal, noted, tool)
+        drafted = PublishedCall(
+            call_id=new_call_id(),
+            arguments=judged.arguments,
+            user_id=user_id,
+            caller=resolved(caller, self.settings.default_guest_modules),
+            deadline_at=deadline_at,
+            idempotency_key=call.idempotency_key or None,  # an empty one names nothing
+            replay_of=replay_of,
+            decisions=noted,
+            newer_job=is_newer_job(tool.name, judged.arguments),
+            **self.drafts.facts_of(tool, route, around),
+        )
+        return drafted, route
+
+    async def _limited(
+        self, tool: ToolDefinition, user_id: str | None, around: Circumstances, key: str | None, seconds: float
+    ) -> ToolResult | None:
+        """What the call's limits have against it now; where it is published they are looked at once more, and it counts."""
+        terms = terms_for(tool, around.terms, self.settings)
+        limits = limits_of(tool.name, user_id, terms, self.settings)
+        intent = self._keys.intent(user_id, key) if key else None
+        return await refusal_now(self._line, tool.name, limits, intent=intent, seconds=seconds)
+
+    def _line_to(self, url: str, name: str) -> Line:
+        return Line(self._sockets.watched(connection_factory(url, master=self.settings.sentinel_master)), name=name)
+
+    def _line_to_broker(self) -> Line:
+        self._lines.append(line := self._line_to(str(self.settings.broker), "agent-broker"))
+        return line
+
+    def _desk(self, gate: Evaluation | None) -> JobDesk:
+        records, publisher = JobRecords(self._line, self.settings, self._ledger.verifier), self._publisher
+        return JobDesk(records, self.drafts, self.settings, gate=gate, kick=publisher.kick, spawn=self._spawn)
+
+    def _make_joins(self, shelf: Shelf) -> Joins:
+        """What joins read they ask for one by one, over a connection of their own."""
+        follow, read = functools.partial(self._follow, is_guest=True), self._receipts.read
+        return Joins(self._inbox, shelf, keys=self._keys, follow=follow, spawn=self._spawn, read=read)
+
+    def _make_follow(self) -> Callable[..., Follow]:
+        """What follows a call. Its methods are bound once, or each call in flight would hold some of its own."""
+        follow = functools.partial(Follow, inbox=self._inbox, ledger=self._ledger, spawn=self._say_last)
+        return functools.partial(follow, revoke=self._publisher.revoke, had=self._receipts.had)
+
+    def _say_last(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Have a call ended whose caller may have gone; `aclose` waits a little for that."""
+        self._last_words.add(task := self._spawn(work))
+        task.add_done_callback(self._last_words.discard)
+        return task
+
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run something in the background, and end it with the fleet."""
+        task = self.loop.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task

@@ -1,0 +1,155 @@
+"""The tags of an agent, and their calls: through the fleet, as those of any other tool."""
+
+import json
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from pydantic import ValidationError
+
+from toolfleet_registry.contracts import Caller, Conversation, Terms, ToolCall, ToolResult
+from toolfleet_registry.contracts.names import LOCAL
+from toolfleet_registry.errors import ToolNotFound, ToolRateLimited
+from toolfleet_registry.tags.tags import Tag, TagResult, Tags, ToolContext, ToolDef
+from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks.calls.eval_gate import Circumstances, EvalGate
+from toolfleet_tasks.in_process.tags import OwnProcess
+
+
+class Fleet(Protocol):
+    """What runs the calls."""
+
+    async def call_around(
+        self,
+        call: ToolCall,
+        caller: Caller,
+        around: Circumstances,
+        *,
+        conversation: Conversation | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - the call's deadline
+    ) -> ToolResult:
+        """Run a tool and bring its result."""
+        ...
+
+
+class TagRegistry(Tags):
+    """The tags of an agent, run by `fleet`; without one their functions run in this process, for bots and tests without a broker.
+
+    `caller` says for whom a tool runs. By default that is the context's user, as a guest, with that tool's module and no
+    other: whoever can write to the agent can call the tags that it has registered. `gate` is asked before a tag that requires
+    it, in the place of the fleet's.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet | None = None,
+        *,
+        caller: Callable[[ToolContext], Caller] | None = None,
+        gate: EvalGate | None = None,
+    ) -> None:
+        super().__init__(runs_here=fleet is None)
+        self._fleet = fleet or OwnProcess()
+        self._caller = caller
+        self._gate = gate
+
+    async def execute(
+        self,
+        name: str,
+        ctx: ToolContext,
+        *,
+        conversation: Conversation | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - as in `ToolFleet.call`
+    ) -> TagResult:
+        """Run a tool: within its limits, past the gate, in a worker. By `timeout` seconds at the latest.
+
+        A module's tool gets the tag's groups as its arguments, by name and as text, without those that are empty. If it
+        answers with `{"message": …}`, as a `TagResult` has it, that is the message; else its result is, as text or JSON.
+
+        Without a fleet functions run here by the same rules; limits are counted in memory, and a module's tool raises
+        `SettingsError`. Raises `ToolNotFound` for what is not registered here or not to be had in the fleet, and `ToolRateLimited`.
+        Whatever else happens to the call is a result without success, whose message says what.
+        """
+        tag = self.tags().get(name)
+        if tag is None:
+            raise ToolNotFound(name)
+        ctx = _completed(ctx, tag)
+        call = _call_of(tag, ctx)
+        began_at = time.monotonic()
+        result = await self._fleet.call_around(
+            call,
+            self._caller_of(call, ctx),
+            Circumstances(ctx, _terms_of(tag.tool), tag.tool, ctx.raw_arg, self._gate),
+            conversation=conversation,
+            timeout=timeout,
+        )
+        if result.error_code in {"unknown_tool", "unknown_module"}:
+            raise ToolNotFound(call.tool_name)
+        if result.error_code == "rate_limited":
+            text = result.error or "Tool call refused."
+            raise ToolRateLimited(name, text, retry_after_seconds=result.retry_after_seconds)
+        return _stamped(_said(result), result, name, seconds=time.monotonic() - began_at)
+
+    def _caller_of(self, call: ToolCall, context: ToolContext) -> Caller:
+        if self._caller is not None:
+            return self._caller(context)
+        return Caller(user_id=context.user or None, allowed_modules=frozenset({call.tool_name.partition(".")[0]}))
+
+
+def _completed(context: ToolContext, tag: Tag) -> ToolContext:
+    """With the groups of its argument, where somebody has made it by hand."""
+    if context.groups:
+        return context
+    line = tag.pattern.prefix + b" " + context.raw_arg.encode()
+    match = tag.pattern.match(line, 0, len(line))
+    is_whole = match is not None and (match.start, match.end) == (0, len(line))
+    if match is not None and is_whole:
+        return context.model_copy(update={"groups": match.groups})
+    names = tag.tool.arg_groups
+    # What its pattern does not know is for a function to judge, if it is all that it takes.
+    is_all = len(names) == 1 and tag.handler.tool is None
+    return context.model_copy(update={"groups": {names[0]: context.raw_arg}}) if is_all else context
+
+
+def _call_of(tag: Tag, context: ToolContext) -> ToolCall:
+    if tag.handler.tool is not None:
+        arguments: dict[str, Any] = {name: text for name, text in context.groups.items() if text}
+        return ToolCall(tool_name=tag.handler.tool, arguments=arguments)
+    # All else travels beside the arguments, which a model can write as well.
+    return ToolCall(tool_name=f"{LOCAL}.{tag.tool.name}", arguments=dict(context.groups))
+
+
+def _terms_of(tool: ToolDef) -> Terms:
+    """What the tag asks for; of this and what its handler asks for, the stricter holds."""
+    return Terms(
+        cooldown_seconds=tool.cooldown_seconds or None,
+        daily_limit=tool.daily_limit or None,
+        cost=tool.cost,
+        requires_gate=tool.requires_gate,
+    )
+
+
+def _said(result: ToolResult) -> TagResult:
+    """What the handler says, if it says it as a `TagResult`; else what came of the call."""
+    value = result.result
+    if isinstance(value, dict) and "message" in value and value.keys() <= TagResult.model_fields.keys():
+        try:
+            said = TagResult.model_validate({"success": True, **value})
+            return said.model_copy(update={"success": said.success and result.success})
+        except ValidationError:
+            pass
+    if not result.success:
+        return TagResult(success=False, message=result.error)
+    if value is None or isinstance(value, str):
+        return TagResult(success=True, message=value)
+    return TagResult(success=True, message=json.dumps(value, ensure_ascii=False))
+
+
+def _stamped(said: TagResult, result: ToolResult, name: str, *, seconds: float) -> TagResult:
+    seen = result.audit
+    milliseconds = seconds * 1000 if seen.duration_ms is None else seen.duration_ms
+    ended_at = datetime.fromtimestamp(seen.ts, UTC) if seen.call_id else fleet_clock.utc_now()
+    stamps = {"duration_ms": int(milliseconds), "tool": name, "ts": ended_at.isoformat()}
+    if seen.call_id:
+        stamps["call_id"] = seen.call_id
+    return said.model_copy(update={"audit": {**said.audit, **stamps}})

@@ -1,0 +1,1 @@
+"""Keeps a process's clock in step with Redis's."""

@@ -1,0 +1,169 @@
+"""Keeps this process's fleet clock in step with the Redis that holds the calls' records, and says what is wrong with clocks.
+
+A step of Redis's clock is known by monotonic time, and bridged: whoever sees it first writes into Redis by how much the fleet's
+time differs from now on, and processes that start later go by that as well. One that starts in between finds that workers have
+shown another time, and waits for one that lives to say which is right. Fails open: while Redis does not answer, the clock goes
+on by itself.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError, ResponseError
+
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.time.slewed_clock import STEP_SECONDS, Reading, SlewedClock, Verdict
+from toolfleet_tasks.lua import clock as clock_scripts
+from toolfleet_tasks.redis.connection import Line
+
+log = get_logger(__name__)
+
+_LOOK_SECONDS = 10.0  # for an agent, and only while it makes calls
+_SILENCE_SECONDS = 60.0  # between two log lines about the same thing
+_CONTRADICTED_SECONDS = 3.0  # within which a worker that lives looks, if its machine is busy, too
+_AGAIN_SECONDS = 0.05
+# By which the fleet's time may move where a step is bridged: with a reading that took longer the next look does it.
+_MOST_DOUBT_SECONDS = STEP_SECONDS / 2
+_FRESH_SECONDS = 60.0  # the process follows a Redis that has told the time within them, and no other one
+
+
+class Timekeeper:
+    """Reads the clock of one Redis. `worker` is the name of one that runs calls, '' for everybody else.
+
+    What it hears is for the process's clock, or for `clock`.
+    """
+
+    def __init__(self, settings: Settings, *, worker: str = "", clock: SlewedClock | None = None) -> None:
+        self.clock = clock or fleet_clock.clock
+        self._keys = (settings.keys.clock, settings.keys.clock_notes)
+        self._source = str(settings.redis_url)
+        self._worker = worker
+        self._next_look_at = 0.0
+        self._contradicted_by = 0.0  # how many seconds workers' clocks are ahead of a time that nobody confirms
+        # Who holds messages listens at the broker; others tell nobody that they live.
+        self._holders = settings.keys.holder("*") if settings.is_fast and settings.broker == settings.redis_url else ""
+        self.others = list[float]()
+        """How many seconds the machines of other workers are ahead of the fleet's time, as they said last."""
+
+    async def look(self, redis: Redis) -> None:
+        """Ask for the time. Raises redis-py's errors."""
+        clock = self.clock
+        mine = "" if not self._worker or clock.is_young else f"{clock.now() * 1e6:.0f}"
+        note = f"{self._worker} {clock.wall_lead:.0f}" if self._worker and clock.is_set else ""
+        asked_at = self.clock.monotonic()
+        run: Any = redis.eval(clock_scripts.LOOK, 2, *self._keys, mine, note)
+        if bridge := self._take(await run, asked_at):
+            run = redis.eval(clock_scripts.BRIDGE, 1, self._keys[0], *bridge)
+            await run
+
+    async def begin(self, redis: Redis, *, runs_calls: bool = False) -> None:
+        """Ask for the time before anything else is done. Raises nothing: without an answer it is this machine's clock.
+
+        Waits, for 3 s at most, while workers live that have shown another time: Redis's clock was set just now, and they
+        are about to find out. Nothing that an agent publishes ends too early by a clock that is ahead, so it waits only
+        where that may be behind.
+        """
+        is_first = not self.clock.is_set
+        give_up_at = self.clock.monotonic() + _CONTRADICTED_SECONDS
+        try:
+            await self.look(redis)
+            while is_first and (self._contradicted_by > 0 or (self._contradicted_by < 0 and runs_calls)):
+                if self.clock.monotonic() > give_up_at or not await self._has_workers(redis):
+                    break
+                await asyncio.sleep(_AGAIN_SECONDS)
+                await self.look(redis)
+        except (RedisError, OSError) as exc:
+            log.warning("clock_not_read", error=str(exc))
+
+    async def _has_workers(self, redis: Redis) -> bool:
+        """Whether one may live that looks at the clock. Connections say so: what expires goes by the clock that is in doubt."""
+        return not self._holders or bool(await redis.pubsub_channels(self._holders))
+
+    def look_over(self, line: Line) -> None:
+        """Ask for the time beside the other commands of this tick, if that is due. Nobody waits for the answer."""
+        asked_at = self.clock.monotonic()
+        if asked_at < self._next_look_at or not line.is_connected:
+            return
+        self._next_look_at = asked_at + _LOOK_SECONDS
+
+        def heard(reply: "asyncio.Future[Any]") -> None:
+            if _is_answered(reply) and (bridge := self._take(reply.result(), asked_at)):
+                line.send("EVAL", clock_scripts.BRIDGE, 1, self._keys[0], *bridge).add_done_callback(_is_answered)
+
+        line.send("EVAL", clock_scripts.LOOK, 2, *self._keys, "", "").add_done_callback(heard)
+
+    def _take(self, answer: Sequence[Any], asked_at: float) -> tuple[str, str, str, str] | None:
+        """Let the fleet clock hear it. Returns what is to be written where Redis's clock was set."""
+        server, fleet, reached = (int(each) for each in answer[:3])
+        heard_at = self.clock.monotonic()
+        reading = Reading(server / 1e6, fleet / 1e6, asked_at, heard_at)
+        self.others = _leads(answer[4], but=self._worker)
+        if not self._may_set(heard_at):
+            self._compare(reading)
+            return None
+        verdict = self.clock.hear(reading, reached / 1e6)
+        self._contradicted_by = reached / 1e6 - reading.fleet if reached and self.clock.is_young else 0.0
+        self._tell(verdict, reading)
+        if verdict != "stepped" or reading.doubt > _MOST_DOUBT_SECONDS:
+            return None
+        shown = self.clock.at(reading.at) * 1e6
+        return answer[3].decode(), f"{shown - server:.0f}", str(server), f"{shown:.0f}"
+
+    def _may_set(self, moment: float) -> bool:
+        source, heard_at = self.clock.source
+        if source not in {"", self._source} and moment < heard_at + _FRESH_SECONDS:
+            return False
+        self.clock.source = (self._source, moment)
+        return True
+
+    def _tell(self, verdict: Verdict, reading: Reading) -> None:
+        if verdict == "stepped":
+            seconds = round(reading.fleet - self.clock.at(reading.at), 1)
+            log.error(
+                "redis_clock_stepped",
+                seconds=seconds,
+                doubt=round(reading.doubt, 3),
+                hint="deadlines and leases go on as before",
+            )
+        elif verdict == "lost":
+            log.error("fleet_clock_set", now=self.clock.now(), hint="Redis's clock was set by hours")
+        elif verdict == "paused":
+            log.warning("fleet_clock_set", now=self.clock.now(), hint="this machine stood still")
+        lead = self.clock.wall_lead
+        if abs(lead) > STEP_SECONDS:
+            self._warn("own_clock_off", seconds=round(lead, 1), hint="calls are not harmed; set this machine's clock")
+
+    def _compare(self, reading: Reading) -> None:
+        """Two fleets in one process go by one clock: that of whose Redis it heard first."""
+        seconds = round(reading.fleet - self.clock.at(reading.at), 1)
+        if abs(seconds) > STEP_SECONDS + reading.doubt:
+            self._warn("redis_clocks_differ", seconds=seconds, hint="this process goes by another fleet's Redis")
+
+    def _warn(self, event: str, **fields: object) -> None:
+        """Once in a while: it goes on for as long as nobody sets a clock."""
+        moment, silent_until = self.clock.monotonic(), _SILENCES.setdefault(self.clock, {})
+        if moment >= silent_until.get(event, 0):
+            silent_until[event] = moment + _SILENCE_SECONDS
+            log.warning(event, **fields)
+
+
+_SILENCES: WeakKeyDictionary[SlewedClock, dict[str, float]] = WeakKeyDictionary()  # whoever looks at the clock
+
+
+def _leads(notes: Sequence[bytes], *, but: str) -> list[float]:
+    """By worker the latest word, as notes come in the order in which they were written."""
+    split = (note.decode(errors="replace").rpartition(" ") for note in notes)
+    latest = {worker: float(seconds) for worker, _, seconds in split if worker != but}
+    return list(latest.values())
+
+
+def _is_answered(reply: "asyncio.Future[Any]") -> bool:
+    error = None if reply.cancelled() else reply.exception()
+    if isinstance(error, ResponseError):
+        log.warning("clock_not_read", error=str(error))
+    return not reply.cancelled() and error is None

@@ -1,0 +1,1 @@
+"""Checks, watches and steers Celery's processes: worker and beat."""

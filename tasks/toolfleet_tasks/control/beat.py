@@ -1,0 +1,117 @@
+"""Beat's scheduler: knows whether its loop turns, answers probes, feeds the directory of modules, gets over a lost connection."""
+
+import time
+from typing import Any
+
+from celery.beat import Scheduler, SchedulingError
+from celery.signals import beat_init
+from kombu.connection import Connection
+from kombu.utils.objects import cached_property
+
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks.broker.kombu_connections import confirming
+from toolfleet_tasks.control.module_feed import ModuleFeed
+from toolfleet_tasks.control.probes import STILL_SECONDS, Probes
+
+ROLE = "beat"
+
+_PAUSE_SECONDS = 1.0  # between two tries to connect: jobs wait for it, and Celery's own grow to half a minute
+
+log = get_logger(__name__)
+
+
+class FleetScheduler(Scheduler):  # type: ignore[misc] # Celery ships no types
+    """Celery's, which keeps its schedule in memory. The app has `settings`."""
+
+    probes: Probes | None = None
+    feed: ModuleFeed | None = None
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._rests_until = time.monotonic()
+        self._waits_for_broker = False
+        super().__init__(*args, **options)
+
+    @cached_property
+    def connection(self) -> Connection:
+        """As Celery's; but what is lost on a connection that is half open would be lost for as long as that stands."""
+        return confirming(self.app)
+
+    def tick(self, *args: Any, **options: Any) -> float:
+        """As Celery's: seconds until the next one."""
+        delay: float = super().tick(*args, **options)
+        self._rests_until = time.monotonic() + (delay or 0)
+        return delay
+
+    def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **options: Any) -> Any:  # noqa: FBT001, FBT002 - Celery's
+        """As Celery's. What fails over RabbitMQ is tried once more, over a new connection: over a broken one nothing is sent ever again."""
+        try:
+            return super().apply_async(entry, producer=producer, advance=advance, **options)
+        except SchedulingError as exc:
+            if self.connection.transport.driver_type != "amqp":  # other transports connect anew when they send
+                raise
+            log.warning("beat_connects_anew", error=str(exc))
+            self._disconnect()
+            return super().apply_async(entry, producer=self.producer, advance=False, **options)
+
+    def apply_entry(self, entry: Any, producer: Any = None) -> None:
+        """As Celery's, without a line in the log for what it has sent: one task comes every second."""
+        try:
+            self.apply_async(entry, producer=producer, advance=False)
+        except Exception as exc:  # noqa: BLE001 - whatever kombu and its transports raise; the next tick will do
+            log.error("tick_not_sent", task=entry.name, error=str(exc))  # noqa: TRY400 - it says all
+
+    def close(self) -> None:
+        """As Celery's, at the end."""
+        super().close()
+        if self.probes is not None:
+            self.probes.leave()
+        if self.feed is not None:
+            self.feed.end()
+
+    def stuck(self) -> str | None:
+        """Why it is not alive. To wait for a broker that is away is its work."""
+        late = time.monotonic() - self._rests_until
+        if self._waits_for_broker or late < STILL_SECONDS:
+            return None
+        return f"beat's loop has stood still for {late:.0f} s"
+
+    def unready(self) -> str | None:
+        """Why it sends nothing."""
+        return "beat waits for its broker" if self._waits_for_broker else None
+
+    def _disconnect(self) -> None:
+        """Forget Celery's producer and connection, which it makes when it needs them."""
+        self.__dict__.pop("producer", None)
+        self.__dict__.pop("connection").collect()
+
+    def _ensure_connected(self) -> Any:
+        self._waits_for_broker = True
+        try:
+            return self.connection.ensure_connection(
+                _say_away, interval_start=_PAUSE_SECONDS, interval_step=0, interval_max=_PAUSE_SECONDS
+            )
+        finally:
+            self._waits_for_broker = False
+
+
+def _say_away(exc: Exception, seconds: float) -> None:
+    log.error("beat_waits_for_broker", error=str(exc), tries_again_after=seconds)
+
+
+def _answer_probes(sender: Any, **_: object) -> None:
+    scheduler = sender.scheduler
+    if isinstance(scheduler, FleetScheduler):
+        scheduler.probes = Probes(ROLE, sender.app.settings, live=scheduler.stuck, ready=scheduler.unready)
+        scheduler.probes.start()
+
+
+def _feed_directory(sender: Any, **_: object) -> None:
+    """Have agents learn the modules of beat's settings, for as long as it runs."""
+    feed = ModuleFeed(sender.app.settings)
+    if isinstance(sender.scheduler, FleetScheduler):
+        sender.scheduler.feed = feed
+    feed.start()
+
+
+beat_init.connect(_feed_directory, weak=False)
+beat_init.connect(_answer_probes, weak=False)

@@ -1,0 +1,156 @@
+"""A call's message in Celery's worker: what `inspect`, Celery's events and therefore Flower get to see of it.
+
+Which arguments it has, never their values; how it ended, never with what. Whoever asks Celery is not the call's caller.
+A call whose result is no success has failed for them, though its task has not: what Celery stores is its result.
+"""
+
+import re
+from datetime import datetime, timedelta
+from typing import Any, get_args
+
+from celery.exceptions import BackendError
+from celery.worker.request import Request
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+
+from toolfleet_registry.contracts import ErrorCode
+from toolfleet_registry.errors import FleetError
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks.calls.message_bounds import opened
+from toolfleet_tasks.control.celery_worker import HIDDEN
+from toolfleet_tasks.queues import lane_of, queue_of
+
+log = get_logger(__name__)
+
+_NOT_NOTED = (
+    RedisError,
+    BackendError,
+    OperationalError,
+    OSError,
+)  # what Celery's backend raises, which retries some of it
+_NAMES_ONLY = ("=…)", "()")  # how `envelope.args_shown` ends
+_DONE, _FAILED = "done", "failed"
+_QUEUES = queue_of("")  # what their names begin with
+_NUMBERS = (int, float)  # `int | float` would be made anew with each event
+_CODES = frozenset(get_args(ErrorCode))
+_WORDS = _CODES | {_DONE, _FAILED}
+_TIME_LIMITS = frozenset({"TimeLimitExceeded", "SoftTimeLimitExceeded"})
+_ON_ITS_WAY_SECONDS = 0.2  # by which a worker may hear of a deadline before it has passed by its own clock
+_SUCCESS = re.compile(r'"success": ?(true|false)')  # before what a module has said
+_CODE = re.compile(r'"error_code": ?"(\w+)"')
+
+
+class FleetRequest(Request):  # type: ignore[misc] # Celery ships no types
+    """Set by `Request` of the task."""
+
+    @property
+    def eta(self) -> datetime | None:
+        """When it may begin, by this machine's clock, as Celery's timer asks: it was said by the fleet's."""
+        told: datetime | None = super().eta
+        return None if told is None else told + timedelta(seconds=fleet_clock.clock.wall_lead)
+
+    @property
+    def argsrepr(self) -> str:
+        """The names of the arguments."""
+        shown = str(self._argsrepr or "()")
+        return shown if shown.endswith(_NAMES_ONLY) else HIDDEN
+
+    @property
+    def kwargsrepr(self) -> str:
+        """Ours has none: in their place the lane that the call runs in, and both of its limits."""
+        module = str(self.delivery_info.get("routing_key")).removeprefix(_QUEUES)
+        app: Any = self.app
+        hard, soft = self.time_limits
+        return f"lane={lane_of(module, app.modules.settings)}, soft_limit={_seconds(soft)}, hard_limit={_seconds(hard)}"
+
+    def info(self, safe: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - Celery's signature
+        """For `inspect`: without the arguments, whether or not somebody asks for them."""
+        del safe
+        shown: dict[str, Any] = super().info(safe=True)
+        return shown | {"args": self.argsrepr, "kwargs": self.kwargsrepr}
+
+    def revoked(self) -> bool:
+        """As Celery's. Where that cannot be noted, as Redis is full or away, the call goes on to its body, and the ledger decides.
+
+        Celery's own lets the error end the worker.
+        """
+        try:
+            return bool(super().revoked())
+        except _NOT_NOTED as exc:
+            log.warning("revocation_not_noted", call_id=self.id, error=str(exc))
+            return False
+
+    def _announce_revoked(self, reason: str, terminated: bool, signum: object, expired: bool) -> None:  # noqa: FBT001 - Celery's
+        try:
+            super()._announce_revoked(reason, terminated, signum, expired)
+        except _NOT_NOTED as exc:
+            if not terminated:
+                raise
+            log.warning("revocation_not_noted", call_id=self.id, error=str(exc))  # what is still to come interrupts it
+
+    def send_event(self, type: str, **fields: Any) -> None:  # noqa: A002 - Celery's name
+        """As Celery does it, without results, texts of errors and tracebacks: the worker's log has what may be told."""
+        if type == "task-succeeded":
+            word = word_in(fields["result"])
+            if word == _DONE:
+                super().send_event(type, result=word, runtime=fields["runtime"])
+            else:
+                self._send_failure(word, runtime=fields["runtime"])
+            return
+        if "exception" in fields:
+            fields["exception"] = _kind(fields["exception"], fields.get("traceback"))
+            fields["traceback"] = None
+        super().send_event(type, **fields)
+        if type == "task-revoked":  # which stays an event: Flower counts by it what waits in a worker
+            self._send_failure(self._why_revoked())
+
+    def _send_failure(self, code: str, **fields: Any) -> None:
+        super().send_event("task-failed", exception=code, traceback=None, **fields)
+
+    def _why_revoked(self) -> ErrorCode:
+        """Its agent has ended it, at its deadline or because nobody wants it any more."""
+        try:
+            call = opened(self.args[0], self.app, task_id=self.id)
+        except (FleetError, ValueError, LookupError, TypeError):  # nobody's call, or a newer one
+            return "cancelled"
+        if fleet_clock.now() < call.deadline_at - _ON_ITS_WAY_SECONDS:
+            return "cancelled"
+        return "timed_out" if self.time_start or self.request_dict.get("retries") else "expired"
+
+
+class HousekeepingRequest(Request):  # type: ignore[misc] # as above
+    """Set by `Request` of the fleet's own tasks, which have `send_events` off: their failures are told, and nothing else."""
+
+    def send_event(self, type: str, **fields: Any) -> None:  # noqa: A002 - Celery's name
+        """As Celery does it, with the name and the arguments, which listeners know else from events before."""
+        if type == "task-failed" and self.eventer and self.eventer.enabled:
+            known = {"name": self.name, "args": self.argsrepr, "kwargs": self.kwargsrepr}
+            kind = _kind(fields["exception"], fields.get("traceback"))
+            self.eventer.send(type, uuid=self.id, **known, exception=kind, traceback=None)
+
+
+def word_in(shown: object) -> str:
+    """How a call ended, by what Celery shows of what its task returned: a word of ours, or with stock parts its result."""
+    text = str(shown).strip("'")
+    if text in _WORDS:
+        return text
+    success = _SUCCESS.search(text)
+    if success is None or success[1] == "true":
+        return _DONE
+    # A result may hold such a name as well, and anything behind it.
+    return next((code for code in reversed(_CODE.findall(text)) if code in _CODES), _FAILED)
+
+
+def _kind(exception: object, traceback: object) -> str:
+    """The error code that an exception stands for, or the name of its class."""
+    code = str(traceback or "").rstrip(" .\n").rpartition(": ")[2]
+    kind = str(exception).partition("(")[0]
+    if code in _CODES:
+        return code
+    return "timed_out" if kind in _TIME_LIMITS else kind
+
+
+def _seconds(limit: object) -> str:
+    """Of a header, which anybody may have written."""
+    return f"{limit:.10g}s" if isinstance(limit, _NUMBERS) else "none"

@@ -1,0 +1,105 @@
+"""Celery's worker process, without what a fleet has no use for, and without people's data in its log."""
+
+import asyncio
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any, Protocol
+
+from celery.apps.worker import Worker
+from celery.worker import state
+from celery.worker.consumer import Consumer, consumer
+from kombu.connection import Connection
+from kombu.exceptions import OperationalError
+
+from toolfleet_registry.system.loggers import get_logger
+
+log = get_logger(__name__)
+
+_PAUSE_SECONDS = 1.0  # between two tries to connect: Celery's own grow to half a minute
+
+HIDDEN = "(…)"
+"""In place of arguments that whoever published them has not hidden."""
+
+
+class FleetWorker(Worker):  # type: ignore[misc] # Celery ships no types
+    """Starts at once: it neither asks other workers for their logical clocks, which takes a second, nor gossips."""
+
+    def prepare_args(self, **kwargs: Any) -> dict[str, Any]:
+        """As Celery's command line gives them, but for these two."""
+        args: dict[str, Any] = super().prepare_args(**kwargs)
+        return args | {"without_mingle": True, "without_gossip": True}
+
+
+class LoopPool(Protocol):
+    """A pool whose calls run on a loop of the consumer's own thread."""
+
+    def wait_for(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        """Return when it has ended; what runs goes on meanwhile. Raises what it raises."""
+        ...
+
+
+class FleetConsumer(Consumer):  # type: ignore[misc] # as above
+    """Set by `worker_consumer`. Calls go on while RabbitMQ is away; what cannot be taken for a task is logged without arguments."""
+
+    event_dispatcher: Any
+    """Celery's; has a connection of its own. `None` between two connections."""
+
+    waits_for_broker = False
+    """Whether it tries to connect, for as long as that takes: Celery's loop stands still meanwhile. For any thread to read."""
+
+    def ensure_connected(self, conn: Any) -> Any:
+        """As Celery's. While RabbitMQ is away, the pool's calls go on: they need it no more."""
+        self.waits_for_broker = True
+        try:
+            pool: Any = self.pool
+            if conn.transport.driver_type != "amqp" or not hasattr(pool, "wait_for"):
+                return super().ensure_connected(conn)
+            _connect(conn, pool)
+            self.first_connection_attempt = False
+            return conn
+        finally:
+            self.waits_for_broker = False
+
+    def on_connection_error_after_connected(self, exc: Exception) -> None:
+        """As Celery's. The connection that events go over gets no goodbye, either: a half-open one would not answer it."""
+        if self.event_dispatcher is not None and self.event_dispatcher.connection:
+            self.event_dispatcher.connection.collect()
+        super().on_connection_error_after_connected(exc)
+
+    def on_decode_error(self, message: Any, exc: Exception) -> None:
+        """As Celery's."""
+        super().on_decode_error(_hidden(message), exc)
+
+    def on_unknown_message(self, body: object, message: Any) -> None:
+        """As Celery's."""
+        super().on_unknown_message(body, _hidden(message))
+
+    def on_unknown_task(self, body: object, message: Any, exc: Exception) -> None:
+        """As Celery's."""
+        super().on_unknown_task(body, _hidden(message), exc)
+
+
+def _connect(conn: Connection, pool: LoopPool) -> None:
+    # Each of its addresses once. In a thread: one that is frozen takes connections and says nothing.
+    try_once = partial(conn.ensure_connection, max_retries=max(len(conn.alt) - 1, 0), interval_start=0)
+    while True:
+        state.maybe_shutdown()
+        try:
+            return pool.wait_for(asyncio.to_thread(try_once))
+        except OperationalError as exc:
+            log.error("worker_waits_for_broker", url=conn.as_uri(), error=str(exc))  # noqa: TRY400 - the error says all
+            pool.wait_for(asyncio.sleep(_PAUSE_SECONDS))
+
+
+def _hidden(message: Any) -> Any:
+    shown = {name: HIDDEN for name in ("argsrepr", "kwargsrepr") if name in (message.headers or {})}
+    message.headers = {**(message.headers or {}), **shown}
+    return message
+
+
+def _size_of_body(message: Any, body: object) -> str:
+    del body
+    return f"{len(message.body or '')} bytes"
+
+
+consumer.dump_body = _size_of_body  # which the methods above log

@@ -1,0 +1,50 @@
+"""The tasks of jobs: beat has any worker look for what is due; after a job's call has ended, that job is looked at.
+
+What they do is plugged into the app (`app.jobs`), for it publishes calls. Both are safe to run twice, late, or never: what is
+due stays due until somebody has done it.
+"""
+
+from typing import Any
+
+from celery import Celery, Task
+
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.aio.greenlet_bridge import bridged
+from toolfleet_tasks.control.housekeeping import register_task
+from toolfleet_tasks.messages.ids import EVALUATE, RESUME
+from toolfleet_tasks.ports import JobKeeper
+from toolfleet_tasks.queues import CONTROL
+
+_SECONDS = 20.0  # of one task's work; what is left is the next one's
+_MARGIN_SECONDS = 10
+# The control queue may be so far behind, beside what clocks may be off: a tick that is dropped is one that all workers may
+# drop, for ever. Those that pile up meanwhile cost next to nothing: of several in one worker one works.
+_SHORTEST_EXPIRY_SECONDS, _TICKS = 30.0, 10
+
+
+def register(app: Celery) -> None:
+    """Give the app the tasks. Each works for a bounded time; the limits are the net around that."""
+    limits = {"soft_time_limit": _SECONDS + _MARGIN_SECONDS, "time_limit": _SECONDS + 2 * _MARGIN_SECONDS}
+    register_task(app, RESUME, _resume, **limits)
+    register_task(app, EVALUATE, _evaluate, **limits)
+
+
+def schedule(settings: Settings) -> dict[str, Any]:
+    """The beat entry. A tick that was not served for long is dropped: they do the same work."""
+    interval = settings.jobs_interval_seconds
+    expires = max(_SHORTEST_EXPIRY_SECONDS, _TICKS * interval) + settings.max_clock_offset_seconds
+    return {"resume-jobs": {"task": RESUME, "schedule": interval, "options": {"queue": CONTROL, "expires": expires}}}
+
+
+@bridged
+async def _resume(task: Task) -> None:
+    keeper: JobKeeper | None = task.app.jobs
+    if keeper is not None:
+        await keeper.resume(seconds=_SECONDS)
+
+
+@bridged
+async def _evaluate(task: Task, job_id: str) -> None:
+    keeper: JobKeeper | None = task.app.jobs
+    if keeper is not None:
+        await keeper.evaluate(job_id, seconds=_SECONDS)

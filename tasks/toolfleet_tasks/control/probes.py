@@ -1,0 +1,198 @@
+"""Answers `GET /livez` and `GET /readyz` of a worker or beat, from threads: whoever asks hears also of a loop that stands still.
+
+Always on a Unix socket of this user's, and on `probe_port`, if one is set. Fails open: where it cannot listen, the process
+says so in its log and works.
+"""
+
+import asyncio
+import contextlib
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+
+from redis.exceptions import RedisError
+
+from toolfleet_registry.config.redis_servers import async_client
+from toolfleet_registry.config.urls import is_redis_url
+from toolfleet_registry.errors import FleetError
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks.control.probe_sockets import folder, make_private, new_socket_path
+
+Fault: TypeAlias = Callable[[], str | None]
+"""Says what is wrong now, in a few words without anybody's data; `None` if all is well. Called from any thread."""
+
+STILL_SECONDS = 30.0
+"""A loop that has stood still for so long is stuck: what waits on it for a silent Redis gives up sooner."""
+
+_REACH_SECONDS = 2.0  # for Redis, and for the broker beside it: whoever checks has 5 s for all
+_FRESH_SECONDS = 1.0  # many who ask at once cost Redis one question
+_CLIENT_SECONDS = 2.0  # to send a request, which are a few bytes
+_MOST_AT_ONCE = 16  # threads: a probe is one connection, now and then
+_LONGEST_LINE, _MOST_LINES = 8192, 100  # of a request
+
+log = get_logger(__name__)
+
+
+class Probes:
+    """Of one process: `role` is its lane, or `beat`. `live` asks no Redis; `ready` is asked before Redis and broker are."""
+
+    def __init__(self, role: str, settings: Settings, *, live: Fault, ready: Fault) -> None:
+        self._role = role
+        self._settings = settings
+        self._live = live
+        self._ready = ready
+        self._path: Path | None = None
+        self._servers: list[socketserver.BaseServer] = []
+        self._reaching = threading.Lock()
+        self._reached: tuple[float, str | None] = (-_FRESH_SECONDS, None)
+
+    def start(self) -> None:
+        """Answer from now on."""
+        path = new_socket_path(self._role, self._settings)
+        try:
+            make_private(folder())
+            self._serve(_UnixServer(str(path), self.answer))
+            self._path = path
+        except OSError as exc:  # no place to write to, or somebody else's
+            log.warning("probes_not_answered", place=str(path), reason=str(exc))
+        if self._settings.probe_port is not None:
+            there = (self._settings.probe_address, self._settings.probe_port)
+            try:
+                self._serve(_TcpServer(there, self.answer))
+            except OSError as exc:  # another process has it
+                log.error("probes_not_answered", place=f"{there[0]}:{there[1]}", reason=str(exc))  # noqa: TRY400 - it says all
+
+    def leave(self) -> None:
+        """Be found no more: the process ends, and its threads with it."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Answer no more. Takes a moment."""
+        self.leave()
+        for server in self._servers:
+            server.shutdown()
+            server.server_close()
+        self._servers.clear()
+
+    def answer(self, path: str) -> tuple[HTTPStatus, str]:
+        """The status of a GET of `path`, and a sentence."""
+        if path not in {"/livez", "/readyz"}:
+            return HTTPStatus.NOT_FOUND, "There are /livez and /readyz."
+        fault = self._live() or (self._unready() if path == "/readyz" else None)
+        return (HTTPStatus.OK, "ok") if fault is None else (HTTPStatus.SERVICE_UNAVAILABLE, fault)
+
+    def _serve(self, server: socketserver.BaseServer) -> None:
+        self._servers.append(server)
+        threading.Thread(target=server.serve_forever, name="probes", daemon=True).start()
+
+    def _unready(self) -> str | None:
+        fault = self._ready()
+        if fault is not None:
+            return fault
+        with self._reaching:
+            asked_at, fault = self._reached
+            if time.monotonic() - asked_at >= _FRESH_SECONDS:
+                fault = asyncio.run(_unreached(self._settings))
+                self._reached = (time.monotonic(), fault)
+        return fault
+
+
+async def _unreached(settings: Settings) -> str | None:
+    """What does not answer, of Redis and the broker."""
+    names = {settings.broker: "the broker"} | {settings.redis_url: "Redis"}
+    name = ""
+    try:
+        async with asyncio.timeout(_REACH_SECONDS):
+            for url, name in names.items():  # noqa: B007 - it is asked for after the loop was left
+                if not await _reaches(url or "", settings):
+                    break
+            else:
+                return None
+    except TimeoutError:
+        pass
+    return f"{name} does not answer"
+
+
+async def _reaches(url: str, settings: Settings) -> bool:
+    """A Redis must answer; of RabbitMQ we know no more here than that somebody listens."""
+    try:
+        if is_redis_url(url):
+            async with async_client(url, master=settings.sentinel_master, timeout_seconds=_REACH_SECONDS) as redis:
+                return bool(await redis.ping())
+        there = urlsplit(url)
+        _, writer = await asyncio.open_connection(there.hostname, there.port or _AMQP_PORTS.get(there.scheme, 5672))
+        writer.close()
+    except (RedisError, FleetError, OSError):
+        return False
+    return True
+
+
+_AMQP_PORTS = {"amqp": 5672, "amqps": 5671}
+
+
+class _Server(socketserver.ThreadingMixIn):
+    """A thread for each who asks, up to a bound; further ones are sent away, and ask again."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 4 * _MOST_AT_ONCE
+    answer: Callable[[str], tuple[HTTPStatus, str]]
+
+    def __init__(self, address: Any, answer: Callable[[str], tuple[HTTPStatus, str]]) -> None:
+        self.answer = answer
+        self._room = threading.BoundedSemaphore(_MOST_AT_ONCE)
+        super().__init__(address, _Asked)  # type: ignore[call-arg] # that of the server beside it
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._room.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)  # type: ignore[attr-defined] # as above
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing: who asked has gone, or was too slow."""
+
+
+class _UnixServer(_Server, socketserver.UnixStreamServer):
+    pass
+
+
+class _TcpServer(_Server, socketserver.TCPServer):
+    allow_reuse_address = True
+
+    def __init__(self, address: tuple[str, int], answer: Callable[[str], tuple[HTTPStatus, str]]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, answer)
+
+
+class _Asked(socketserver.StreamRequestHandler):
+    timeout = _CLIENT_SECONDS
+
+    def handle(self) -> None:
+        words = self.rfile.readline(_LONGEST_LINE).split()
+        for _ in range(_MOST_LINES):
+            if self.rfile.readline(_LONGEST_LINE) in {b"\r\n", b"\n", b""}:
+                break
+        if len(words) < 2:  # noqa: PLR2004 - a method and a path
+            return
+        method, path = words[0], words[1].decode("latin-1").partition("?")[0]
+        answer: Callable[[str], tuple[HTTPStatus, str]] = self.server.answer  # type: ignore[attr-defined] # ours
+        status, text = answer(path) if method in {b"GET", b"HEAD"} else (HTTPStatus.METHOD_NOT_ALLOWED, "It is a GET.")
+        body = f"{text}\n".encode()
+        head = f"HTTP/1.0 {status.value} {status.phrase}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n\r\n"
+        with contextlib.suppress(OSError):
+            self.wfile.write(head.encode() + (b"" if method == b"HEAD" else body))

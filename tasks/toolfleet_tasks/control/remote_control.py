@@ -1,0 +1,97 @@
+"""What workers obey of Celery's remote control: questions, and the fleet's own orders to drop a call.
+
+Whoever reaches the broker can send such orders. The rest is refused, unless `TOOLFLEET_REMOTE_CONTROL` names it.
+"""
+
+from typing import Any
+
+from celery.app.control import Control
+from kombu.pidbox import Mailbox, Node
+
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks.messages.envelope import is_signed_revocation
+
+# What `inspect` asks, with Celery's older names. Not `conf`, nor `report`, which quotes it; not `hello`, which revokes;
+# nor what writes files or stops the loop for as long as it takes: `objgraph`, `memdump`, `memsample`.
+_QUESTIONS = frozenset(
+    {
+        "ping",
+        "active",
+        "active_queues",
+        "clock",
+        "dump_active",
+        "dump_reserved",
+        "dump_revoked",
+        "dump_schedule",
+        "dump_tasks",
+        "query_task",
+        "registered",
+        "reserved",
+        "revoked",
+        "scheduled",
+        "stats",
+    }
+)
+_HARMLESS = frozenset({"enable_events"})  # Flower sends it every few seconds; workers send them anyway
+_SHOWN = 100  # characters of a refused command's name
+
+log = get_logger(__name__)
+
+
+class FleetNode(Node):  # type: ignore[misc, unused-ignore] # kombu is only partly typed
+    """A worker's end of remote control, of a `FleetApp`. Fails closed."""
+
+    refused = 0
+    """How many orders were not obeyed."""
+
+    def handle_message(self, body: Any, message: Any = None) -> Any:
+        """As kombu's; what is no order is dropped."""
+        if not isinstance(body, dict):
+            return self._refuse(str(type(body)), "it is no order")
+        return super().handle_message(body, message)  # type: ignore[no-untyped-call] # as above
+
+    def dispatch(
+        self, method: Any, arguments: Any = None, reply_to: Any = None, ticket: Any = None, **kwargs: Any
+    ) -> Any:
+        """As kombu's, for what is allowed; who asked for anything else, and waits for the answer, is told."""
+        state: Any = self.state
+        fault = _fault(state.app.settings, method, arguments)
+        if fault is None:
+            taken = {name: value for name, value in (arguments or {}).items() if name != "signature"}
+            return super().dispatch(method, taken, reply_to, ticket, **kwargs)  # type: ignore[no-untyped-call] # as above
+        answer = self._refuse(str(method), fault)
+        if isinstance(reply_to, dict):
+            place = {"exchange": reply_to.get("exchange"), "routing_key": reply_to.get("routing_key")}
+            self.reply({self.hostname: answer}, ticket=ticket, **place)  # type: ignore[no-untyped-call] # as above
+        return answer
+
+    def _refuse(self, method: str, fault: str) -> dict[str, str]:
+        self.refused += 1
+        log.error("remote_control_refused", command=method[:_SHOWN], reason=fault, so_far=self.refused)
+        return {"error": f"Refused: {fault}."}
+
+
+class FleetMailbox(Mailbox):
+    """Makes such nodes."""
+
+    node_cls = FleetNode
+
+
+class FleetControl(Control):  # type: ignore[misc] # Celery ships no types
+    """Set by `control_cls` of the app."""
+
+    Mailbox = FleetMailbox
+
+
+def _fault(settings: Settings, method: Any, arguments: Any) -> str | None:
+    """Why an order is not obeyed; `None` if it is."""
+    if not isinstance(method, str) or not isinstance(arguments or {}, dict):
+        return "it is no order"
+    if method in _QUESTIONS or method in _HARMLESS or method in settings.remote_control:
+        return None
+    if method != "revoke":
+        return "TOOLFLEET_REMOTE_CONTROL does not name it"
+    if settings.signing_key is None or is_signed_revocation(arguments or {}, settings):
+        return None
+    return "it is not signed by the fleet"

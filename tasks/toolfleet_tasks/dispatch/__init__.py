@@ -1,0 +1,1 @@
+"""Gets a prepared call published, as soon as it may be."""

@@ -1,0 +1,214 @@
+"""What gets calls into their queues, and how that is kept behind the entrance where it cannot judge them itself."""
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol
+
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.config.redis_servers import connection_factory
+from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.errors import BrokerUnavailable, NotPublished
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.admission.control import Entrance, Refusal
+from toolfleet_tasks.publish.redis_publisher import LinePublisher, database_of
+from toolfleet_tasks.queues import Route
+from toolfleet_tasks.redis.connection import Line, LineLost
+from toolfleet_tasks.redis.refusals import unavailable
+
+_RETRACT_SECONDS = 2.0  # that its caller waits for a call to be taken back; that goes on
+
+
+class Publisher(Protocol):
+    """What gets calls into their queues. More than `most_in_flight` at once would only wait for each other."""
+
+    most_in_flight: int
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a call would leave at once, as far as is known."""
+        ...
+
+    async def ready(self) -> None:
+        """Wait until it would. Has no deadline. Raises `NotPublished` when the fleet is left."""
+        ...
+
+    async def publish(
+        self,
+        call: PublishedCall,
+        route: Route,
+        *,
+        seconds: float,
+        limit: int,
+        needs_worker: bool = False,
+        again: bool = False,
+    ) -> Refusal | None:
+        """Return when the broker has the call, or refuses it, as where `limit` messages wait in its queue (0: any number).
+
+        `needs_worker`: nor does it get in where nobody consumes its queue. `again`: it may have the call already, for an earlier try was not confirmed. Raises `NotPublished` (of this try) or
+        `PublishUnconfirmed`, in `seconds` at the latest; where it is not ready, as soon as that is known.
+        """
+        ...
+
+    async def revoke(self, call_id: str) -> None:
+        """Tell every worker to drop the call, or to interrupt it. Raises nothing."""
+        ...
+
+    async def kick(self, task: str, *args: str) -> None:
+        """Have one of our own tasks run soon. Raises `NotPublished` or `PublishUnconfirmed`, within some seconds."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what it has."""
+        ...
+
+
+class Gate:
+    """A publisher behind the entrance: a call is let in at the Redis of `line`, which costs a round trip, then published.
+
+    `listening` waits until a call's end is heard, whichever way it was published. `has_queues`: whether the queues lie in
+    that Redis, too, so that their lengths are known there. `spawn` runs something in the background.
+    """
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        entrance: Entrance,
+        line: Line,
+        *,
+        listening: Callable[[str], Awaitable[None]],
+        has_queues: bool,
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+    ) -> None:
+        self._publisher = publisher
+        self._entrance = entrance
+        self._line = line
+        self._listening = listening
+        self._has_queues = has_queues
+        self._spawn = spawn
+        self._loop = asyncio.get_running_loop()
+        self._retracting = dict[str, asyncio.Task[None]]()  # by call id
+        self.most_in_flight = publisher.most_in_flight
+
+    @property
+    def is_ready(self) -> bool:
+        """As `Publisher`."""
+        return self._line.is_connected and self._publisher.is_ready
+
+    async def ready(self) -> None:
+        """As `Publisher`."""
+        while not self.is_ready:
+            try:
+                await self._line.connected()
+            except LineLost as exc:  # closed for good
+                raise NotPublished("the fleet was left") from exc
+            await self._publisher.ready()
+
+    async def publish(
+        self,
+        call: PublishedCall,
+        route: Route,
+        *,
+        seconds: float,
+        limit: int,
+        needs_worker: bool = False,
+        again: bool = False,
+    ) -> Refusal | None:
+        """As `Publisher`. What is surely not published counts for nobody."""
+        give_up_at = self._loop.time() + seconds
+        await self._retracted(call, seconds)
+        here, there = (limit, 0) if self._has_queues else (0, limit)
+        ask = functools.partial(self._entrance.ask, limit=here, needs_worker=needs_worker, again=again)
+        refusal = await self._ask(ask, call, route, give_up_at=give_up_at, again=again)
+        if refusal is not None:
+            return refusal
+        left = give_up_at - self._loop.time()
+        try:
+            refusal = await self._publisher.publish(call, route, seconds=left, limit=there, again=again)
+        except NotPublished:
+            if not again:  # else an earlier message may be in the queue
+                await self._retract(call)
+            raise
+        if refusal is not None and not again:
+            await self._retract(call)
+        return refusal
+
+    async def revoke(self, call_id: str) -> None:
+        """As `Publisher`."""
+        await self._publisher.revoke(call_id)
+
+    async def kick(self, task: str, *args: str) -> None:
+        """As `Publisher`."""
+        await self._publisher.kick(task, *args)
+
+    def close(self) -> None:
+        """As `Publisher`."""
+        self._publisher.close()
+
+    async def _ask(
+        self,
+        ask: Callable[[Line, PublishedCall, str], Awaitable[Refusal | None]],
+        call: PublishedCall,
+        route: Route,
+        *,
+        give_up_at: float,
+        again: bool,
+    ) -> Refusal | None:
+        try:
+            async with asyncio.timeout_at(give_up_at):
+                await self._listening(call.call_id)
+                return await ask(self._line, call, route.queue)
+        except TimeoutError as exc:
+            if not again:
+                self._retract_soon(call)
+            raise BrokerUnavailable("Redis does not answer", passes=True) from exc
+        except LineLost as exc:  # closed for good
+            raise NotPublished("the fleet was left") from exc
+        except ResponseError as exc:  # memory is full, a replica, …: nothing was written
+            raise unavailable(str(exc)) or NotPublished(str(exc)) from exc
+        except asyncio.CancelledError:  # it may have been let in just now
+            if not again:
+                self._retract_soon(call)
+            raise
+
+    async def _retract(self, call: PublishedCall) -> None:
+        await asyncio.wait([self._retract_soon(call)], timeout=_RETRACT_SECONDS)
+
+    def _retract_soon(self, call: PublishedCall) -> asyncio.Task[None]:
+        task = self._retracting[call.call_id] = self._spawn(self._entrance.retract(self._line, call))
+        task.add_done_callback(lambda _: self._retracting.pop(call.call_id, None))
+        return task
+
+    async def _retracted(self, call: PublishedCall, seconds: float) -> None:
+        """Wait until an earlier try is taken back: else that could take back this one."""
+        retracting = self._retracting.get(call.call_id)
+        if retracting is not None:
+            await asyncio.wait([retracting], timeout=seconds)
+            if not retracting.done():
+                raise BrokerUnavailable("Redis does not answer", passes=True)
+
+
+def publisher_behind(
+    entrance: Entrance,
+    settings: Settings,
+    line: Line,
+    *,
+    line_to_broker: Callable[[], Line],
+    listening: Callable[[str], Awaitable[None]],
+    spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+) -> Publisher:
+    """What publishes calls with these settings. `line` goes to the Redis of the results; the rest is as in `Gate`."""
+    has_queues = settings.broker == settings.redis_url
+    behind = functools.partial(Gate, line=line, listening=listening, has_queues=has_queues, spawn=spawn)
+    if not settings.is_fast:
+        # Celery and kombu take a while to import, and most agents need neither.
+        from toolfleet_tasks.app import make_app  # noqa: PLC0415
+        from toolfleet_tasks.dispatch import kombu_publisher as publisher  # noqa: PLC0415
+
+        return behind(publisher.Publisher(make_app(settings, stores_results=False)), entrance)
+    database = database_of(connection_factory(str(settings.broker), master=settings.sentinel_master))
+    publisher_to = functools.partial(LinePublisher, keys=settings.keys, database=database, signing=settings)
+    if has_queues:  # calls leave where their results arrive, so that Redis hears of who listens before it has the call
+        return publisher_to(line, entrance=entrance)
+    return behind(publisher_to(line_to_broker()), entrance)

@@ -1,0 +1,179 @@
+"""Holds calls back in their agent until each may be published: it is its user's turn, the broker is there, and few are in flight."""
+
+import asyncio
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+from toolfleet_registry.errors import BrokerUnavailable, NotPublished
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.admission.control import Refusal
+from toolfleet_tasks.dispatch.admitted_publisher import Publisher
+from toolfleet_tasks.fairness.publish_window import PublishWindow
+from toolfleet_tasks.fairness.wait_queue import Share, Turns
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 2.0  # seconds, before a broker is tried again that is there and takes nothing
+
+
+@dataclass(slots=True)
+class Crowd:
+    """The calls that wait in an agent, at most `limit`, by whose they are."""
+
+    limit: int
+    total: int = 0
+    _of: Counter[Share] = field(default_factory=Counter)
+
+    def enter(self, share: Share) -> bool:
+        """Whether one more may wait. A user has at most as many as there is room left, so that others always find some."""
+        if self._of[share] >= self.limit - self.total:
+            return False
+        self._of[share] += 1
+        self.total += 1
+        return True
+
+    def leave(self, share: Share) -> None:
+        """One waits no longer."""
+        self.total -= 1
+        self._of[share] -= 1
+        if not self._of[share]:
+            del self._of[share]
+
+
+class Backpressure:
+    """What the calls of one agent wait for. Belongs to the running loop."""
+
+    def __init__(self, publisher: Publisher, turns: Turns, settings: Settings) -> None:
+        self.turns = turns
+        self.window = PublishWindow(publisher.most_in_flight)
+        self.crowd = Crowd(settings.agent_backlog_limit)
+        self.patience_seconds = settings.broker_patience_seconds
+        self.loop = asyncio.get_running_loop()
+        self._publisher = publisher
+        self._pause = 0.0
+        self._paused_until = 0.0
+
+    def close(self) -> None:
+        """Who waits is told that the fleet was left."""
+        self.turns.close()
+        self.window.close()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the broker can be reached, as far as is known."""
+        return self._publisher.is_ready
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the broker is worth a try now."""
+        return self._publisher.is_ready and not (self._pause and self.loop.time() < self._paused_until)
+
+    async def opened(self) -> None:
+        """Wait until then. Has no deadline. Raises `NotPublished` when the fleet is left."""
+        while not self.is_open:
+            await self._publisher.ready()
+            rest = self._paused_until - self.loop.time()
+            if self._pause and rest > 0:
+                await asyncio.sleep(rest)
+
+    def succeeded(self) -> None:
+        """The broker has answered: it is there."""
+        self._pause = 0.0
+
+    def failed(self) -> None:
+        """The broker takes nothing, although it is there: nobody of us tries it for a while, which grows."""
+        if self.is_open:  # else others have said so
+            self._pause = min(self._pause * 2 or _FIRST_PAUSE, _LONGEST_PAUSE)
+            self._paused_until = self.loop.time() + self._pause * random.uniform(0.75, 1.25)  # noqa: S311 - agents must not ask in step
+
+
+class Hold:
+    """One call's way through the backpressure, from before its first try until `end`, `until` its deadline by the loop's clock.
+
+    `waits`: for its turn in its user's share; else it is told that there is none. `is_sent`: it may have been published
+    already, so that nothing but its deadline ends its waiting.
+    """
+
+    __slots__ = ("_away", "_back", "_gives_up_at", "_had_turn", "_has_turn", "_is_counted", "_is_sent", "_needs_turn", "_ticket", "share", "until", "waits")  # fmt: skip
+
+    def __init__(self, back: Backpressure, share: Share, *, until: float, waits: bool, is_sent: bool = False) -> None:
+        self.share = share
+        self.until = until
+        self._back = back
+        self.waits = waits
+        self._is_sent = is_sent
+        self._ticket = back.turns.ticket()
+        self._needs_turn = self._has_turn = self._had_turn = self._is_counted = False
+        self._away: NotPublished | None = None
+        self._gives_up_at = 0.0
+
+    async def admitted(self) -> Refusal | None:
+        """Return with a place in the window, which `leave` gives back; or the refusal, if too many wait already.
+
+        Raises `TimeoutError` at the deadline, and `NotPublished` where the broker was away for too long, or the fleet is left.
+        """
+        back = self._back
+        if self._may_go() and back.is_open and back.window.take():
+            return None
+        if (refusal := self.crowded()) is not None:
+            return refusal
+        while True:
+            if not self._may_go():
+                await back.turns.wait(self.share, self._ticket, until=self.until)
+                self._has_turn = self._had_turn = True
+            await self._broker()
+            await back.window.enter(self.share, until=self.until)
+            if self._may_go() and back.is_open:
+                return None
+            back.window.leave()
+
+    def crowded(self) -> Refusal | None:
+        """Have the call wait in its agent; the refusal, if too many do already."""
+        if not (self._is_counted or self._is_sent):
+            if not self._back.crowd.enter(self.share):
+                return Refusal("crowd", count=self._back.crowd.total)
+            self._is_counted = True
+        return None
+
+    def leave(self) -> None:
+        """The try is over."""
+        self._back.window.leave()
+
+    def awaits_turn(self) -> bool:
+        """Whether the call waits for its turn, now that it was refused for its share."""
+        self._needs_turn, self._has_turn, self._gives_up_at = True, False, 0.0
+        return self.waits
+
+    def tries_again(self, error: NotPublished) -> bool:
+        """Whether what has surely failed for now is worth another try, in time."""
+        if not (isinstance(error, BrokerUnavailable) and error.passes):
+            return False
+        self._away = error
+        if self._back.is_there:  # it has answered, and takes nothing
+            self._gives_up_at = self._gives_up_at or self._patient_until()
+        self._back.failed()
+        return self._back.loop.time() < (self._gives_up_at or self.until)
+
+    def end(self) -> None:
+        """It waits no longer, whatever has become of it."""
+        if self._is_counted:
+            self._back.crowd.leave(self.share)
+        if self._had_turn:
+            self._back.turns.free(self.share)  # others may have room, too
+
+    def _may_go(self) -> bool:
+        return self._has_turn or not (self.waits and (self._needs_turn or self._back.turns.is_awaited(self.share)))
+
+    async def _broker(self) -> None:
+        """Wait for the broker, each time anew with all patience; but for one that was there, and took nothing."""
+        back = self._back
+        if back.is_open:
+            return
+        try:
+            async with asyncio.timeout_at(self._gives_up_at or self._patient_until()):
+                await back.opened()
+        except TimeoutError:
+            raise self._away or BrokerUnavailable("it does not answer", passes=True) from None
+
+    def _patient_until(self) -> float:
+        patience = self.until if self._is_sent else self._back.loop.time() + self._back.patience_seconds
+        return min(patience, self.until)

@@ -1,0 +1,235 @@
+"""Gets calls that were judged under way: somebody listens for the end, and the call is published once it may be.
+
+A message is published at least once, a call is run once. What surely was not published is published again, and so is what the
+broker has not confirmed: where calls travel by our own transport, the script that lets a call in knows one that was let in before,
+and puts no second message into the queue. Elsewhere there may be two; the ledger, by the call's id, lets one be begun, and the
+other costs a look at it. That is cheaper than to end a call of which nobody knows whether it is on its way.
+"""
+
+import asyncio
+import functools
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from toolfleet_registry.contracts import PublishedCall, ToolResult
+from toolfleet_registry.errors import BegunBefore, BrokerUnavailable, NotPublished, PublishUnconfirmed
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks.admission.control import Entrance, Refusal, refused
+from toolfleet_tasks.calls.handle import Follow
+from toolfleet_tasks.calls.idempotency import Joined, Joins
+from toolfleet_tasks.dispatch.admitted_publisher import Publisher
+from toolfleet_tasks.dispatch.backpressure import Backpressure, Hold
+from toolfleet_tasks.dispatch.worker_wait import WorkerWait
+from toolfleet_tasks.fairness.wait_queue import Share, Turns
+from toolfleet_tasks.messages import fleet_results
+from toolfleet_tasks.queues import Route
+
+log = get_logger(__name__)
+
+_PUBLISH_SECONDS = 10.0  # from sending; a call that is not confirmed by then is published again
+_DETACHED_SECONDS = 10.0  # to get a job's step into its queue; then the job is put off
+_FIRST_REST, _LONGEST_REST = 0.2, 2.0  # seconds, before what was not confirmed is published again
+
+Started = Follow | Joined | ToolResult
+"""What becomes of a call: it is published, it has joined another, or it has ended already."""
+
+
+class Posting:
+    """Gets calls under way. `follow` listens for the end of a call of ours; `spawn` runs something in the background.
+
+    Belongs to the running loop.
+    """
+
+    def __init__(  # noqa: PLR0913 - what it needs of its session
+        self,
+        publisher: Publisher,
+        entrance: Entrance,
+        joins: Joins,
+        workers: WorkerWait,
+        settings: Settings,
+        *,
+        follow: Callable[[PublishedCall], Follow],
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+    ) -> None:
+        self._publisher = publisher
+        self._entrance = entrance
+        self._joins = joins
+        self._workers = workers
+        self._follow = follow
+        self._spawn = spawn
+        self._turns = Turns()
+        self._back = Backpressure(publisher, self._turns, settings)
+        self._loop = asyncio.get_running_loop()
+
+    async def post(self, call: PublishedCall, route: Route, *, waits: bool, waits_for_worker: bool = False) -> Started:
+        """Publish a call, or end it. Over its caller's share it waits for its turn, if it `waits`, until its deadline.
+
+        While nobody consumes its queue it is held back for a while; one that `waits_for_worker` waits in the queue.
+        """
+        hold = self._hold(call, waits=waits)
+        needs_worker = not waits_for_worker and self._workers.needs_worker(call)
+        started: Follow | Refusal | ToolResult
+        try:
+            started = await self._start(call, route, hold, needs_worker=needs_worker)
+        except TimeoutError:
+            started = fleet_results.expired(call.tool_name)
+        except NotPublished as exc:
+            started = _unpublished(call, exc)
+        except BaseException:
+            self._joins.give_up(call)
+            raise
+        finally:
+            hold.end()
+        if isinstance(started, Follow):
+            return started
+        result = refused(call.tool_name, started) if isinstance(started, Refusal) else started
+        self._joins.take_back(call, result)
+        if isinstance(started, Refusal) and started.kind == "joined":
+            return self._joins.join(call, started.call_id)
+        return result
+
+    async def detach(self, call: PublishedCall, route: Route, *, most_waiting: int) -> ToolResult | Refusal | None:
+        """Publish a call for whose end nobody waits here, unless so many wait for its module; its result if it is in no queue.
+
+        Or the refusal that names the call that its idempotency key stands for. Raises `PublishUnconfirmed`: it may be in
+        its queue, or was begun before (`BegunBefore`).
+        """
+        hold = self._hold(call, waits=False, seconds=_DETACHED_SECONDS)
+        limit = min(self._entrance.backlog_limit(call), most_waiting)
+        try:
+            refusal = await hold.admitted()
+            if refusal is None:
+                try:
+                    refusal = await self._publish(call, route, limit=limit)
+                finally:
+                    hold.leave()
+        except TimeoutError:
+            refusal = Refusal("crowd", count=self._back.crowd.total)
+        except NotPublished as exc:
+            return _unpublished(call, exc)
+        finally:
+            hold.end()
+        return refusal if refusal is None or refusal.kind == "joined" else refused(call.tool_name, refusal)
+
+    def close(self) -> None:
+        """Who waits to be published is told that the fleet was left."""
+        self._back.close()
+        self._workers.close()
+
+    def _hold(self, call: PublishedCall, *, waits: bool, seconds: float | None = None, is_sent: bool = False) -> Hold:
+        left = call.deadline_at - fleet_clock.now()
+        left = left if seconds is None else min(left, seconds)
+        until = self._loop.time() + left
+        return Hold(self._back, (call.lane, call.user_id), until=until, waits=waits, is_sent=is_sent)
+
+    async def _start(self, call: PublishedCall, route: Route, hold: Hold, *, needs_worker: bool) -> Follow | Refusal:
+        """Try until the call is published, or surely not. Raises `NotPublished`, and `TimeoutError` at its deadline."""
+        started: Follow | Refusal | None = None
+        while started is None:
+            refused_before, asked_at = await hold.admitted(), self._loop.time()
+            started = refused_before or await self._try(call, route, hold, needs_worker=needs_worker)
+            if isinstance(started, Refusal) and not self._workers.is_in_vain(started, asked_at=asked_at):
+                started = hold.crowded()
+                if started is None:
+                    await self._workers.change(route.queue, until=hold.until)
+        return started
+
+    async def _try(
+        self, call: PublishedCall, route: Route, hold: Hold, *, needs_worker: bool
+    ) -> Follow | Refusal | None:
+        """Listen for the call's end, and publish it; `None` if that has surely failed, and is worth another try.
+
+        Raises `NotPublished`.
+        """
+        follow, refusal = self._follow(call), None
+        if call.idempotency_key is not None:
+            self._joins.offer(follow)  # a repeat may hear of it before we do
+        try:
+            limit = self._entrance.backlog_limit(call)
+            refusal = await self._publish(call, route, limit=limit, needs_worker=needs_worker)
+        except BegunBefore:
+            pass  # its end will come
+        except PublishUnconfirmed as exc:
+            self._publish_again(call, route, follow, hold, exc)
+        except NotPublished as exc:
+            follow.unpublished()
+            if not hold.tries_again(exc):
+                raise
+            return None
+        except BaseException:
+            follow.give_up()  # it may have got into its queue just now
+            raise
+        finally:
+            hold.leave()
+        if refusal is not None:
+            follow.unpublished()
+            return None if refusal.kind == "share" and hold.awaits_turn() else refusal
+        follow.published(call.deadline_at)
+        follow.ending.add_done_callback(functools.partial(self._ended, hold.share))
+        return follow
+
+    async def _publish(
+        self, call: PublishedCall, route: Route, *, limit: int, needs_worker: bool = False, again: bool = False
+    ) -> Refusal | None:
+        """Get the call into its queue, from now on; `None`, or why it is not in it. Raises as `Publisher.publish` does."""
+        seconds = min(_PUBLISH_SECONDS, call.deadline_at - fleet_clock.now())
+        refusal = await self._publisher.publish(
+            call, route, seconds=seconds, limit=limit, needs_worker=needs_worker, again=again
+        )
+        self._back.succeeded()
+        return refusal
+
+    def _publish_again(
+        self, call: PublishedCall, route: Route, follow: Follow, hold: Hold, error: PublishUnconfirmed
+    ) -> None:
+        """Nobody knows whether the call is in its queue. Its end is listened for until its deadline, as that of any other."""
+        log.info("publish_not_confirmed", call_id=call.call_id, tool=call.tool_name, error=str(error))
+        insisting = self._spawn(self._insist(call, route, follow, waits=hold.waits))
+        follow.ending.add_done_callback(lambda _: insisting.cancel())
+
+    async def _insist(self, call: PublishedCall, route: Route, follow: Follow, *, waits: bool) -> None:
+        """Publish a call again until it is confirmed, refused, or late."""
+        hold, rest = self._hold(call, waits=waits, is_sent=True), _FIRST_REST
+        try:
+            while not await self._is_settled(call, route, follow, hold):
+                await asyncio.sleep(rest * random.uniform(0.5, 1))  # noqa: S311 - spreads load
+                rest = min(rest * 2, _LONGEST_REST)
+        except (TimeoutError, NotPublished):  # its deadline ends it, or the fleet was left
+            return
+        finally:
+            hold.end()
+
+    async def _is_settled(self, call: PublishedCall, route: Route, follow: Follow, hold: Hold) -> bool:
+        """Publish a call once more; whether nothing more is to be done about that.
+
+        One that is refused now has never been let in: it ends so, unless a worker has begun it all the same.
+        """
+        await hold.admitted()
+        try:
+            refusal = await self._publish(call, route, limit=self._entrance.backlog_limit(call), again=True)
+        except BegunBefore:
+            return True
+        except (NotPublished, PublishUnconfirmed):
+            return False
+        finally:
+            hold.leave()
+        if refusal is None:
+            return True
+        if refusal.kind == "share" and hold.awaits_turn():
+            return False
+        await follow.withdraw(refused(call.tool_name, refusal))
+        return True
+
+    def _ended(self, share: Share, _: object) -> None:
+        self._turns.free(share)
+
+
+def _unpublished(call: PublishedCall, error: NotPublished) -> ToolResult:
+    if isinstance(error, BrokerUnavailable):
+        return fleet_results.fleet_unavailable(call.tool_name, str(error))
+    if fleet_clock.now() >= call.deadline_at:
+        return fleet_results.expired(call.tool_name)
+    return fleet_results.not_published(call.tool_name, str(error) or "Redis does not answer")

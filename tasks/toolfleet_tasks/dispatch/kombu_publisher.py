@@ -1,0 +1,180 @@
+"""Publishing a call through kombu, which blocks, without blocking the agent's event loop."""
+
+import asyncio
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from kombu.connection import Connection
+from kombu.messaging import Producer
+from redis.exceptions import BusyLoadingError, OutOfMemoryError, ReadOnlyError, ResponseError
+
+from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.errors import BrokerUnavailable, NotPublished, PublishUnconfirmed
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks.admission.control import Refusal
+from toolfleet_tasks.aio.cancellation import is_wanted
+from toolfleet_tasks.app import FleetApp
+from toolfleet_tasks.broker.kombu_backlog import Backlogs
+from toolfleet_tasks.broker.kombu_connections import Connections
+from toolfleet_tasks.broker.kombu_errors import was_refused
+from toolfleet_tasks.messages.envelope import TASK, args_shown, revocation, seconds_kept
+from toolfleet_tasks.publish.control_tasks import send_control
+from toolfleet_tasks.queues import Route
+from toolfleet_tasks.redis.refusals import unavailable
+
+log = get_logger(__name__)
+
+_KICK_SECONDS = 5.0  # nobody depends on it: what is due is looked for anyway
+_THREADS = 4  # kombu spends its time in Python: more threads only wait for each other
+# Seconds for the broker's answer. The first where hardly any are left; py-amqp takes 0 for "for ever". After the second the
+# call is published again, over a new connection.
+_SHORTEST_WAIT, _LONGEST_WAIT = 0.1, 5.0
+
+
+class Publisher:
+    """Puts calls into their queues. A call whose caller has gone before its turn came is left out."""
+
+    most_in_flight = (
+        8 * _THREADS
+    )  # enough that no thread waits for the loop, and few enough that none waits long for a thread
+    is_ready = True  # kombu connects when it must, and says so when it cannot
+
+    def __init__(self, app: FleetApp) -> None:
+        self._app = app
+        self._connections = Connections(app)
+        self._backlogs = Backlogs()
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="toolfleet-publish")
+
+    async def ready(self) -> None:
+        """As `admitted_publisher.Publisher`."""
+
+    async def publish(
+        self,
+        call: PublishedCall,
+        route: Route,
+        *,
+        seconds: float,
+        limit: int = 0,
+        needs_worker: bool = False,
+        again: bool = False,
+    ) -> Refusal | None:
+        """As `admitted_publisher.Publisher`. A call that is published `again` may be in its queue twice.
+
+        How many wait there is looked up at most once a second, unless the queue seems to be full; until then, what is
+        published here is added.
+        """
+        del needs_worker, again
+        turn = threading.Lock()  # whoever takes it first decides: a thread that sends, or we, who have waited enough
+        give_up_at = time.monotonic() + seconds
+        try:
+            sending = asyncio.get_running_loop().run_in_executor(
+                self._threads, self._send, call, route, limit, turn, give_up_at
+            )
+        except RuntimeError as exc:
+            raise NotPublished("the fleet was left") from exc
+        try:
+            async with asyncio.timeout(seconds):
+                return await sending
+        except asyncio.CancelledError as exc:
+            if not is_wanted():
+                raise
+            raise NotPublished("the fleet was left") from exc  # `close` took it out of the threads' queue
+        except TimeoutError as exc:
+            if turn.acquire(blocking=False):
+                raise BrokerUnavailable("no answer", passes=True) from exc
+            raise PublishUnconfirmed("no answer") from exc
+        finally:
+            turn.acquire(blocking=False)
+
+    async def revoke(self, call_id: str) -> None:
+        """Tell every worker to drop the call, or to interrupt it. Reaches only workers that are up; raises nothing."""
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._threads, self._send_revoke, call_id)
+        except Exception as exc:  # noqa: BLE001 - whatever kombu and its transports raise
+            log.warning("call_not_revoked", call_id=call_id, error=str(exc))
+
+    async def kick(self, task: str, *args: str) -> None:
+        """Have one of our own tasks run soon. Raises as `publish` does."""
+        try:
+            async with asyncio.timeout(_KICK_SECONDS):
+                send = partial(send_control, self._app, self._connections)
+                await asyncio.get_running_loop().run_in_executor(self._threads, send, task, args)
+        except TimeoutError as exc:
+            raise PublishUnconfirmed("no answer") from exc
+        except RuntimeError as exc:
+            raise NotPublished("the fleet was left") from exc
+
+    def close(self) -> None:
+        """Let go of threads and connections; what a thread is at is not waited for."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        threading.Thread(target=self._close, name="toolfleet-publish-close").start()
+
+    def _send(
+        self, call: PublishedCall, route: Route, limit: int, turn: threading.Lock, give_up_at: float
+    ) -> Refusal | None:
+        if turn.locked():
+            return None
+        with self._connections.one(route.queue) as connection:
+            waiting = self._backlogs.of(route.queue, connection, limit=limit) if limit else 0
+            if limit and waiting >= limit:
+                return Refusal("backlog", count=waiting)
+            if not turn.acquire(blocking=False):
+                return None
+            try:
+                self._send_over(connection, call, route, seconds=give_up_at - time.monotonic())
+            except Exception as exc:
+                raise _surely_not_sent(exc) or PublishUnconfirmed(str(exc)) from exc
+            self._backlogs.add(route.queue)
+            return None
+
+    def _send_over(self, connection: Connection, call: PublishedCall, route: Route, *, seconds: float) -> None:
+        self._app.send_task(
+            TASK,
+            args=[self._app.seal.seal(call)],
+            task_id=call.call_id,
+            queue=route.queue,
+            shadow=call.tool_name,
+            connection=connection,
+            # For RabbitMQ's word that it has the message. Over a half-open connection it never comes.
+            confirm_timeout=min(max(seconds, _SHORTEST_WAIT), _LONGEST_WAIT),
+            # For brokers that drop what is too old. Not Celery's `expires`: it would end a call that was delivered
+            # a second time as one that surely never ran. The task looks at the deadline itself.
+            expiration=seconds_kept(call),
+            soft_time_limit=route.soft_limit,
+            time_limit=route.hard_limit,
+            # What Flower and the logs show: which arguments, never their values.
+            argsrepr=args_shown(call),
+            kwargsrepr="{}",
+        )
+
+    def _send_revoke(self, call_id: str) -> None:
+        with self._connections.one() as connection:
+            # As `app.control.revoke` does, which would try for ever while the broker is away, in a thread of ours.
+            once = _OneTry(connection)  # type: ignore[no-untyped-call] # kombu's types are partial
+            order = revocation([call_id], self._app.settings)
+            self._app.control.mailbox(connection)._publish("revoke", order, producer=once)  # noqa: SLF001 - no public way
+
+    def _close(self) -> None:
+        self._connections.close()
+        self._app.close()
+
+
+def _surely_not_sent(exc: Exception) -> BrokerUnavailable | None:
+    if was_refused(exc):
+        return BrokerUnavailable(str(exc), passes=True)
+    if isinstance(exc, OutOfMemoryError):  # redis-py leaves the word out of the text
+        return BrokerUnavailable(f"OOM {exc}", passes=False)
+    if isinstance(exc, ReadOnlyError | BusyLoadingError):
+        return BrokerUnavailable(str(exc), passes=True)
+    return unavailable(str(exc)) if isinstance(exc, ResponseError) else None
+
+
+class _OneTry(Producer):
+    """A producer that publishes or fails, whatever it is asked."""
+
+    def publish(self, *args: Any, **options: Any) -> Any:
+        """As kombu's, once."""
+        return super().publish(*args, **{**options, "retry": False})  # type: ignore[no-untyped-call] # as above

@@ -1,0 +1,110 @@
+"""Holds calls back in their agent whose queue no worker consumes: until one comes, or nobody has for `unserved_seconds`.
+
+An agent that has only just connected cannot know who is about to come, and of a Redis that was silent nobody knows whether
+workers could reach it: the time counts from then on, at the earliest.
+"""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.directory.known_modules import KnownModules
+from toolfleet_registry.errors import NotPublished
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.admission.control import Refusal
+from toolfleet_tasks.lua.consumers import LOOK
+from toolfleet_tasks.redis.connection import Line, LineLost
+
+_LOOK_SECONDS = 0.25  # between two looks at a queue for which calls are held back
+_SILENCE_SECONDS = 1.0  # after which Redis has been silent; as often workers note themselves
+_ANSWER_SECONDS = 5.0  # for one look; then the calls are published, or find that Redis is away
+
+
+class WorkerWait:
+    """One agent's, over the `line` to the Redis of the results. Belongs to the running loop; `spawn` runs something in the background."""
+
+    def __init__(
+        self,
+        line: Line,
+        settings: Settings,
+        known: KnownModules,
+        *,
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+    ) -> None:
+        self._line = line
+        self._settings = settings
+        self._known = known
+        self._spawn = spawn
+        self._loop = asyncio.get_running_loop()
+        self._trusted_since = self._loop.time()
+        self._changes = dict[str, asyncio.Future[None]]()  # by queue
+        self._is_closed = False
+        line.on_connect.append(self._trust_anew)
+
+    def needs_worker(self, call: PublishedCall) -> bool:
+        """Whether the call may be refused because nobody would run it: not where workers are started when calls wait."""
+        settings = self._settings
+        if settings.unserved_seconds == math.inf or call.lane in settings.scale_from_zero_lanes:
+            return False
+        entry = self._known.entries.get(call.tool_name.partition(".")[0])
+        return entry is None or not entry.scales_from_zero
+
+    def is_in_vain(self, refusal: Refusal, *, asked_at: float) -> bool:
+        """Whether the call ends with what it was refused for: it is not its queue, or nobody has come for long enough.
+
+        `asked_at`: when the call was sent, by the loop's clock.
+        """
+        if refusal.kind != "unserved":
+            return True
+        if self._loop.time() - asked_at > _SILENCE_SECONDS:
+            self._trust_anew()
+        return self._is_over(refusal.seconds)
+
+    async def change(self, queue: str, *, until: float) -> None:
+        """Return when another try is worth it, by the loop's clock `until` at the latest.
+
+        Raises `TimeoutError`, and `NotPublished` when the fleet is left.
+        """
+        if not self._is_closed:
+            if queue not in self._changes:
+                self._changes[queue] = self._loop.create_future()
+                self._spawn(self._watch(queue))
+            async with asyncio.timeout_at(until):
+                await asyncio.shield(self._changes[queue])
+        if self._is_closed:
+            raise NotPublished("the fleet was left")
+
+    def close(self) -> None:
+        """Nobody is waited for any more."""
+        self._is_closed = True
+        for queue in list(self._changes):
+            self._tell(queue)
+
+    async def _watch(self, queue: str) -> None:
+        """Look until a worker has come, or none will; where Redis is away, that is for others to wait for."""
+        keys = self._settings.keys
+        try:
+            with contextlib.suppress(LineLost, ResponseError, TimeoutError):
+                seconds = 0.0
+                while seconds >= 0 and not self._is_over(seconds):
+                    await asyncio.sleep(_LOOK_SECONDS)
+                    async with asyncio.timeout(_ANSWER_SECONDS):
+                        seconds = await self._line.send("EVAL", LOOK, 2, keys.consumers, keys.queue(queue)) / 1000
+        finally:
+            self._tell(queue)
+
+    def _is_over(self, seconds: float) -> bool:
+        return min(seconds, self._loop.time() - self._trusted_since) >= self._settings.unserved_seconds
+
+    def _tell(self, queue: str) -> None:
+        change = self._changes.pop(queue, None)
+        if change is not None and not change.done():
+            change.set_result(None)
+
+    def _trust_anew(self) -> None:
+        self._trusted_since = self._loop.time()

@@ -1,0 +1,1 @@
+"""Runs the functions of tags in this process, without a fleet."""

@@ -1,0 +1,189 @@
+"""What is kept of a job that is over, and what its end, or that of one of its rounds, causes."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from toolfleet_registry.contracts import ErrorCode, Message, ToolCall
+from toolfleet_registry.contracts.jobs import Job, JobSpec, WakeKind
+from toolfleet_registry.policy.sensitive_results import OUR_WORDS
+from toolfleet_tasks.jobs.places import Ended, Move, Place
+from toolfleet_tasks.messages import json_text
+from toolfleet_tasks.messages.ids import then_call_id, wake_root
+from toolfleet_tasks.wakeups.events import MAX_RESULT_BYTES, bounded_wake, unfilled_places, wake_body
+
+_THEN_SECONDS = 30 * 86_400  # after a job's deadline, which is not that of a call that its end makes
+_LONGEST_ERROR = 2_000  # characters: a module's words may be among them
+_NOT_KEPT = "The job has failed: what its tool has said is not kept, for its results are sensitive."
+
+
+class EndNote(Message):
+    """How a job has ended. A result over 64 kB is not kept."""
+
+    ended_at: float
+    result: Any = None
+    error: str | None = None
+    error_code: ErrorCode | None = None
+
+
+class ThenCall(Message):
+    """A call that a job's end makes, as it waits to be published; sealed, for nobody else may name it or its caller."""
+
+    call_id: str
+    spec: JobSpec
+    call: ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What an end causes, once. `completion` is for an agent without HTTP, the others are as in `wakeups.scripts`.
+
+    `body` is sealed; that of a call is JSON, in which the call is.
+    """
+
+    kind: Literal["continue", "notify", "call", "completion"]
+    wake_id: str
+    body: str
+    conversation_id: str = ""
+
+
+def end_note(spec: JobSpec, move: Move, now: float) -> EndNote | None:
+    """What is kept, if the job is over."""
+    if not move.is_over:
+        return None
+    if move.ended is None:  # cancelled, by its owner or, for a reason, by the fleet
+        code: ErrorCode | None = "cancelled" if move.reason else None
+        return EndNote(ended_at=round(now, 3), error=move.reason, error_code=code)
+    ended = _without_secrets(spec, move.ended)
+    error = None if ended.error is None else ended.error[:_LONGEST_ERROR]
+    return EndNote(ended_at=round(now, 3), result=_kept(ended.result), error=error, error_code=ended.error_code)
+
+
+def news_of(spec: JobSpec, move: Move, now: float, *, has_core: bool, seal: Callable[[str], str]) -> Sequence[News]:
+    """What is told of a round's end or the job's, each once; `seal` is for what nobody else may say or have called.
+
+    Without a core and a conversation's id, the news wait for a worker that knows of a core.
+    """
+    if move.ended is None:
+        return ()
+    ended = _without_secrets(spec, move.ended)
+    news, root = dict[str, News](), wake_root(spec.job_id, move.round_step)
+    calls = 0
+    for wish in spec.on_complete:
+        if isinstance(wish, ToolCall):
+            call_id = then_call_id(spec.job_id, calls, round_step=move.round_step)
+            calls += 1
+            if ended.state == "completed":
+                news[call_id] = News("call", call_id, _then(spec, call_id, _of_round(wish, move.round_step), seal))
+            continue
+        wake_id = root if wish == "resume_conversation" else f"{root}.notify"
+        if wake_id in news:  # wished for twice, and told once: a result of megabytes is not written anew for it
+            continue
+        kind: WakeKind = "continue" if wish == "resume_conversation" else "notify"
+        told = bounded_wake(
+            spec,
+            ended.state,
+            kind=kind,
+            wake_id=wake_id,
+            at=round(now, 3),
+            result=ended.result,
+            error=ended.error,
+            error_code=ended.error_code,
+        )
+        body, conversation_id = seal(wake_body(told)), spec.conversation.conversation_id
+        if has_core or conversation_id is None:
+            news[wake_id] = News(kind, wake_id, body)
+        else:
+            news[wake_id] = News("completion", wake_id, body, conversation_id)
+    return tuple(news.values())
+
+
+def unfilled(spec: JobSpec, move: Move) -> tuple[str, ...]:
+    """The places of the message that is told now, for which there is nothing: they stay as they stand."""
+    if move.ended is None or all(isinstance(wish, ToolCall) for wish in spec.on_complete):
+        return ()
+    ended = _without_secrets(spec, move.ended)
+    return unfilled_places(spec, ended.state, ended.result)
+
+
+def without_arguments(spec: JobSpec) -> JobSpec:
+    """What is kept of a job that is over: what it was asked with is nobody's business any more."""
+
+    def bare(call: ToolCall) -> ToolCall:
+        return ToolCall(tool_name=call.tool_name)
+
+    nothing: dict[str, Any] = {"arguments": {}, "until": None, "failed_when": None}
+    poll = None if spec.poll is None else spec.poll.model_copy(update=nothing)
+    wishes = tuple(bare(one) if isinstance(one, ToolCall) else one for one in spec.on_complete)
+    start = None if spec.start is None else bare(spec.start)
+    words: dict[str, Any] = {"message": None, "on_failure_message": None, "fills": False}
+    return spec.model_copy(update={"start": start, "poll": poll, "on_complete": wishes, **words})
+
+
+def shown(spec: JobSpec, place: Place, end: EndNote | None) -> Job:
+    """A job as its creator sees it."""
+    last = spec.poll or spec.start
+    return Job(
+        job_id=spec.job_id,
+        state=place.state,
+        name=spec.name,
+        tool_name=None if last is None else last.tool_name,
+        user_id=spec.user_id,
+        conversation_id=spec.conversation.conversation_id,
+        workflow_id=spec.workflow_id,
+        schedule=spec.schedule,
+        created_at=spec.created_at,
+        deadline_at=spec.deadline_at,
+        due_at=place.due_at,
+        ended_at=None if end is None else end.ended_at,
+        polls=max(place.step, 0),
+        runs=None if spec.schedule is None or spec.schedule.max_runs is None else place.runs,
+        result=None if end is None else end.result,
+        error=None if end is None else end.error,
+        error_code=None if end is None else end.error_code,
+    )
+
+
+def _then(spec: JobSpec, call_id: str, call: ToolCall, seal: Callable[[str], str]) -> str:
+    # What the job itself was asked with does not belong to the call, which workers of earlier versions can read without it.
+    alone = spec.model_copy(
+        update={
+            "start": None,
+            "poll": None,
+            "on_complete": (),
+            "message": None,
+            "on_failure_message": None,
+            "fills": False,
+            "schedule": None,
+            "workflow_id": None,
+            "deadline_at": spec.deadline_at + _THEN_SECONDS,
+        }
+    )
+    text = seal(json_text.dump(ThenCall(call_id=call_id, spec=alone, call=call)))
+    body: dict[str, str | bool] = {"job_id": spec.job_id, "step": call_id, "tool_name": call.tool_name, "call": text}
+    if call.tool_name in spec.secret_tools:
+        body["is_secret"] = True
+    return json.dumps(body, separators=(",", ":"))
+
+
+def _of_round(call: ToolCall, round_step: int | None) -> ToolCall:
+    """The call as a round makes it: a key is for one round, or the next one would be taken for a repeat."""
+    if round_step is None or not call.idempotency_key:
+        return call
+    return call.model_copy(update={"idempotency_key": f"{call.idempotency_key}:{round_step}"})
+
+
+def _without_secrets(spec: JobSpec, ended: Ended) -> Ended:
+    """Of tools whose results are sensitive nothing is kept that they have said."""
+    if not spec.hides_results:
+        return ended
+    is_ours = ended.error is None or ended.error_code in OUR_WORDS
+    return Ended(ended.state, None, ended.error if is_ours else _NOT_KEPT, ended.error_code)
+
+
+def _kept(result: Any) -> Any:
+    try:
+        return result if len(json.dumps(result, allow_nan=False)) <= MAX_RESULT_BYTES else None
+    except (ValueError, TypeError, RecursionError):
+        return None

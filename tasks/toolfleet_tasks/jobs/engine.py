@@ -1,0 +1,240 @@
+"""What a worker does about one job: it publishes its next call, or takes what the last one came to, and moves it on.
+
+Nothing here waits for a call. Whoever dies on the way leaves a job that is looked at again, and a call that has the same id
+when it is published again.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from toolfleet_registry.conditions.templates import filled, takes_from_start, values_for
+from toolfleet_registry.contracts import ToolCall, ToolResult
+from toolfleet_registry.contracts.jobs import ENDED
+from toolfleet_registry.errors import PublishUnconfirmed
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks.jobs import state_machine
+from toolfleet_tasks.jobs.calls import JobSteps, Ready, Standing
+from toolfleet_tasks.jobs.completion import end_note, news_of, unfilled
+from toolfleet_tasks.jobs.places import Move, Place
+from toolfleet_tasks.jobs.records import Change, Found, JobRecords
+from toolfleet_tasks.jobs.state_machine import MARGIN_SECONDS
+from toolfleet_tasks.messages import fleet_results
+from toolfleet_tasks.messages.ids import step_call_id
+
+log = get_logger(__name__)
+
+_EARLY_SECONDS = 0.005  # that a job may be claimed before it is due: its score has whole milliseconds
+_REST_SECONDS = 1.0  # before a call that could not be published again is tried once more
+_LOOK_SECONDS = 30.0  # between two looks at a call that is under way: the word that it has ended may get lost
+_JOINED_LOOK_SECONDS = 2.0  # the same for a call of somebody else's, of whose end nobody brings word
+_AGAIN_SECONDS = 60.0  # a call without a record is not published again sooner: it waits in its queue, or was lost there
+
+_MOST_UNFILLED = 1_000  # jobs of whose messages is known what was said
+
+
+class JobMover:
+    """`steps` publishes calls, opened with its first use; `on_end` hears when there are news.
+
+    What is claimed or begun is looked at again after `lease_seconds`, if nothing is heard of it. `is_crowded` is set when a
+    call was put off because many wait for its module already, by whom it concerns.
+    """
+
+    def __init__(
+        self,
+        records: JobRecords,
+        steps: Callable[[], Awaitable[JobSteps]],
+        settings: Settings,
+        *,
+        lease_seconds: float,
+        on_end: Callable[[], None],
+    ) -> None:
+        self._records = records
+        self._steps = steps
+        self._has_core = settings.core_url is not None
+        self._lease_seconds = lease_seconds
+        self._on_end = on_end
+        self._reading = asyncio.Lock()  # results are large, at times
+        self._unfilled = set[str]()  # jobs of whose messages it was said
+        self.is_crowded = False
+
+    async def go_on(self, job: Found) -> None:
+        """Do what is due about a job that was claimed. Raises what Redis and the steps do: it is due again after its lease."""
+        place, spec = job.place, job.spec
+        if place.state in ENDED:  # nobody of us leaves an ended job among those that are due
+            log.error("ended_job_was_due", job_id=spec.job_id)
+        elif job.stopped_by is not None:
+            await self._apply(job, state_machine.stopped(place, job.stopped_by))
+        elif place.is_under_way:
+            await self._look_after(job)
+        elif (over := state_machine.over_due(spec, place, now=job.now)) is not None:
+            await self._apply(job, over)
+        elif place.due_at is not None and place.due_at > job.now + _EARLY_SECONDS:
+            await self._records.move(job, Change(place, due_at=place.due_at))
+        elif state_machine.next_step(spec, place) == "nothing":
+            await self._apply(job, state_machine.reminded(spec, place, now=job.now))
+        else:
+            await self._begin(job)
+
+    async def evaluate(self, job: Found) -> None:
+        """Take what a job's call came to, if that is known; else nothing is to be done now."""
+        if job.place.is_under_way and job.call_state == "done" and job.stopped_by is None:
+            await self._look_after(job)
+
+    async def _begin(self, job: Found) -> None:
+        spec, steps = job.spec, await self._steps()
+        call = _next_call(job)
+        number = state_machine.next_number(spec, job.place)
+        ready = steps.ready(spec, call, step_call_id(spec.job_id, number))
+        if isinstance(ready, ToolResult):
+            place = state_machine.begun(spec, job.place, now=job.now, call_until=job.now)
+            off = state_machine.put_off(spec, job.place, ready, now=job.now, jitter=_jitter())
+            await self._apply(job, self._after(job, place, ready) if off is None else off)
+            return
+        before = job.place
+        place = state_machine.begun(spec, before, now=job.now, call_until=ready.call.deadline_at)
+        # First noted, then published: a call that nobody knows of would be made again under another id.
+        moved = await self._records.move(job, Change(place, due_at=job.now + self._lease_seconds))
+        if moved is not None:
+            await self._publish(steps, moved, ready, before)
+
+    async def _look_after(self, job: Found) -> None:
+        """A call of the job is under way, or was."""
+        call_until = job.place.call_until or 0
+        if job.result is None and job.call_state == "done":
+            async with self._reading:
+                looked = await self._records.look(job.spec.job_id)
+            if looked is None or looked.at != job.at:
+                return
+            job = looked
+        elif job.result is None and job.now < call_until + MARGIN_SECONDS:
+            if job.call_state == "begun" or job.now >= call_until or _may_wait(job):
+                await self._confirm(job)
+            else:
+                await self._publish_again(job)
+            return
+        result = job.result or _unheard(job)
+        await self._apply(job, self._after(job, job.place, result), result)
+
+    async def _publish_again(self, job: Found) -> None:
+        """Its call has no record: the message was lost, or waits. Twice in its queue it still runs once."""
+        steps, spec, place = await self._steps(), job.spec, job.place
+        before = place.model_copy(update={"step": place.step - 1})
+        call = _next_call(replace(job, place=before))
+        call_id = step_call_id(spec.job_id, place.step)
+        ready = steps.ready(spec, call, call_id, deadline_at=place.call_until)
+        if isinstance(ready, ToolResult) and state_machine.is_unknown(ready):
+            await self._confirm(job)
+        elif isinstance(ready, ToolResult):
+            await self._apply(job, self._after(job, place, ready))
+        else:
+            await self._publish(steps, job, ready, None)
+
+    async def _publish(self, steps: JobSteps, job: Found, ready: Ready, before: Place | None) -> None:
+        """`before`: where the job was, if the call is published for the first time."""
+        try:
+            answer = await steps.publish(ready)
+        except PublishUnconfirmed as exc:  # looked at again after the lease: what has no record then is published again
+            log.warning("job_step_not_confirmed", call_id=ready.call.call_id, reason=str(exc))
+            return
+        if not isinstance(answer, ToolResult):
+            await self._published(job, answer)
+            return
+        self.is_crowded |= answer.error_code == "busy"
+        off = state_machine.put_off(job.spec, before or job.place, answer, now=job.now, jitter=_jitter())
+        if off is None:
+            answer = steps.unpublished(ready, answer)
+            await self._apply(job, self._after(job, job.place, answer))
+        elif before is None:  # the first message may still be somewhere
+            await self._records.move(job, Change(job.place, due_at=job.now + _REST_SECONDS))
+        else:
+            await self._apply(job, off)
+
+    async def _published(self, job: Found, standing: Standing | None) -> None:
+        place = job.place
+        if standing is None or standing.call_id == step_call_id(job.spec.job_id, place.step):
+            await self._confirm(job, is_sent=True)
+        else:  # its key stands for another call of its user's, whose end is the job's matter, too
+            place = place.model_copy(update={"call_id": standing.call_id})
+            await self._records.move(job, Change(place, due_at=job.now + _JOINED_LOOK_SECONDS))
+
+    async def _confirm(self, job: Found, *, is_sent: bool = False) -> None:
+        """The call is on its way. Its end is heard of, most often; it is looked for now and then, until its deadline has passed."""
+        rest = _LOOK_SECONDS if job.place.call_id is None else _JOINED_LOOK_SECONDS
+        due_at = min((job.place.call_until or job.now) + MARGIN_SECONDS, job.now + rest)
+        await self._records.move(job, Change(job.place, due_at=due_at, is_sent=is_sent))
+
+    def _after(self, job: Found, place: Place, result: ToolResult) -> Move:
+        spec, now = job.spec, job.now
+        if place.state != "starting":
+            return state_machine.after_poll(spec, place, result, now=now, jitter=_jitter())
+        move = state_machine.after_start(spec, place, result, now=now, jitter=_jitter())
+        if result.success and spec.poll is not None and takes_from_start(spec.poll.arguments):
+            fault = values_for(spec.poll.arguments, result.result).fault
+            return move if fault is None else state_machine.failed(spec, place, fault)
+        return move
+
+    async def _apply(self, job: Found, move: Move, result: ToolResult | None = None) -> None:
+        spec, now, told = job.spec, job.now, None
+        is_started = job.place.state == "starting" and result is not None and result.success and not move.is_over
+        if is_started and result is not None and spec.poll is not None and takes_from_start(spec.poll.arguments):
+            told = dict(values_for(spec.poll.arguments, result.result).values)
+        end = end_note(spec, move, now)
+        news = news_of(spec, move, now, has_core=self._has_core, seal=self._records.sealed)
+        change = Change(
+            move.place, due_at=None if end is not None else move.place.due_at, told=told, end=end, news=news
+        )
+        if await self._records.move(job, change) is None:
+            return
+        if move.place.missing is not None and move.place.missing != job.place.missing:
+            log.warning("job_condition_finds_nothing", job_id=spec.job_id, path=move.place.missing)
+        if names := unfilled(spec, move):
+            self._say_unfilled(spec.job_id, names)
+        if move.reason is not None:
+            log.info("job_stopped", job_id=spec.job_id, failed_job_id=job.stopped_by)
+        if move.ended is not None:
+            log.info("job_ended" if end is not None else "job_round_ended", job_id=spec.job_id, state=move.ended.state)
+            self._on_end()
+
+    def _say_unfilled(self, job_id: str, names: tuple[str, ...]) -> None:
+        """Once, also of a job with many rounds, as far as is known here."""
+        if job_id not in self._unfilled:
+            if len(self._unfilled) >= _MOST_UNFILLED:
+                self._unfilled.clear()
+            self._unfilled.add(job_id)
+            log.warning("job_message_not_filled", job_id=job_id, places=names)
+
+
+def _next_call(job: Found) -> ToolCall:
+    spec = job.spec
+    if spec.start is not None and state_machine.next_step(spec, job.place) == "start":
+        return spec.start
+    if spec.poll is None:
+        raise ValueError(f"The job {spec.job_id!r} has nothing to call.")
+    return ToolCall(tool_name=spec.poll.tool_name, arguments=filled(spec.poll.arguments, job.told))
+
+
+def _may_wait(job: Found) -> bool:
+    """Whether a call without a record is rather in its queue than lost: for a minute, and half of the time that it has."""
+    if job.place.call_id is not None:
+        return True
+    if job.sent_at is None or job.place.call_until is None:
+        return False
+    return job.now < job.sent_at + max(_AGAIN_SECONDS, (job.place.call_until - job.sent_at) / 2)
+
+
+def _unheard(job: Found) -> ToolResult:
+    """What a call came to whose end is not to be had."""
+    spec = job.spec
+    call = spec.start if job.place.state == "starting" else spec.poll
+    tool_name = "" if call is None else call.tool_name
+    if job.call_state == "" and job.place.call_id is None:
+        return fleet_results.expired(tool_name)
+    reason = "its result has expired." if job.call_state == "done" else "nobody has heard of its end."
+    return fleet_results.outcome_unknown(tool_name, reason)
+
+
+def _jitter() -> float:
+    return random.uniform(-1, 1)  # noqa: S311 - spreads load, guards nothing

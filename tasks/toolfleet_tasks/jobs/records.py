@@ -1,0 +1,289 @@
+"""The jobs' records in Redis: made, claimed, moved and ended, each in one step. What they are to do, and where they are, is sealed.
+
+A record that nobody of the fleet has written, or that cannot be read, is never acted on. It is left to workers with another key
+or of another version, and looked at again; after days it is taken out of the way. Raises `LineLost` or `ResponseError` where
+Redis does not do what it is asked.
+"""
+
+import json
+import math
+import random
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Literal
+
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.contracts import ToolCall, ToolResult
+from toolfleet_registry.contracts.jobs import JobSpec
+from toolfleet_registry.errors import MessageRefused
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks.jobs import lists, scripts
+from toolfleet_tasks.jobs.completion import EndNote, News, without_arguments
+from toolfleet_tasks.jobs.places import Place
+from toolfleet_tasks.jobs.receipts import confirm, receipt_of
+from toolfleet_tasks.lua.script import Script
+from toolfleet_tasks.messages import json_text
+from toolfleet_tasks.messages.ids import step_call_id, workflow_mark
+from toolfleet_tasks.messages.signatures import Signatures
+from toolfleet_tasks.messages.signing import seal_of
+from toolfleet_tasks.redis.connection import Line, Part
+from toolfleet_tasks.results import stored as results
+from toolfleet_tasks.results.verifier import Verifier
+
+log = get_logger(__name__)
+
+_FIELDS = ("spec", "at", "told", "end", "end_signature")
+_BY = 8  # hex digits: among the changes from one place
+_UNREAD_REST = 60.0  # seconds, until a record that could not be read is looked at again: by a worker that can, perhaps
+
+CallState = Literal["", "begun", "done"]
+"""What the ledger knows of a job's call: nothing, that it was begun, or its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A job as it was read, at `now` by the fleet's clock; `at` is its place as it was written.
+
+    `call_state` and `result` are those of the call that is under way; a `result` that has expired, or was not asked for, is
+    `None`. `sent_at`: when that call was confirmed to be in its queue. `stopped_by`: a job of its workflow that has failed.
+    """
+
+    spec: JobSpec
+    place: Place
+    at: str
+    told: MappingProxyType[str, Any] | dict[str, Any]
+    now: float
+    call_state: CallState = ""
+    result: ToolResult | None = None
+    end: EndNote | None = None
+    sent_at: float | None = None
+    stopped_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What becomes of a job: its place, when to look again (`None`: as before), its end if it is over, and the news.
+
+    `told` is what its polls take from its start's result; `None`: as before. `is_sent`: its call is known to be in its queue.
+    """
+
+    place: Place
+    due_at: float | None = None
+    told: dict[str, Any] | None = None
+    end: EndNote | None = None
+    news: Sequence[News] = field(default=())
+    is_sent: bool = False
+
+
+class JobRecords:
+    """Over one line, to the Redis of the results. Belongs to the line's event loop. It may share a `verifier` with others."""
+
+    def __init__(self, line: Line, settings: Settings, verifier: Verifier | None = None) -> None:
+        self._line = line
+        self._settings = settings
+        self._keys = settings.keys
+        self._seal = seal_of(settings, purpose="job")
+        self._ends, self._verifier = Signatures(settings, "job end"), verifier or Verifier(line, settings)
+        self._is_signed = self._verifier.is_on
+        self._names = (self._keys.job(""), self._keys.call(""), self._keys.result(""))
+
+    async def create(self, spec: JobSpec, place: Place, *, limit: int) -> Found | int:
+        """Make a job; or the one that has its id already, or how many its user has, who may have no more."""
+        keys, at = self._keys, self._bound("at", spec.job_id, json_text.dump(place))
+        names = (keys.job(spec.job_id), keys.jobs_due, keys.jobs_of(spec.user_id))
+        due_ms = _ms(place.due_at or 0)
+        sealed = self._seal.sign(json_text.dump(spec))
+        mark = workflow_mark(spec.workflow_id)
+        answer = await self._run(scripts.CREATE, names, spec.job_id, sealed, at, due_ms, limit, mark)
+        if answer[0] == b"full":
+            return int(answer[1])
+        if answer[0] == b"made":
+            return Found(spec, place, at, {}, spec.created_at)
+        found = await self._read(spec.job_id, [*answer[1:], *[None] * 5][:5], spec.created_at)
+        return found if found is not None else limit
+
+    async def look(self, job_id: str) -> Found | None:
+        """A job that can be read, with what its call came to."""
+        now_ms, *rest = await self._run(scripts.LOOK, (), *self._names, job_id)
+        found = await self._viewed(rest[0], now_ms / 1000) if rest and rest[0] else None
+        if found is None or not rest[0][5]:
+            return found
+        call_id = found.place.call_id or step_call_id(job_id, found.place.step)
+        stored = await self._verifier.believed(call_id, rest[0][5])
+        tool_name = (found.spec.start or found.spec.poll or ToolCall(tool_name="")).tool_name
+        return replace(found, result=results.read_stored(stored, tool_name)) if stored else found
+
+    async def claim(self, *, count: int, lease_seconds: float) -> tuple[list[Found], bool]:
+        """At most `count` of the jobs that are due, which nobody else gets for so long; and whether there were so many.
+
+        Results of calls that have ended are not among it: `look` has one.
+        """
+        args = (*self._names, count, round(lease_seconds * 1000), round(fleet_clock.now() * 1000))
+        now_ms, *views = await self._run(scripts.CLAIM, (self._keys.jobs_due,), *args)
+        found = [(view, await self._viewed(view, now_ms / 1000)) for view in views]
+        for view, job in found:
+            if job is None:
+                await self._put_off(view[0].decode(errors="replace"), view[2])
+        return [job for _, job in found if job is not None], len(views) >= count
+
+    async def rest(self) -> float | None:
+        """Seconds until the next job is due, at least a millisecond; `None` if none waits."""
+        found = await self._line.execute("ZRANGE", self._keys.jobs_due, 0, 0, "WITHSCORES")
+        now = fleet_clock.now()
+        return max(*lists.scored(found).values(), 1000 * now + 1) / 1000 - now if found else None
+
+    async def move(self, job: Found, change: Change) -> Found | None:
+        """Change a job that is where it was found, and return it. `None`, with nothing changed, if others have moved it.
+
+        One whose workflow has failed can only be cancelled.
+        """
+        keys, spec, end, place = self._keys, job.spec, change.end, change.place
+        if place != job.place:  # no two changes are alike, so that one that was sent twice is known
+            place = place.model_copy(update={"by": uuid.uuid4().hex[:_BY]})
+        names = (
+            keys.job(spec.job_id),
+            keys.jobs_due,
+            keys.jobs_of(spec.user_id),
+            keys.jobs_ended_of(spec.user_id),
+            keys.jobs_ended,
+            keys.wakes_due,
+            keys.clock,
+        )
+        at = job.at if place is job.place else self._bound("at", spec.job_id, json_text.dump(place))
+        end_text = "" if end is None else json_text.dump(end)
+        args: list[Part] = [
+            spec.job_id,
+            job.at,
+            at,
+            "" if change.due_at is None else _ms(change.due_at),
+            "" if change.told is None else self._bound("told", spec.job_id, _compact(change.told)),
+            end_text,
+            "" if end is None else self._seal.sign(json_text.dump(without_arguments(spec))),
+            math.ceil(self._settings.job_kept_seconds),
+            scripts.MOST_ENDED,
+            math.ceil(self._settings.completions_kept_seconds),
+            "1" if change.is_sent else "",
+            "" if end is None else self._ends.of(spec.job_id, end_text),
+            *_workflow_marks(spec, place),
+        ]
+        for one in change.news:
+            args += (one.kind, one.wake_id, one.body, self._place_of(one))
+        is_moved = await self._run(scripts.MOVE, names, *args)
+        if is_moved and job.result is not None:
+            confirm(self._line, receipt_of(job.spec, job.place, keys))
+        return replace(job, place=place, at=at) if is_moved else None
+
+    async def get(self, job_id: str) -> Found | None:
+        """A job as it stands, also one that has ended."""
+        return next(iter(await self._get_many([job_id])), None)
+
+    async def of_user(
+        self, user_id: str | None, *, ended: bool, limit: int, workflow_id: str | None = None
+    ) -> list[Found]:
+        """The user's jobs, or those of one workflow of theirs, the newest first."""
+        ids = lists.of_user(self._line, self._keys, user_id, ended=ended, workflow_id=workflow_id, limit=limit)
+        return [job for job in await self._get_many(await ids) if job.spec.user_id == user_id]
+
+    async def of_all(self, *, ended: bool, limit: int, workflow_id: str | None = None) -> list[Found]:
+        """Jobs of all users: those that are due next first, then, with `ended`, the latest that have ended."""
+        ids = lists.of_all(self._line, self._keys, ended=ended, workflow_id=workflow_id, limit=limit)
+        return await self._get_many(await ids)
+
+    def sealed(self, text: str) -> str:
+        """Any text of a job's, so that nobody can change it on its way."""
+        return self._seal.sign(text)
+
+    def unsealed(self, text: str) -> str:
+        """What was sealed. Raises `MessageRefused`."""
+        return self._seal.read(text)
+
+    def _place_of(self, news: News) -> str:
+        if news.kind == "completion":
+            return self._keys.completions(news.conversation_id)
+        return self._keys.wake(news.wake_id)
+
+    async def _get_many(self, ids: Iterable[str]) -> list[Found]:
+        wanted = list(ids)
+        asked = [self._line.execute("HMGET", self._keys.job(one), *_FIELDS) for one in wanted]
+        found = [await self._read(one, await answer, 0.0) for one, answer in zip(wanted, asked, strict=True)]
+        return [job for job in found if job is not None]
+
+    async def _viewed(self, view: list[Any], server_now: float) -> Found | None:
+        now = fleet_clock.now()
+        job_id, spec, at, told, call_state, _, sent, stopped = view
+        found = await self._read(job_id.decode(errors="replace"), [spec, at, told, None, None], now)
+        if found is None:
+            return None
+        state: CallState = "done" if call_state == b"done" else "begun" if call_state == b"begun" else ""
+        age = server_now - int(sent) / 1000 if sent.isdigit() else -1.0
+        sent_at = now - age if age >= 0 else None  # below 0 Redis's clock was set back: nobody knows
+        stopped_by = stopped.decode(errors="replace") or None
+        return replace(found, call_state=state, sent_at=sent_at, stopped_by=stopped_by)
+
+    async def _put_off(self, job_id: str, at: bytes) -> None:
+        rest = _UNREAD_REST * random.uniform(0.5, 1)  # noqa: S311 - spreads load, guards nothing
+        names = (self._keys.job(job_id), self._keys.jobs_due)
+        seconds = math.ceil(self._settings.job_kept_seconds)
+        if await self._run(scripts.PUT_OFF, names, job_id, at, _ms(fleet_clock.now() + rest), seconds):
+            log.error("job_taken_out", job_id=job_id, unread_days=round(seconds / 86_400, 1))
+
+    def _bound(self, kind: str, job_id: str, text: str) -> str:
+        """One field of a job's, which where the fleet signs is worth nothing in another field or job."""
+        return self._seal.sign(f"{kind} {job_id} {text}") if self._is_signed else text
+
+    def _unbound(self, kind: str, job_id: str, text: bytes) -> str:
+        """What `_bound` has made. Raises `MessageRefused`, or `ValueError` for what is no text."""
+        read = self._seal.read(text.decode())
+        if self._is_signed and not read.startswith(f"{kind} {job_id} "):
+            raise MessageRefused("The record is that of another job.")
+        return read[len(f"{kind} {job_id} ") :] if self._is_signed else read
+
+    async def _read(self, job_id: str, fields: Sequence[bytes | None], now: float) -> Found | None:
+        """`None`, and a loud word, for what is not as the fleet has written it; without an end that is not."""
+        spec, at, told, end, signature = fields
+        if spec is None or at is None:
+            return None
+        try:
+            read = json_text.load(JobSpec, self._seal.read(spec.decode()))
+            _check_is(read, job_id)
+            place = json_text.load(Place, self._unbound("at", job_id, at))
+            values = json.loads(self._unbound("told", job_id, told)) if told else {}
+            ended, said = (end or b"").decode(), None if signature is None else signature.decode(errors="replace")
+            is_told = ended and await self._verifier.believes(job_id, "job end", ended, said)
+            note = json_text.load(EndNote, ended) if is_told else None
+            return Found(read, place, at.decode(), values if isinstance(values, dict) else {}, now, end=note)
+        except (MessageRefused, ValueError, RecursionError) as exc:
+            log.error("job_refused", job_id=job_id, reason=str(exc).partition("\n")[0])  # noqa: TRY400 - it says all
+            return None
+
+    async def _run(self, script: Script, keys: tuple[str, ...], *args: Part) -> Any:
+        try:
+            return await self._line.execute("EVALSHA", script.digest, len(keys), *keys, *args)
+        except ResponseError as exc:
+            if not str(exc).startswith("NOSCRIPT"):
+                raise
+        return await self._line.execute("EVAL", script.text, len(keys), *keys, *args)
+
+
+def _workflow_marks(spec: JobSpec, place: Place) -> tuple[str, str]:
+    """Whether a job may end so though its workflow has failed, and whether that fails with it."""
+    is_failure = spec.workflow_id is not None and place.state in {"failed", "timed_out"}
+    return "1" if place.state == "cancelled" else "", "1" if is_failure else ""
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _check_is(spec: JobSpec, job_id: str) -> None:
+    if spec.job_id != job_id:
+        raise MessageRefused("The record is that of another job.")
+
+
+def _ms(moment: float) -> int:
+    return round(moment * 1000)

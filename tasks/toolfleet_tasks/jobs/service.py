@@ -1,0 +1,235 @@
+"""What makes, shows and cancels jobs, over one loop's connections: for `ToolFleet`, and in workers for the scheduler."""
+
+import asyncio
+import builtins
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from redis.exceptions import RedisError
+
+from toolfleet_registry.contracts import ErrorCode, ToolCall, ToolDefinition, ToolResult
+from toolfleet_registry.contracts.jobs import ENDED, Job, JobRefused, JobSpec
+from toolfleet_registry.contracts.names import SCHEDULER
+from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.local.url_polls import CHECK_URL
+from toolfleet_registry.policy.reach import as_sent
+from toolfleet_registry.policy.sensitive_arguments import sensitive_paths
+from toolfleet_registry.policy.sensitive_results import has_sensitive_results
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.time.lease import UNBOUNDED, Lease, require_live
+from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Evaluation
+from toolfleet_tasks.calls.prepare import Drafts
+from toolfleet_tasks.jobs import state_machine
+from toolfleet_tasks.jobs.calls import gate_mark, no_checker, no_gate, no_jobs_by_jobs, unknown_to_gate
+from toolfleet_tasks.jobs.completion import end_note, shown
+from toolfleet_tasks.jobs.records import Change, Found, JobRecords
+from toolfleet_tasks.jobs.state_machine import is_unknown
+from toolfleet_tasks.jobs.validation import fault_in, may_be_filled, steps_of
+from toolfleet_tasks.messages.ids import RESUME, wish_digest
+from toolfleet_tasks.redis.connection import LineLost
+from toolfleet_tasks.wakeups.placeholders import has_places
+
+T = TypeVar("T")
+
+log = get_logger(__name__)
+
+_SECONDS = 5.0  # for Redis to answer
+_GATE_SECONDS = 2.0  # for the agent's gate to decide about one tool
+_MOST_LISTED = 1_000
+_ROUNDED_SECONDS = 0.001  # that a time in a record may be later than meant
+_TRIES = 20  # to cancel a job that moves meanwhile
+
+
+class JobDesk:
+    """The jobs of one fleet. Every method raises `FleetUnavailable` when Redis does not answer within 5 s.
+
+    `gate` asks the agent's; without it tools that require one are refused. `kick` has what is due done at once.
+    """
+
+    def __init__(
+        self,
+        records: JobRecords,
+        drafts: Drafts,
+        settings: Settings,
+        *,
+        gate: Evaluation | None,
+        kick: Callable[[str], Awaitable[None]],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
+        self._records = records
+        self._drafts = drafts
+        self._settings = settings
+        self._gate = gate
+        self._kick = kick
+        self._spawn = spawn
+
+    async def start(self, spec: JobSpec, *, by_key: bool = False, lease: Lease = UNBOUNDED) -> Job:
+        """Make a job and have it begun; with the id of one that exists, that one. Raises `JobRefused`.
+
+        On a `lease` that is over by then it makes none, and raises `LeaseOver`: a call on it is to make the job.
+        `by_key`: its id is that of a key of its user's, under which nothing else may be wished for.
+        """
+        if fault := fault_in(spec, self._settings):
+            raise _refused(spec, "invalid_arguments", fault)
+        wish = wish_digest(spec) if by_key else None
+        caller = as_sent(spec.caller, self._settings.default_guest_modules)
+        spec = (await self._judged(spec.model_copy(update={"caller": caller}))).model_copy(update={"wish": wish})
+        now = fleet_clock.now()
+        shift = now - spec.created_at  # judging may have taken its time
+        spec = spec.model_copy(
+            update={
+                "created_at": round(now, 3),
+                "deadline_at": round(spec.deadline_at + shift, 3),
+            }
+        )
+        place = state_machine.first_place(spec, now=now, jitter=random.uniform(-1, 1))  # noqa: S311 - spreads load
+        require_live(lease)
+        made = await _answered(self._records.create(spec, place, limit=self._settings.jobs_per_user))
+        if isinstance(made, int):
+            text = f"The job is refused: its user has {made} jobs that have not ended. It may be made when one of them has."
+            raise _refused(spec, "busy", text)
+        if made.spec.user_id != spec.user_id:
+            raise _refused(spec, "conflict", "The job is refused: its id is that of another user's.")
+        if made.spec.wish != wish:
+            raise _refused(spec, "conflict", "The job is refused: its key stands for another one, with other calls.")
+        if made.place.due_at is not None and made.place.due_at <= now + _ROUNDED_SECONDS:
+            self._spawn(self._kicked())
+        return shown(made.spec, made.place, made.end)
+
+    async def get(self, job_id: str, user_id: str | None) -> Job | None:
+        """A job of the user; `None` if it has none of that id, or not any more."""
+        job = await _answered(self._records.get(job_id))
+        return None if job is None or job.spec.user_id != user_id else shown(job.spec, job.place, job.end)
+
+    async def list(
+        self, user_id: str | None, *, ended: bool = True, limit: int = 100, workflow_id: str | None = None
+    ) -> builtins.list[Job]:
+        """At most `limit` jobs of this user (of one workflow), the newest first; without `ended` only those that are not over."""
+        asked = self._records.of_user(user_id, ended=ended, limit=_bounded(limit), workflow_id=workflow_id)
+        found = await _answered(asked)
+        return [shown(job.spec, job.place, job.end) for job in found]
+
+    async def cancel(self, job_id: str, user_id: str | None) -> Job | None:
+        """End this user's job, and tell nobody. One that has ended stays as it is; a poll under way is left to end."""
+        return await _answered(self._cancel(job_id, lambda job: job.spec.user_id == user_id))
+
+    async def list_all(
+        self, *, ended: bool = False, limit: int = 100, workflow_id: str | None = None
+    ) -> builtins.list[Job]:
+        """At most `limit` jobs of all users, for operators: those due next first; those that have ended, the latest first."""
+        found = await _answered(self._records.of_all(ended=ended, limit=_bounded(limit), workflow_id=workflow_id))
+        return [shown(job.spec, job.place, job.end) for job in found]
+
+    async def get_any(self, job_id: str) -> Job | None:
+        """As `get`, whoever's it is: for operators."""
+        job = await _answered(self._records.get(job_id))
+        return None if job is None else shown(job.spec, job.place, job.end)
+
+    async def cancel_any(self, job_id: str) -> Job | None:
+        """As `cancel`, whoever's it is: for operators."""
+        return await _answered(self._cancel(job_id, lambda _: True))
+
+    async def cancel_all_of(self, user_id: str) -> int:
+        """As `cancel`, all of a user's jobs: for operators, when that user may do less from now on. Returns how many there were."""
+        return await self._cancel_each(lambda: self.list(user_id, ended=False, limit=_MOST_LISTED))
+
+    async def cancel_workflow(self, workflow_id: str, user_id: str | None) -> int:
+        """As `cancel`, all of a workflow of this user, also those that are made meanwhile. Returns how many there were."""
+        return await self._cancel_each(
+            lambda: self.list(user_id, ended=False, limit=_MOST_LISTED, workflow_id=workflow_id)
+        )
+
+    async def cancel_workflow_of_any(self, workflow_id: str) -> int:
+        """As `cancel_workflow`, of whichever users: for operators."""
+        return await self._cancel_each(lambda: self.list_all(ended=False, limit=_MOST_LISTED, workflow_id=workflow_id))
+
+    async def _cancel_each(self, listed: Callable[[], Awaitable[builtins.list[Job]]]) -> int:
+        """Until none is left; what has ended otherwise meanwhile does not count."""
+        cancelled = 0
+        while jobs := await listed():
+            found = [await self.cancel_any(job.job_id) for job in jobs]
+            if not any(found):  # gone meanwhile
+                break
+            cancelled += sum(job is not None and job.state == "cancelled" for job in found)
+        return cancelled
+
+    async def _cancel(self, job_id: str, is_theirs: Callable[[Found], bool]) -> Job | None:
+        for _ in range(_TRIES):
+            job = await self._records.get(job_id)
+            if job is None or not is_theirs(job):
+                return None
+            if job.place.state in ENDED:
+                return shown(job.spec, job.place, job.end)
+            move, now = state_machine.cancelled(job.place), fleet_clock.now()
+            end = end_note(job.spec, move, now)
+            if await self._records.move(job, Change(move.place, end=end)) is not None:
+                log.info("job_cancelled", job_id=job_id)
+                return shown(job.spec, move.place, end)
+        raise FleetUnavailable(f"The job {job_id!r} moves all the time: try again.")
+
+    async def _judged(self, spec: JobSpec) -> JobSpec:
+        """The job with what its tools and the agent's gate say of it. Raises `JobRefused`."""
+        gated, secret, hides = set[str](), set[str](), False
+        before_end = sum(step is not None for step in (spec.start, spec.poll))
+        for number, call in enumerate(steps_of(spec)):
+            if call.tool_name.partition(".")[0] == SCHEDULER:
+                raise JobRefused(no_jobs_by_jobs(call.tool_name))
+            tool = self._drafts.tool_of(call, spec.caller)
+            if isinstance(tool, ToolResult):
+                has_nobody = call.tool_name == CHECK_URL and is_unknown(tool)
+                raise JobRefused(no_checker(tool) if has_nobody else tool)
+            if (mark := await self._let_pass(spec, call, tool)) is not None:
+                gated.add(mark)
+            if number < before_end:
+                hides = hides or has_sensitive_results(tool)
+            elif sensitive_paths(tool):
+                secret.add(call.tool_name)
+        found = {"gated": tuple(sorted(gated)), "secret_tools": tuple(sorted(secret)), "hides_results": hides}
+        found["fills"] = has_places(spec.message, spec.on_failure_message)
+        return spec.model_copy(update=found)
+
+    async def _let_pass(self, spec: JobSpec, call: ToolCall, tool: ToolDefinition) -> str | None:
+        """The call's mark, if its tool requires a gate, which lets it pass. Raises `JobRefused`."""
+        if may_be_filled(call) and tool.requires_gate:
+            raise JobRefused(unknown_to_gate(tool.name))
+        judged = self._drafts.judge(call, spec.caller, spec.conversation)
+        if isinstance(judged, ToolResult):
+            if judged.error_code == "invalid_arguments" and may_be_filled(call):
+                return None  # nobody knows them yet
+            raise JobRefused(judged)
+        if not tool.requires_gate:
+            return None
+        if self._gate is None:
+            raise JobRefused(no_gate(tool.name))
+        refusal = await self._gate.refusal(tool, judged.arguments, spec.user_id, NOTHING_MORE, seconds=_GATE_SECONDS)
+        if refusal is not None:
+            raise JobRefused(refusal)
+        return gate_mark(tool.name, judged.arguments)
+
+    async def _kicked(self) -> None:
+        try:
+            await self._kick(RESUME)
+        except Exception as exc:  # noqa: BLE001 - beat's next tick will do
+            log.warning("kick_not_published", task=RESUME, error=str(exc) or repr(exc))
+
+
+def _refused(spec: JobSpec, code: ErrorCode, text: str) -> JobRefused:
+    tool_name = next((call.tool_name for call in steps_of(spec)), "")
+    result = ToolResult.refused(tool_name, code, text)
+    return JobRefused(result.model_copy(update={"retryable": True}) if code == "busy" else result)
+
+
+def _bounded(limit: int) -> int:
+    return min(max(limit, 1), _MOST_LISTED)
+
+
+async def _answered(work: Awaitable[T]) -> T:
+    """Raises `FleetUnavailable` in place of whatever Redis and the line say."""
+    try:
+        async with asyncio.timeout(_SECONDS):
+            return await work
+    except (RedisError, LineLost, TimeoutError) as exc:
+        raise FleetUnavailable(f"Redis does not answer: {exc or 'it took too long'}.") from exc

@@ -1,0 +1,1 @@
+"""Keeps one record for each call: who runs it, and which result is its one result."""

@@ -1,0 +1,239 @@
+"""A call's audit line: who asked for what, what was decided on its way, and how it ended.
+
+Neither arguments nor results nor a module's words are in it, but for the `side_effects` that a tag's tool names. Who wins a call's end in the ledger writes its line there,
+in the same step, and then tells the log; calls that never get that far have theirs from `calls/audit_trail.py`.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from pydantic_core import to_json
+
+from toolfleet_registry.contracts import Caller, PublishedCall, ToolCall, ToolDefinition, ToolResult
+from toolfleet_registry.contracts.outcomes import AuditOutcome
+from toolfleet_registry.policy.redaction import redacted
+from toolfleet_registry.policy.sensitive_arguments import sensitive_paths
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.busy_log import BusyLog
+from toolfleet_registry.tags.tags import TagResult
+from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks.messages import json_text
+from toolfleet_tasks.messages.fleet_results import Ending
+
+log = BusyLog(__name__)
+
+EVENT = "tool_call_audited"
+FIELD = "line"
+"""Of an entry of the stream: holds the line as JSON."""
+
+AuditLine: TypeAlias = dict[str, Any]
+"""What holds for no call, or is not known of this one, is left out. `ts` is seconds since the epoch."""
+
+PartsOfLine: TypeAlias = tuple[str, str, str, str, int]
+"""A line's beginning, its end for each way in which the call can end, and how many lines are kept."""
+
+_REFUSED = frozenset(
+    {
+        "invalid_tool_name",
+        "unknown_module",
+        "unknown_tool",
+        "invalid_arguments",
+        "permission_denied",
+        "rate_limited",
+        "blocked_by_gate",
+        "approval_required",
+        "approval_denied",
+        "conflict",
+    }
+)
+_DECIDED = {"permission_denied": "permission", "rate_limited": "limits", "blocked_by_gate": "gate"}
+_LONGEST_NAME = 256  # characters of a name or an id: what a model writes may be anything
+_MOST_SIDE_EFFECTS = 20  # a line stays about as long as the others
+_SILENCE_SECONDS = 10.0  # between two log lines about lines that were not written
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+# A circle ends in a `RecursionError`, too.
+_encode_sorted = json.JSONEncoder(sort_keys=True, check_circular=False, separators=(",", ":")).encode
+
+
+class Auditor:
+    """Makes the lines of a fleet's calls, and tells the log of those that stand."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.missed = 0
+        """Lines that could not be written into the stream."""
+        self.untold = 0
+        """Lines that the program's own logging has refused."""
+        self._kept = settings.audit_kept
+        self._is_signed = settings.signing_key is not None
+        self._silent_until = 0.0
+
+    def line_of(
+        self, call: PublishedCall, result: ToolResult, decisions: Mapping[str, str]
+    ) -> tuple[AuditLine, str, int]:
+        """The line of a call that a worker has ended, as it goes to `FINISH`, and how many are kept."""
+        line, seen = self._about(call, {**decisions, "published": "yes"}), result.audit
+        if seen.call_id:
+            line["ts"], line["attempts"], line["queued_ms"] = seen.ts, seen.attempts, seen.queued_ms
+            line["duration_ms"], line["worker"] = seen.duration_ms, seen.worker
+        if type(result.result) is dict and "side_effects" in result.result:
+            line["side_effects"] = _side_effects(call, result.result)
+        line = _known(line | _end(result))
+        return line, text_of(line), self._kept
+
+    def line_of_unpublished(self, call: PublishedCall, result: ToolResult) -> AuditLine:
+        """The line of a call that its agent has ended before it was in its queue."""
+        return _known(self._about(call, _refusal(call.decisions, result)) | {"attempts": 0} | _end(result))
+
+    def line_of_refused(
+        self,
+        call_id: str,
+        call: ToolCall,
+        caller: Caller,
+        result: ToolResult,
+        decisions: Mapping[str, str],
+        tool: ToolDefinition | None,
+    ) -> AuditLine:
+        """The line of a call that never came to be. Without its `tool` nobody knows what is sensitive in its arguments."""
+        is_known = tool is not None and isinstance(call.arguments, dict)
+        line: AuditLine = {
+            "call_id": call_id,
+            "tool": _cut(call.tool_name),
+            "ts": fleet_clock.now(),
+            "user_id": _cut(call.user_id if caller.user_id is None else caller.user_id),
+            "permission": _cut(caller.permission),
+            "signed": self._is_signed,
+            "arguments": arguments_digest(call.arguments, sensitive_paths(tool)) if is_known and tool else None,
+            "decisions": _refusal(decisions, result),
+            "attempts": 0,
+        }
+        return _known(line | _end(result))
+
+    def parts_of_end(self, call: PublishedCall, ending: Ending) -> PartsOfLine:
+        """What `END` makes the line of, whichever way the call turns out to end."""
+        line = _known(self._about(call, {**call.decisions, "published": "yes"}))
+        waited = {"queued_ms": round(max(line["ts"] - call.published_at, 0) * 1000, 1)}
+        unbegun, undone, unknown = tail_of(ending.unbegun, waited), tail_of(ending.undone), tail_of(ending.unknown)
+        return (text_of(line)[:-1], unbegun, undone, unknown, self._kept)
+
+    def parts_of_refusal(self, call_id: str, result: ToolResult) -> PartsOfLine:
+        """The same for a call of which its message, which was refused, can say nothing."""
+        line = {"call_id": call_id, "tool": _cut(result.tool_name), "ts": fleet_clock.now(), "signed": False}
+        head, tail = text_of({**line, "decisions": {"published": "message_refused"}})[:-1], tail_of(result)
+        return (head, tail, tail, tail, self._kept)
+
+    def tell(self, line: AuditLine, *, is_kept: bool = True) -> None:
+        """Log the line of a call that has ended; `is_kept`: whether it is in the stream. Raises nothing."""
+        self._log(log.now().info, EVENT, line)
+        if not is_kept:
+            self.miss("Redis refuses it")
+
+    def tell_end(self, answer: Any, parts: PartsOfLine) -> None:
+        """The same after `END`, if that has ended the call."""
+        if answer[0] != b"ended":
+            return
+        text, is_kept = answer[2].decode(), bool(answer[3])
+        if text:
+            self.tell(json.loads(text), is_kept=is_kept)
+        else:  # it was sent twice, for its first answer was lost: what ended it stands in its result, until that expires
+            ended = _stored_end(answer[1]) if answer[1] else {}
+            self.tell(_known(json.loads(f"{parts[0]}}}") | ended))
+
+    def miss(self, reason: str) -> None:
+        """Count a line that is not in the stream. Raises nothing."""
+        self.missed += 1
+        if time.monotonic() >= self._silent_until:
+            self._silent_until = time.monotonic() + _SILENCE_SECONDS
+            self._log(log.now().warning, "audit_not_written", {"reason": reason, "lines": self.missed})
+
+    def _log(self, write: Callable[..., object], event: str, fields: Mapping[str, Any]) -> None:
+        """Fails open: where a program's logging cannot take a name, or is closed, the call's result is worth more."""
+        try:
+            write(event, **fields)
+        except Exception:  # noqa: BLE001 - whatever the program has put there; and nobody can be told
+            self.untold += 1
+
+    def _about(self, call: PublishedCall, decisions: Mapping[str, str]) -> AuditLine:
+        return {
+            "call_id": call.call_id,
+            "tool": call.tool_name,
+            "ts": fleet_clock.now(),
+            "user_id": _cut(call.user_id),
+            "permission": _cut(call.caller.permission),
+            "signed": self._is_signed,
+            "arguments": arguments_digest(call.arguments, call.sensitive),
+            "cost": None if call.terms is None else call.terms.cost,
+            "replay_of": call.replay_of,
+            "decisions": decisions,
+        }
+
+
+def text_of(line: AuditLine) -> str:
+    """The line as it is kept: ASCII JSON."""
+    try:
+        text = to_json(line).decode()
+    except ValueError:  # half a surrogate pair
+        return _encode(line)
+    return text if text.isascii() else _encode(line)  # which takes three times as long
+
+
+def arguments_digest(arguments: Mapping[str, Any], sensitive: tuple[str, ...]) -> str | None:
+    """`sha256:` and 64 hex digits of the arguments without the sensitive ones, as JSON with sorted names; `None` for no JSON."""
+    try:
+        shown = redacted(arguments, sensitive) if sensitive else arguments
+        return "sha256:" + hashlib.sha256(_encode_sorted(shown).encode()).hexdigest()
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
+def _side_effects(call: PublishedCall, value: Mapping[str, Any]) -> list[str | None] | None:
+    """What was done, as a `TagResult` names it; `None` for any other result, and where a tool has something sensitive."""
+    named = value["side_effects"]
+    is_tags = "message" in value and value.keys() <= TagResult.model_fields.keys()
+    if not is_tags or not isinstance(named, list) or call.sensitive or call.hides_results:
+        return None
+    return [_cut(name) for name in named[:_MOST_SIDE_EFFECTS] if isinstance(name, str)] or None
+
+
+def _known(line: AuditLine) -> AuditLine:
+    return {name: value for name, value in line.items() if value is not None}
+
+
+def _end(result: ToolResult) -> AuditLine:
+    return {"outcome": _outcome(result), "error_code": result.error_code, "effect_state": result.effect_state}
+
+
+def _refusal(decisions: Mapping[str, str], result: ToolResult) -> dict[str, str]:
+    decided = _DECIDED.get(result.error_code or "")
+    return {**({decided: "denied"} if decided else {}), **decisions, "published": "no"}
+
+
+def _outcome(result: ToolResult) -> AuditOutcome:
+    if result.success:
+        return "success"
+    if result.effect_state == "unknown":
+        return "unknown"
+    return "refused" if result.error_code in _REFUSED else "failed"
+
+
+def tail_of(result: ToolResult, more: AuditLine | None = None) -> str:
+    """The end of the line of a call that ends so: `parts_of_end` has its beginning."""
+    return f",{text_of(_known({**(more or {}), **_end(result)}))[1:]}"
+
+
+def _stored_end(value: bytes) -> AuditLine:
+    try:
+        return _end(json_text.load(ToolResult, json.loads(value)["result"]))
+    except (ValueError, LookupError, TypeError):  # somebody has written something else there: nobody's end fails for it
+        return {}
+
+
+def _cut(name: str | None) -> str | None:
+    """Of a bounded length, and with "?" for half surrogate pairs, which no output can write."""
+    if name is None:
+        return None
+    name = name[:_LONGEST_NAME]
+    return name if name.isascii() else name.encode("utf-8", "replace").decode()

@@ -1,0 +1,225 @@
+"""Keeps what a process has claimed in the ledger while it lives, and says until when an attempt may begin.
+
+A lease runs from the moment at which its claim, or its last good renewal, was sent. Two clocks tell it, and the one that is
+further on counts: one goes on while the machine is suspended, and the fleet's is set right after it was stopped from outside.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Literal, cast
+
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.contracts import EffectState, PublishedCall, ToolResult
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.time.lease import ALLOWANCE_SECONDS
+from toolfleet_tasks.lua import ledger as ledger_scripts
+from toolfleet_tasks.lua import release
+from toolfleet_tasks.redis.connection import Line, LineLost, Part
+from toolfleet_tasks.redis.durable_write import written
+
+log = get_logger(__name__)
+
+Granted = Literal["go", "unknown", "exhausted", "open", "killed"]
+"""What a claim was granted for: to run an attempt, or to end a call that must not be run again, or not now, or kills workers."""
+
+_NEVER = (-math.inf, -math.inf)
+Refusal = Literal["done", "busy", "full", "away", "queued", "newer"]
+"""Why there is no claim: the call has ended, another worker is at it, or its module runs as many calls as it may, is away and will
+be looked for soon, or is back and lets calls in one after the other; or its record is for workers of a newer version."""
+
+_RENEWALS = 4  # a lease is begun anew so often within its time: some may fail
+_CHUNK = 200  # records a script, so that none holds Redis up
+
+
+@dataclass(slots=True, eq=False)
+class Claim:
+    """One call in this process's hands, under a fencing `token`.
+
+    `attempts` counts those begun, this one included; `so_far` is what earlier ones may have done, `last` what the last
+    ended one came to, `log` how each ended. `rest_seconds`: until its module's open breaker lets one through. `keys`:
+    those of its scripts. `ttl_seconds`: how long its record lives. `on_lost` is called when others have the call. `begin_by`:
+    when an attempt may last begin, by the clock that counts suspension and by the fleet's.
+    """
+
+    call: PublishedCall
+    keys: tuple[str, ...]
+    token: str
+    granted: Granted = "go"
+    attempts: int = 0
+    so_far: EffectState = "none"
+    last: ToolResult | None = None
+    log: str = ""
+    rest_seconds: float = 0
+    on_lost: Callable[[], object] = field(default=lambda: None)
+    ttl_seconds: int = 0
+    begin_by: tuple[float, float] = _NEVER
+
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt that it was granted for."""
+        return self.attempts
+
+    def seconds_left(self) -> float:
+        """Seconds in which its attempt may still begin; 0 or less once others may have the call, and after its deadline."""
+        suspend_aware, fleet = self.begin_by
+        now = fleet_clock.now()
+        return min(suspend_aware - fleet_clock.suspend_aware(), fleet - now, self.call.deadline_at - now)
+
+    @property
+    def parts(self) -> tuple[str | int, ...]:
+        """What writes its record anew, where Redis has lost it."""
+        call = self.call
+        return (
+            self.token,
+            call.call_id,
+            self.granted,
+            self.attempts,
+            call.effect or "",
+            self.so_far,
+            self.ttl_seconds,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NotClaimed:
+    """`result` is the stored text of a call that is done; `rest_seconds` until another try makes sense."""
+
+    reason: Refusal
+    result: str = ""
+    rest_seconds: float = 0
+
+
+class Claims:
+    """Renews what is held, all at once, several times in a lease. Belongs to the line's event loop."""
+
+    def __init__(self, line: Line, *, lease_seconds: float) -> None:
+        self.lease_ms = round(lease_seconds * 1000)
+        self._line = line
+        self._held: dict[str, Claim] = {}
+        self._task: asyncio.Task[None] | None = None
+        line.on_connect.append(self._renew)  # after an outage, before anybody else is told that a lease has run out
+
+    def holding(self, claim: Claim) -> AbstractContextManager[None]:
+        """Keep the claim inside. Whoever leaves without having ended or closed the attempt has let go of it."""
+        return _Holding(self, claim)
+
+    def sending(self) -> tuple[float, float]:
+        """Until when an attempt may begin whose lease Redis grants from now on: a claim or a renewal is about to be sent."""
+        seconds = self.lease_ms / 1000 - ALLOWANCE_SECONDS
+        return fleet_clock.suspend_aware() + seconds, fleet_clock.now() + seconds
+
+    async def renewed(self, claim: Claim) -> bool:
+        """Begin a lease anew that is over, however long Redis is away. False if others have the call."""
+        while claim.token in self._held:
+            begin_by = self.sending()
+            lost = await written(self._line, self._renewal([claim]), size=0)
+            self._confirm([claim], begin_by, cast("list[bytes]", lost))
+            if begin_by[0] > fleet_clock.suspend_aware():  # else Redis has taken too long to answer
+                break
+        return claim.token in self._held
+
+    def drop(self, claim: Claim) -> None:
+        """The attempt is closed, or the call has ended."""
+        self._held.pop(claim.token, None)
+
+    def give_back(self, claim: Claim) -> None:
+        """Nothing was made of the claim, if it was granted at all."""
+        names = (claim.token, claim.call.call_id)
+        keys = (claim.keys[0], claim.keys[3], claim.keys[4])
+        self._line.send("EVAL", release.UNCLAIM, len(keys), *keys, *names).add_done_callback(_seen)
+
+    def note(self, claim: Claim, value: str, line_end: str) -> None:
+        """Keep in the claim's record what its worker knows: Celery's value, and the end of the audit line."""
+        keys = (claim.keys[0], claim.keys[3])
+        args = (claim.token, claim.call.call_id, value, line_end)
+        self._line.send("EVAL", release.NOTE, len(keys), *keys, *args).add_done_callback(_seen)
+
+    async def aclose(self) -> None:
+        """Renew no more, and let go of what is held: whoever gets the calls next need not wait."""
+        if self._task is not None:
+            self._task.cancel()
+        held, self._held = list(self._held.values()), {}
+        await asyncio.gather(*(self._let_go(claim) for claim in held), return_exceptions=True)
+
+    def _hold(self, claim: Claim) -> None:
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._keep(), name="toolfleet-claims")
+        self._held[claim.token] = claim
+
+    def _leave(self, claim: Claim) -> None:
+        if self._held.pop(claim.token, None) is not None:
+            self._let_go(claim)
+
+    def _let_go(self, claim: Claim) -> "asyncio.Future[object]":
+        keys = (claim.keys[0], claim.keys[3])
+        command = ("EVAL", release.LET_GO, 2, *keys, claim.token, claim.call.call_id)
+        reply: asyncio.Future[object] = self._line.send(*command)
+        reply.add_done_callback(_seen)  # if it is lost, the lease runs out
+        return reply
+
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(self.lease_ms / 1000 / _RENEWALS)
+            try:
+                self._renew()
+            except Exception:  # a defect of ours: without this loop every lease would run out
+                log.exception("claims_not_renewed")
+
+    def _renew(self) -> None:
+        held = list(self._held.values())
+        for start in range(0, len(held), _CHUNK):
+            self._send_renewal(held[start : start + _CHUNK])
+
+    def _send_renewal(self, claims: Sequence[Claim]) -> None:
+        begin_by = self.sending()
+        self._line.send(*self._renewal(claims)).add_done_callback(
+            lambda reply: self._on_renewed(claims, begin_by, reply)
+        )
+
+    def _renewal(self, claims: Sequence[Claim]) -> tuple[Part, ...]:
+        keys = [claim.keys[0] for claim in claims] + [claim.keys[3] for claim in claims]
+        parts = [part for claim in claims for part in claim.parts]
+        return ("EVAL", ledger_scripts.RENEW, len(keys), *keys, self.lease_ms, *parts)
+
+    def _on_renewed(
+        self, claims: Sequence[Claim], begin_by: tuple[float, float], reply: "asyncio.Future[list[bytes]]"
+    ) -> None:
+        error = None if reply.cancelled() else reply.exception()
+        if isinstance(error, ResponseError):
+            log.warning("claims_not_renewed", error=str(error))
+        if not reply.cancelled() and error is None:
+            self._confirm(claims, begin_by, reply.result())
+
+    def _confirm(self, claims: Sequence[Claim], begin_by: tuple[float, float], lost: Sequence[bytes]) -> None:
+        taken = {token.decode() for token in lost}
+        for claim in claims:
+            claim.begin_by = _NEVER if claim.token in taken else begin_by
+            if claim.token in taken and self._held.pop(claim.token, None) is not None:
+                log.warning("claim_lost", call_id=claim.call.call_id, tool=claim.call.tool_name)
+                claim.on_lost()
+
+
+class _Holding:
+    """A claim is kept inside. No generator, of which each call in flight would have one."""
+
+    __slots__ = ("_claim", "_claims")
+
+    def __init__(self, claims: Claims, claim: Claim) -> None:
+        self._claims, self._claim = claims, claim
+
+    def __enter__(self) -> None:
+        self._claims._hold(self._claim)  # noqa: SLF001 - a part of it
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._claims._leave(self._claim)  # noqa: SLF001 - as above
+
+
+def _seen(reply: "asyncio.Future[object]") -> None:
+    error = None if reply.cancelled() else reply.exception()
+    if error is not None and not isinstance(error, LineLost):
+        log.warning("claim_not_let_go", error=str(error))

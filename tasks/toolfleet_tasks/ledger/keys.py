@@ -1,0 +1,52 @@
+"""The keys that the ledger's scripts take, all the same ones: see `lua/ledger.py`."""
+
+import functools
+from collections.abc import Container
+
+from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.contracts.names import ToolName
+from toolfleet_registry.redis.keys import Keys
+
+_MOST_KEPT = 1_024  # modules; and callers of a lane
+
+
+class LedgerKeys:
+    """Makes them for one call after the other. `bounded`: the modules that may run so many calls only.
+
+    What calls share is made once and kept, for time and for memory: each call in flight holds on to its keys.
+    """
+
+    def __init__(self, keys: Keys, bounded: Container[str]) -> None:
+        self._keys = keys
+        self._bounded = bounded
+        self._dead, self._dead_order = keys.dead, keys.dead_order
+        self._data_id, self._audit = keys.data_id, keys.audit
+        self._share = functools.lru_cache(_MOST_KEPT)(keys.share)
+        self._of_module = functools.lru_cache(_MOST_KEPT)(functools.partial(_of_module, keys))
+
+    def of(self, call: PublishedCall) -> tuple[str, ...]:
+        """A call's keys; its record's stands where it has none of a kind."""
+        module = ToolName.parse(call.tool_name).module
+        running, breaker = self._of_module(module)
+        record = self._keys.call(call.call_id)
+        return (
+            record,
+            self._keys.result(call.call_id),
+            self._share(call.lane, call.user_id),
+            running if module in self._bounded else record,
+            breaker,
+            self._keys.intent(call.user_id, call.idempotency_key) if call.idempotency_key else record,
+            self._dead,
+            self._dead_order,
+            self._data_id,
+            self._audit,
+        )
+
+    def of_unknown(self, call_id: str) -> tuple[str, ...]:
+        """The keys of a call of which nothing but its id is known."""
+        record = self._keys.call(call_id)
+        return (record, self._keys.result(call_id), *[record] * 7, self._audit)
+
+
+def _of_module(keys: Keys, module: str) -> tuple[str, str]:
+    return keys.running(module), keys.breaker(module)

@@ -1,0 +1,299 @@
+"""The ledger: one record a call in Redis, and the truth about it. Says who may run it, and which result is its one result.
+
+If it cannot be reached, nothing is run: `claim` waits, and so does `finish` with a result. The scripts are in
+`lua/ledger.py`, the leases in `ledger/claims.py`.
+"""
+
+import asyncio
+import itertools
+import uuid
+from collections.abc import Coroutine, Mapping
+from types import MappingProxyType
+from typing import Any, cast
+
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.contracts import EffectState, PublishedCall, Terms, ToolResult
+from toolfleet_registry.contracts.decisions import note
+from toolfleet_registry.contracts.names import ToolName
+from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks.admission.limits import limits_of, refused_by
+from toolfleet_tasks.ledger.answering import is_away
+from toolfleet_tasks.ledger.audit import Auditor, PartsOfLine, tail_of
+from toolfleet_tasks.ledger.claims import Claim, Claims, Granted, NotClaimed, Refusal
+from toolfleet_tasks.ledger.dead_letters import dead_letter, is_dead
+from toolfleet_tasks.ledger.keys import LedgerKeys
+from toolfleet_tasks.ledger.retry import MAX_ATTEMPTS, MOST_DEATHS
+from toolfleet_tasks.ledger.window import LedgerWindow
+from toolfleet_tasks.lua import ledger as ledger_scripts
+from toolfleet_tasks.lua import limits as limits_scripts
+from toolfleet_tasks.lua.dead_letters import BURY_ENDED
+from toolfleet_tasks.lua.overload import LONGEST_LEASE_SECONDS
+from toolfleet_tasks.lua.script import Script
+from toolfleet_tasks.messages import json_text
+from toolfleet_tasks.messages.fleet_results import Ending
+from toolfleet_tasks.messages.ids import kept_seconds
+from toolfleet_tasks.messages.signatures import Signatures
+from toolfleet_tasks.messages.signing import seal_of
+from toolfleet_tasks.redis.connection import Line, LineClosed, LineLost
+from toolfleet_tasks.redis.durable_write import run_written
+from toolfleet_tasks.results.stored import announcement, celery_value
+from toolfleet_tasks.results.verifier import Verifier
+
+__all__ = ["Ledger", "NotClaimed", "ResultRefused"]
+
+_MARGIN_SECONDS = 60  # a record outlives its call's deadline: clocks differ
+_PATIENCE_SECONDS = 5.0  # from its publishing on, a call waits so long for a module that is away
+ANY_DATA = "*"
+"""Whatever data Redis has, those of a call are among them."""
+_ENDED = 1  # what `FINISH` says if there is nothing more to say
+_LOST = -1  # what `TAKE` says if others have the call
+_MOST_UNANSWERED = 1_000
+_CLAIM, _CLOSE, _TAKE = Script(ledger_scripts.CLAIM), Script(ledger_scripts.CLOSE), Script(limits_scripts.TAKE)
+_FINISH, _END, _LOOK = Script(ledger_scripts.FINISH), Script(ledger_scripts.END), Script(ledger_scripts.LOOK)
+_BURY_ENDED = Script(BURY_ENDED)
+
+
+class ResultRefused(Exception):
+    """Redis refuses to store a result, for good: its size, most often. Nothing is recorded."""
+
+
+class Ledger:
+    """The records of one Redis, over one line. Belongs to the line's event loop.
+
+    `writes_results`: whether a finished call's result is written under Celery's key here, in the same step as the
+    record; else Celery's own backend does it afterwards. What others have stored is only passed on if the `verifier`
+    believes it.
+    """
+
+    def __init__(self, line: Line, settings: Settings, *, writes_results: bool) -> None:
+        self.claims = Claims(line, lease_seconds=min(settings.lease_seconds, LONGEST_LEASE_SECONDS))
+        self.window = LedgerWindow(lambda: line.heard_at)
+        self._line = line
+        self._settings, self._keys = settings, settings.keys
+        script_keys = LedgerKeys(settings.keys, settings.module_concurrency)
+        self._keys_of, self._keys_of_unknown = script_keys.of, script_keys.of_unknown
+        self._writes_results = writes_results
+        self._letters = seal_of(settings, purpose="dead letter")
+        self._results, self._attempts = Signatures(settings, "result"), Signatures(settings, "attempt")
+        self.verifier = Verifier(line, settings)
+        self._auditor = Auditor(settings)
+        self._unanswered = dict[str, str]()  # by call id: the token of an end that was sent, and its answer lost
+        self._name, self._turns = uuid.uuid4().hex, itertools.count()
+
+    async def claim(self, call: PublishedCall, *, deaths: int | None = 0, can_reach: bool = True) -> Claim | NotClaimed:
+        """Ask for a call, however long Redis is away. A claim must be kept with `claims.holding`, and ended or closed.
+
+        `deaths`: of workers that held it; `None` where nobody counts them, but the leases of those that had begun it.
+        `can_reach`: whether this worker can connect to the call's module, as far as it knows.
+        """
+        ttl = self._ttls_of(call)[1]
+        claim = Claim(call, self._keys_of(call), f"{self._name}-{next(self._turns)}", ttl_seconds=ttl)
+        bound = self._settings.module_concurrency.get(_module(call), 0)
+        killed = "lapsed" if deaths is None else "yes" if deaths >= MOST_DEATHS else "no"
+        patience = round((call.published_at + _PATIENCE_SECONDS - fleet_clock.now()) * 1000)
+        args = (call.effect or "", ttl, bound, MAX_ATTEMPTS, killed, patience, int(can_reach))
+        claim.begin_by = self.claims.sending()
+        try:
+            answer = await self._run(_CLAIM, claim.keys, claim.token, call.call_id, self.claims.lease_ms, *args)
+            kind = answer[0].decode()
+            if kind == "done":
+                return NotClaimed("done", result=await self.verifier.believed(call.call_id, answer[1]))
+            if kind in {"busy", "full", "away", "queued", "newer"}:
+                return NotClaimed(cast("Refusal", kind), rest_seconds=answer[1] / 1000 if answer[1:] else 0)
+            if answer[3]:  # else nobody has tried it before
+                claim.last = await self._last(call.call_id, answer[3])
+        except asyncio.CancelledError:  # it may be granted just now
+            self.claims.give_back(claim)
+            raise
+        claim.granted = cast("Granted", kind)
+        claim.attempts, claim.so_far = answer[1], cast("EffectState", answer[2].decode())
+        claim.log = answer[4].decode()
+        claim.rest_seconds = answer[5] / 1000 if len(answer) > 5 else 0  # noqa: PLR2004 - a repeated answer has no more
+        return claim
+
+    async def take(self, claim: Claim, terms: Terms | None) -> ToolResult | None:
+        """Have a call that is about to begin count in its limits, if it does not yet; the refusal, if there is no room.
+
+        If others have the call by now, nothing changes but that `claim.on_lost` is called.
+        """
+        call = claim.call
+        limits = limits_of(call.tool_name, call.user_id, terms, self._settings)
+        if not limits and call.terms is None:  # else its agent counts it, until somebody has begun it
+            return None
+        keys = (self._keys.held(call.call_id), claim.keys[0], *(limit.key for limit in limits))
+        args = (self._ttls_of(call)[1] * 1000, *(part for limit in limits for part in limit.args))
+        answer = await self._run(_TAKE, keys, claim.token, call.call_id, *args)
+        if answer == _LOST:
+            self.claims.drop(claim)
+            claim.on_lost()
+        elif limits:
+            note("limits", "denied" if isinstance(answer, list) else "allowed")
+        return refused_by(call.tool_name, limits, answer[1:]) if isinstance(answer, list) else None
+
+    async def close(self, claim: Claim, attempt: Attempt, *, seconds: float, so_far: EffectState) -> bool:
+        """An attempt has ended, and another follows. False if others have the call by now."""
+        text = json_text.dump(attempt.result)
+        signature = self._attempts.of(claim.call.call_id, text)
+        args = (*self._noted(claim.call, attempt, seconds), so_far, text, self._ttls_of(claim.call)[1], signature)
+        is_ours = await self._run(_CLOSE, claim.keys, claim.token, claim.call.call_id, claim.attempts, *args)
+        self.claims.drop(claim)
+        return bool(is_ours)
+
+    def note(self, claim: Claim, result: ToolResult) -> None:
+        """Say what its worker knows of a call before it asks further: a deadline that comes first ends the call so.
+
+        Its place in its module is free. Is not waited for; where others have the call, nothing changes.
+        """
+        self.claims.note(claim, self._value(claim.call.call_id, json_text.dump(result)), tail_of(result))
+
+    async def finish(
+        self,
+        claim: Claim,
+        result: ToolResult,
+        *,
+        attempt: Attempt | None = None,
+        seconds: float = 0,
+        decisions: Mapping[str, str] = MappingProxyType({}),
+    ) -> str | None:
+        """Store the call's one result, after its last `attempt`, with its audit line, and return its text.
+
+        `None`, with nothing stored, if others have the call, or have ended it. Raises `ResultRefused`.
+        """
+        call, text = claim.call, json_text.dump(result)
+        noted = self._noted(call, attempt, seconds) if attempt else ("", "", 0, 0)
+        value = self._value(call.call_id, text) if self._writes_results else ""
+        kept = self._value(call.call_id, text) if self.verifier.is_on and not value else text  # in the record itself
+        announced = announcement(call.call_id, value) if value else kept
+        args = (result.effect_state, *self._ttls_of(call), value, announced)
+        is_unseen = attempt is None or attempt.outcome is Outcome.UNKNOWN
+        letter = self._letter(call, result, is_unseen=is_unseen, is_exhausted=claim.attempts >= MAX_ATTEMPTS)
+        line, *line_kept = self._auditor.line_of(call, result, decisions)
+        rest = (letter, self._settings.dead_letters_kept, *line_kept)
+        answer = await self._finish(claim, *noted, *args, *rest, size=len(text))
+        self.claims.drop(claim)
+        if not answer:
+            return None
+        self._auditor.tell(line, is_kept=answer == _ENDED)
+        return text
+
+    async def end(self, call: PublishedCall, ending: Ending, *, data_id: str) -> str:
+        """End a call from outside, unless it has ended. Returns what is stored now: Celery's value, or the result's text.
+
+        `data_id`: which data the Redis at the line's other end must have now, so that a record that is not there never was;
+        `ANY_DATA` if that is sure, "" if it may have been lost. Sent once, for another connection may lead to another Redis: raises `LineLost`.
+        """
+        answer = await self._end_once(call, ("any", data_id), ending)
+        return await self.verifier.believed(call.call_id, answer[1])
+
+    async def withdraw(self, call: PublishedCall, ending: Ending, *, data_id: str) -> str | None:
+        """As `end`, but only if no worker has ever begun it: else `None`, with nothing changed."""
+        answer = await self._end_once(call, ("unbegun", data_id), ending)
+        return None if answer[0] == b"begun" else await self.verifier.believed(call.call_id, answer[1])
+
+    async def refuse(self, call_id: str, result: ToolResult) -> str | None:
+        """End a call of which nothing but its id is known. `None`, with nothing changed, if a worker has ever begun it."""
+        keys = self._keys_of_unknown(call_id)
+        ttl, parts = kept_seconds(None, self._settings), self._auditor.parts_of_refusal(call_id, result)
+        args = self._end_args(call_id, ("refused", "", ttl, ttl), Ending(result, result, result), parts)
+        answer = await self._run(_END, keys, *args)
+        self._auditor.tell_end(answer, parts)
+        return None if answer[0] == b"begun" else await self.verifier.believed(call_id, answer[1])
+
+    async def bury(self, call: PublishedCall, result: ToolResult) -> None:
+        """Keep a dead letter, as if it had ended so, of a call that has ended by now."""
+        keys, letter = self._keys_of(call), self._letter(call, result)
+        args = (call.call_id, letter, self._settings.dead_letters_kept)
+        await self._run(_BURY_ENDED, (keys[0], keys[6], keys[7]), *args)
+
+    async def _end_once(self, call: PublishedCall, mode: tuple[str, str], ending: Ending) -> Any:
+        keys, letter = self._keys_of(call), self._letter(call, ending.unknown)
+        parts = self._auditor.parts_of_end(call, ending)
+        args = self._end_args(call.call_id, (*mode, *self._ttls_of(call)), ending, parts, letter)
+        try:
+            answer = await self._send_end(keys, args)
+        except LineLost:
+            self._unanswered[call.call_id] = args[0]  # sent again with it, it is still known as ours
+            if len(self._unanswered) > _MOST_UNANSWERED:
+                del self._unanswered[next(iter(self._unanswered))]
+            raise
+        self._auditor.tell_end(answer, parts)
+        return answer
+
+    async def _send_end(self, keys: tuple[str, ...], args: tuple[Any, ...]) -> Any:
+        try:
+            return await self._line.send("EVALSHA", _END.digest, len(keys), *keys, *args)
+        except ResponseError as exc:
+            if "NOSCRIPT" not in str(exc):
+                raise
+        return await self._line.send("EVAL", _END.text, len(keys), *keys, *args)
+
+    def _end_args(
+        self, call_id: str, how: tuple[str | int, ...], ending: Ending, parts: PartsOfLine, letter: str = ""
+    ) -> tuple[Any, ...]:
+        token = self._unanswered.pop(call_id, None) or f"{self._name}-{next(self._turns)}"
+        values = (self._value(call_id, json_text.dump(one)) for one in (ending.unbegun, ending.undone, ending.unknown))
+        yields = int(ending.yields)
+        return (token, call_id, *how, *values, letter, self._settings.dead_letters_kept, *parts, yields)
+
+    def _value(self, call_id: str, text: str) -> str:
+        return celery_value(call_id, text, self._results.of(call_id, text))
+
+    async def _last(self, call_id: str, found: bytes) -> ToolResult | None:
+        """What an earlier attempt came to: its text, with the signature before it if there is one."""
+        signature, _, text = found.decode(errors="replace").partition(" ")
+        if found.startswith(b"{"):
+            signature, text = "", found.decode()
+        if not text or not await self.verifier.believes(call_id, "attempt", text, signature or None):
+            return None
+        return json_text.load(ToolResult, text)
+
+    @property
+    def line(self) -> Line:
+        """The line to its Redis."""
+        return self._line
+
+    async def connected(self) -> None:
+        """Wait until Redis can be asked again. Raises `LineClosed`."""
+        await self._line.connected()
+
+    async def look(self, call_id: str) -> str:
+        """Where a call is: `queued`, `running`, `retrying` or `done`."""
+        found: bytes = await self._run(_LOOK, (self._keys.call(call_id),))
+        return found.decode()
+
+    async def _finish(self, claim: Claim, *args: Any, size: int) -> Any:
+        names = (claim.token, claim.call.call_id, claim.attempts)
+        try:
+            return await run_written(self._line, _FINISH, claim.keys, *names, *args, size=size)
+        except LineClosed:
+            raise
+        except (ResponseError, LineLost) as exc:
+            raise ResultRefused(f"Redis refuses to store the result ({size} bytes): {exc}") from exc
+
+    def _run(self, script: Script, keys: tuple[str, ...], *args: Any) -> Coroutine[Any, Any, Any]:
+        return run_written(self._line, script, keys, *args)
+
+    def _ttls_of(self, call: PublishedCall) -> tuple[int, int]:
+        """Seconds: its result's; and its record's, as long, and until nobody can begin the call any more."""
+        kept = kept_seconds(call.idempotency_key, self._settings)
+        return kept, max(kept, round(call.deadline_at - fleet_clock.now()) + _MARGIN_SECONDS)
+
+    def _noted(self, call: PublishedCall, attempt: Attempt, seconds: float) -> tuple[str, int | str, int, int]:
+        failures, open_ms = self._settings.breaker_failures, round(self._settings.breaker_seconds * 1000)
+        away = is_away(attempt, call, seconds=seconds)
+        return f"{attempt.outcome} {seconds * 1000:.0f}", "" if away is None else int(away), failures, open_ms
+
+    def _letter(
+        self, call: PublishedCall, result: ToolResult, *, is_unseen: bool = True, is_exhausted: bool = False
+    ) -> str:
+        """The dead letter of a call that ends so, or "". `is_unseen`: nobody has heard the end of its last attempt."""
+        if not is_dead(call, result, is_unseen=is_unseen, is_exhausted=is_exhausted):
+            return ""
+        return self._letters.sign(dead_letter(call, result, died_at=fleet_clock.now()))
+
+
+def _module(call: PublishedCall) -> str:
+    return ToolName.parse(call.tool_name).module

@@ -1,0 +1,168 @@
+"""What follows an attempt: the one retry, after which delay, or the call's end. Pure functions, and the one table that decides.
+
+When an attempt is followed by another one, by its outcome and the tool's effect:
+
+| outcome      | `read`      | `idempotent`        | undeclared                       | `once` |
+|--------------|-------------|---------------------|----------------------------------|--------|
+| success      | -           | -                   | -                                | -      |
+| not sent     | always      | always              | none                             | none   |
+| turned away  | always      | always              | none                             | none   |
+| permanent    | -           | -                   | -                                | -      |
+| failed       | `retryable` | `retryable`, none   | `retryable`, none, by habit      | none   |
+| server error | always      | always              | `retryable`, none, by habit      | none   |
+| unknown      | always      | always              | none                             | none   |
+
+none: all attempts together have surely done nothing (after "not sent" and "turned away" that is so, unless an earlier one may
+have), or the module says `effect_state: none`. `retryable`: the module says that. By habit: `TOOLFLEET_RETRY_UNDECLARED`, or the
+module's `retries_undeclared`, has such tools repeated, unless the thing is surely done.
+
+An agent may repeat what can help and do no harm: after any end but a permanent one, where nothing was done, the effect is
+`read` or `idempotent`, or the module said `retryable` of an undeclared tool. What earlier attempts may have done counts:
+nobody repeats a `once` call because its last attempt did nothing. A `read` tool that answers that it failed has done nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from toolfleet_registry.contracts import Effect, EffectState, ErrorCode, ToolResult
+from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.policy.hints import hint_for
+from toolfleet_registry.settings import LONGEST_RETRY_DELAY
+
+MAX_ATTEMPTS = 2
+MOST_DEATHS = 2
+"""A call that so many workers held when they died is tried on no further one."""
+
+
+class Reason(Enum):
+    """Why a call may be tried again."""
+
+    ALWAYS = auto()
+    """A repeat does no harm, and may help."""
+    NONE = auto()
+    """Nothing has happened yet."""
+    RETRYABLE = auto()
+    """The module says that a repeat does no harm, and may help."""
+    HABIT = auto()
+    """An operator, or the module, has undeclared tools repeated that say that they failed."""
+
+
+Reasons = frozenset[Reason]
+_HARMLESS = frozenset[Effect]({"read", "idempotent"})
+_ALWAYS, _NONE, _NEVER = Reasons({Reason.ALWAYS}), Reasons({Reason.NONE}), Reasons()
+_INVITED = Reasons({Reason.RETRYABLE})
+_ANSWERED = Reasons({Reason.RETRYABLE, Reason.NONE, Reason.HABIT})
+
+RETRIED: Mapping[Outcome, Mapping[Effect | None, Reasons]] = {
+    Outcome.SUCCESS: {"read": _NEVER, "idempotent": _NEVER, None: _NEVER, "once": _NEVER},
+    Outcome.NOT_SENT: {"read": _ALWAYS, "idempotent": _ALWAYS, None: _NONE, "once": _NONE},
+    Outcome.TURNED_AWAY: {"read": _ALWAYS, "idempotent": _ALWAYS, None: _NONE, "once": _NONE},
+    Outcome.PERMANENT: {"read": _NEVER, "idempotent": _NEVER, None: _NEVER, "once": _NEVER},
+    Outcome.FAILED: {"read": _INVITED, "idempotent": _INVITED | _NONE, None: _ANSWERED, "once": _NONE},
+    Outcome.SERVER_ERROR: {"read": _ALWAYS, "idempotent": _ALWAYS, None: _ANSWERED, "once": _NONE},
+    Outcome.UNKNOWN: {"read": _ALWAYS, "idempotent": _ALWAYS, None: _NONE, "once": _NONE},
+}
+"""For which reasons an attempt is followed by another one: the table above."""
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """Another attempt `delay` seconds from now, or, if it is `None`, the call's end with `result`.
+
+    Where there is a delay, `result` is the end of a call whose retry cannot be published.
+    """
+
+    delay: float | None
+    result: ToolResult
+
+
+def decide(  # noqa: PLR0913 - what the table depends on, and nothing else
+    attempt: Attempt,
+    effect: Effect | None,
+    *,
+    attempts: int,
+    seconds_left: float,
+    so_far: EffectState,
+    longest_delay: float,
+    jitter: float,
+    retries_undeclared: bool = False,
+) -> Next:
+    """What follows `attempt`, the last one of `attempts`.
+
+    `so_far` is what the attempts before it may have done. `seconds_left` is what its deadline leaves, and `longest_delay`
+    how long the broker may hold a message. `jitter`, from 0 to 1, spreads the retries of calls that failed together.
+    `retries_undeclared`: whether undeclared tools that failed are repeated by habit.
+    """
+    result = settled(attempt, effect, so_far)
+    if attempt.outcome is Outcome.SUCCESS:  # nearly every call, which nothing has repeated
+        return Next(None, result)
+    found = _reasons(attempt, result.effect_state, retries_undeclared=retries_undeclared)
+    is_retried = attempts < MAX_ATTEMPTS and not found.isdisjoint(RETRIED[attempt.outcome][effect])
+    delay = _delay(attempt, jitter) if is_retried else None
+    fits = delay is not None and delay < min(seconds_left, longest_delay) and delay <= LONGEST_RETRY_DELAY
+    return Next(delay if fits else None, result)
+
+
+def is_answered(outcome: Outcome, effect: Effect | None) -> bool:
+    """Whether the module has said itself how such a call ended, so that there is nothing to ask it."""
+    return outcome is Outcome.FAILED or (outcome is Outcome.SERVER_ERROR and effect not in _HARMLESS)
+
+
+def settled(attempt: Attempt, effect: Effect | None, so_far: EffectState) -> ToolResult:
+    """The call's end if `attempt` was its last: it claims no less than earlier attempts may have done."""
+    if attempt.result.success:
+        return attempt.result
+    is_read = effect == "read" and attempt.outcome is Outcome.FAILED  # and has answered, so nothing of it is on its way
+    state: EffectState = "none" if is_read else combined(so_far, attempt.result.effect_state)
+    retryable = _is_repeatable(attempt, effect, state)
+    wish = attempt.result.retry_after_seconds if attempt.retry_after_seconds is None else attempt.retry_after_seconds
+    changes = {"effect_state": state, "retryable": retryable, "retry_after_seconds": wish if retryable else None}
+    result = _named(attempt.result.model_copy(update=changes))
+    return result if result.hint else result.model_copy(update={"hint": hint_for(result, effect)})
+
+
+def combined(so_far: EffectState, latest: EffectState) -> EffectState:
+    """What two attempts may have done together: what one has surely done, the other does not undo."""
+    return so_far if _CERTAINTY.index(so_far) > _CERTAINTY.index(latest) else latest
+
+
+def _named(result: ToolResult) -> ToolResult:
+    """The result under a code that agrees with its state: some promise that nothing was executed."""
+    if result.error_code not in _PROMISES_NONE or result.effect_state == "none":
+        return result
+    code, before = _BEFORE[result.effect_state]
+    return result.model_copy(update={"error_code": code, "error": f"{(result.error or '').rstrip('.')}. {before}"})
+
+
+def _reasons(attempt: Attempt, state: EffectState, *, retries_undeclared: bool) -> Reasons:
+    """Those that there are to try again, if the table has them. `state`: of all attempts; so below."""
+    found = {Reason.ALWAYS}
+    if state == "none":
+        found.add(Reason.NONE)
+    if attempt.says_retryable:
+        found.add(Reason.RETRYABLE)
+    if retries_undeclared and state == "unknown":
+        found.add(Reason.HABIT)
+    return Reasons(found)
+
+
+def _is_repeatable(attempt: Attempt, effect: Effect | None, state: EffectState) -> bool:
+    """Whether repeating the call cannot double an effect, and can help."""
+    can_help = attempt.outcome is not Outcome.PERMANENT or attempt.result.retryable
+    return can_help and (state == "none" or effect in _HARMLESS or (effect is None and attempt.says_retryable))
+
+
+def _delay(attempt: Attempt, jitter: float) -> float:
+    if attempt.retry_after_seconds is not None:
+        return attempt.retry_after_seconds
+    return _SHORTEST_DELAY + jitter * _LONGEST_JITTER
+
+
+_CERTAINTY: tuple[EffectState, ...] = ("none", "unknown", "done")
+_BEFORE: dict[EffectState, tuple[ErrorCode, str]] = {
+    "unknown": ("outcome_unknown", "An earlier attempt may have executed it: check that before it is repeated."),
+    "done": ("module_error", "An earlier attempt has executed it."),
+}
+_PROMISES_NONE = frozenset[ErrorCode | None]({"module_unreachable", "expired"})
+_SHORTEST_DELAY, _LONGEST_JITTER = 0.1, 0.85  # seconds: long enough for a restart of a connection, short for a person

@@ -1,0 +1,64 @@
+"""Takes over manifests into an agent's catalog when a worker has stored other ones."""
+
+import asyncio
+
+from redis.asyncio import Redis
+
+from toolfleet_registry.catalog.catalog import Catalog
+from toolfleet_registry.directory.directory import ModuleDirectory
+from toolfleet_registry.directory.known_modules import KnownModules
+from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.manifests.manifest_cache import ManifestCache
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks.aio.cancellation import is_wanted
+
+log = get_logger(__name__)
+
+
+def agents_catalog(redis: Redis, cache: ManifestCache, known: KnownModules, settings: Settings) -> Catalog:
+    """What an agent knows of tools: out of Redis, where the fleet puts it. `known` takes over which modules there are."""
+    return Catalog(
+        settings,
+        cache,
+        known=known,
+        directory=ModuleDirectory(redis, settings),
+        asks_fleet=True,
+    )
+
+
+class CatalogUpdates:
+    """Loads `catalog` anew after each announcement; `redis` is the client that it reads with."""
+
+    def __init__(self, catalog: Catalog, redis: Redis) -> None:
+        self._catalog = catalog
+        self._redis = redis
+        self._is_announced = asyncio.Event()
+
+    def announced(self) -> None:
+        """Note that manifests have changed, or may have while nobody was listening."""
+        self._is_announced.set()
+
+    async def follow(self) -> None:
+        """Load what was announced, until cancelled."""
+        while is_wanted():
+            await self._is_announced.wait()
+            self._is_announced.clear()
+            try:
+                await self._load()
+            except FleetUnavailable as exc:
+                log.warning("manifests_not_reloaded", error=str(exc))
+            except Exception:  # a defect of ours: an agent that hears of no tools any more would be worse
+                log.exception("manifests_not_reloaded")
+
+    async def rest(self) -> None:
+        """Close the client's idle connections: it is asked too seldom to keep any beside the line."""
+        pool = self._redis.connection_pool
+        async with pool._lock:  # noqa: SLF001 - else somebody takes one that is just being closed
+            await pool.disconnect(inuse_connections=False)
+
+    async def _load(self) -> None:
+        try:
+            await self._catalog.reload()
+        finally:
+            await self.rest()

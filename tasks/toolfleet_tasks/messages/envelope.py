@@ -1,0 +1,198 @@
+"""Celery's messages as they lie in Redis: protocol 2 in kombu's JSON envelope, written by hand.
+
+Kombu takes several hundred microseconds for one, this some ten. A test compares both, key by key.
+"""
+
+import json
+import os
+import socket
+import uuid
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from json.encoder import encode_basestring_ascii as _quoted
+from typing import Any
+
+from toolfleet_registry.config.signing_settings import SigningSettings
+from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks.messages.signatures import Signatures
+from toolfleet_tasks.queues import Route
+
+TASK = "toolfleet.execute"
+"""The task that runs a call."""
+
+REVOCATIONS = "celery.pidbox"
+"""The exchange on which every worker hears remote control."""
+
+_FOUND_DEAD_SECONDS = 120.0  # by then RabbitMQ has long delivered again what a worker held that died at a deadline
+_LONGEST_SECONDS = 10 * 365 * 86_400.0  # RabbitMQ takes none that shall live longer
+
+
+def sender() -> str:
+    """What this process calls itself, as Celery's clients do: `gen<pid>@<host>`."""
+    return f"gen{os.getpid()}@{socket.gethostname()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """A call's place in Celery's canvas: what follows it, as Celery's messages say it, and the group that it belongs to."""
+
+    after: Mapping[str, Any]
+    group: str | None
+    group_index: int | None
+    root_id: str
+    parent_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What a call's message says beside its text, for Celery and Flower. Limits are seconds, soft before hard."""
+
+    call_id: str
+    shadow: str
+    args_shown: str
+    queue: str
+    limits: tuple[float | None, float | None]
+    links: Links | None = None
+
+
+def seconds_kept(call: PublishedCall) -> float:
+    """How long a broker that drops old messages, RabbitMQ, keeps a call's.
+
+    Not only until its deadline: the message of a worker that has died comes back then, and whoever gets it ends the call.
+    """
+    return min(max(call.deadline_at - fleet_clock.now(), 0) + _FOUND_DEAD_SECONDS, _LONGEST_SECONDS)
+
+
+def call_message(call: PublishedCall, route: Route, *, text: str, origin: str) -> str:
+    """A call's message for its queue; `text` is the call as it travels."""
+    limits = (route.soft_limit, route.hard_limit)
+    return message(text, Label(call.call_id, call.tool_name, args_shown(call), route.queue, limits), origin=origin)
+
+
+def message(
+    text: str, label: Label, *, origin: str, reply_to: str = "", retries: int = 0, eta: str | None = None
+) -> str:
+    """Any message of a call's task, or that of its retry: `retries` 1, not to be begun before `eta` (ISO 8601, UTC)."""
+    call_id, (soft_limit, hard_limit) = _quoted(label.call_id), label.limits
+    group, index, root_id, parent_id = (
+        ("null", "null", call_id, "null") if label.links is None else _places(label.links)
+    )
+    # One that is published again may be twice in a queue, and a tag must name one message only.
+    tag = call_id if eta is None else f'"{uuid.uuid4()}"'
+    return (
+        f'{{"body":"{_body(text, label.links)}","content-encoding":"utf-8","content-type":"application/json",'
+        f'"headers":{{"lang":"py","task":"{TASK}","id":{call_id},"shadow":{_quoted(label.shadow)},'
+        f'"eta":{"null" if eta is None else _quoted(eta)},"expires":null,"group":{group},"group_index":{index},'
+        f'"retries":{retries},"timelimit":[{_limit(hard_limit)},{_limit(soft_limit)}],"root_id":{root_id},'
+        f'"parent_id":{parent_id},"argsrepr":{_quoted(label.args_shown)},"kwargsrepr":"{{}}","origin":{_quoted(origin)},'
+        f'"ignore_result":null,"replaced_task_nesting":0,"stamped_headers":null,"stamps":{{}}}},'
+        f'"properties":{{"correlation_id":{call_id},"reply_to":{_quoted(reply_to)},"delivery_mode":2,'
+        f'"delivery_info":{{"exchange":"{_EXCHANGE}","routing_key":{_quoted(label.queue)}}},"priority":0,'
+        f'"body_encoding":"base64","delivery_tag":{tag}}}}}'
+    )
+
+
+def control_message(task: str, args: Sequence[str], queue: str, *, origin: str) -> str:
+    """A message of one of our own tasks, whose arguments are ids. Its limits are those that the task is registered with."""
+    task_id = str(uuid.uuid4())
+    unset = ("shadow", "eta", "expires", "group", "group_index", "parent_id", "stamped_headers")
+    headers: dict[str, Any] = dict.fromkeys(unset)
+    headers |= {"lang": "py", "task": task, "id": task_id, "root_id": task_id, "retries": 0, "timelimit": [None, None]}
+    headers |= {"argsrepr": repr(tuple(args)), "kwargsrepr": "{}", "origin": origin, "ignore_result": True}
+    headers |= {"replaced_task_nesting": 0, "stamps": {}}
+    body = [list(args), {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}]
+    properties: dict[str, Any] = {"correlation_id": task_id, "reply_to": "", "delivery_mode": 2, "priority": 0}
+    properties |= {"delivery_info": {"exchange": _EXCHANGE, "routing_key": queue}, "body_encoding": "base64"}
+    properties["delivery_tag"] = task_id
+    message = {
+        "body": b64encode(json.dumps(body).encode()).decode(),
+        "content-encoding": "utf-8",
+        "content-type": "application/json",
+        "headers": headers,
+        "properties": properties,
+    }
+    return json.dumps(message)
+
+
+def has_no_links(body: object) -> bool:
+    """Whether a message's body, as bytes, is that of a call by itself, as it is written here."""
+    return isinstance(body, bytes) and body.endswith(_NO_MORE_BYTES)
+
+
+def args_shown(call: PublishedCall) -> str:
+    """What Flower and the logs show of a call: which arguments it has, of very many the first, and never their values."""
+    names = sorted(islice(call.arguments, _NAMES_SHOWN))
+    text = ", ".join([f"{name}=…" for name in names])
+    is_whole = len(names) == len(call.arguments) and len(text) <= _SHOWN
+    return f"({text})" if is_whole else f"({text[:_SHOWN]}, …)"
+
+
+def revocation(call_ids: Iterable[str], settings: SigningSettings | None) -> dict[str, Any]:
+    """The arguments of Celery's order `revoke`: every worker drops these calls, or interrupts them. Signed, if there is a key."""
+    order: dict[str, Any] = {"task_id": list(call_ids), "terminate": True, "signal": "SIGTERM"}
+    signature = Signatures(settings, "revocation").of(_NO_CALL, json.dumps(order, sort_keys=True))
+    return {**order, "signature": signature} if signature else order
+
+
+def is_signed_revocation(arguments: Mapping[str, Any], settings: SigningSettings) -> bool:
+    """Whether these arguments of the order `revoke` are as a holder of one of the keys has written them."""
+    order = {name: value for name, value in arguments.items() if name != "signature"}
+    try:
+        text = json.dumps(order, sort_keys=True)
+    except (TypeError, ValueError, RecursionError):  # what kombu's decoder has made of something else
+        return False
+    return Signatures(settings, "revocation").verify(_NO_CALL, text, arguments.get("signature"))
+
+
+def revocation_message(call_ids: Iterable[str], settings: SigningSettings | None = None) -> str:
+    """The order `revocation` as a message."""
+    order = {
+        "method": "revoke",
+        "arguments": revocation(call_ids, settings),
+        "destination": None,
+        "pattern": None,
+        "matcher": None,
+    }
+    message = {
+        "body": b64encode(json.dumps(order).encode()).decode(),
+        "content-encoding": "utf-8",
+        "content-type": "application/json",
+        "headers": {"clock": 1, "expires": 0},
+        "properties": {
+            "delivery_mode": 2,
+            "delivery_info": {"exchange": REVOCATIONS, "routing_key": ""},
+            "priority": 0,
+            "body_encoding": "base64",
+            "delivery_tag": str(uuid.uuid4()),
+        },
+    }
+    return json.dumps(message)
+
+
+def revocation_topic(database: int) -> str:
+    """The pub/sub channel of the order, without a prefix: kombu has one for each of Redis's databases."""
+    return f"/{database}.{REVOCATIONS}"
+
+
+# Straight into the queue. With a name, kombu would look for bindings when it puts a lost message back.
+_EXCHANGE = ""
+_NAMES_SHOWN, _SHOWN = 100, 2_000  # names, and characters of all of them: they travel with the message, beside it
+_NO_CALL = ""  # the calls are in the text
+_NO_MORE = ', {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
+_NO_MORE_BYTES = _NO_MORE.encode()
+
+
+def _limit(seconds: float | None) -> str:
+    return "null" if seconds is None else repr(seconds)
+
+
+def _body(text: str, links: Links | None) -> str:
+    after = _NO_MORE if links is None else f", {{}}, {json.dumps(links.after)}]"
+    return b64encode(f"[[{_quoted(text)}]{after}".encode()).decode()
+
+
+def _places(links: Links) -> list[str]:
+    return [json.dumps(place) for place in (links.group, links.group_index, links.root_id, links.parent_id)]

@@ -1,0 +1,168 @@
+"""Results that the fleet itself words, when no module's answer is to be had.
+
+Each says what a model may do next; none invites to repeat what may have happened.
+"""
+
+from dataclasses import dataclass
+
+from toolfleet_registry.contracts import EffectState, ErrorCode, PublishedCall, ToolResult
+from toolfleet_registry.errors import MessageRefused, MessageTooLarge
+from toolfleet_registry.policy.hints import hint_for
+
+_AWAY_SECONDS = 5.0  # until a repeat makes sense: a server that is away, or full, is seldom well within a second
+_COARSE = 10  # seconds: from here on, nobody cares for a part of one
+_CHECK = "It may have been executed: check that before it is repeated."
+_LEAVE = "Nothing was executed. Do not repeat the call: it may be what the workers died of. Go on without it, or tell the person."
+_AGAIN = "It was not executed, and may be called again."
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a call ends from outside: if no attempt was ever begun, if those begun surely did nothing, or else.
+
+    `yields`: to what its worker has noted of it meanwhile, which is more than `unknown`.
+    """
+
+    unbegun: ToolResult
+    undone: ToolResult
+    unknown: ToolResult
+    yields: bool = False
+
+
+def at_deadline(call: PublishedCall) -> Ending:
+    """The deadline has passed."""
+    return Ending(expired(call.tool_name), undone(call.tool_name), unanswered(call), yields=True)
+
+
+def taken_back(call: PublishedCall) -> Ending:
+    """The caller wants it no more."""
+    nothing = cancelled(call.tool_name, effect_state="none")
+    return Ending(nothing, nothing, _repeatable(call, cancelled(call.tool_name, effect_state="unknown")))
+
+
+def timed_out(tool_name: str, seconds: float) -> ToolResult:
+    """The module did not answer in time; it may still be at it."""
+    shown = f"{seconds:.0f}" if seconds >= _COARSE else f"{seconds:.2g}"
+    text = f"Tool execution timed out ({shown}s)."
+    return ToolResult.failed(tool_name, "timed_out", text, effect_state="unknown")
+
+
+def expired(tool_name: str) -> ToolResult:
+    """The deadline passed before the call was begun, so nothing has happened."""
+    text = f"Tool call expired: its deadline passed before a worker could begin it. {_AGAIN}"
+    return ToolResult.failed(tool_name, "expired", text, effect_state="none", retryable=True)
+
+
+def undone(tool_name: str) -> ToolResult:
+    """The deadline passed after attempts that did nothing."""
+    text = f"Tool call could not be executed by its deadline: its module was not there. {_AGAIN}"
+    return ToolResult.failed(tool_name, "timed_out", text, effect_state="none", retryable=True)
+
+
+def unanswered(call: PublishedCall) -> ToolResult:
+    """The deadline passed; the call was begun, or nobody can be asked whether it was."""
+    text = f"Tool call was not answered by its deadline. {_CHECK}"
+    return _repeatable(call, ToolResult.failed(call.tool_name, "timed_out", text, effect_state="unknown"))
+
+
+def cancelled(tool_name: str, *, effect_state: EffectState) -> ToolResult:
+    """The caller took the call back: before it was begun (`none`), or while it ran."""
+    text = (
+        "Tool call was cancelled before it was executed."
+        if effect_state == "none"
+        else f"Tool call was cancelled. {_CHECK}"
+    )
+    return ToolResult.failed(tool_name, "cancelled", text, effect_state=effect_state, retryable=effect_state == "none")
+
+
+def outcome_unknown(tool_name: str, reason: str) -> ToolResult:
+    """A worker took the call and nobody saw how it ended."""
+    text = f"Tool execution error: {reason} {_CHECK}"
+    return ToolResult.failed(tool_name, "outcome_unknown", text, effect_state="unknown")
+
+
+def workers_died(tool_name: str, so_far: EffectState) -> ToolResult:
+    """Two workers have died with the call in their hands: it is not tried on a third. `so_far`: what it may have done."""
+    words = "It was not executed." if so_far == "none" else _CHECK
+    text = f"Tool execution error: two workers have died with the call in their hands. {words}"
+    code: ErrorCode = "internal" if so_far == "none" else "outcome_unknown"
+    result = ToolResult.failed(tool_name, code, text, effect_state=so_far)
+    hint = _LEAVE if so_far == "none" else hint_for(result)
+    return result.model_copy(update={"hint": hint})
+
+
+def worker_failed(tool_name: str, kind: str) -> ToolResult:
+    """A worker gave a call up before it began it, or after attempts that did nothing."""
+    text = f"Tool execution error: the worker failed ({kind}). {_AGAIN}"
+    return ToolResult.failed(tool_name, "internal", text, effect_state="none", retryable=True)
+
+
+def fleet_unavailable(tool_name: str, reason: str) -> ToolResult:
+    """The call is surely not in its queue: Redis, or the broker, is away or takes nothing now.
+
+    Only agents word this, and it is stored for no call: older agents, which may join one, know no such code.
+    """
+    text = f"Tool execution error: the queue cannot be reached ({reason}). {_AGAIN}"
+    result = ToolResult.failed(tool_name, "fleet_unavailable", text, effect_state="none", retryable=True)
+    return result.model_copy(update={"retry_after_seconds": _AWAY_SECONDS})
+
+
+def not_published(tool_name: str, reason: str) -> ToolResult:
+    """The call never got into its queue, and that is no fault of the broker's."""
+    text = f"Tool execution error: the queue cannot be reached ({reason}). {_AGAIN}"
+    return ToolResult.failed(tool_name, "internal", text, effect_state="none", retryable=True)
+
+
+def not_known(tool_name: str, seconds: float) -> ToolResult:
+    """No worker could find out who may use the tool, by the call's deadline: Redis, the registry or the module is away."""
+    text = f"Tool execution error: the fleet could not find out who may use this tool. {_AGAIN}"
+    result = ToolResult.failed(tool_name, "busy", text, effect_state="none", retryable=True)
+    return result.model_copy(update={"retry_after_seconds": round(seconds, 1)})
+
+
+def module_away(tool_name: str, seconds: float, *, so_far: EffectState = "none") -> ToolResult:
+    """The module's breaker is open: it failed too often, and is left alone for so many seconds.
+
+    `so_far` is what the call's attempts may have done before, which `settled` adds to the result.
+    """
+    text = "Tool execution error: the module has failed too often, and is left alone for now."
+    text = f"{text} {_AGAIN}" if so_far == "none" else text
+    result = ToolResult.failed(tool_name, "module_unreachable", text, effect_state="none", retryable=True)
+    return result.model_copy(update={"retry_after_seconds": max(round(seconds, 1), 0.1)})
+
+
+def unserved(tool_name: str, lane: str) -> ToolResult:
+    """No worker consumes the module's queue, and none is expected. Only agents word this."""
+    module = tool_name.partition(".")[0]
+    text = f"Tool call refused: no worker serves the module {module!r} (lane {lane}). {_AGAIN}"
+    result = ToolResult.failed(tool_name, "busy", text, effect_state="none", retryable=True)
+    return result.model_copy(update={"retry_after_seconds": _AWAY_SECONDS})
+
+
+def message_refused(tool_name: str, reason: MessageRefused | str) -> ToolResult:
+    """What lay in the queue is not what a holder of the signing key sent, or larger than an agent sends it."""
+    if isinstance(reason, MessageTooLarge):
+        return ToolResult.refused(tool_name, "invalid_arguments", str(reason))
+    text = f"Tool execution error: the worker refused the message: {reason}"
+    hint = (
+        "Nothing was executed: the fleet's signing keys do not agree, so go on without this tool, or tell the person."
+    )
+    return ToolResult.refused(tool_name, "permission_denied", text, hint=hint)
+
+
+def message_too_new(tool_name: str, reason: str) -> ToolResult:
+    """The call was published by a newer agent than every worker that serves its queue."""
+    text = f"Tool execution error: the fleet's workers are older than what published the call: {reason}. {_AGAIN}"
+    return ToolResult.failed(tool_name, "internal", text, effect_state="none", retryable=True)
+
+
+def result_refused(result: ToolResult, reason: str) -> ToolResult:
+    """The call has ended, and Redis does not take its result."""
+    text = f"Tool execution error: the result cannot be stored: {reason}"
+    short = ToolResult.failed(result.tool_name, "result_too_large", text, effect_state=result.effect_state)
+    return short.model_copy(update={"audit": result.audit})
+
+
+def _repeatable(call: PublishedCall, result: ToolResult) -> ToolResult:
+    """An unknown end of a call that may be repeated, if its tool says so."""
+    return result.model_copy(update={"retryable": call.effect in {"read", "idempotent"}})

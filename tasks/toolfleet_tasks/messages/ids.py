@@ -1,0 +1,75 @@
+"""What jobs, their tasks and their steps are called: a step's call has the same id, however often it is published."""
+
+import hashlib
+import json
+import math
+import uuid
+
+from toolfleet_registry.contracts import Message
+from toolfleet_registry.contracts.jobs import JobSpec
+from toolfleet_registry.settings import Settings
+
+RESUME = "toolfleet.resume"
+"""The task that does what is due."""
+
+EVALUATE = "toolfleet.evaluate_job"
+"""The task that looks at a job whose call has ended."""
+
+
+_WISH = 16  # characters: nobody gains by a wish that looks like another one of his own
+_WAKE_KEY = "wake:"
+_WAKE_KEY_MARGIN_SECONDS = 3600
+
+
+def job_id_for(user_id: str | None, idempotency_key: str | None) -> str:
+    """A new id; or the one that this user's key stands for."""
+    if not idempotency_key:
+        return uuid.uuid4().hex
+    named = json.dumps([user_id or "", idempotency_key])
+    return hashlib.sha256(named.encode()).hexdigest()[:32]
+
+
+def wish_digest(spec: JobSpec) -> str:
+    """What tells two wishes under one key apart: calls, and when they recur. Times differ when a wish is repeated."""
+    calls = [
+        one.model_dump(mode="json") if isinstance(one, Message) else one
+        for one in (spec.start, spec.poll, *spec.on_complete)
+    ]
+    when = None if spec.schedule is None else [spec.schedule.cron, spec.schedule.timezone]
+    if when is not None and spec.schedule is not None and spec.schedule.max_runs is not None:
+        when = [*when, str(spec.schedule.max_runs)]
+    wish = json.dumps([calls, when], sort_keys=True)
+    return hashlib.sha256(wish.encode()).hexdigest()[:_WISH]
+
+
+def workflow_mark(workflow_id: str | None) -> str:
+    """What the record of a job in a workflow has of it, so that others of that workflow are found; '' for none."""
+    return "" if workflow_id is None else hashlib.sha256(workflow_id.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def step_call_id(job_id: str, step: int) -> str:
+    """The call of a job's step: 0 is its start, n its n-th poll."""
+    return f"{job_id}.{step}"
+
+
+def then_call_id(job_id: str, number: int, *, round_step: int | None = None) -> str:
+    """The call that a job's end makes: the `number`-th of `on_complete`; of a recurring job that of one round's end."""
+    return f"{wake_root(job_id, round_step)}.then.{number}"
+
+
+def wake_key(wake_id: str, name: str) -> str:
+    """The idempotency key of a call that follows from news, as `name` says: see `kept_seconds`."""
+    return f"{_WAKE_KEY}{wake_id}:{name}"
+
+
+def kept_seconds(idempotency_key: str | None, settings: Settings) -> int:
+    """How long the end of a call under this key is kept: one that follows from news, as long as these may come again."""
+    usual = math.ceil(settings.result_ttl_seconds)
+    if idempotency_key is None or not idempotency_key.startswith(_WAKE_KEY):
+        return usual
+    return max(usual, math.ceil(settings.wake_give_up_seconds) + _WAKE_KEY_MARGIN_SECONDS)
+
+
+def wake_root(job_id: str, round_step: int | None = None) -> str:
+    """What the ids of the news of a job's end begin with."""
+    return job_id if round_step is None else f"{job_id}.{round_step}"

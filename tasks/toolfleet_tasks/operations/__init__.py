@@ -1,0 +1,1 @@
+"""Shows a fleet to its operator: status, modules, audit."""

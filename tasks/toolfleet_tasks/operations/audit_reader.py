@@ -1,0 +1,139 @@
+"""The audit in Redis, for an operator: its latest lines, and those that come."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+from redis.asyncio import Redis
+from redis.client import NEVER_DECODE
+
+from toolfleet_registry.config.redis_servers import async_client
+from toolfleet_registry.errors import FleetUnavailable, SettingsError
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.redis_errors import answering
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.aio.cancellation import is_wanted
+from toolfleet_tasks.ledger.audit import FIELD, AuditLine
+
+_PATIENCE_SECONDS = 5.0  # for one answer of Redis, beyond what it was told to wait
+_BLOCK_SECONDS = 2.0  # Redis holds a follower's question for so long
+_PAUSE_SECONDS = 0.5  # before Redis is asked again that did not answer
+_PAGE = 500  # lines at once
+_AS_BYTES = {NEVER_DECODE: True}
+
+_Entry = tuple[bytes, Mapping[bytes, bytes]]  # as redis-py reads it
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which lines: those of a `tool` or a whole module, of a `user`, with an `outcome` or an error code. `None`: all."""
+
+    tool: str | None = None
+    user: str | None = None
+    outcome: str | None = None
+
+    def fits(self, line: AuditLine) -> bool:
+        """Whether a line is one of them."""
+        name = str(line.get("tool", ""))
+        return (
+            (self.tool is None or self.tool in {name, name.partition(".")[0]})
+            and (self.user is None or line.get("user_id") == self.user)
+            and (self.outcome is None or self.outcome in {line.get("outcome"), line.get("error_code")})
+        )
+
+
+class AuditReader:
+    """Reads the stream. Everything but `follow` raises `FleetUnavailable` when Redis does not answer within 5 s."""
+
+    def __init__(self, redis: Redis, keys: Keys) -> None:
+        self._redis = redis
+        self._key = keys.audit
+        self._seen = b"0"  # the last line's id
+
+    @classmethod
+    @asynccontextmanager
+    async def of(cls, settings: Settings) -> AsyncGenerator[Self]:
+        """The reader of a fleet. Raises `SettingsError` where no Redis is set."""
+        if settings.redis_url is None:
+            raise SettingsError(
+                "No fleet to talk to: set TOOLFLEET_REDIS_URL, or run `toolfleet up` here or in a folder above."
+            )
+        timeout = _BLOCK_SECONDS + _PATIENCE_SECONDS
+        client = async_client(settings.redis_url, master=settings.sentinel_master, timeout_seconds=timeout)
+        async with client as redis:
+            yield cls(redis, settings.keys)
+
+    async def last(self, count: int, wanted: Wanted = Wanted()) -> list[AuditLine]:
+        """At most the `count` latest lines that are wanted, oldest first. `follow` goes on behind the latest of all."""
+        found, end, is_first = list[AuditLine](), "+", True
+        while True:
+            entries = await self._ask("XREVRANGE", self._key, end, "-", "COUNT", _PAGE)
+            if is_first:
+                self._seen, is_first = entries[0][0] if entries else b"0", False
+            found += [line for line in map(_line, entries) if line is not None and wanted.fits(line)]
+            if len(entries) < _PAGE or len(found) >= count:
+                return found[:count][::-1]
+            end = f"({entries[-1][0].decode()}"
+
+    async def follow(
+        self,
+        wanted: Wanted = Wanted(),
+        *,
+        on_away: Callable[[FleetUnavailable | None], object] = lambda _: None,
+    ) -> AsyncGenerator[AuditLine]:
+        """Lines as they come, for ever, whatever happens to Redis; `on_away` hears when it goes, and with `None` of its return."""
+        is_away = False
+        while True:
+            if not is_wanted():  # a cancellation that redis-py has dropped
+                raise asyncio.CancelledError
+            try:
+                entries = await self._next(was_away=is_away)
+            except FleetUnavailable as exc:
+                if not is_away:
+                    on_away(exc)
+                is_away = True
+                await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            if is_away:
+                on_away(None)
+            is_away = False
+            for entry in entries:
+                self._seen = entry[0]
+                line = _line(entry)
+                if line is not None and wanted.fits(line):
+                    yield line
+
+    async def _next(self, *, was_away: bool) -> Sequence[_Entry]:
+        if was_away and await self._has_begun_anew():
+            self._seen = b"0"
+        command = ("XREAD", "COUNT", _PAGE, "BLOCK", round(_BLOCK_SECONDS * 1000), "STREAMS", self._key, self._seen)
+        answer = await self._ask(*command, seconds=_BLOCK_SECONDS + _PATIENCE_SECONDS)
+        if not answer:
+            return ()
+        entries: Sequence[_Entry] = (answer[self._key.encode()] if isinstance(answer, dict) else answer[0][1]) or ()
+        return entries
+
+    async def _has_begun_anew(self) -> bool:
+        """Whether Redis has come back with lines, and lost the last ones that were read."""
+        latest = await self._ask("XREVRANGE", self._key, "+", "-", "COUNT", 1)
+        return bool(latest) and _order(latest[0][0]) < _order(self._seen)
+
+    async def _ask(self, *command: Any, seconds: float = _PATIENCE_SECONDS) -> Any:
+        async with answering(self._redis, seconds=seconds):
+            return await self._redis.execute_command(*command, **_AS_BYTES)
+
+
+def _line(entry: _Entry) -> AuditLine | None:
+    """What an entry holds; `None` if that is no line: another version's, or somebody else's."""
+    try:
+        line = json.loads(entry[1][FIELD.encode()])
+    except (KeyError, ValueError, RecursionError):
+        return None
+    return line if isinstance(line, dict) else None
+
+
+def _order(entry_id: bytes) -> tuple[int, ...]:
+    return tuple(int(part) for part in entry_id.split(b"-"))

@@ -1,0 +1,299 @@
+"""Reads how a fleet is doing, for an operator: workers, queues, modules in trouble, and what waits or has died.
+
+Every read is bounded, and all of them together end within three seconds.
+"""
+
+import asyncio
+import contextlib
+import json
+import threading
+from base64 import b64decode
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from redis.asyncio import Redis
+from redis.client import NEVER_DECODE
+
+from toolfleet_registry.config.redis_servers import async_client
+from toolfleet_registry.config.urls import is_redis_url
+from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
+from toolfleet_registry.directory.directory import ModuleDirectory
+from toolfleet_registry.directory.known_modules import KnownModules
+from toolfleet_registry.directory.probe_failures import LookFailure, state_without_manifest
+from toolfleet_registry.errors import BrokerUnavailable, FleetUnavailable, SettingsError
+from toolfleet_registry.redis.redis_errors import answering
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.lua.fleet_status import BREAKERS, NOW, QUEUES
+from toolfleet_tasks.lua.overload import SLOTS_COUNT_SECONDS
+from toolfleet_tasks.presence.consumers import workers_by_queue
+from toolfleet_tasks.presence.fleet_versions import read_notes
+from toolfleet_tasks.queues import CONTROL, lane_of, queue_of
+
+T = TypeVar("T")
+
+_SECONDS = 2.5  # for everything: with its start, a command takes 5 s at most
+_BROKER_SECONDS = 1.5  # of that, for a broker of its own
+_AT_ONCE = 500  # queues or breakers of one script: Redis is at them for about a millisecond
+_LARGEST_MESSAGE, _MESSAGES = 64 * 2**10, 50  # bytes of a message that is brought to see how old it is, and how many
+_OVERDUE_MS = 5_000  # a job that is due is looked at within a second or two
+_AS_BYTES = {NEVER_DECODE: True}
+
+MET_BY_CALLS = frozenset({"away", "coming back", "failing"})
+"""The troubles of modules that calls have met; the others are those of looks."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneStatus:
+    """A lane: its live workers by name, how many calls these run at once, and its modules."""
+
+    lane: Literal["fast", "slow"]
+    workers: tuple[str, ...]
+    slots: int
+    modules: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """A queue that holds something, and how many workers of this version or a later one take from it.
+
+    `oldest_seconds`: since its oldest call was published, as far as that is known.
+    """
+
+    queue: str
+    lane: Literal["fast", "slow"]
+    waiting: int
+    oldest_seconds: float | None
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleTrouble:
+    """A module with which something is wrong.
+
+    `away`: it is left alone; `coming back`: calls are let in gradually; `failing`: so many calls in a row were not answered;
+    `stale`: its last good manifest is `seconds` old; else there is none, and it is as `state_without_manifest` says.
+    `error`: why the last look at it has failed.
+    """
+
+    module: str
+    trouble: str
+    failures: int = 0
+    seconds: float | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FleetStatus:
+    """A fleet at one moment.
+
+    `held`: calls that workers have taken, `None` where that is not known. `jobs` have not ended, and `overdue_jobs` of them should
+    have been looked at seconds ago. `wakes` wait for a try, and nobody has accepted `dead_wakes`. `quarantined`: what lay in a
+    queue and was no call.
+    """
+
+    lanes: tuple[LaneStatus, ...]
+    queues: tuple[QueueStatus, ...]
+    troubles: tuple[ModuleTrouble, ...]
+    held: int | None
+    dead_letters: int
+    jobs: int
+    overdue_jobs: int
+    wakes: int
+    dead_wakes: int
+    quarantined: int
+
+
+async def read_status(settings: Settings) -> FleetStatus:
+    """The status of the fleet that the settings name. Raises `FleetUnavailable` within 3 s, or `SettingsError` if they name none."""
+    if settings.redis_url is None:
+        raise SettingsError(
+            "No fleet to look at: set TOOLFLEET_REDIS_URL, or run `toolfleet up` here or in a folder above."
+        )
+    client = async_client(settings.redis_url, master=settings.sentinel_master, timeout_seconds=_SECONDS)
+    async with client as redis, answering(redis, seconds=_SECONDS):
+        known = KnownModules(settings)
+        directory = ModuleDirectory(redis, settings)
+        known.take((await directory.read()).entries)
+        return await _Look(settings, known, redis, await directory.failures.read()).status()
+
+
+class _Look:
+    def __init__(
+        self, settings: Settings, known: KnownModules, redis: Redis, failures: Mapping[str, LookFailure]
+    ) -> None:
+        self._settings = settings
+        self._keys = settings.keys
+        self._names = known.names  # and not what was removed: in its queue something may wait
+        self._modules = sorted(known.names | known.served | known.ending)
+        self._lanes: dict[str, Literal["fast", "slow"]] = {
+            module: lane_of(module, known.settings) for module in self._modules
+        }
+        self._redis = redis
+        self._errors = {module: failure.error for module, failure in failures.items()}
+
+    async def status(self) -> FleetStatus:
+        now = float(await self._redis.eval(NOW, 1, self._keys.clock)) / 1e6
+        lanes = (await self._lane("fast"), await self._lane("slow"))
+        queues, held = await self._queues(now, await workers_by_queue(self._settings))
+        keys, redis = self._keys, self._redis
+        counted = redis.pipeline(transaction=False)
+        for name in (keys.dead_order, keys.jobs_due, keys.wakes_due, keys.calls_due, keys.dead_wakes_order):
+            counted.zcard(name)
+        counted.zcount(keys.jobs_due, "-inf", now * 1000 - _OVERDUE_MS)
+        counted.llen(keys.quarantine)
+        dead, jobs, wakes, calls, dead_wakes, overdue, quarantined = await counted.execute()
+        return FleetStatus(
+            lanes=lanes,
+            queues=queues,
+            troubles=tuple(await self._troubles()),
+            held=held,
+            dead_letters=dead,
+            jobs=jobs,
+            overdue_jobs=overdue,
+            wakes=wakes + calls,
+            dead_wakes=dead_wakes,
+            quarantined=quarantined,
+        )
+
+    async def _lane(self, lane: Literal["fast", "slow"]) -> LaneStatus:
+        now = (await self._redis.time())[0]
+        name, since = self._keys.slots(lane), now - SLOTS_COUNT_SECONDS
+        notes: list[bytes] = await _ask(self._redis, "ZRANGEBYSCORE", name, since, "+inf")
+        slots = sum(int(words[0]) for note in notes if (words := note.split()) and words[0].isdigit())
+        modules = tuple(module for module in self._modules if self._lanes[module] == lane and module in self._names)
+        return LaneStatus(lane, tuple(worker.name for worker in read_notes(notes)), slots, modules)
+
+    async def _queues(self, now: float, workers: Counter[str]) -> tuple[tuple[QueueStatus, ...], int | None]:
+        names = [CONTROL, *(queue_of(module) for module in self._modules)]
+        broker = str(self._settings.broker)
+        if not is_redis_url(broker):
+            lengths = await _in_thread(lambda: _asked(self._settings, names), seconds=_BROKER_SECONDS)
+            found = [(name, length, b"") for name, length in zip(names, lengths, strict=True) if length]
+            return self._sorted(found, now, workers), None
+        if broker == self._settings.redis_url:
+            return await self._redis_queues(self._redis, names, now, workers)
+        client = async_client(broker, master=self._settings.sentinel_master)
+        async with client as redis, answering(redis, seconds=_BROKER_SECONDS):
+            return await self._redis_queues(redis, names, now, workers)
+
+    async def _redis_queues(
+        self, redis: Redis, names: Sequence[str], now: float, workers: Counter[str]
+    ) -> tuple[tuple[QueueStatus, ...], int | None]:
+        found = list[tuple[str, int, bytes]]()
+        for part in _parts(names):
+            keys = [self._keys.queue(name) for name in part]
+            answer: list[tuple[int, int, bytes]] = await _ask(
+                redis, "EVAL", QUEUES, len(keys), *keys, _LARGEST_MESSAGE, _MESSAGES
+            )
+            found += [(part[number - 1], length, oldest) for number, length, oldest in answer]
+        return self._sorted(found, now, workers), int(await redis.hlen(f"{self._keys.prefix}unacked"))
+
+    def _sorted(
+        self, found: Iterable[tuple[str, int, bytes]], now: float, workers: Counter[str]
+    ) -> tuple[QueueStatus, ...]:
+        lanes: dict[str, Literal["fast", "slow"]] = {queue_of(module): lane for module, lane in self._lanes.items()}
+        queues = [
+            QueueStatus(name, lanes.get(name, "fast"), length, age_of(message, now), workers[name])
+            for name, length, message in found
+        ]
+        return tuple(sorted(queues, key=lambda queue: (-queue.waiting, queue.queue)))
+
+    async def _troubles(self) -> list[ModuleTrouble]:
+        """One a module at most: a breaker says more than a manifest."""
+        found = dict[str, ModuleTrouble]()
+        for part in _parts([module for module in self._modules if module != SCHEDULER]):
+            pipe = self._redis.pipeline(transaction=False)
+            for module in part:
+                pipe.ttl(self._keys.module_manifest(module))
+            for module, left in zip(part, await pipe.execute(), strict=True):
+                if (trouble := self._of_manifest(module, left)) is not None:
+                    found[module] = trouble
+            keys = [self._keys.breaker(module) for module in part]
+            answer: list[tuple[int, bytes, int, bytes]] = await _ask(self._redis, "EVAL", BREAKERS, len(keys), *keys)
+            for number, kind, rest, failures in answer:
+                found[part[number - 1]] = _of_breaker(part[number - 1], kind.decode(), rest, int(failures))
+        return [found[module] for module in sorted(found)]
+
+    def _of_manifest(self, module: str, left: int) -> ModuleTrouble | None:
+        error = self._errors.get(module)
+        if module == LOCAL:  # which is where its workers are: it is as they say
+            return None if error is None else ModuleTrouble(module, state_without_manifest(error), error=error)
+        if left < 0:
+            return ModuleTrouble(module, state_without_manifest(error), error=error)
+        age = float(self._settings.manifest_ttl_seconds - left)
+        if error is None and age <= self._settings.manifest_stale_seconds:
+            return None
+        return ModuleTrouble(module, "stale", seconds=age, error=error)
+
+
+def age_of(message: bytes, now: float) -> float | None:
+    """How long ago (seconds) a call's message was published, by what it says itself; `None` if it is no call's, or another one's text.
+
+    Verifies nothing: it is shown, and nothing follows from it.
+    """
+    try:
+        text = json.loads(b64decode(json.loads(message)["body"]))[0][0]
+        published_at = json.loads(text if text.startswith("{") else text.partition(" ")[2])["published_at"]
+        return max(0.0, now - float(published_at))
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        return None
+
+
+def _of_breaker(module: str, kind: str, rest_ms: int, failures: int) -> ModuleTrouble:
+    if kind == "closed":
+        return ModuleTrouble(module, "failing", failures)
+    return ModuleTrouble(module, "coming back" if kind == "half" else "away", failures, rest_ms / 1000)
+
+
+def _asked(settings: Settings, queues: Sequence[str]) -> list[int]:
+    """How many messages wait in each of a broker's queues that is no Redis. Raises `FleetUnavailable`."""
+    # Celery takes longer to load than all the rest, and at Redis nothing needs it.
+    from toolfleet_tasks.app import make_app  # noqa: PLC0415
+    from toolfleet_tasks.broker.kombu_backlog import Backlogs  # noqa: PLC0415
+
+    backlogs = Backlogs()
+    try:
+        with make_app(settings).connection_for_read(connect_timeout=_SECONDS) as connection:
+            return [backlogs.of(queue, connection, limit=1) for queue in queues]
+    except BrokerUnavailable as exc:
+        raise FleetUnavailable(f"The broker does not answer: {exc}.") from exc
+
+
+async def _ask(redis: Redis, *words: str | float) -> Any:
+    return await redis.execute_command(*words, **_AS_BYTES)
+
+
+async def _in_thread(ask: Callable[[], T], *, seconds: float) -> T:
+    """In a thread that nobody waits for after that time: kombu has no deadline for an answer. Raises `FleetUnavailable` then."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: Exception | None) -> None:
+        if answer.done():
+            return
+        if error is None:
+            answer.set_result(result)  # type: ignore[arg-type] # `ask` has returned it
+        else:
+            answer.set_exception(error)
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = ask()
+        except Exception as exc:  # noqa: BLE001 - it is raised where it is awaited
+            error = exc
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        async with asyncio.timeout(seconds):
+            return await answer
+    except TimeoutError as exc:
+        raise FleetUnavailable(f"The broker does not answer within {seconds:g} s.") from exc
+
+
+def _parts(names: Sequence[str]) -> list[Sequence[str]]:
+    return [names[start : start + _AT_ONCE] for start in range(0, len(names), _AT_ONCE)]

@@ -1,0 +1,152 @@
+"""Adds modules to a running fleet and removes them, for an operator; each change has its line in the audit."""
+
+import getpass
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Self
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from toolfleet_registry.config.redis_servers import async_client
+from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
+from toolfleet_registry.directory.directory import ModuleDirectory
+from toolfleet_registry.directory.entries import ModuleEntry, plain_url
+from toolfleet_registry.directory.networks import ModuleNetworks
+from toolfleet_registry.errors import OperationRefused, SettingsError
+from toolfleet_registry.redis.redis_errors import answering
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks.ledger.audit import FIELD, AuditLine, text_of
+
+DRAIN_SECONDS = 30.0
+"""For how long calls that wait for a removed module are run: most are over by then, and nobody waits longer for the end."""
+
+_PATIENCE_SECONDS = 5
+_MOST_TRIES = 5  # while others change the same entry
+
+log = get_logger(__name__)
+
+
+class ModuleChanges:
+    """What operators change in the directory. Raises `OperationRefused`, and `FleetUnavailable` when Redis does not answer."""
+
+    def __init__(self, redis: Redis, settings: Settings) -> None:
+        self._redis = redis
+        self._settings = settings
+        self._directory = ModuleDirectory(redis, settings)
+        self._networks = ModuleNetworks(settings.module_networks)
+
+    @classmethod
+    @asynccontextmanager
+    async def of(cls, settings: Settings) -> AsyncGenerator[Self]:
+        """Those of the fleet that the settings name. Raises `SettingsError` if they name none."""
+        if settings.redis_url is None:
+            raise SettingsError(
+                "No fleet to operate: set TOOLFLEET_REDIS_URL, or run `toolfleet up` here or in a folder above."
+            )
+        async with async_client(settings.redis_url, master=settings.sentinel_master) as redis:
+            yield cls(redis, settings)
+
+    async def add(self, entry: ModuleEntry) -> ModuleEntry:
+        """Add a module, or give one that is there another lane or limit. Returns what is stored."""
+        self._check_name(entry.module)
+        if fault := await self._networks.fault(str(entry.url)):
+            raise OperationRefused(f"Module {entry.module!r} is not added: {fault}.")
+        entry = entry.model_copy(update={"added_at": await self._now()})
+        for _ in range(_MOST_TRIES):
+            text, present = await self._directory.entry(entry.module)
+            await self._check_free(entry, present)
+            if present is not None and _says(present) == _says(entry):
+                return present
+            # First: a pause that a look at an earlier module of that name has left is not this one's.
+            async with answering(self._redis, seconds=_PATIENCE_SECONDS):
+                await self._redis.delete(self._settings.keys.manifest_fetch(entry.module))
+            if await self._directory.replace(entry.module, text, entry):
+                await self._note("module_added", entry)
+                return entry
+        raise OperationRefused(f"Module {entry.module!r} keeps being changed by others: try again.")
+
+    async def remove(self, module: str, *, drain_seconds: float = DRAIN_SECONDS) -> ModuleEntry:
+        """Let a module take no more calls: those that wait are run for so long, and ended then. Returns what is stored."""
+        for _ in range(_MOST_TRIES):
+            text, present = await self._directory.entry(module)
+            if present is None and text:
+                await self._directory.replace(module, text, None)  # it counts for nobody
+                return ModuleEntry(module=module, removed_at=await self._now())
+            if present is None or present.is_removed:
+                raise OperationRefused(f"There is no module {module!r} in the fleet's directory.")
+            if present.is_static and module in await self._directory.fed():
+                raise OperationRefused(
+                    f"Module {module!r} is in the settings of workers or beat: take it out of TOOLFLEET_MODULE_SERVICES there."
+                )
+            gone = present.model_copy(update={"removed_at": await self._now(), "drain_seconds": drain_seconds})
+            if await self._directory.replace(module, text, None if present.is_static else gone):
+                await self._note("module_removed", gone)
+                return gone
+        raise OperationRefused(f"Module {module!r} keeps being changed by others: try again.")
+
+    async def _now(self) -> float:
+        """By Redis's clock, which workers go by: this machine's may be off."""
+        async with answering(self._redis, seconds=_PATIENCE_SECONDS):
+            seconds, micros = await self._redis.time()
+        return float(seconds) + float(micros) / 1e6
+
+    def _check_name(self, module: str) -> None:
+        if module in {LOCAL, SCHEDULER}:
+            raise OperationRefused(f"Module {module!r} is the fleet's own: another one needs another name.")
+        if module in self._settings.module_services:
+            raise OperationRefused(f"Module {module!r} is in the settings here, which come first: nothing is added.")
+
+    async def _check_free(self, entry: ModuleEntry, present: ModuleEntry | None) -> None:
+        if present is None or present.is_removed:
+            return
+        if present.is_static and entry.module in await self._directory.fed():
+            raise OperationRefused(
+                f"Module {entry.module!r} is in the settings of workers or beat, which come first: nothing is added."
+            )
+        if not present.is_static and present.url != entry.url:
+            raise OperationRefused(
+                f"Module {entry.module!r} is at {plain_url(present.url or '-')} already, and the older address stays: "
+                f"`toolfleet modules remove {entry.module}` first."
+            )
+
+    async def _note(self, change: str, entry: ModuleEntry) -> None:
+        line: AuditLine = {
+            "change": change,
+            "tool": entry.module,
+            "ts": fleet_clock.now(),
+            "user_id": _operator(),
+            "signed": self._settings.signing_key is not None,
+            "url": plain_url(entry.url or "-"),
+            "lane": entry.lane,
+            "outcome": "success",
+        }
+        command = (
+            "XADD",
+            self._settings.keys.audit,
+            "MAXLEN",
+            "~",
+            self._settings.audit_kept,
+            "*",
+            FIELD,
+            text_of(line),
+        )
+        log.info(change, module=entry.module, url=line["url"], lane=entry.lane)
+        try:
+            await self._redis.execute_command(*command)
+        except (RedisError, OSError) as exc:  # it has happened, and is said in the log
+            log.error("audit_not_written", reason=str(exc), lines=1)  # noqa: TRY400 - its text says all
+
+
+def _says(entry: ModuleEntry) -> tuple[object, ...]:
+    return entry.url, entry.slow, entry.timeout_seconds, entry.scales_from_zero, entry.removed_at, entry.origin
+
+
+def _operator() -> str | None:
+    """Who does it, as this machine knows them."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a container's user without a name
+        return None

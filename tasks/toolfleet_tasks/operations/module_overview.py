@@ -1,0 +1,54 @@
+"""Reads what a fleet knows of its modules beside their tools: where they are, who serves them, and how their calls fare."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from toolfleet_registry.config.redis_servers import async_client
+from toolfleet_registry.directory.directory import ModuleDirectory
+from toolfleet_registry.directory.entries import ModuleEntry
+from toolfleet_registry.directory.known_modules import KnownModules
+from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.operations.fleet_status import MET_BY_CALLS, ModuleTrouble, read_status
+from toolfleet_tasks.presence.consumers import workers_by_queue
+from toolfleet_tasks.queues import lane_of, queue_of
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleOverview:
+    """By module. `entries` are those of the directory, and `ignored` says why others do not count.
+
+    `conflicts`: how many different entries live processes have in their settings, where that is more than one. `lanes` and
+    `workers` say who runs a module's calls; `troubles` are those that calls have met.
+    """
+
+    entries: Mapping[str, ModuleEntry]
+    ignored: Mapping[str, str]
+    conflicts: Mapping[str, int]
+    lanes: Mapping[str, str]
+    workers: Mapping[str, int]
+    troubles: Mapping[str, ModuleTrouble]
+
+
+async def read_overview(settings: Settings) -> ModuleOverview:
+    """The overview of the fleet that the settings name. Raises `FleetUnavailable` within some seconds, or `SettingsError`."""
+    if settings.redis_url is None:
+        raise SettingsError(
+            "No fleet to look at: set TOOLFLEET_REDIS_URL, or run `toolfleet up` here or in a folder above."
+        )
+    async with async_client(settings.redis_url, master=settings.sentinel_master) as redis:
+        directory = ModuleDirectory(redis, settings)
+        listing, fed = await directory.read(), await directory.fed()
+    known = KnownModules(settings)
+    known.take(listing.entries)
+    names = known.names | listing.entries.keys()
+    workers = await workers_by_queue(settings)
+    met = (one for one in (await read_status(settings)).troubles if one.trouble in MET_BY_CALLS)
+    return ModuleOverview(
+        entries=listing.entries,
+        ignored=listing.ignored,
+        conflicts={name: count for name, count in fed.items() if count > 1},
+        lanes={name: lane_of(name, known.settings) for name in names},
+        workers={name: workers[queue_of(name)] for name in names},
+        troubles={one.module: one for one in met},
+    )

@@ -1,0 +1,1 @@
+"""Notes what each worker is and serves, for agents and operators."""

@@ -1,0 +1,127 @@
+"""Notes every second which queues a worker consumes, and counts the workers of each queue.
+
+The notes are at the Redis of the results, whatever the broker is. Agents refuse calls to queues that nobody consumes.
+"""
+
+import hashlib
+import os
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from toolfleet_registry.config.redis_servers import async_client, sync_client
+from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks.lua.consumers import COUNT, LEAVE, NOTE, NOTE_SECONDS, RESTART
+
+_BEAT_SECONDS = 1.0
+_LOOK_SECONDS = 0.25  # for queues that have come, or gone
+_ANSWER_SECONDS = 1.0
+
+log = get_logger(__name__)
+
+
+class ConsumerNotes:
+    """One worker's. `consumed` names its queues as they are now; it is called in a thread of its own.
+
+    A thread, as a tool that blocks the worker's loop for a while is no reason to take the worker for dead.
+    """
+
+    def __init__(self, settings: Settings, consumed: Callable[[], Iterable[str]]) -> None:
+        self._settings = settings
+        self._keys = settings.keys
+        self._consumed = consumed
+        self._worker = f"{socket.gethostname()}:{os.getpid()}"
+        self._queues: tuple[str, ...] | None = None
+        self._noted_at = float("-inf")
+        self._is_silent = False  # nothing is noted, as was logged
+        self._awake = threading.Event()
+        self._is_over = False
+        self._thread = threading.Thread(target=self._run, name="toolfleet-consumers", daemon=True)
+
+    def start(self) -> None:
+        """Note it from now on, until `leave`. Without `redis_url` there is nowhere to."""
+        if self._settings.redis_url is not None:
+            self._thread.start()
+
+    def wake(self) -> None:
+        """The queues have changed: look at once."""
+        self._awake.set()
+
+    def leave(self, *, restarts: bool) -> None:
+        """The worker ends; one that `restarts` leaves its queues served for `restart_seconds`. Takes some seconds at most, raises nothing."""
+        if not self._thread.is_alive():
+            return
+        self._is_over = True
+        self._awake.set()
+        self._thread.join(2 * _ANSWER_SECONDS)
+        if self._queues is None or self._is_silent:  # the notes end by themselves
+            return
+        try:
+            with self._client() as redis:
+                if restarts and self._settings.restart_seconds:
+                    self._note(redis, RESTART, self._queues, self._settings.restart_seconds)
+                redis.eval(LEAVE, 1, self._keys.consumers, f"{self._worker} {_digest(self._queues)}")
+        except (RedisError, OSError) as exc:
+            log.warning("consumer_notes_not_left", error=str(exc))
+
+    def _run(self) -> None:
+        with self._client() as redis:
+            while not self._is_over:
+                try:
+                    self._look(redis)
+                except (RedisError, OSError) as exc:
+                    if not self._is_silent:
+                        log.warning("consumed_queues_not_noted", error=str(exc))
+                    self._is_silent = True
+                except Exception:  # a defect of ours: a worker that is taken for dead would be worse
+                    if not self._is_silent:
+                        log.exception("consumed_queues_not_noted")
+                    self._is_silent = True
+                self._awake.wait(_LOOK_SECONDS)
+                self._awake.clear()
+
+    def _look(self, redis: Redis) -> None:
+        queues = tuple(sorted(map(self._keys.queue, self._consumed())))
+        before, now = self._queues, time.monotonic()
+        if queues == before and now - self._noted_at < _BEAT_SECONDS:
+            return
+        self._note(redis, self._worker, queues, NOTE_SECONDS)
+        self._queues, self._noted_at, self._is_silent = queues, now, False
+        if before is not None and before != queues:
+            redis.eval(LEAVE, 1, self._keys.consumers, f"{self._worker} {_digest(before)}")
+
+    def _note(self, redis: Redis, name: str, queues: tuple[str, ...], seconds: float) -> None:
+        digest = _digest(queues)
+        keys, args = (self._keys.consumers, self._keys.consumed(digest)), (f"{name} {digest}", str(seconds))
+        if not redis.eval(NOTE, 2, *keys, *args) and queues:
+            redis.eval(NOTE, 2, *keys, *args, *queues)
+
+    def _client(self) -> Redis:
+        url, master = str(self._settings.redis_url), self._settings.sentinel_master
+        return sync_client(url, master=master, timeout_seconds=_ANSWER_SECONDS)
+
+
+async def workers_by_queue(settings: Settings) -> Counter[str]:
+    """How many live workers consume each queue, by its name; those of older versions are not counted. Raises `FleetUnavailable`."""
+    if settings.redis_url is None:
+        return Counter()
+    keys, counted = settings.keys, Counter[str]()
+    try:
+        async with async_client(settings.redis_url, master=settings.sentinel_master) as redis:
+            found = await redis.eval(COUNT, 2, keys.consumers, keys.consumed(""))
+    except (RedisError, OSError) as exc:
+        raise FleetUnavailable(f"Redis does not say who serves which module: {str(exc) or 'no answer'}") from exc
+    for queue, workers in found:
+        counted[queue.decode().removeprefix(settings.key_prefix)] += workers
+    return counted
+
+
+def _digest(queues: tuple[str, ...]) -> str:
+    return hashlib.sha256("\n".join(queues).encode()).hexdigest()[:16]

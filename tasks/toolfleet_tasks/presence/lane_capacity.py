@@ -1,0 +1,71 @@
+"""Notes how many calls each worker of a lane runs at once, so that agents know a caller's share, and which version it is of.
+
+The note of one that signs what it tells of calls ends with ` signs`. The notes are at the Redis of the results, whatever the broker is. Without them agents take a worker's setting for it.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+
+from redis.exceptions import RedisError
+
+from toolfleet_registry.config.redis_servers import async_client
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks.lua.overload import SLOTS, SLOTS_COUNT_SECONDS
+from toolfleet_tasks.presence.fleet_versions import mixed_versions, note_of, read_notes
+from toolfleet_tasks.results.verifier import SIGNS
+
+_BEAT_SECONDS = 5.0
+_NOTE = (
+    f"{SLOTS} local notes = {{}} "
+    "for _, key in ipairs(KEYS) do "
+    "slots_note(key, ARGV[1], tonumber(ARGV[2])) "
+    "for _, note in ipairs(redis.call('ZRANGE', key, 0, -1)) do notes[#notes + 1] = note end "
+    "end return notes"
+)
+
+log = get_logger(__name__)
+
+
+class Slots:
+    """One worker's note, in its lane, or in both if it serves all. Without `redis_url` there is nothing to note."""
+
+    def __init__(self, settings: Settings, *, count: int) -> None:
+        self._settings = settings
+        lanes = ("fast", "slow") if settings.lane == "all" else (settings.lane,)
+        self._names = [settings.keys.slots(lane) for lane in lanes]
+        signs = "" if settings.signing_key is None else SIGNS
+        self._note = note_of(count, f"{socket.gethostname()}:{os.getpid()}") + signs
+        self._mixed = ""  # as it was last logged
+
+    async def keep(self) -> None:
+        """Note it now, and again and again until cancelled. Raises nothing while Redis is away."""
+        while self._settings.redis_url is not None:
+            try:
+                await self.note()
+            except (RedisError, OSError) as exc:
+                log.warning("slots_not_noted", error=str(exc))
+            await asyncio.sleep(_BEAT_SECONDS)
+
+    async def note(self) -> None:
+        """Note it once, and log it when workers of other versions have come to its lanes, or gone. Raises redis-py's errors."""
+        url, master = str(self._settings.redis_url), self._settings.sentinel_master
+        async with async_client(url, master=master) as redis:
+            notes = await redis.eval(_NOTE, len(self._names), *self._names, self._note, str(SLOTS_COUNT_SECONDS))
+        mixed = mixed_versions(read_notes(notes))
+        if mixed != self._mixed:
+            log.warning("workers_of_mixed_versions", workers=mixed or "no more")
+            self._mixed = mixed
+
+    async def leave(self) -> None:
+        """The worker ends, and its slots with it. Raises nothing."""
+        if self._settings.redis_url is None:
+            return
+        url, master = self._settings.redis_url, self._settings.sentinel_master
+        with contextlib.suppress(RedisError, OSError):  # the note counts for some seconds only
+            async with async_client(url, master=master, timeout_seconds=1) as redis, redis.pipeline() as commands:
+                for name in self._names:
+                    commands.zrem(name, self._note)
+                await commands.execute()

@@ -1,0 +1,74 @@
+"""All workers at one Redis use the same transport and lease: one that is started otherwise ends with one sentence.
+
+The stock transport takes a message for lost after a fixed time, and the fast one renews; each would have the other's calls
+run twice, and so would two with different leases. A worker notes every few seconds that it lives, and in which mode.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from toolfleet_registry.config.redis_servers import async_client
+from toolfleet_registry.config.urls import is_redis_url
+from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks.lua import queues
+
+_BEAT_SECONDS = 5.0
+_COUNTS_SECONDS = 20  # a worker that has been silent for so long has died
+
+log = get_logger(__name__)
+
+
+class Presence:
+    """One worker's note at the broker's Redis. With another broker there is nothing to note."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._mode = f"{'fast' if settings.is_fast else 'stock'}/{settings.lease_seconds}s"
+        url = settings.broker
+        self._url = url if url is not None and is_redis_url(url) else None
+        self._worker = f"{socket.gethostname()}:{os.getpid()}"
+
+    async def check_in(self) -> None:
+        """Note that this worker lives. Raises `SettingsError` if others work in another mode, else redis-py's errors."""
+        if self._url is None:
+            return
+        async with async_client(self._url, master=self._settings.sentinel_master) as redis:
+            await self._note(redis)
+
+    async def keep(self) -> None:
+        """Note it again and again, until cancelled. Raises `SettingsError` if others have come that work otherwise.
+
+        They may: when Redis was away at the start, nobody could know of anybody.
+        """
+        while True:
+            await asyncio.sleep(_BEAT_SECONDS)
+            try:
+                await self.check_in()
+            except (RedisError, OSError) as exc:
+                log.warning("presence_not_noted", error=str(exc))
+
+    async def check_out(self) -> None:
+        """Note that this worker has ended, so that one in another mode may come at once. Raises nothing."""
+        if self._url is None:
+            return
+        with contextlib.suppress(RedisError, OSError):  # the note expires by itself
+            async with async_client(self._url, master=self._settings.sentinel_master, timeout_seconds=1) as redis:
+                await redis.zrem(self._settings.keys.modes, f"{self._mode} {self._worker}")
+
+    async def _note(self, redis: Redis) -> None:
+        arguments = (self._mode, self._worker, _COUNTS_SECONDS)
+        other = await redis.eval(queues.ANNOUNCE, 1, self._settings.keys.modes, *map(str, arguments))
+        if other is not None:
+            mode, _, worker = other.decode().partition(" ")
+            raise SettingsError(
+                f"The worker {worker} at this Redis uses transport and lease {mode}, and this one {self._mode}: set "
+                "TOOLFLEET_FAST_TRANSPORT and TOOLFLEET_VISIBILITY_TIMEOUT alike for the whole fleet, and stop those "
+                "workers first to change them."
+            )

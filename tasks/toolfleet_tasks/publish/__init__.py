@@ -1,0 +1,1 @@
+"""Writes calls and the fleet's own tasks to their queues."""

@@ -1,0 +1,210 @@
+"""Publishing a call over a line: kombu's message without kombu, in one write with whatever else is sent."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.config.signing_settings import SigningSettings
+from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.errors import BrokerUnavailable, NotPublished, PublishUnconfirmed
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks.admission.control import Entrance, Refusal, is_unknown_script, refusal_in, script_for
+from toolfleet_tasks.lua import queues as scripts
+from toolfleet_tasks.messages.envelope import (
+    call_message,
+    control_message,
+    revocation_message,
+    revocation_topic,
+    sender,
+)
+from toolfleet_tasks.messages.signing import Seal, seal_of
+from toolfleet_tasks.queues import CONTROL, Route
+from toolfleet_tasks.redis.connection import Line, LineLost, Part
+from toolfleet_tasks.redis.refusals import unavailable
+
+log = get_logger(__name__)
+
+_KICK_SECONDS = 5.0  # nobody depends on it: what is due is looked for anyway
+_REVOKE_SECONDS = 10.0  # for the line to come back, and Redis to answer
+
+
+class LinePublisher:
+    """Puts calls into their queues, each with one script. `line` goes to the broker's Redis, and its `database`.
+
+    With the settings `signing`, and a key in them, calls and revocations are signed. With an `entrance`, calls are judged by that script as well: where Redis has everything that there is to know.
+    """
+
+    most_in_flight = 512  # answered within a tenth of a second where the agent's loop is busy with nothing else
+
+    def __init__(
+        self,
+        line: Line,
+        *,
+        keys: Keys,
+        database: int,
+        signing: SigningSettings | None = None,
+        entrance: Entrance | None = None,
+    ) -> None:
+        self._line = line
+        self._signing = signing
+        self._seal = Seal(None) if signing is None else seal_of(signing)
+        self._entrance = entrance
+        self._loop = asyncio.get_running_loop()
+        self._keys = keys
+        self._topic = keys.prefix + revocation_topic(database)
+        self._origin = sender()
+        self._revoked: list[str] = []
+
+    @property
+    def is_ready(self) -> bool:
+        """As `admitted_publisher.Publisher`."""
+        return self._line.is_connected
+
+    async def ready(self) -> None:
+        """As `admitted_publisher.Publisher`."""
+        try:
+            await self._line.connected()
+        except LineLost as exc:  # closed for good
+            raise NotPublished("the fleet was left") from exc
+
+    async def publish(
+        self,
+        call: PublishedCall,
+        route: Route,
+        *,
+        seconds: float,
+        limit: int = 0,
+        needs_worker: bool = False,
+        again: bool = False,
+    ) -> Refusal | None:
+        """As `admitted_publisher.Publisher`. Redis has the call, or refuses it: with an entrance, or where `limit` messages wait in its queue.
+
+        With an entrance a call that is published `again` is in its queue once; without one it may be there twice.
+        """
+        message = call_message(call, route, text=self._seal.seal(call), origin=self._origin)
+        if self._entrance is None:
+            return await self.put(message, route.queue, seconds=seconds, limit=limit)
+        if seconds <= 0:
+            raise NotPublished("no time is left")
+        rest = self._entrance.question(call, route.queue, message=message, limit=limit, needs_worker=needs_worker)
+        script, give_up_at = script_for(call, again=again), self._loop.time() + seconds
+        try:
+            reply = await self._sent_now(give_up_at, "EVALSHA", script.digest, *rest)
+        except ResponseError as exc:
+            if not is_unknown_script(exc):
+                raise _refused(exc) from exc
+            reply = await self._put(give_up_at, "EVAL", script.text, *rest)
+        return self._entrance.answered(call, reply)
+
+    async def put(self, message: str, queue_name: str, *, seconds: float, limit: int = 0) -> Refusal | None:
+        """Put any message into a queue, once, without an entrance; waits for the line to stand, if it must.
+
+        Raises `NotPublished` or `PublishUnconfirmed`, in `seconds` at the latest.
+        """
+        names = (2, self._keys.queue(queue_name), self._keys.bell(queue_name), message)
+        give_up_at = self._loop.time() + seconds
+        if limit:
+            return refusal_in(await self._put(give_up_at, "EVAL", scripts.PUBLISH_BELOW, *names, limit))
+        await self._put(give_up_at, "EVAL", scripts.PUBLISH, *names)
+        return None
+
+    async def kick(self, task: str, *args: str) -> None:
+        """Have one of our own tasks run soon. Raises as `put` does."""
+        await self.put(control_message(task, args, CONTROL, origin=self._origin), CONTROL, seconds=_KICK_SECONDS)
+
+    async def revoke(self, call_id: str) -> None:
+        """Tell every worker to drop the call, or to interrupt it. Reaches only workers that are up; raises nothing."""
+        self._revoked.append(call_id)
+        await asyncio.sleep(0)
+        # Whoever comes first speaks for all of this tick, and for those who were cancelled meanwhile.
+        call_ids, self._revoked = self._revoked, []
+        if not call_ids:
+            return
+        try:
+            await self._revoke(revocation_message(call_ids, self._signing))
+        except (NotPublished, OSError, ResponseError) as exc:
+            log.warning("calls_not_revoked", call_ids=call_ids[:10], calls=len(call_ids), error=str(exc) or "no answer")
+
+    def close(self) -> None:
+        """The line belongs to somebody else."""
+
+    async def _revoke(self, message: str) -> None:
+        give_up_at = self._loop.time() + _REVOKE_SECONDS
+        while True:  # twice does no harm
+            if not self._line.is_connected:
+                await self._connected(give_up_at)
+            try:
+                await self._send(give_up_at, "PUBLISH", self._topic, message)
+            except LineLost:
+                continue
+            return
+
+    async def _put(self, give_up_at: float, *command: Part) -> Any:
+        try:
+            return await self._sent_once(give_up_at, *command)
+        except ResponseError as exc:
+            raise _refused(exc) from exc
+
+    async def _sent_once(self, give_up_at: float, *command: Part) -> Any:
+        """The reply to what must not be sent twice. Raises `ResponseError` as well as what `put` does."""
+        if give_up_at <= self._loop.time():
+            raise NotPublished("no time is left")
+        while True:
+            if not self._line.is_connected:
+                await self._connected(give_up_at)
+            with contextlib.suppress(BrokerUnavailable):
+                return await self._sent_now(give_up_at, *command)
+
+    async def _sent_now(self, give_up_at: float, *command: Part) -> Any:
+        """The same over the line as it is; without one it is surely not sent."""
+        try:
+            return await self._send(give_up_at, *command)
+        except LineLost as exc:
+            if exc.sent:
+                raise PublishUnconfirmed(str(exc)) from exc
+            raise BrokerUnavailable(str(exc), passes=True) from exc
+        except TimeoutError as exc:
+            raise PublishUnconfirmed("no answer") from exc
+
+    async def _connected(self, give_up_at: float) -> None:
+        try:
+            async with asyncio.timeout_at(give_up_at):
+                await self._line.connected()
+        except TimeoutError as exc:
+            raise BrokerUnavailable("Redis does not answer", passes=True) from exc
+        except LineLost as exc:  # closed for good
+            raise NotPublished("the fleet was left") from exc
+
+    async def _send(self, give_up_at: float, *command: Part) -> Any:
+        """Send a command, and wait for its reply. Raises what `Line.send` does, or `TimeoutError`."""
+        reply = self._line.send(*command)
+        timer = self._loop.call_at(give_up_at, _expire, reply)  # cheaper than `asyncio.timeout`
+        try:
+            return await reply
+        finally:
+            timer.cancel()
+
+
+def _expire(reply: "asyncio.Future[Any]") -> None:
+    if not reply.done():
+        reply.set_exception(TimeoutError())
+
+
+def _refused(error: ResponseError) -> NotPublished | PublishUnconfirmed:
+    """What an error of Redis says of the message: a script that fails on its way leaves behind what it has written."""
+    text = str(error)
+    if (away := unavailable(text)) is not None:
+        return away
+    if text.startswith("NOPERM") and "script" not in text:
+        return NotPublished(text)
+    log.warning("publishing_failed", error=text)
+    return PublishUnconfirmed(text)
+
+
+def database_of(connect: Callable[[], Any]) -> int:
+    """The number of the database to which a connection will be made."""
+    return int(connect().db or 0)

@@ -1,0 +1,49 @@
+"""Writing what must not be lost: until Redis has taken it, however long that takes."""
+
+import asyncio
+
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks.lua.script import Script
+from toolfleet_tasks.redis.connection import Line, Part
+
+log = get_logger(__name__)
+
+# Redis closes the connection on a value that it finds too large, often before its answer has come. No server can be
+# made to refuse one of a mebibyte; a larger one that is lost so often with its connection is taken for the cause.
+_HEAVY, _LOSSES = 2**20, 3
+_FORBIDDEN = ("NOPERM", "can't run this command")
+_REPAIR_SECONDS = 5.0  # between attempts while the user of Redis lacks a right: somebody will notice and repair it
+
+
+async def written(line: Line, command: tuple[Part, ...], *, size: int) -> object:
+    """Send a command that writes a value of so many bytes until Redis has answered it; it may run twice.
+
+    Raises `ResponseError` or `LineLost` where Redis refuses it for good, and `LineClosed`.
+    """
+    while True:
+        try:
+            return await line.execute(*command, losses=_LOSSES if size > _HEAVY else 0)
+        except ResponseError as exc:
+            await _repaired(exc)
+
+
+async def run_written(line: Line, script: Script, keys: tuple[str, ...], *args: Part, size: int = 0) -> object:
+    """As `written`, for a script."""
+    while True:
+        try:  # not through `written`: this is what a worker does most
+            losses = _LOSSES if size > _HEAVY else 0
+            return await line.execute("EVALSHA", script.digest, len(keys), *keys, *args, losses=losses)
+        except ResponseError as exc:
+            if "NOSCRIPT" in str(exc):
+                return await written(line, ("EVAL", script.text, len(keys), *keys, *args), size=size)
+            await _repaired(exc)
+
+
+async def _repaired(error: ResponseError) -> None:
+    """Return when it may work by now. Raises the error if Redis will not take it, whoever repairs what."""
+    if not any(text in str(error) for text in _FORBIDDEN):
+        raise error
+    log.warning("result_forbidden", error=str(error))
+    await asyncio.sleep(_REPAIR_SECONDS)

@@ -1,0 +1,70 @@
+"""Tells whether the Redis at a line's other end still has all that it had: the same server, with the same data.
+
+A server that was restarted, or that a fail-over has put in another's place, may know less; and somebody may delete all.
+"""
+
+import asyncio
+import re
+from uuid import uuid4
+
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_tasks.redis.connection import Line
+
+_RUN_ID = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
+_DATA_ID = "redis.pcall('SET', KEYS[1], ARGV[1], 'NX') return redis.call('GET', KEYS[1])"  # a replica takes nothing
+
+
+class RedisIdentity:
+    """Belongs to the line's event loop; times are those of its clock."""
+
+    def __init__(self, line: Line, keys: Keys) -> None:
+        self._line = line
+        self._key = keys.data_id
+        self._loop = asyncio.get_running_loop()
+        self._run_id: bytes | None = None
+        self._is_known = asyncio.Event()
+        self._changed_at = 0.0
+        self.data_id = ""
+        """Names the data that Redis has, as long as that has lost nothing; "" if it is not known, or not for this user."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether any server has been looked at."""
+        return self._run_id is not None
+
+    def connection_lost(self) -> None:
+        """The next one may lead to another server."""
+        self._is_known.clear()
+
+    async def known(self) -> None:
+        """Wait until it is known which server answers now. Has no deadline. Raises `LineClosed`."""
+        await self._line.connected()
+        await self._is_known.wait()
+
+    def is_same_since(self, moment: float) -> bool:
+        """Whether nothing is known to have been lost since then: for what is sent on this connection, while Redis has `data_id`."""
+        return moment > self._changed_at and self.data_id != ""
+
+    async def recognise(self) -> None:
+        """Look at the server of a new connection. Raises `LineLost`."""
+        try:
+            found = _RUN_ID.search(await self._line.send("INFO", "server"))
+        except ResponseError:  # not for this user
+            found = None
+        before, self._run_id = self._run_id, found[1] if found else b""
+        if before is not None and (not before or before != self._run_id):
+            self._changed_at = self._loop.time()
+        await self.look_again()
+        self._is_known.set()
+
+    async def look_again(self) -> None:
+        """Look at the data of the same connection. Raises `LineLost`."""
+        try:
+            found = await self._line.send("EVAL", _DATA_ID, 1, self._key, uuid4().hex)
+        except ResponseError:  # as above
+            found = None
+        before, self.data_id = self.data_id, (found or b"").decode()
+        if before not in {"", self.data_id}:
+            self._changed_at = self._loop.time()

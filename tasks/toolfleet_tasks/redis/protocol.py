@@ -1,0 +1,182 @@
+"""One connection to Redis, from the moment it stands to its loss: who waits for which reply, and whether it still lives.
+
+Takes a connection of redis-py's over, with RESP3 negotiated, and never gives it back.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import hiredis
+from redis.asyncio.connection import AbstractConnection
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.system.loggers import get_logger
+
+log = get_logger(__name__)
+
+Part = str | bytes | int | float
+Push = list[Any]
+
+_BEAT_SECONDS = 5.0  # a line that was silent for so long is asked for a sign of life
+_SILENCE_SECONDS = 12.0  # two unanswered questions: the connection is half open
+_MOVED = ("READONLY", "MASTERDOWN")  # another server is the master by now: Sentinel knows which
+_CONFIRMATIONS = {b"subscribe", b"unsubscribe", b"psubscribe", b"punsubscribe"}
+_INCOMPLETE = object()
+
+
+class LineLost(ConnectionError):
+    """The connection to Redis is away. `sent`: whether Redis may have executed the command."""
+
+    def __init__(self, message: str, *, sent: bool) -> None:
+        super().__init__(message)
+        self.sent = sent
+
+
+class LineClosed(LineLost):
+    """The line was closed for good: there is nothing to wait for."""
+
+
+class Link(asyncio.Protocol):
+    """One connection's life."""
+
+    def __init__(
+        self, connection: AbstractConnection, on_push: Callable[[Push], None], on_end: Callable[[], None]
+    ) -> None:
+        # redis-py's reader is not asked any more. Its writer is kept: it would close the transport when collected.
+        self._connection = connection
+        writer: asyncio.StreamWriter = connection._writer  # type: ignore[assignment] # noqa: SLF001 - it has just connected
+        self._transport: asyncio.WriteTransport = writer.transport
+        self._transport.set_protocol(self)
+        self._loop = asyncio.get_running_loop()
+        self._on_push = on_push
+        self._on_end = on_end
+        self._replies = hiredis.Reader(replyError=ResponseError, notEnoughData=_INCOMPLETE)
+        self._pending: deque[asyncio.Future[Any] | _Told] = deque()
+        self._unsent: list[bytes] = []
+        self._unsent_pending: list[asyncio.Future[Any] | _Told] = []
+        self.heard_at = self._loop.time()
+        self.lost: asyncio.Future[None] = self._loop.create_future()
+
+    def send(self, command: tuple[Part, ...]) -> "asyncio.Future[Any]":
+        """Queue a command for the next write; the future brings its reply."""
+        reply: asyncio.Future[Any] = self._loop.create_future()
+        if self.lost.done():
+            reply.set_exception(LineLost("the connection to Redis was lost", sent=False))
+        else:
+            self._queue(command, reply)
+        return reply
+
+    def tell(self, command: tuple[Part, ...]) -> None:
+        """Queue a command that push frames answer."""
+        if not self.lost.done():
+            self._queue(command, _Told(len(command) - 1))
+
+    async def watch(self) -> None:
+        """Return never; raise when the connection is lost, or silent for too long although it was asked."""
+        asked_at: float | None = None
+        while not self.lost.done():
+            await asyncio.wait([self.lost], timeout=_BEAT_SECONDS)
+            now = self._loop.time()
+            if asked_at is not None and self.heard_at >= asked_at:
+                asked_at = None
+            # Not by the silence alone: it may have been this process that was stopped, or the loop.
+            if asked_at is not None and now - asked_at >= _SILENCE_SECONDS - _BEAT_SECONDS:
+                raise ConnectionResetError(f"no sign of life for {now - self.heard_at:.0f} s")
+            if now - self.heard_at >= _BEAT_SECONDS and not self.lost.done():
+                asked_at = now if asked_at is None else asked_at
+                self.send(("PING",)).add_done_callback(_seen)
+        self.lost.result()
+
+    def close(self, reason: str) -> None:
+        """Cut the connection."""
+        self._transport.abort()
+        self._connection._close()  # noqa: SLF001 - or redis-py warns of it
+        self._end(ConnectionResetError(reason))
+
+    def data_received(self, data: bytes) -> None:
+        """Called by asyncio."""
+        self.heard_at = self._loop.time()
+        try:
+            self._replies.feed(data)
+            while not self.lost.done() and (frame := self._replies.gets()) is not _INCOMPLETE:
+                self._take(frame)
+        except hiredis.ProtocolError as exc:
+            self.close(f"Redis cannot be understood: {exc}")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by asyncio."""
+        self._end(exc or ConnectionResetError("the server closed the connection"))
+
+    def _queue(self, command: tuple[Part, ...], waiter: "asyncio.Future[Any] | _Told") -> None:
+        packed = hiredis.pack_command(command)  # type: ignore[arg-type] # its stub says a tuple of one
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent.append(packed)
+        self._unsent_pending.append(waiter)
+
+    def _flush(self) -> None:
+        if self.lost.done():
+            return
+        self._pending.extend(self._unsent_pending)
+        self._unsent_pending.clear()
+        self._transport.write(b"".join(self._unsent))
+        self._unsent.clear()
+
+    def _take(self, frame: Any) -> None:
+        if isinstance(frame, hiredis.PushNotification):
+            if frame[0] in _CONFIRMATIONS:
+                self._confirm()
+            self._on_push(frame)
+            return
+        if not self._pending:
+            self.close(f"Redis says something unasked: {str(frame)[:100]}")
+            return
+        reply = self._pending.popleft()
+        if isinstance(reply, _Told):
+            log.error("subscription_refused", error=str(frame))
+        elif not reply.done():  # else its caller has gone
+            if isinstance(frame, ResponseError):
+                reply.set_exception(frame)
+            else:
+                reply.set_result(frame)
+        if isinstance(frame, ResponseError) and is_one_of(_MOVED, frame):
+            self.close(str(frame))
+
+    def _confirm(self) -> None:
+        if self._pending and isinstance(told := self._pending[0], _Told):
+            told.left -= 1
+            if not told.left:
+                self._pending.popleft()
+
+    def _end(self, reason: Exception) -> None:
+        if self.lost.done():
+            return
+        self.lost.set_exception(reason)
+        self.lost.exception()  # seen: the watch may have ended before
+        self._on_end()  # before anybody hears of it and tries again
+        for waiters, sent in ((self._pending, True), (self._unsent_pending, False)):
+            for waiter in waiters:
+                if isinstance(waiter, asyncio.Future) and not waiter.done():
+                    waiter.set_exception(LineLost(f"the connection to Redis was lost: {reason}", sent=sent))
+            waiters.clear()
+
+
+@dataclass(slots=True)
+class _Told:
+    """Stands among those who wait for a reply: so many push frames come in its place, or one refusal."""
+
+    left: int
+
+
+def is_one_of(codes: tuple[str, ...], error: ResponseError | str) -> bool:
+    """Whether Redis said one of these. Before version 7 it has a script's errors as `ERR Error running script … -OOM …`."""
+    text = str(error)
+    return text.startswith(codes) or any(f": -{code} " in text for code in codes)
+
+
+def _seen(reply: "asyncio.Future[Any]") -> None:
+    if not reply.cancelled():
+        reply.exception()

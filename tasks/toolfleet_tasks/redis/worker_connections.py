@@ -1,0 +1,124 @@
+"""The lines of a worker process: one to each Redis, on the loop of its pool.
+
+The pool starts them with its loop and closes them when all calls have ended. The transport, the backend and the events
+are made by Celery and kombu, which hand nothing on: they find the process's lines here, or none outside of a worker.
+"""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+
+from toolfleet_registry.config.redis_servers import connection_factory
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks.fairness.fair_slots import UNBOUNDED, FairSlots
+from toolfleet_tasks.fairness.paused_queues import RestingQueues
+from toolfleet_tasks.redis.connection import Line, Push
+
+log = get_logger(__name__)
+
+_SETTLE_SECONDS = 5.0  # for what was written last to be answered, before the lines are closed
+
+
+class Lines:
+    """Lines by their Redis, to be used on the thread that made them.
+
+    `bounds`: how many calls may run at once in a module that has a bound, if the broker's Redis knows what runs there.
+    `listeners` get every push frame of every line. `leaving`: who is to hear that the worker was told to end. `settle`: what must be over before the lines may close, each within a
+    few seconds. `slots`: who has which; they outlive channels and connections. `capacity` says how many
+    there should be. `resting`: the queues that are left to others for now.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, broker: str, master: str | None, bounds: Mapping[str, int] | None = None
+    ) -> None:
+        self.loop = loop
+        self.bounds = bounds or {}
+        self.slots = FairSlots()
+        self.capacity: Callable[[], int] = lambda: UNBOUNDED
+        self._broker, self._master = broker, master
+        self.thread_id = threading.get_ident()
+        self.listeners: list[Callable[[Push], None]] = []
+        self.settle: list[Callable[[], Awaitable[object]]] = []
+        self.leaving: list[Callable[[], object]] = []
+        self.resting = RestingQueues()
+        self._lines: dict[tuple[str, str], Line] = {}
+        self._later: set[asyncio.Future[object]] = set()
+        self.settle.append(self._later_ended)
+
+    def to(self, url: str, *, master: str | None, purpose: str = "commands") -> Line:
+        """The line to this Redis for this purpose; one that blocks needs a purpose of its own."""
+        line = self._lines.get((url, purpose))
+        if line is None:
+            line = Line(connection_factory(url, master=master), name=purpose, loop=self.loop)
+            line.on_push = self._on_push
+            line.start()
+            self._lines[url, purpose] = line
+        return line
+
+    def to_broker(self, purpose: str = "commands") -> Line:
+        """The line to the broker's Redis for this purpose.
+
+        One that subscribes is for nothing else: Redis gives up a subscriber that has 32 MB to read.
+        """
+        return self.to(self._broker, master=self._master, purpose=purpose)
+
+    def later(self, work: Awaitable[object]) -> None:
+        """Do something for which nobody can wait here; the lines stay open for it, within the same time."""
+        task = asyncio.ensure_future(work, loop=self.loop)
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
+
+    async def aclose(self) -> None:
+        """Let what was begun end, within a bounded time, and close every line."""
+        await asyncio.gather(*(_settled(settle) for settle in self.settle))
+        for line in self._lines.values():
+            await line.aclose()
+
+    async def _later_ended(self) -> None:
+        if self._later:
+            await asyncio.wait(self._later)
+
+    def _on_push(self, frame: Push) -> None:
+        for listener in self.listeners:
+            listener(frame)
+
+
+async def _settled(settle: Callable[[], Awaitable[object]]) -> None:
+    try:
+        async with asyncio.timeout(_SETTLE_SECONDS):
+            await settle()
+    except Exception as exc:  # noqa: BLE001 - what else there is has to be closed as well
+        log.warning("line_not_settled", error=str(exc) or repr(exc))
+
+
+_current: Lines | None = None
+
+
+def current() -> Lines | None:
+    """The lines of this process, if it is a worker whose pool is running."""
+    return _current
+
+
+def start(
+    loop: asyncio.AbstractEventLoop,
+    *,
+    broker: str = "",
+    master: str | None = None,
+    bounds: Mapping[str, int] | None = None,
+) -> Lines:
+    """Called by the pool, with its loop, before anything is consumed.
+
+    `broker` is the URL of the Redis that carries the queues. From here and not from Celery's settings, which
+    `inspect` shows to everybody, with the password.
+    """
+    global _current  # noqa: PLW0603 - one worker a process: so it is with Celery's hub
+    _current = Lines(loop, broker, master, bounds)
+    return _current
+
+
+async def stop() -> None:
+    """Called by the pool when its calls have ended, on its loop."""
+    global _current
+    lines, _current = _current, None
+    if lines is not None:
+        await lines.aclose()

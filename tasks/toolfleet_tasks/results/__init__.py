@@ -1,0 +1,1 @@
+"""Listens for results, reads them, and decides what is believed."""

@@ -1,0 +1,89 @@
+"""Checks the ends of calls that are announced: one that the fleet has not signed is dropped, and the ledger asked instead."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks.aio.cancellation import end
+from toolfleet_tasks.results.reader import Shelf
+from toolfleet_tasks.results.verifier import Verifier, signed_part, stored_meta
+
+FORGED = "ForgedResult"
+"""In the place of an exception's name: the call has ended, and what is stored of it is not what the fleet has signed."""
+
+_PAUSE_SECONDS = 0.5  # between two looks for one call, whatever is announced meanwhile
+
+log = get_logger(__name__)
+
+Meta = dict[str, Any]
+"""What Celery stores of a task: status, result, traceback and more."""
+
+
+class EndCheck:
+    """For one agent. `ended(channel, meta)` is called with an end that the ledger has, or with `FORGED` in its place.
+
+    A call whose end is not in the ledger goes on: nothing is called, and what is announced next is judged as it is.
+    """
+
+    def __init__(self, verifier: Verifier, shelf: Shelf, *, keys: Keys, ended: Callable[[bytes, Meta], None]) -> None:
+        self._verifier = verifier
+        self._shelf = shelf
+        self._keys = keys
+        self._ended = ended
+        self._prefix = len(keys.result(""))
+        self._looking: dict[bytes, asyncio.Task[None]] = {}  # by channel
+        self._dropped: dict[bytes, int] = {}  # what was last, by channel: a sweep finds it again and again
+
+    async def aclose(self) -> None:
+        """Look no more."""
+        await end(list(self._looking.values()))
+
+    def passes(self, channel: bytes, meta: Meta) -> bool:
+        """Whether this end is believed. If not, it is counted and logged, once, and the ledger is asked."""
+        call_id = channel[self._prefix :].decode(errors="replace")
+        verdict = self._verifier.judge_end(call_id, meta)
+        if verdict == "believed":
+            self._dropped.pop(channel, None)
+            return True
+        if verdict == "refused":
+            self._drop(channel, call_id, meta)
+        if channel not in self._looking:
+            looking = self._look(channel, call_id, meta, is_unsure=verdict == "unsure")
+            task = self._looking[channel] = asyncio.get_running_loop().create_task(looking, name="toolfleet-end-check")
+            task.add_done_callback(lambda _: self._looking.pop(channel, None))
+        return False
+
+    def forget(self, channel: bytes) -> None:
+        """Nobody waits for this call any more."""
+        self._dropped.pop(channel, None)
+        if (task := self._looking.get(channel)) is not None:
+            task.cancel()
+
+    def _drop(self, channel: bytes, call_id: str, meta: Meta) -> None:
+        told, text = signed_part(meta)
+        mark = hash((text, str(meta.get("signature"))))
+        if self._dropped.get(channel) != mark:
+            self._dropped[channel] = mark
+            self._verifier.refuse(call_id, told, is_signed=meta.get("signature") is not None)
+
+    async def _look(self, channel: bytes, call_id: str, meta: Meta, *, is_unsure: bool) -> None:
+        try:
+            if is_unsure:
+                await self._verifier.look()
+                if self._verifier.judge_end(call_id, meta) == "believed":
+                    self._ended(channel, meta)
+                    return
+                self._drop(channel, call_id, meta)
+            stored = await self._shelf.end_of(self._keys.call(call_id), channel)
+        except (OSError, ResponseError) as exc:  # the next sweep finds the forgery again, or the truth
+            log.warning("ledger_not_asked", call_id=call_id, error=str(exc) or "no answer in time")
+            stored = None
+        if stored is not None:
+            found = stored_meta(stored)
+            is_true = self._verifier.judge_end(call_id, found) == "believed"
+            self._ended(channel, found if is_true else {"status": "FAILURE", "result": {"exc_type": FORGED}})
+        await asyncio.sleep(_PAUSE_SECONDS)

@@ -1,0 +1,63 @@
+"""How far a call is, as its caller follows it: over the connection on which results come, and only while somebody asks."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from pydantic import ValidationError
+
+from toolfleet_registry.contracts.progress import Progress
+from toolfleet_tasks.messages.signatures import split_json
+from toolfleet_tasks.results.listener import Inbox
+from toolfleet_tasks.results.verifier import Verifier
+
+
+async def follow_progress(inbox: Inbox, call_id: str, ending: "asyncio.Future[Any]") -> AsyncGenerator[Progress]:
+    """What the call says, beginning with the latest, until `ending`. Who is slow misses what lies in between."""
+    news = asyncio.Event()
+    latest: Progress | None = None
+
+    def hear(content: bytes) -> None:
+        nonlocal latest
+        latest = _judged(inbox.verifier, call_id, content) or latest
+        news.set()
+
+    def stop(_: object) -> None:
+        news.set()
+
+    ending.add_done_callback(stop)
+    shown: Progress | None = None
+    try:
+        with inbox.watches.watching(inbox.progress_channel(call_id), hear):
+            while not ending.done():
+                await news.wait()
+                news.clear()
+                if latest is not None and latest != shown:
+                    shown = latest
+                    yield shown
+    finally:
+        ending.remove_done_callback(stop)
+
+
+async def read_progress(verifier: Verifier, call_id: str, content: bytes | None) -> Progress | None:
+    """What a worker has written of this call; `None` for nothing, and for what is no such thing."""
+    text, signature = split_json((content or b"").decode(errors="replace"))
+    return _parsed(text) if text and await verifier.believes(call_id, "progress", text, signature) else None
+
+
+def _judged(verifier: Verifier, call_id: str, content: bytes) -> Progress | None:
+    """The same at once. What must be looked into before is left out: the next one is not long in coming."""
+    text, signature = split_json(content.decode(errors="replace"))
+    verdict = verifier.judge(call_id, "progress", text, signature)
+    if verdict == "unsure":
+        verifier.look_soon()
+    elif verdict == "refused":
+        verifier.refuse(call_id, "progress", is_signed=signature is not None)
+    return _parsed(text) if verdict == "believed" else None
+
+
+def _parsed(text: str) -> Progress | None:
+    try:
+        return Progress.model_validate_json(text)
+    except ValidationError:
+        return None

@@ -1,0 +1,147 @@
+"""Confirms that callers have had their results, so that Redis need not keep the texts: many at once, some seconds later.
+
+A result without an idempotency key can be asked for by nobody else, and goes. Under a key it is replaced by a short one that says
+how the call ended, unless it is as short itself. What cannot be confirmed stays until it expires.
+"""
+
+import asyncio
+import hashlib
+
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.contracts import PublishedCall, ToolResult
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks.lua.script import Script
+from toolfleet_tasks.lua.storage import COUNTED_FROM_BYTES, HAD
+from toolfleet_tasks.messages import json_text
+from toolfleet_tasks.messages.signatures import Signatures
+from toolfleet_tasks.redis.connection import Line, LineClosed
+from toolfleet_tasks.results.stored import celery_value
+
+log = get_logger(__name__)
+
+SHORT_CHARACTERS = 1024
+"""Of a result's text, that it stays under its idempotency key: what would stand in its place is hardly shorter."""
+
+_PAUSE_SECONDS = 5.0  # so that many are confirmed at once; a text must be gone 30 s after it was had
+_BATCH = 100  # results a command, so that no script holds Redis up
+_LARGE_CHARACTERS = 2**18  # of what is confirmed without a pause
+_MOST_WAITING = 10_000  # confirmations, while Redis is away; the oldest are given up
+_SETTLE_SECONDS = 2.0
+
+Receipt = tuple[tuple[str, str, str, str], tuple[str, str, str]]
+"""The keys and arguments of `HAD` for one result."""
+
+
+class Receipts:
+    """Confirms over one line, of one event loop, until `aclose`."""
+
+    def __init__(self, line: Line, settings: Settings) -> None:
+        self._line = line
+        self._keys = settings.keys
+        self._signatures = Signatures(settings, "result")
+        self._is_in_record = not settings.is_fast  # the text: beside Celery's own key
+        self._dropped: list[str] = []
+        self._waiting: list[Receipt] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._sending: asyncio.Task[None] | None = None
+
+    def had(self, call: PublishedCall, result: ToolResult, text: str) -> None:
+        """Confirm that the call's own caller has its result, whose stored `text` that is."""
+        if call.idempotency_key and len(text) <= SHORT_CHARACTERS:
+            return
+        if not call.idempotency_key and len(text) < COUNTED_FROM_BYTES and not self._is_in_record:
+            self._dropped.append(self._keys.result(call.call_id))  # most are of this kind: there is nothing to look at
+            self._soon(is_full=len(self._dropped) >= _BATCH)
+            return
+        value = self._value_of(call, json_text.dump(verdict_of(call, result, text))) if call.idempotency_key else ""
+        self._add(call, call.call_id, (value, ""), is_large=len(text) >= _LARGE_CHARACTERS)
+
+    def read(self, reader: PublishedCall, call_id: str) -> None:
+        """Confirm that a call which waited for the result of the call `call_id` waits no longer."""
+        self._add(reader, call_id, ("", reader.call_id), is_large=False)
+
+    async def aclose(self) -> None:
+        """Confirm what is left, if Redis answers soon."""
+        self._flush()
+        if self._sending is not None:
+            await asyncio.wait([self._sending], timeout=_SETTLE_SECONDS)
+            self._sending.cancel()
+
+    def _value_of(self, call: PublishedCall, text: str) -> str:
+        return celery_value(call.call_id, text, self._signatures.of(call.call_id, text))
+
+    def _add(self, call: PublishedCall, call_id: str, rest: tuple[str, str], *, is_large: bool) -> None:
+        keys = self._keys
+        names = (keys.call(call_id), keys.result(call_id), keys.readers(call_id), keys.stored(call.user_id))
+        self._waiting.append((names, (call_id, *rest)))
+        self._soon(is_full=is_large or len(self._waiting) >= _BATCH)
+
+    def _soon(self, *, is_full: bool) -> None:
+        if is_full:
+            self._flush()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_PAUSE_SECONDS, self._flush)
+
+    def _flush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        dropped, self._dropped = self._dropped, []
+        if dropped:  # what gets lost expires
+            self._line.send("UNLINK", *dropped).add_done_callback(_seen)
+        if self._waiting and (self._sending is None or self._sending.done()):
+            self._sending = asyncio.get_running_loop().create_task(self._send_all(), name="toolfleet-receipts")
+
+    async def _send_all(self) -> None:
+        while self._waiting:
+            del self._waiting[:-_MOST_WAITING]
+            batch = self._waiting[:_BATCH]
+            try:
+                await self._send(batch)
+            except LineClosed:
+                return
+            except ResponseError as exc:  # they stay until they expire
+                log.warning("receipts_refused", error=str(exc))
+            del self._waiting[: len(batch)]
+
+    async def _send(self, batch: list[Receipt]) -> None:
+        names = [name for keys, _ in batch for name in keys]
+        args = [part for _, parts in batch for part in parts]
+        await _run(self._line, HAD, [*names, *args], keys=len(names))
+
+
+def verdict_of(call: PublishedCall, result: ToolResult, text: str) -> ToolResult:
+    """What stands in the place of a result that was had: how it ended, and the digest of its text."""
+    if not result.success:
+        return result.model_copy(update={"result": None, "error": (result.error or "")[:SHORT_CHARACTERS]})
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    again = call.effect in {"read", "idempotent"}
+    gone = ToolResult.failed(
+        call.tool_name,
+        "result_dropped",
+        f"Tool call was done before, and its result was handed over then; it is not kept any more (sha256:{digest}).",
+        effect_state="done",
+        retryable=again,
+        hint=_AGAIN if again else _DONE,
+    )
+    return gone.model_copy(update={"audit": result.audit})
+
+
+_AGAIN = "It was done, and a repeat does no harm: under another idempotency key it may be called for its answer."
+_DONE = "It was done, so do not repeat it: use the answer that you had then, or look with a tool that only reads."
+
+
+def _seen(reply: "asyncio.Future[object]") -> None:
+    if not reply.cancelled():
+        reply.exception()
+
+
+async def _run(line: Line, script: Script, parts: list[str], *, keys: int) -> None:
+    try:
+        await line.execute("EVALSHA", script.digest, keys, *parts)
+    except ResponseError as exc:
+        if not str(exc).startswith("NOSCRIPT"):
+            raise
+        await line.execute("EVAL", script.text, keys, *parts)

@@ -1,0 +1,91 @@
+"""What is stored of a call: how it is written down, and read as the one `ToolResult` that the caller gets."""
+
+import contextlib
+import json
+from datetime import UTC, datetime
+from json.encoder import encode_basestring_ascii as _quoted
+from typing import get_args
+
+from toolfleet_registry.contracts import Audit, ErrorCode, PublishedCall, ToolResult
+from toolfleet_tasks.messages import fleet_results, json_text
+from toolfleet_tasks.messages.fleet_results import Ending
+from toolfleet_tasks.results.end_check import FORGED, Meta
+from toolfleet_tasks.results.reader import ANNOUNCED_AT_MOST, STORED
+from toolfleet_tasks.results.verifier import stored_meta
+
+
+def result_of(meta: Meta, tool_name: str) -> ToolResult:
+    """The fleet's own answer (`meta["status"]` is `SUCCESS`)."""
+    return _read(str(meta.get("result")), tool_name)
+
+
+def ending_of(meta: Meta, call: PublishedCall) -> Ending:
+    """How a call ends that Celery itself has ended, as far as its `meta` says; what was begun, the ledger knows.
+
+    A task that it stopped at the hard limit has timed out, one that it revoked was cancelled, and of any other nobody
+    knows the end.
+    """
+    reason = meta.get("result")
+    kind = reason.get("exc_type") if isinstance(reason, dict) else None
+    if meta["status"] == "REVOKED":
+        return fleet_results.taken_back(call)
+    if kind == FORGED:
+        lost = fleet_results.outcome_unknown(call.tool_name, "its result is not one that the fleet has signed.")
+        return Ending(lost, lost, lost)
+    if kind in {"TimeLimitExceeded", "SoftTimeLimitExceeded"}:
+        known = fleet_results.timed_out(call.tool_name, call.limit_seconds)
+    else:
+        known = fleet_results.outcome_unknown(call.tool_name, f"the worker failed ({kind}).")
+    nothing = fleet_results.worker_failed(call.tool_name, str(kind))
+    return Ending(nothing, nothing, known)
+
+
+def celery_value(call_id: str, text: str, signature: str = "") -> str:
+    """A result as Celery's backend writes it down, status first. Its `signature` is a field that Celery's readers ignore."""
+    signed = f', "signature": {_quoted(signature)}' if signature else ""
+    return (
+        f'{{"status": "SUCCESS", "result": {_quoted(text)}, "traceback": null, "children": [], '
+        f'"date_done": "{datetime.now(UTC).isoformat()}", "task_id": {_quoted(call_id)}{signed}}}'
+    )
+
+
+def announcement(call_id: str, value: str) -> str:
+    """What is said where somebody waits for a result: "" for the value itself, if that is not too large for it."""
+    return "" if len(value) <= ANNOUNCED_AT_MOST else f'{{"status": "{STORED}", "task_id": {_quoted(call_id)}}}'
+
+
+def word_of(result: ToolResult) -> str:
+    """How a call ended, for those who may not see its result: `done`, or its error code."""
+    return "done" if result.success else result.error_code or "failed"
+
+
+def text_of(stored: str) -> str:
+    """The result's own text in what the ledger has stored: Celery's value, or that text itself."""
+    return str(stored_meta(stored).get("result"))
+
+
+def read_stored(stored: str, tool_name: str) -> ToolResult:
+    """What the ledger has stored of a call that has ended."""
+    return _read(text_of(stored), tool_name)
+
+
+def _read(text: str, tool_name: str) -> ToolResult:
+    try:
+        return json_text.load(ToolResult, text)
+    except ValueError:
+        with contextlib.suppress(ValueError, RecursionError):
+            return _known_part(text)
+        return fleet_results.outcome_unknown(tool_name, "the worker's answer cannot be read.")
+
+
+def _known_part(text: str) -> ToolResult:
+    """A newer version's result, without what this one does not know of. Raises `ValueError` if it is none."""
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("no result")  # noqa: TRY004 - one kind of error, whatever it is
+    known = {name: value for name, value in found.items() if name in ToolResult.model_fields}
+    if known.get("error_code") is not None and known["error_code"] not in get_args(ErrorCode):
+        known["error_code"] = "internal"
+    if isinstance(audit := known.get("audit"), dict):
+        known["audit"] = {name: value for name, value in audit.items() if name in Audit.model_fields}
+    return ToolResult.model_validate(known)

@@ -1,0 +1,1 @@
+"""Takes messages out of Redis for Celery's worker, without ever waiting."""

@@ -1,0 +1,167 @@
+"""A channel's place at the worker's lines: what it consumes comes in here."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from celery.worker import state
+from redis import Redis
+
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_tasks.queues import queue_of
+from toolfleet_tasks.redis import worker_connections as lines
+from toolfleet_tasks.redis.worker_connections import Lines
+from toolfleet_tasks.transport.broadcast import Broadcasts
+from toolfleet_tasks.transport.burst_fetcher import BurstIntake
+from toolfleet_tasks.transport.consumed_queues import ConsumedQueues
+from toolfleet_tasks.transport.fetcher import Intake, Quarantine, Room
+from toolfleet_tasks.transport.leases import Leases, Store
+from toolfleet_tasks.transport.notify_keys import Bells
+
+
+class Dock:
+    """Consumer of an intake and hearer of broadcasts, on behalf of one of kombu's channels."""
+
+    def __init__(self, channel: Any, workers_lines: Lines) -> None:
+        self._channel = channel
+        self._lines = workers_lines
+        self._is_closed = False
+        self._slots = workers_lines.slots
+        self._consumed = ConsumedQueues(channel, workers_lines.resting)
+        keys = Keys(channel.global_keyprefix)
+        line = workers_lines.to_broker()
+        self.leases = _leases_of(workers_lines, lambda: Leases(line, _store(channel, keys), workers_lines.loop))
+        self.intake = Intake(
+            self,
+            line=line,
+            bells=Bells(line, lambda number: workers_lines.to_broker(f"bells {number}"), keys.bell("")),
+            leases=self.leases,
+            quarantine=Quarantine(keys.quarantine, keys.quarantined),
+            rooms={queue_of(name): Room(keys.running(name), bound) for name, bound in workers_lines.bounds.items()},
+        )
+        self._burst_intake = BurstIntake(
+            self, self.intake, line=line, bell=workers_lines.to_broker("burst bell"), bell_prefix=keys.bell("")
+        )
+        self.broadcasts = Broadcasts(self, line=workers_lines.to_broker("broadcasts"), prefix=keys.prefix)
+        workers_lines.listeners.append(self.broadcasts.take)
+        workers_lines.resting.on_end.append(self.intake.wake)
+        self._tasks = [
+            workers_lines.loop.create_task(self.intake.run(), name="toolfleet-intake"),
+            workers_lines.loop.create_task(self._burst_intake.run(), name="toolfleet-burst-intake"),
+            workers_lines.loop.create_task(self.broadcasts.run(), name="toolfleet-broadcasts"),
+        ]
+
+    def update(self) -> None:
+        """The channel consumes other queues, or listens to other topics, or the pool has another size, than before."""
+        self._slots.resize(self._lines.capacity())
+        self.broadcasts.listen()
+        self.intake.wake()
+
+    def queues(self) -> Sequence[str]:
+        """As the intake asks."""
+        return self._consumed.names
+
+    def room(self) -> int:
+        """As the intake asks."""
+        return self._slots.open
+
+    def burst(self) -> tuple[Sequence[str], int]:
+        """As the intakes ask."""
+        return ((), 0) if self._slots.open > 0 else self._slots.rooms_of(self.queues())
+
+    def expect(self, count: int) -> None:
+        """As the intakes do."""
+        self._slots.expect(count)
+
+    def deliver(self, message: dict[str, Any], queue: str) -> None:
+        """As the intake does. A queue that is consumed no longer, or not now, gets it back."""
+        if queue in self._consumed:
+            self._channel.connection._deliver(message, queue)  # noqa: SLF001
+        else:
+            self.leases.put_back([message["properties"]["delivery_tag"]], begun=False)
+
+    def forget(self, tag: str) -> None:
+        """As the intake does."""
+        self._give_back(self._channel.qos._delivered.pop(tag, None))  # noqa: SLF001
+        self.intake.wake()
+
+    def delivered(self, message: Any) -> None:
+        """The channel holds one message more."""
+        if isinstance(message.headers.get("eta"), str):
+            self._slots.defer(message.delivery_tag)
+            return
+        self._slots.take(message.delivery_info["routing_key"])
+        if self._slots.open <= 0:
+            self._burst_intake.begin()
+
+    def let_go(self, message: Any) -> None:
+        """The channel has done with a delivered message, or gives it back; `None` for one that it does not know."""
+        if message is not None:
+            self._give_back(message)
+            self.intake.make_room(message.delivery_info["routing_key"], message.headers["id"])
+        self.intake.wake()
+
+    def _give_back(self, message: Any) -> None:
+        if message is None:
+            return
+        if self._slots.give_back(message.delivery_tag, message.delivery_info["routing_key"]):
+            self._burst_intake.wake()
+
+    def topics(self) -> Iterable[str]:
+        """As the broadcasts ask."""
+        channel = self._channel
+        return [topic for queue in channel.active_fanout_queues for topic in channel._get_subscribe_topics(queue)]  # noqa: SLF001
+
+    def hear(self, exchange: str, message: dict[str, Any]) -> None:
+        """As the broadcasts do."""
+        self._channel._deliver_fanout_message(message, exchange)  # noqa: SLF001
+
+    def close(self) -> None:
+        """Take no more. What Celery has dropped with the connection goes back; what runs goes on, under its lease."""
+        if self._is_closed:
+            return  # kombu closes a channel again whose first time has failed
+        self._is_closed = True
+        for task in self._tasks:
+            task.cancel()
+        self._lines.listeners.remove(self.broadcasts.take)
+        self._lines.resting.on_end.remove(self.intake.wake)
+        if lines.current() is self._lines:
+            self.broadcasts.close()
+            running = {request.message.delivery_tag for request in tuple(state.active_requests)}
+            delivered = self._channel.qos._delivered  # noqa: SLF001
+            dropped = set(delivered) - running
+            for tag in dropped:
+                self._give_back(delivered.pop(tag))
+            self.leases.put_back(dropped, begun=False)
+
+    def give_up(self, client: Redis) -> None:
+        """For a worker that ends, whose lines are closed: settle with Redis over `client` what is still held."""
+        leases = self.leases
+        leases.close()
+        for command in (*leases.ack_commands(leases.acked), *leases.put_back_commands(leases.held, begun=True)):
+            client.execute_command(*command)
+
+
+_LEASES: WeakKeyDictionary[Lines, Leases] = WeakKeyDictionary()  # they outlive channels and connections
+
+
+def _leases_of(workers_lines: Lines, make: Callable[[], Leases]) -> Leases:
+    leases = _LEASES.get(workers_lines)
+    if leases is None:
+        leases = _LEASES[workers_lines] = make()
+        workers_lines.settle.append(leases.settled)
+        workers_lines.leaving.append(leases.leave)
+        leases.show_life(workers_lines.to_broker("broadcasts"))
+    return leases
+
+
+def _store(channel: Any, keys: Keys) -> Store:
+    return Store(
+        unacked=keys.prefix + channel.unacked_key,
+        unacked_index=keys.prefix + channel.unacked_index_key,
+        queue_prefix=keys.prefix,
+        bell_prefix=keys.bell(""),
+        seconds=channel.visibility_timeout,
+        holder_prefix=keys.holder(""),
+        left_prefix=keys.left(""),
+    )

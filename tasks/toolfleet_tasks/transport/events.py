@@ -1,0 +1,221 @@
+"""Task events for Flower: noted in a call's time, built and published many at once, ten times a second.
+
+What is published, and where, is Celery's and kombu's own format. In a worker with lines it goes over the line to the
+broker's Redis and nothing waits for it; everywhere else it is the stock dispatcher, and with stock parts one that never waits for a broker.
+"""
+
+import asyncio
+import base64
+import contextlib
+import json
+import time
+import uuid
+from collections import deque
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from celery.app.events import Events
+from celery.events.dispatcher import EventDispatcher
+from celery.events.event import group_from
+from celery.utils.time import utcoffset
+from kombu.exceptions import EncodeError
+from kombu.serialization import dumps
+from pydantic_core import to_json
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.config.redis_servers import connection_factory
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks.redis import worker_connections
+from toolfleet_tasks.redis.connection import Line, LineClosed
+from toolfleet_tasks.redis.worker_connections import Lines
+
+log = get_logger(__name__)
+
+KEPT_AT_MOST = 10_000
+"""Events that wait while Redis is away; the oldest are dropped then. Some megabytes, and the last minutes of a busy worker."""
+_PAUSE_SECONDS = 0.1  # nobody sees the delay, and a busy worker has hundreds of events for one message
+_BATCH = 500  # events a message: building it takes a few milliseconds of the loop
+
+Event = dict[str, Any]
+
+
+class FleetEvents(Events):  # type: ignore[misc] # Celery ships no types
+    """Set by `events_cls` of the app."""
+
+    dispatcher_cls = "toolfleet_tasks.transport.events:FleetDispatcher"
+
+
+class StockEvents(Events):  # type: ignore[misc] # as above
+    """As `FleetEvents`, where Celery's own parts do the work."""
+
+    dispatcher_cls = "toolfleet_tasks.transport.events:StockDispatcher"
+
+
+class StockDispatcher(EventDispatcher):  # type: ignore[misc] # as above
+    """Celery's dispatcher, which keeps for later what cannot be sent: its heartbeats would have all calls wait until the broker is back."""
+
+    def send(  # pyright: ignore[reportIncompatibleMethodOverride] # nobody gives the rest by position
+        self,
+        type: str,  # noqa: A002 - Celery's name
+        *,
+        blind: bool = False,
+        **fields: Any,
+    ) -> None:
+        """Send an event, or keep it."""
+        super().send(type, blind=blind, **{**fields, "retry": False})
+
+
+class FleetDispatcher(EventDispatcher):  # type: ignore[misc] # as above
+    """Celery's dispatcher; that of a worker with lines has an outbox. The app has `settings`."""
+
+    _outbox: "Outbox | None" = None
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        here = worker_connections.current()
+        if here is not None and self.buffer_group:  # not one that somebody has made for a single event
+            self._outbox = _outbox_of(here, self)
+
+    def send(  # pyright: ignore[reportIncompatibleMethodOverride] # nobody gives the rest by position
+        self,
+        type: str,  # noqa: A002 - Celery's name
+        *,
+        blind: bool = False,
+        **fields: Any,
+    ) -> None:
+        """Send an event, soon. Never waits, and raises nothing, in a worker with lines."""
+        if self._outbox is None:
+            super().send(type, blind=blind, **fields)
+        elif self.enabled and (not self.groups or group_from(type) in self.groups):
+            for option in _OPTIONS:
+                fields.pop(option, None)
+            fields.setdefault("timestamp", time.time())
+            fields["clock"] = None if blind else self.clock.forward()
+            fields["type"] = type
+            self._outbox.note(fields)
+
+
+class Outbox:
+    """The events of one worker that wait to be published. Belongs to its loop's thread.
+
+    `topic` is what kombu's topics of the exchange begin with, the routing key follows. `sender` is in every event.
+    """
+
+    def __init__(self, here: Lines, line: Line, *, topic: str, exchange: str, sender: Event, serializer: str) -> None:
+        self._line = line
+        self._topic = topic
+        self._exchange = exchange
+        self._sender = sender
+        self._serializer = serializer
+        self._noted: deque[Event] = deque()
+        self._dropped = 0
+        self._has_news = asyncio.Event()
+        self._is_publishing = asyncio.Lock()
+        self._task = here.loop.create_task(self._run(), name="toolfleet-events")
+        here.settle.append(self.close)
+
+    def note(self, event: Event) -> None:
+        """Publish the event with the next ones; `timestamp`, `clock` and `type` are among its fields."""
+        if len(self._noted) >= KEPT_AT_MOST:
+            self._noted.popleft()
+            self._dropped += 1
+        self._noted.append(event)
+        self._has_news.set()
+
+    async def close(self) -> None:
+        """Publish what was noted, and then no more."""
+        try:
+            await self._publish_all()
+        finally:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            await self._has_news.wait()
+            await asyncio.sleep(_PAUSE_SECONDS)
+            self._has_news.clear()
+            await self._publish_all()
+
+    async def _publish_all(self) -> None:
+        async with self._is_publishing:
+            while self._noted:
+                await self._publish(*self._next_batch())
+            if self._dropped:
+                log.warning("events_dropped", events=self._dropped)
+                self._dropped = 0
+
+    def _next_batch(self) -> tuple[str, list[Event]]:
+        """The oldest events that may share a message, and its routing key: those of tasks do, as everywhere in Celery."""
+        first = self._noted.popleft()
+        if group_from(first["type"]) != "task":
+            return first["type"].replace("-", "."), [first]
+        batch = [first]
+        while self._noted and len(batch) < _BATCH and group_from(self._noted[0]["type"]) == "task":
+            batch.append(self._noted.popleft())
+        return "task.multi", batch
+
+    async def _publish(self, routing_key: str, events: list[Event]) -> None:
+        sender = {**self._sender, "utcoffset": utcoffset()}
+        built = [sender | event for event in events]
+        try:
+            message = self._message(routing_key, built if routing_key.endswith(".multi") else built[0])
+        except EncodeError as exc:
+            if len(events) == 1:
+                log.warning("event_not_published", type=events[0]["type"], error=str(exc))
+            else:
+                for event in events:
+                    await self._publish(routing_key, [event])
+            return
+        try:
+            # Twice, if the connection is lost before the answer: listeners know an event by its clock.
+            await self._line.execute("PUBLISH", f"{self._topic}{routing_key}", message)
+        except (ResponseError, LineClosed) as exc:
+            log.warning("events_not_published", events=len(events), error=str(exc))
+
+    def _message(self, routing_key: str, content: Event | list[Event]) -> str:
+        """As kombu's virtual transports write it."""
+        content_type, encoding, octets = self._written(content)
+        envelope = json.dumps(
+            {
+                "content-encoding": encoding,
+                "content-type": content_type,
+                "headers": {"hostname": self._sender["hostname"]},
+                "properties": {
+                    "delivery_mode": 1,
+                    "delivery_info": {"exchange": self._exchange, "routing_key": routing_key},
+                    "priority": 0,
+                    "body_encoding": "base64",
+                    "delivery_tag": str(uuid.uuid4()),
+                },
+            }
+        )
+        # The encoder would look at each character of the body, and base64 has none that JSON escapes.
+        return f'{{"body": "{base64.b64encode(octets).decode()}", {envelope[1:]}'
+
+    def _written(self, content: Event | list[Event]) -> tuple[str, str, bytes]:
+        """Content type, encoding and text. Raises `EncodeError`."""
+        if self._serializer == "json" and isinstance(content, list):  # tasks' events: texts and numbers only
+            with contextlib.suppress(ValueError):  # a lone surrogate
+                return "application/json", "utf-8", to_json(content)
+        content_type, encoding, body = dumps(content, serializer=self._serializer)
+        return str(content_type), str(encoding), body if isinstance(body, bytes) else body.encode()
+
+
+_OPTIONS = ("utcoffset", "retry", "retry_policy", "Event")  # of the stock `send`: how, not what
+_OUTBOXES: WeakKeyDictionary[Lines, Outbox] = WeakKeyDictionary()  # they outlive Celery's connections and dispatchers
+
+
+def _outbox_of(here: Lines, dispatcher: Any) -> Outbox:
+    if here not in _OUTBOXES:
+        settings, exchange = dispatcher.app.settings, dispatcher.exchange.name
+        reached_by = {"url": settings.broker, "master": settings.sentinel_master}
+        database = connection_factory(**reached_by)().db
+        _OUTBOXES[here] = Outbox(
+            here,
+            here.to(**reached_by),
+            topic=f"{settings.key_prefix}/{database}.{exchange}/",
+            exchange=exchange,
+            sender={"hostname": dispatcher.hostname, "pid": dispatcher.pid},
+            serializer=dispatcher.serializer,
+        )
+    return _OUTBOXES[here]

@@ -1,0 +1,223 @@
+"""Kombu's Redis transport with a worker's side that never waits: batched, on the loop of the pool.
+
+In a worker (a process with `lines`) messages are taken by the `intake`, held by `leases`, and broadcasts are heard over the
+same line; all of them outlive a broken connection, of which Celery hears nothing. Anywhere else (agents, beat, Flower,
+`celery inspect`) it is kombu's own transport, but that it rings a queue's bell when it puts something in.
+
+What it needs of kombu's internals is pinned by `tests/tasks/transport/test_kombu_contract.py`, for the versions of `KOMBU`.
+"""
+
+import contextlib
+from collections import OrderedDict
+from typing import Any
+
+import kombu
+from kombu.transport import redis as kombu_redis
+from kombu.transport import virtual
+from kombu.utils.json import dumps
+from packaging.specifiers import SpecifierSet
+from pydantic_core import from_json
+from redis import Redis
+from redis.exceptions import RedisError, ResponseError
+
+from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks.aio.greenlet_bridge import await_, in_bridge
+from toolfleet_tasks.lua import queues as scripts
+from toolfleet_tasks.messages.envelope import TASK
+from toolfleet_tasks.redis import worker_connections
+from toolfleet_tasks.redis.connection import Line, LineLost, Part
+from toolfleet_tasks.redis.worker_connections import Lines
+from toolfleet_tasks.transport.channel_adapter import Dock
+
+log = get_logger(__name__)
+
+KOMBU = SpecifierSet("==5.7.*")
+"""The kombu versions that the contract tests have seen."""
+
+_REPLIES = ".reply.celery.pidbox"  # ends the names of queues that no worker consumes
+
+
+def require_kombu() -> None:
+    """Raise `SettingsError` if this kombu was never tested with the transport."""
+    if not KOMBU.contains(kombu.__version__, prereleases=True):
+        raise SettingsError(
+            f"The fast transport is made for kombu {KOMBU}, and this is {kombu.__version__}: install another kombu, or "
+            "set TOOLFLEET_FAST_TRANSPORT=0 for the whole fleet."
+        )
+
+
+class FleetMessage(virtual.Message):
+    """A message whose body is read in a fraction of the time, where it is a call's."""
+
+    def _decode(self) -> Any:
+        if self.headers.get("task") == TASK and self.content_type == "application/json":
+            with contextlib.suppress(ValueError):  # kombu's decoder has its own words for it
+                return from_json(self.body or b"")  # one string of ours: no objects to look for
+        return super()._decode()  # type: ignore[no-untyped-call] # kombu is only partly typed
+
+
+class FleetQoS(kombu_redis.QoS):
+    """Which messages a channel has delivered. In a worker, Redis was told when they were reserved."""
+
+    _delivered: OrderedDict[Any, Any]
+
+    def append(self, message: Any, delivery_tag: str) -> None:
+        """Note a delivered message."""
+        if self.channel.dock is None:
+            super().append(message, delivery_tag)  # type: ignore[no-untyped-call] # kombu is only partly typed
+        else:
+            message._raw.pop("body")  # noqa: SLF001 - decoded by now; thousands of calls wait here with all that they have
+            self.channel.dock.delivered(message)
+            virtual.QoS.append(self, message, delivery_tag)
+
+    def ack(self, delivery_tag: str) -> None:
+        """Forget a message for good."""
+        if self.channel.dock is None:
+            super().ack(delivery_tag)  # type: ignore[no-untyped-call] # as above
+        else:
+            self._let_go(delivery_tag)
+            self.channel.dock.leases.ack(delivery_tag)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:  # noqa: FBT001, FBT002 - kombu's signature
+        """Give a message back, or, if nobody can run it, put it aside."""
+        dock = self.channel.dock
+        if dock is None:
+            super().reject(delivery_tag, requeue=requeue)  # type: ignore[no-untyped-call] # as above
+            return
+        message = self._delivered.get(delivery_tag)
+        self._let_go(delivery_tag)
+        if requeue:
+            dock.leases.put_back([delivery_tag], begun=True)
+        elif message is not None:
+            queue = message.delivery_info["routing_key"]
+            dock.intake.set_aside(delivery_tag, queue, _written_down(message), "refused by the worker")
+
+    def restore_unacked_once(self, stderr: Any = None) -> None:
+        """In a worker, leases outlive the channel: see `FleetChannel.close`."""
+        if self.channel.dock is None:
+            super().restore_unacked_once(stderr=stderr)  # type: ignore[no-untyped-call] # as above
+        else:
+            self._on_collect.cancel()
+
+    def _let_go(self, tag: str) -> None:
+        self.channel.dock.let_go(self._delivered.pop(tag, None))
+
+
+def _written_down(message: Any) -> bytes:
+    body = message.body.decode(errors="backslashreplace") if isinstance(message.body, bytes) else message.body
+    try:
+        return str(dumps({**message._raw, "body": body})).encode()  # noqa: SLF001 - what was delivered
+    except (RecursionError, TypeError, ValueError) as exc:  # it could be read, but only just
+        return repr(exc).encode()
+
+
+async def _asked(line: Line, *command: Part) -> Any:
+    """The reply, or `None` if there is none: an answer to remote control that gets lost is asked for again."""
+    try:
+        return await line.send(*command)
+    except (LineLost, ResponseError) as exc:
+        log.warning("answer_not_sent", error=str(exc))
+        return None
+
+
+class _Docked:
+    """What both channel classes, with and without Sentinel, have on top of kombu's."""
+
+    QoS = FleetQoS
+    Message = FleetMessage
+    dock: Dock | None = None
+
+    def basic_consume(self: Any, queue: str, *args: Any, **kwargs: Any) -> Any:
+        """Consume a queue, or listen to a fanout exchange."""
+        if self.dock is None and self.connection.workers_lines is not None:
+            self.dock = Dock(self, self.connection.workers_lines)
+        tag = super().basic_consume(queue, *args, **kwargs)  # type: ignore[misc] # kombu's channel
+        if self.dock is not None:
+            self.dock.update()
+        return tag
+
+    def basic_qos(self: Any, *args: Any, **kwargs: Any) -> None:
+        """Change how many messages may be delivered."""
+        super().basic_qos(*args, **kwargs)  # type: ignore[misc] # as above
+        if self.dock is not None:
+            self.dock.update()
+
+    def _update_queue_cycle(self: Any) -> None:
+        # Kombu lists all queues anew for each that is consumed, for a BRPOP that a worker of ours does not send.
+        if self.dock is None:
+            super()._update_queue_cycle()  # type: ignore[misc] # as above
+
+    def get_table(self: Any, exchange: str) -> list[tuple[str, ...]]:
+        """The bindings of an exchange: of a worker's answers, read without holding up its loop, none if Redis is away."""
+        line = self._workers_line()
+        if line is None:
+            return super().get_table(exchange)  # type: ignore[misc, no-any-return] # as above
+        key = Keys(self.global_keyprefix).prefix + self.keyprefix_queue % exchange
+        return [tuple(member.decode().split(self.sep)) for member in await_(_asked(line, "SMEMBERS", key)) or ()]
+
+    def _put(self: Any, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
+        line = self._workers_line() if queue.endswith(_REPLIES) else None
+        if line is not None:
+            await_(_asked(line, "LPUSH", Keys(self.global_keyprefix).queue(queue), dumps(message)))
+            return
+        if queue.endswith(_REPLIES) or kwargs.get("_publish_batch") is not None:
+            super()._put(queue, message, **kwargs)  # type: ignore[misc] # as above
+            return
+        keys = Keys(self.global_keyprefix)
+        # Kombu's own client would put its prefix before the script's arguments.
+        Redis(connection_pool=self.pool).eval(scripts.PUBLISH, 2, keys.prefix + queue, keys.bell(queue), dumps(message))
+
+    def close(self: Any) -> None:
+        """Give the lines back, and at the worker's end what it still holds."""
+        dock, was_open = self.dock, not self.closed
+        if dock is not None and was_open:
+            dock.close()
+            if worker_connections.current() is None:
+                self._give_up(dock)
+        super().close()  # type: ignore[misc] # as above
+
+    def _workers_line(self: Any) -> Line | None:
+        """In a worker, for code of its loop: kombu would try for seconds to send an answer, and all calls would wait."""
+        here = worker_connections.current()
+        return here.to_broker() if here is not None and in_bridge() else None
+
+    def _give_up(self: Any, dock: Dock) -> None:
+        try:
+            dock.give_up(Redis(connection_pool=self.pool))
+        except (RedisError, OSError) as exc:
+            # Their leases run out, and other workers put them back.
+            log.warning("messages_not_put_back", messages=len(dock.leases.held), error=str(exc))
+
+
+class FleetChannel(_Docked, kombu_redis.Channel):
+    """A channel to one Redis."""
+
+
+class FleetSentinelChannel(_Docked, kombu_redis.SentinelChannel):
+    """A channel to whichever Redis is the master."""
+
+
+class _Registered:
+    """What both transport classes have on top of kombu's."""
+
+    workers_lines: Lines | None = None
+
+    def register_with_event_loop(self: Any, connection: Any, loop: Any) -> None:
+        """In a worker nothing is read by Celery's hub: see `transport/channel_adapter.py`."""
+        self.workers_lines = worker_connections.current()
+        if self.workers_lines is None:
+            super().register_with_event_loop(connection, loop)  # type: ignore[misc] # kombu's transport
+
+
+class FleetTransport(_Registered, kombu_redis.Transport):
+    """Set by `transport/celery_amqp.py`."""
+
+    Channel = FleetChannel
+
+
+class FleetSentinelTransport(_Registered, kombu_redis.SentinelTransport):
+    """The same through Sentinel."""
+
+    Channel = FleetSentinelChannel

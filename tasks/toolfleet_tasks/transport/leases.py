@@ -1,0 +1,255 @@
+"""The messages that a worker holds: kept while it lives, forgotten when acked, given to others when it has died.
+
+Each message is on lease. While the worker lives it begins the leases anew, however long a call takes; those that ran out
+are put back into their queues by any worker. After an outage of Redis everybody renews before anybody puts back; a Redis
+that takes no writes is away, too. A Redis whose clock was set is treated alike.
+"""
+
+import asyncio
+import itertools
+import time
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.time.slewed_clock import STEP_SECONDS
+from toolfleet_tasks.lua import queues as scripts
+from toolfleet_tasks.redis.connection import Line, LineLost
+
+log = get_logger(__name__)
+
+_LOOK_SECONDS = 0.01
+_PATIENCE_SECONDS = 1.0  # before acks are repeated that Redis cannot take just now
+_CHUNK = 500  # tags a command, so that no script holds Redis up
+_RENEWALS = 6  # a lease is begun anew so often within its time: some may fail
+_LEFT_SECONDS = 3600  # a note that a worker was told to end is there for whoever finds its messages late
+_GRACE = 3  # after an outage, others have a third of a lease to renew theirs, before any is put back
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Where held messages stand in Redis, and for how long a lease runs."""
+
+    unacked: str
+    unacked_index: str
+    queue_prefix: str
+    bell_prefix: str
+    seconds: float
+    holder_prefix: str = Keys().holder("")
+    left_prefix: str = Keys().left("")
+
+
+class Leases:
+    """What this worker holds, by tag. Belongs to its loop's thread."""
+
+    def __init__(self, line: Line, store: Store, loop: asyncio.AbstractEventLoop) -> None:
+        self.store = store
+        self._name = uuid.uuid4().hex
+        self._turns = itertools.count()
+        self._line = line
+        self.loop = loop
+        self._held: set[str] = set()
+        self._expected: set[str] = set()  # a reserve was sent, and its reply is not there yet
+        self._acks: list[str] = []
+        self._unanswered: set[str] = set()  # acks that were sent
+        self._put_backs: set[asyncio.Task[None]] = set()
+        self._is_refused = False  # as of the last renewal that Redis answered
+        self._well_since = time.monotonic()  # connected, and renewals are taken
+        self._lead: tuple[float, float] | None = None  # of Redis's clock over the monotonic one: at least, and at most
+        self._task = loop.create_task(self._look_after(), name="toolfleet-leases")
+        line.on_connect.append(self._on_connect)
+
+    def show_life(self, line: Line) -> None:
+        """Listen on a channel of our own, on a line that subscribes: by that others see that the process lives, if it is slow, say."""
+
+        def listen() -> None:
+            line.tell("SUBSCRIBE", self.store.holder_prefix + self._name)
+
+        line.on_connect.append(listen)
+        listen()
+
+    def leave(self) -> None:
+        """The worker was told to end: if it is cut off now, no message of its has killed it."""
+        note, seconds = self.store.left_prefix + self._name, round(3 * self.store.seconds) + _LEFT_SECONDS
+        self._line.send("SET", note, "1", "EX", seconds).add_done_callback(_seen)
+
+    def next_tags(self) -> str:
+        """What the tags of the messages of the next turn begin with: our name, after which `lua.queues.RESTORE` looks."""
+        return f"w{self._name}-{next(self._turns)}-"
+
+    def expect(self, tags: Iterable[str]) -> None:
+        """Be ready to hold messages that Redis is about to reserve under some of these tags."""
+        self._expected.update(tags)
+
+    def hold(self, tags: Iterable[str], *, of: Iterable[str]) -> None:
+        """Hold the messages that were reserved; the other tags that were expected do not exist."""
+        self._expected.difference_update(of)
+        self._held.update(tags)
+
+    def drop(self, tag: str) -> None:
+        """Hold a message no longer; somebody else has seen to it."""
+        self._held.discard(tag)
+
+    @property
+    def held(self) -> frozenset[str]:
+        """The tags of all messages that were neither acked nor put back, and of those that Redis may have reserved."""
+        return frozenset(self._held | self._expected)
+
+    @property
+    def acked(self) -> frozenset[str]:
+        """Acked here, but Redis has not said yet that it knows."""
+        return frozenset(self._unanswered.union(self._acks))
+
+    def ack(self, tag: str) -> None:
+        """Forget a message for good, together with the others of this tick."""
+        self._held.discard(tag)
+        if not self._acks and not self.loop.is_closed():
+            self.loop.call_soon(self._flush)
+        self._acks.append(tag)
+
+    def put_back(self, tags: Iterable[str], *, begun: bool) -> None:
+        """Give messages to whoever is next; `begun` if a call may have been started already.
+
+        Once the line is closed they stay `held`, for the worker's end to settle.
+        """
+        mine = [tag for tag in tags if tag in self._held or tag in self._expected]
+        if mine and not self._line.is_closed:
+            self._held.difference_update(mine)
+            self._expected.difference_update(mine)
+            task = self.loop.create_task(self._put_back(mine, begun=begun))
+            self._put_backs.add(task)
+            task.add_done_callback(self._put_backs.discard)
+
+    def put_back_commands(self, tags: Iterable[str], *, begun: bool) -> list[tuple[str, ...]]:
+        """What puts messages back, as Redis commands: for a worker that ends, whose loop is closed by then."""
+        store = self.store
+        keys = ("2", store.unacked, store.unacked_index, store.queue_prefix, store.bell_prefix, "01"[begun])
+        return [("EVAL", scripts.PUT_BACK, *keys, *chunk) for chunk in _chunks(list(tags))]
+
+    def ack_commands(self, tags: Iterable[str]) -> list[tuple[str, ...]]:
+        """What forgets messages, as Redis commands."""
+        keys = ("2", self.store.unacked, self.store.unacked_index)
+        return [("EVAL", scripts.ACK, *keys, *chunk) for chunk in _chunks(list(tags))]
+
+    async def settled(self) -> None:
+        """Return when Redis knows of every ack, and of everything that was put back."""
+        while self._acks or self._unanswered or self._put_backs:  # noqa: ASYNC110 - once, at the end of a worker's life
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def close(self) -> None:
+        """Renew and restore no more."""
+        self._task.cancel()
+
+    async def _put_back(self, tags: list[str], *, begun: bool) -> None:
+        try:
+            for command in self.put_back_commands(tags, begun=begun):
+                await self._line.execute(*command)
+        except LineLost:  # closed
+            self._held.update(tags)
+        except ResponseError as exc:
+            log.warning("messages_not_put_back", messages=len(tags), error=str(exc))
+
+    def _flush(self) -> None:
+        tags, self._acks = self._acks, []
+        self._unanswered.update(tags)
+        for chunk in _chunks(tags):
+            self._send_acks(chunk)
+
+    def _send_acks(self, tags: list[str]) -> None:
+        (command,) = self.ack_commands(tags)
+        self._line.send(*command).add_done_callback(lambda reply: self._on_acked(tags, reply))
+
+    def _on_acked(self, tags: list[str], reply: "asyncio.Future[Any]") -> None:
+        error = None if reply.cancelled() else reply.exception()
+        if error is None:
+            self._unanswered.difference_update(tags)
+        elif isinstance(error, ResponseError):  # out of memory, or a replica: later, then
+            log.warning("acks_refused", messages=len(tags), error=str(error))
+            self.loop.call_later(_PATIENCE_SECONDS, self._send_acks, tags)
+        # Lost with the connection: `_on_connect` sends it again.
+
+    def _on_connect(self) -> None:
+        self._well_since = time.monotonic()
+        for chunk in _chunks(list(self._unanswered)):
+            self._send_acks(chunk)
+        self._renew()
+
+    async def _look_after(self) -> None:
+        while True:
+            await asyncio.sleep(self.store.seconds / _RENEWALS)
+            try:
+                self._renew()
+                if self._line.is_connected:
+                    await self._restore()
+            except (LineLost, ResponseError) as exc:
+                log.warning("expired_leases_not_restored", error=str(exc))
+            except Exception:  # without this loop all leases would run out
+                log.exception("leases_not_looked_after")
+
+    def _renew(self) -> None:
+        """Also with nothing held: whether Redis takes writes must be known to whoever might restore."""
+        for chunk in _chunks(list(self._held)) or [[]]:
+            self._send_renewal(chunk)
+
+    def _send_renewal(self, tags: list[str]) -> None:
+        reply = self._line.send("EVAL", scripts.RENEW, 1, self.store.unacked_index, *tags)
+        reply.add_done_callback(self._on_renewed)
+
+    def _on_renewed(self, reply: "asyncio.Future[Any]") -> None:
+        error = None if reply.cancelled() else reply.exception()
+        if error is not None:
+            if not isinstance(error, LineLost):
+                self._is_refused = True
+                log.warning("leases_not_renewed", error=str(error))
+            return
+        if self._is_refused:
+            self._is_refused = False
+            self._well_since = time.monotonic()
+        lost = {tag.decode() for tag in reply.result()} & self._held
+        if lost:
+            # Their calls may run a second time elsewhere. They go on here: nobody else knows how far they are.
+            log.error("leases_lost", messages=len(lost))
+            self._held -= lost
+
+    async def _restore(self) -> None:
+        store = self.store
+        keys = (2, store.unacked, store.unacked_index, store.queue_prefix, store.bell_prefix)
+        asked_at = fleet_clock.suspend_aware()
+        holders = (store.holder_prefix, store.left_prefix)
+        seconds, microseconds = await self._line.send("TIME")
+        now = int(seconds) + int(microseconds) / 1e6
+        if self._has_stepped((now - fleet_clock.suspend_aware(), now - asked_at)):
+            log.warning("redis_clock_stepped", hint="leases are renewed before any is given up")
+            self._well_since = time.monotonic()
+            self._renew()
+        # Only now, for the answers to this look's renewals are here as well.
+        if self._is_refused or time.monotonic() - self._well_since <= store.seconds / _GRACE:
+            return
+        arguments = (f"{now - store.seconds:.6f}", _CHUNK, f"{now:.6f}")
+        expired = _CHUNK
+        while expired == _CHUNK:
+            expired, restored, stuck = await self._line.send("EVAL", scripts.RESTORE, *keys, *arguments, *holders)
+            if restored:
+                log.warning("expired_leases_restored", messages=restored)
+            if stuck:
+                log.error("expired_leases_stuck", messages=stuck)
+
+    def _has_stepped(self, lead: tuple[float, float]) -> bool:
+        """Whether Redis's clock was set since the last look: then every lease has run out by it, or none does for long."""
+        before, self._lead = self._lead, lead
+        return before is not None and (lead[0] > before[1] + STEP_SECONDS or lead[1] < before[0] - STEP_SECONDS)
+
+
+def _seen(reply: "asyncio.Future[Any]") -> None:
+    if not reply.cancelled():
+        reply.exception()
+
+
+def _chunks(tags: list[str]) -> list[list[str]]:
+    return [tags[start : start + _CHUNK] for start in range(0, len(tags), _CHUNK)]

@@ -1,0 +1,76 @@
+"""Knows which of a worker's queues may hold something, so that a turn need not ask Redis for all of them.
+
+A bell names its queue, and a turn says in which queues something was left. Of very many queues all others are looked at once a
+second, by a command that costs Redis far less than a turn: a bell may be lost, or never have been rung.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+
+from toolfleet_tasks.lua import queues as scripts
+from toolfleet_tasks.redis.connection import Line
+
+AT_ONCE = 64  # queues a turn asks for: more would cost Redis as much time as the calls' own commands
+_SLICE = 512  # queues a look asks for: some tenths of a millisecond, for which Redis serves nobody else
+_LOOK_SECONDS = 1.0  # so long a message may stay in a queue whose bell nobody has heard
+
+
+class ReadyQueues:
+    """Asks over `line`. A queue that is chosen is ready no longer, until it is noted or put again."""
+
+    def __init__(self, line: Line, queue_prefix: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._line = line
+        self._prefix = queue_prefix
+        self._clock = clock
+        self._ready = OrderedDict[str, None]()
+        self._look_at = -1.0  # by the clock
+        self._turns = 0
+
+    def note(self, queue: str) -> None:
+        """Its bell has rung, and nobody else hears of it: it comes first."""
+        self._ready[queue] = None
+        self._ready.move_to_end(queue, last=False)
+
+    def put(self, queues: Iterable[str]) -> None:
+        """Something is left there: they come after those that are ready already."""
+        self._ready.update(dict.fromkeys(queues))
+
+    def doubt(self) -> None:
+        """Bells may be lost: the next turn looks at all queues."""
+        self._look_at = -1.0
+
+    @property
+    def seconds_left(self) -> float:
+        """Until all queues are to be looked at. Never below 0.01."""
+        return max(round(self._look_at - self._clock(), 3), 0.01)
+
+    def is_any(self, queues: Sequence[str]) -> bool:
+        """Whether one of these is ready."""
+        return bool(self._ready) and not self._ready.keys().isdisjoint(queues)
+
+    def choose(self, queues: Sequence[str]) -> list[str]:
+        """At most 64 of these, for one turn: those that are ready, and if there are no more in all, the others in turns."""
+        offered = set(queues)
+        chosen = list(islice((queue for queue in self._ready if queue in offered), AT_ONCE))
+        for queue in chosen:
+            del self._ready[queue]
+        if len(queues) <= AT_ONCE:
+            first = self._turns = (self._turns + 1) % len(queues)
+            offered.difference_update(chosen)
+            chosen += [queue for queue in (*queues[first:], *queues[:first]) if queue in offered]
+        return chosen
+
+    async def look(self, queues: Sequence[str]) -> None:
+        """Note which of all queues hold something, if it is time, and a turn cannot ask for them. Raises `LineLost`."""
+        now = self._clock()
+        if len(queues) > AT_ONCE:
+            if now < self._look_at:
+                return
+            for start in range(0, len(queues), _SLICE):
+                some = queues[start : start + _SLICE]
+                keys = (self._prefix + queue for queue in some)
+                found: list[int] = await self._line.send("EVAL", scripts.HOLDING, len(some), *keys)
+                self.put(some[number - 1] for number in found)
+        self._look_at = now + _LOOK_SECONDS

@@ -1,0 +1,257 @@
+"""Delivering the news of jobs' ends: what is due is claimed with a lease, tried, and forgotten, put off or given up.
+
+At least once, under one id: whoever dies between a core's answer and our note of it leaves the news to the next.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.errors import MessageRefused
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks.aio.cancellation import end
+from toolfleet_tasks.lua.script import Script
+from toolfleet_tasks.messages.signing import seal_of
+from toolfleet_tasks.redis.connection import Line, LineLost
+from toolfleet_tasks.redis.durable_write import run_written
+from toolfleet_tasks.wakeups.events import opened_wake
+from toolfleet_tasks.wakeups.scripts import ACCEPTED, CLAIM, FAILED, MOST_DEAD_BYTES, RELEASED
+from toolfleet_tasks.wakeups.sender import AT_ONCE, PATHS, Answer, CoreSender, one_line, seconds_until_next
+
+log = get_logger(__name__)
+
+_LEASE_MARGIN_SECONDS = 10.0  # beyond a try's own deadline, to note what came of it
+_CALLS_AT_ONCE = 100
+_PUBLISH_SECONDS = 20.0  # for one call to be judged and published
+_TURN_SECONDS = 5.0  # of its lease that news may wait for earlier ones of the same conversation; less than the margin
+
+_CLAIM, _ACCEPTED, _RELEASED, _FAILED = (Script(text) for text in (CLAIM, ACCEPTED, RELEASED, FAILED))
+
+
+@dataclass(frozen=True, slots=True)
+class DueWake:
+    """News that this process has claimed, under `token`. `tries` counts this one; what `body` (JSON) says depends on `kind`.
+
+    `fault`: why they must not be told.
+    """
+
+    wake_id: str
+    kind: str
+    body: str
+    tries: int
+    token: str
+    fault: str = ""
+
+
+Publish = Callable[[DueWake], Awaitable[str | None]]
+"""Publishes the call of news of kind `call`. Returns `None`, or in a sentence why that can never be; whatever it raises is tried again."""
+
+
+class NotYet(Exception):
+    """What `Publish` raises where nothing is wrong: the call is tried again, after `seconds` or as usual; the message says why."""
+
+    def __init__(self, reason: str | None, *, seconds: float | None = None) -> None:
+        self.seconds = seconds
+        super().__init__(reason)
+
+
+class Wakes:
+    """What one process delivers. Belongs to the loop of its `line`, and must be closed on it."""
+
+    def __init__(self, line: Line, settings: Settings) -> None:
+        self._line = line
+        self._settings = settings
+        self._keys = settings.keys
+        self._seal = seal_of(settings, purpose="job")
+        url, secret = settings.core_url, settings.core_secret
+        timeout = settings.core_timeout_seconds
+        self._sender = CoreSender(url, secret, timeout_seconds=timeout) if url and secret else None
+        self._core = _Lane(self._keys.wakes_due, AT_ONCE, timeout)
+        self._calls = _Lane(self._keys.calls_due, _CALLS_AT_ONCE, _PUBLISH_SECONDS)
+
+    async def deliver_due(self, *, publish: Publish, seconds: float) -> int:
+        """Deliver what is due, as long as there is any, for at most so many seconds. Returns how many were accepted.
+
+        Tries that are under way then go on by themselves. Safe to be called by many at once; raises nothing for what Redis,
+        the core or `publish` do.
+        """
+        until = asyncio.get_running_loop().time() + seconds
+        tries: tuple[tuple[_Lane, Try], ...] = (
+            (self._core, self._try_core),
+            (self._calls, lambda wake: self._try_call(wake, publish)),
+        )
+        return sum(await asyncio.gather(*(self._serve(lane, attempt, until) for lane, attempt in tries)))
+
+    async def aclose(self, *, seconds: float = 0) -> None:
+        """Wait so long for tries under way; those that have not ended are made again, by whoever comes when their lease is over."""
+        running = self._core.running | self._calls.running
+        if running and seconds > 0:
+            await asyncio.wait(running, timeout=seconds)
+        await end(running)
+        if self._sender is not None:
+            await self._sender.aclose()
+
+    async def _serve(self, lane: "_Lane", attempt: "Try", until: float) -> int:
+        loop = asyncio.get_running_loop()
+        own, accepted = set[asyncio.Task[int]](), 0
+        while (left := until - loop.time()) > 0:
+            free = lane.size - len(lane.running) - lane.claiming
+            wakes = await self._claim(lane, free, seconds=left) if free > 0 else []
+            for turn in _by_conversation(wakes):
+                task = loop.create_task(self._deliver(turn, lane, attempt, loop.time() + _TURN_SECONDS))
+                lane.running.add(task)
+                task.add_done_callback(lane.running.discard)
+                own.add(task)
+            if not own:
+                break
+            is_empty = len(wakes) < free
+            when = asyncio.ALL_COMPLETED if is_empty else asyncio.FIRST_COMPLETED
+            done, own = await asyncio.wait(own, timeout=max(until - loop.time(), 0), return_when=when)
+            accepted += sum(task.result() for task in done if not task.cancelled())
+        return accepted
+
+    async def _claim(self, lane: "_Lane", count: int, *, seconds: float) -> list[DueWake]:
+        token, lease_ms = uuid4().hex, int((lane.seconds + _LEASE_MARGIN_SECONDS) * 1000)
+        lane.claiming += count
+        try:
+            async with asyncio.timeout(seconds):
+                found: Any = await run_written(
+                    self._line, _CLAIM, (lane.due, self._keys.clock), self._keys.wake(""), token, lease_ms, count
+                )
+        except (TimeoutError, LineLost, ResponseError) as exc:
+            log.warning("wakes_not_claimed", error=str(exc) or "no answer in time")
+            return []
+        finally:
+            lane.claiming -= count
+        return [
+            self._opened(*(part.decode(errors="replace") for part in one[:3]), tries=int(one[3]), token=token)
+            for one in found
+        ]
+
+    def _opened(self, wake_id: str, kind: str, body: str, *, tries: int, token: str) -> DueWake:
+        """A call is opened by whoever publishes it."""
+        if kind not in PATHS:
+            return DueWake(wake_id, kind, body, tries, token)
+        try:
+            return DueWake(wake_id, kind, opened_wake(body, self._seal, wake_id=wake_id, kind=kind), tries, token)
+        except MessageRefused as exc:
+            return DueWake(wake_id, kind, "", tries, token, str(exc))
+
+    async def _deliver(self, wakes: list[DueWake], lane: "_Lane", attempt: "Try", until: float) -> int:
+        """One conversation's, one after the other, as long as that is no danger to their leases."""
+        accepted = 0
+        for number, wake in enumerate(wakes):
+            is_late = number > 0 and asyncio.get_running_loop().time() > until
+            answer = None if is_late else await attempt(wake)
+            try:
+                accepted += await self._note(wake, answer, lane)
+            except (LineLost, ResponseError) as exc:
+                log.warning("wake_not_noted", wake_id=wake.wake_id, answer=answer, error=str(exc))
+        return accepted
+
+    async def _try_core(self, wake: DueWake) -> Answer:
+        if self._sender is None:
+            return Answer(accepted=False, refused=True, reason="TOOLFLEET_CORE_URL is not set.")
+        if wake.kind not in PATHS:
+            return Answer(accepted=False, refused=True, reason="These are no news of a kind that is known.")
+        if wake.fault:  # for good only if nobody else of the fleet can verify it, either
+            return Answer(accepted=False, refused=True, reason=wake.fault)
+        return await self._sender.send(wake.wake_id, wake.kind, wake.body)
+
+    @staticmethod
+    async def _try_call(wake: DueWake, publish: Publish) -> Answer:
+        try:
+            async with asyncio.timeout(_PUBLISH_SECONDS):
+                reason = await publish(wake)
+        except NotYet as exc:
+            return Answer(accepted=False, reason=str(exc), retry_after_seconds=exc.seconds)
+        except Exception as exc:  # whatever judging and publishing raise: the next try may do
+            log.exception("wake_call_not_published", wake_id=wake.wake_id)
+            return Answer(accepted=False, reason=f"{type(exc).__name__}: {exc}")
+        return Answer(accepted=True) if reason is None else Answer(accepted=False, is_final=True, reason=reason)
+
+    async def _note(self, wake: DueWake, answer: Answer | None, lane: "_Lane") -> bool:
+        """Until Redis has it; `None`: it was not tried. Returns whether the news were delivered."""
+        record = self._keys.wake(wake.wake_id)
+        if answer is None:
+            names = (record, lane.due, self._keys.clock)
+            await run_written(self._line, _RELEASED, names, wake.wake_id, wake.token)
+        elif answer.accepted:
+            await run_written(self._line, _ACCEPTED, (record, lane.due), wake.wake_id)
+            log.info("wake_delivered", wake_id=wake.wake_id, kind=wake.kind, tries=wake.tries)
+        else:
+            await self._note_failure(wake, answer, record, lane.due)
+        return answer is not None and answer.accepted
+
+    async def _note_failure(self, wake: DueWake, answer: Answer, record: str, due: str) -> None:
+        keys, settings = self._keys, self._settings
+        reason, delay_ms = (
+            one_line(answer.reason),
+            "" if answer.is_final else int(seconds_until_next(wake.tries, answer) * 1000),
+        )
+        became = await run_written(
+            self._line,
+            _FAILED,
+            (record, due, keys.dead_wakes, keys.dead_wakes_order, keys.dead_wakes_bytes, keys.clock),
+            *(wake.wake_id, wake.token, delay_ms, reason),
+            *(
+                round(settings.wake_give_up_seconds * 1000),
+                settings.dead_wakes_kept,
+                MOST_DEAD_BYTES,
+                _kept_when_dead(wake),
+            ),
+        )
+        facts = {"wake_id": wake.wake_id, "kind": wake.kind, "tries": wake.tries, "reason": reason}
+        if became == b"dead":
+            log.error("wake_given_up", **facts)
+        else:
+            log.warning("wake_put_off", **facts)
+
+
+Try = Callable[[DueWake], Awaitable[Answer]]
+
+
+@dataclass(slots=True)
+class _Lane:
+    """What is tried beside each other: at most `size` at once, each for at most `seconds`, claimed from the set `due`."""
+
+    due: str
+    size: int
+    seconds: float
+    claiming: int = 0
+    running: set[asyncio.Task[int]] = field(default_factory=set)
+
+
+def _kept_when_dead(wake: DueWake) -> str:
+    """What stands in a secret call's place; "" for whatever is kept as it is."""
+    if wake.kind != "call":
+        return ""
+    try:
+        body = json.loads(wake.body)
+        if not body.get("is_secret"):
+            return ""
+    except (ValueError, AttributeError, RecursionError):
+        return ""
+    return json.dumps({name: value for name, value in body.items() if name != "call"}, separators=(",", ":"))
+
+
+def _by_conversation(wakes: Iterable[DueWake]) -> list[list[DueWake]]:
+    """Those of one conversation together, in their order; those of none, and calls, each by itself."""
+    turns = dict[str, list[DueWake]]()
+    for wake in wakes:
+        turns.setdefault(_conversation_of(wake) or f"\0{wake.wake_id}", []).append(wake)
+    return list(turns.values())
+
+
+def _conversation_of(wake: DueWake) -> str | None:
+    try:
+        found = json.loads(wake.body).get("conversation_id") if wake.kind in PATHS else None
+    except (ValueError, AttributeError, RecursionError):
+        return None
+    return found if isinstance(found, str) else None

@@ -1,0 +1,144 @@
+"""Reading a conversation's news from its stream, for agents without HTTP: at least once, each by one reader at a time."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.contracts.jobs import WakeUp
+from toolfleet_registry.errors import MessageRefused
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks.aio.cancellation import end, is_wanted
+from toolfleet_tasks.lua.script import Script
+from toolfleet_tasks.messages import json_text
+from toolfleet_tasks.messages.signing import Seal
+from toolfleet_tasks.redis.connection import Line, LineLost, Part
+from toolfleet_tasks.redis.durable_write import run_written
+from toolfleet_tasks.wakeups.stream_scripts import DONE, KEEP, LEAVE, SKIP, TAKE
+
+log = get_logger(__name__)
+
+_GROUP = "readers"
+_BLOCK_MS = 4_000  # less than the line's patience with a silent server
+_KEEP_SECONDS = 10.0
+_DEAD_AFTER_MS = 35_000  # a reader from whom nothing was heard for three times as long
+_LEAVE_SECONDS = 2.0
+_PAUSE_SECONDS = 1.0  # after an error of Redis
+
+_TAKE, _KEEP, _DONE, _SKIP, _LEAVE = (Script(text) for text in (TAKE, KEEP, DONE, SKIP, LEAVE))
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    entry_id: bytes
+    wake: WakeUp
+
+
+class Reader:
+    """One reader of a conversation's stream. `line` is shared with others; `connect` makes a line of his own, which he blocks."""
+
+    def __init__(
+        self,
+        stream: str,
+        conversation_id: str,
+        *,
+        seal: Seal,
+        line: Line,
+        connect: Callable[[], Line],
+        consumer: str | None = None,
+    ) -> None:
+        self._stream = stream
+        self._conversation_id = conversation_id
+        self._seal = seal
+        self._line = line
+        self._connect = connect
+        self._consumer = consumer or uuid4().hex
+
+    async def read(self) -> AsyncGenerator[WakeUp]:
+        """The news, for ever; what is there is taken from the stream when the next is asked for. Ends with the lines."""
+        bell = self._connect()
+        try:
+            while True:
+                entry = await self._next(bell)
+                async with self._kept(entry):
+                    yield entry.wake
+                await self._run(_DONE, entry.entry_id)
+        except LineLost:  # for good: the fleet was left
+            return
+        finally:
+            await bell.aclose()
+            await self._leave()
+
+    async def _next(self, bell: Line) -> _Entry:
+        while True:
+            found: Any = await self._take()
+            if not found[0]:
+                await self._wait_for_more(bell, found[1])
+                continue
+            entry_id, fields = found[1], found[2]
+            body = dict(zip(fields[::2], fields[1::2], strict=False)).get(b"body", b"")
+            try:
+                return _Entry(entry_id, self._read(body))
+            except (
+                MessageRefused
+            ) as exc:  # somebody else's, or our key is not the fleet's: it stays in the stream, for a look
+                log.error("completion_refused", entry_id=entry_id.decode(), reason=str(exc))  # noqa: TRY400
+                await self._run(_SKIP, entry_id)
+            except ValueError as exc:  # of another version: it will not get better
+                log.error("completion_unreadable", entry_id=entry_id.decode(), error=type(exc).__name__)  # noqa: TRY400
+                await self._run(_DONE, entry_id)
+
+    def _read(self, body: bytes) -> WakeUp:
+        wake = json_text.load(WakeUp, self._seal.read(body.decode()))
+        if wake.conversation_id != self._conversation_id:
+            raise MessageRefused("The news are those of another conversation.")
+        return wake
+
+    async def _take(self) -> Any:
+        while True:
+            try:
+                return await self._run(_TAKE, self._consumer, _DEAD_AFTER_MS)
+            except ResponseError as exc:  # the stream went just then, or is none
+                log.warning("completions_not_read", error=str(exc))
+                await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _wait_for_more(self, bell: Line, after: bytes) -> None:
+        """Until there is an entry after that one, or it is time to look for what dead readers have left."""
+        try:
+            await bell.execute("XREAD", "COUNT", 1, "BLOCK", _BLOCK_MS, "STREAMS", self._stream, after)
+        except ResponseError as exc:
+            log.warning("completions_not_awaited", error=str(exc))
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    @asynccontextmanager
+    async def _kept(self, entry: _Entry) -> AsyncGenerator[None]:
+        """Nobody takes this reader for dead as long as he is at it."""
+        keeping = asyncio.create_task(self._keep(entry), name="toolfleet-completion")
+        try:
+            yield
+        finally:
+            await end([keeping])
+
+    async def _keep(self, entry: _Entry) -> None:
+        while is_wanted():
+            await asyncio.sleep(_KEEP_SECONDS)
+            try:
+                await self._run(_KEEP, self._consumer, entry.entry_id)
+            except LineLost:  # as above
+                return
+            except ResponseError as exc:
+                log.warning("completion_not_kept", error=str(exc))
+
+    async def _leave(self) -> None:
+        try:
+            async with asyncio.timeout(_LEAVE_SECONDS):
+                await self._run(_LEAVE, self._consumer)
+        except (TimeoutError, LineLost, ResponseError):  # it is taken over, a little later
+            log.info("completions_left_behind")
+
+    async def _run(self, script: Script, *args: Part) -> object:
+        return await run_written(self._line, script, (self._stream,), _GROUP, *args)

@@ -1,0 +1,213 @@
+"""A core's memory of wake-ups in SQLite or PostgreSQL: a row each, in a table beside the core's own.
+
+Every statement stands alone, so that it does not matter how the engine begins transactions.
+"""
+
+import asyncio
+import inspect
+import random
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    CursorResult,
+    Engine,
+    MetaData,
+    String,
+    Table,
+    and_,
+    create_engine,
+    delete,
+    func,
+    make_url,
+    select,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
+from sqlalchemy.schema import CreateTable
+
+from toolfleet_registry.errors import FleetUnavailable, SettingsError, WakeLost
+from toolfleet_registry.store.sql_engines import waits_of
+from toolfleet_registry.store.sql_sockets import close_failed, let_go
+from toolfleet_tasks.webhooks.dedup import REMEMBERED_SECONDS, Standing
+
+T = TypeVar("T")
+
+METADATA = MetaData()
+
+SEEN = Table(
+    "toolfleet_seen_wakes",
+    METADATA,
+    Column("receiver", String(100), primary_key=True),
+    Column("wake_id", String(300), primary_key=True),
+    Column("token", String(40), nullable=False),
+    Column("until_ms", BigInteger, nullable=False),  # the lease's end, by the database's clock
+    Column("done_at_ms", BigInteger, nullable=True),
+    Column("forget_at_ms", BigInteger, nullable=False),
+)
+
+_PATIENCE_SECONDS = 10
+_SERVER_LIMITS = {"lock_timeout": 4000, "statement_timeout": 4500}  # ms: PostgreSQL gives up before we do
+_CLEAN_ONCE_IN = 100  # claims: what may be forgotten is deleted
+
+
+class SQLSeen:
+    """A `Seen` in an SQL database: `database` is SQLAlchemy's URL, or an engine of yours, not an asynchronous one.
+
+    Its table is made when it is first needed. `receiver` tells cores apart that share a database. `remember_seconds` must exceed
+    the fleet's `wake_give_up_seconds`. Works in threads. Raises `SettingsError` for a URL that will not do.
+    """
+
+    def __init__(
+        self, database: str | Engine, *, receiver: str = "core", remember_seconds: int = REMEMBERED_SECONDS
+    ) -> None:
+        self._engine = database if isinstance(database, Engine) else _engine(database)
+        if self._engine.dialect.name not in _INSERTS:
+            raise SettingsError("Seen wake-ups are remembered in SQLite or PostgreSQL only.")
+        self._receiver = receiver
+        self._remember_ms = remember_seconds * 1000
+        self._has_table = False
+
+    async def claim(self, wake_id: str, token: str, *, seconds: float) -> Standing:
+        """As `Seen`."""
+        return await self._in_thread(lambda on: self._claim(on, wake_id, token, int(seconds * 1000)))
+
+    async def renew(self, wake_id: str, token: str, *, seconds: float) -> bool:
+        """As `Seen`."""
+        until = int(seconds * 1000)
+        return await self._in_thread(
+            lambda on: _changed(
+                on,
+                update(SEEN).where(self._is_held(wake_id, token)).values(until_ms=_now(on) + until),
+            )
+        )
+
+    async def done(self, wake_id: str, token: str) -> bool:
+        """As `Seen`."""
+        return await self._in_thread(lambda on: self._done(on, wake_id, token))
+
+    async def is_done(self, wake_id: str) -> bool:
+        """As `Seen`."""
+        look = select(SEEN.c.done_at_ms).where(self._is(wake_id))
+        return await self._in_thread(lambda on: on.execute(look).scalar() is not None)
+
+    async def release(self, wake_id: str, token: str) -> None:
+        """As `Seen`."""
+        gone = delete(SEEN).where(self._is_held(wake_id, token), SEEN.c.done_at_ms.is_(None))
+        await self._in_thread(lambda on: _changed(on, gone))
+
+    def done_in(self, transaction: object, wake_id: str, token: str) -> None:
+        """As `Seen`, with a `Connection` or an ORM `Session` to the same database.
+
+        An asynchronous one gives it: `await connection.run_sync(delivery.done_in)`.
+        """
+        execute = getattr(transaction, "execute", None)
+        if execute is None or inspect.iscoroutinefunction(execute):
+            raise TypeError("SQLSeen marks in a synchronous SQLAlchemy Connection or Session.")
+        now = int(time.time() * 1000)  # only for people to read
+        mark = update(SEEN).where(self._is_held(wake_id, token))
+        answer = execute(mark.values(done_at_ms=now, forget_at_ms=now + self._remember_ms))
+        if answer.rowcount != 1:
+            raise WakeLost(wake_id)
+
+    async def aclose(self) -> None:
+        """Close what is open, of an engine of yours too: it opens what it needs anew."""
+        await asyncio.to_thread(self._engine.dispose)
+
+    def _claim(self, on: Connection, wake_id: str, token: str, lease_ms: int) -> Standing:
+        now = _now(on)
+        ours = {"token": token, "until_ms": now + lease_ms, "forget_at_ms": now + self._remember_ms}
+        new = _INSERTS[on.dialect.name](SEEN).values(receiver=self._receiver, wake_id=wake_id, **ours)
+        if _changed(on, new.on_conflict_do_nothing()):
+            if random.randrange(_CLEAN_ONCE_IN) == 0:  # noqa: S311 - a share of the work
+                on.execute(delete(SEEN).where(SEEN.c.forget_at_ms < now))
+            return Standing("ours")
+        is_free = and_(SEEN.c.done_at_ms.is_(None), (SEEN.c.until_ms <= now) | (SEEN.c.token == token))
+        if _changed(on, update(SEEN).where(self._is(wake_id), is_free).values(**ours)):
+            return Standing("ours")
+        found = on.execute(select(SEEN.c.done_at_ms, SEEN.c.until_ms).where(self._is(wake_id))).first()
+        if found is not None and found.done_at_ms is not None:
+            return Standing("done")
+        # Released just now, it is free at the next delivery.
+        return Standing("busy", 1 if found is None else max(found.until_ms - now, 1) / 1000)
+
+    def _done(self, on: Connection, wake_id: str, token: str) -> bool:
+        now = _now(on)
+        mark = {"done_at_ms": now, "forget_at_ms": now + self._remember_ms}
+        if _changed(on, update(SEEN).where(self._is_held(wake_id, token)).values(**mark)):
+            return True
+        new = _INSERTS[on.dialect.name](SEEN).values(
+            receiver=self._receiver, wake_id=wake_id, token=token, until_ms=now, **mark
+        )
+        return _changed(on, new.on_conflict_do_nothing())
+
+    def _is(self, wake_id: str) -> Any:
+        return and_(SEEN.c.receiver == self._receiver, SEEN.c.wake_id == wake_id)
+
+    def _is_held(self, wake_id: str, token: str) -> Any:
+        return and_(self._is(wake_id), SEEN.c.token == token)
+
+    async def _in_thread(self, work: Callable[[Connection], T]) -> T:
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                return await asyncio.to_thread(self._transact, work)
+        except (SQLAlchemyError, OSError) as exc:
+            let_go(exc)
+            reason = type(getattr(exc, "orig", None) or exc).__name__
+            raise FleetUnavailable(f"The database of seen wake-ups does not answer ({reason}).") from exc
+
+    def _transact(self, work: Callable[[Connection], T]) -> T:
+        self._make_table()
+        with self._engine.begin() as connection:
+            _limit(connection)
+            return work(connection)
+
+    def _make_table(self) -> None:
+        if self._has_table:
+            return
+        try:
+            with self._engine.begin() as connection:
+                _limit(connection)
+                connection.execute(CreateTable(SEEN, if_not_exists=True))
+        except SQLAlchemyError:  # PostgreSQL, where another process makes it at the same moment; or it is really away
+            with self._engine.begin() as connection:
+                connection.execute(select(SEEN.c.wake_id).limit(1))
+        self._has_table = True
+
+
+_INSERTS: dict[str, Callable[[Table], Any]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+
+
+def _changed(on: Connection, statement: Any) -> bool:
+    answer: CursorResult[Any] = on.execute(statement)
+    return answer.rowcount == 1
+
+
+def _now(on: Connection) -> int:
+    """In ms. SQLite is on this machine."""
+    if on.dialect.name == "sqlite":
+        return int(time.time() * 1000)
+    return int(on.execute(select(func.extract("epoch", func.clock_timestamp()) * 1000)).scalar_one())
+
+
+def _limit(on: Connection) -> None:
+    if on.dialect.name == "postgresql":
+        on.execute(select(*(func.set_config(name, str(ms), True) for name, ms in _SERVER_LIMITS.items())))
+
+
+def _engine(url: str) -> Engine:
+    try:
+        parts = make_url(url)
+        return close_failed(
+            create_engine(parts, connect_args=waits_of(parts), poolclass=NullPool, hide_parameters=True)
+        )
+    except (ArgumentError, ValueError, SQLAlchemyError, ImportError) as exc:
+        raise SettingsError(
+            f"The URL for seen wake-ups is none that SQLAlchemy can use here ({type(exc).__name__})."
+        ) from exc

@@ -1,0 +1,181 @@
+"""For an agent's core: who wakes it is known, and it acts on each wake-up once, however often that is delivered."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, overload
+from uuid import uuid4
+
+from toolfleet_registry.config.job_settings import secret_fault
+from toolfleet_registry.contracts.jobs import WakeKind, WakeUp
+from toolfleet_registry.errors import FleetUnavailable, WakeBusy, WakeLost, WakeRefused
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks.aio.cancellation import end, is_wanted
+from toolfleet_tasks.messages import json_text
+from toolfleet_tasks.messages.ids import wake_key
+from toolfleet_tasks.webhooks.dedup import Seen
+
+try:
+    from standardwebhooks import Webhook, WebhookVerificationError
+except ImportError as exc:
+    raise ImportError("Wake-ups need 'standardwebhooks': pip install 'toolfleet[webhooks]'.") from exc
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from redis.asyncio.client import Pipeline
+    from sqlalchemy import Connection
+    from sqlalchemy.orm import Session
+
+log = get_logger(__name__)
+
+LEASE_SECONDS = 30.0
+"""After which a delivery whose process has died may be acted on anew."""
+
+_MOST_BYTES = 1_000_000  # of a body; a wake-up has a quarter at most
+_LONGEST_ID = 300
+
+
+class Delivery:
+    """One delivery of a wake-up. `wake` is `None` when it was acted on before: answer 200, and do nothing."""
+
+    def __init__(self, wake: WakeUp, seen: Seen, token: str, *, is_repeat: bool) -> None:
+        self.wake: WakeUp | None = None if is_repeat else wake
+        self.wake_id = wake.wake_id
+        self.is_lost = False
+        """Whether another delivery has taken over, because this one was not heard of for so long."""
+        self._seen = seen
+        self._token = token
+        self._is_marked = False
+
+    @property
+    def is_repeat(self) -> bool:
+        """Whether it was acted on before."""
+        return self.wake is None
+
+    def key(self, name: str) -> str:
+        """An idempotency key for a call that follows from this wake-up: the fleet makes it once, however often the turn is repeated.
+
+        It holds an hour longer than the fleet tries the wake-up (`wake_give_up_seconds`, one value for all of the fleet); one that
+        an operator replays after that may have its calls made again.
+        """
+        return wake_key(self.wake_id, name)
+
+    @overload
+    def done_in(self, transaction: "Connection | Session") -> None: ...
+    @overload
+    def done_in(self, transaction: "Pipeline") -> "Awaitable[None]": ...
+    def done_in(self, transaction: Any) -> Any:
+        """Have your own transaction remember that the wake-up was acted on: both happen, or neither.
+
+        With `SQLSeen`: `delivery.done_in(connection)`, beside your statements. With `RedisSeen`: `await delivery.done_in(pipe)`, then
+        your commands, then `await pipe.execute()`. Raises `WakeLost`, and what you began must be rolled back, if another
+        delivery has it; a `MULTI` raises redis-py's `WatchError` for that. The transaction must be over when the block ends.
+        """
+        self._is_marked = True
+        return self._seen.done_in(transaction, self.wake_id, self._token)
+
+    async def keep(self) -> None:
+        """Renew the claim until cancelled, or until it is lost."""
+        while is_wanted() and not self.is_lost:
+            await asyncio.sleep(LEASE_SECONDS / 3)
+            if self._is_marked:  # it would be in that transaction's way
+                continue
+            try:
+                self.is_lost = not await self._seen.renew(self.wake_id, self._token, seconds=LEASE_SECONDS)
+            except FleetUnavailable as exc:  # a transaction of the core itself may be in the way
+                log.warning("wake_not_renewed", wake_id=self.wake_id, error=str(exc))
+
+    async def finish(self) -> None:
+        """The block has ended. Raises `WakeLost` if another delivery has it, or if a transaction was to mark it and did not."""
+        if self._is_marked:
+            is_done = await self._seen.is_done(self.wake_id)
+        else:
+            is_done = await self._seen.done(self.wake_id, self._token)
+        if not is_done:
+            raise WakeLost(self.wake_id)
+
+    async def release(self) -> None:
+        """The block has failed: let the next delivery have it. Raises nothing."""
+        try:
+            await self._seen.release(self.wake_id, self._token)
+        except FleetUnavailable as exc:
+            log.warning("wake_not_released", wake_id=self.wake_id, error=str(exc))
+
+
+class WakeReceiver:
+    """Takes what the fleet sends to `{core_url}/continue` and `/notify`.
+
+    `secret` is the fleet's `core_secret`, or several while it is changed: any will do. `seen` remembers what was acted on.
+    Raises `ValueError` for a secret that no fleet has.
+    """
+
+    def __init__(self, secret: str | Sequence[str], seen: Seen) -> None:
+        secrets = [secret] if isinstance(secret, str) else list(secret)
+        if not secrets:
+            raise ValueError("a receiver needs a secret, or anybody could wake its conversations")
+        for one in secrets:
+            if (fault := secret_fault(one)) is not None:
+                raise ValueError(f"a receiver's secret {fault}")
+        self._webhooks = [Webhook(one) for one in secrets]
+        self._seen = seen
+
+    @asynccontextmanager
+    async def receive(
+        self, headers: Mapping[str, str], body: bytes, *, kind: WakeKind = "continue"
+    ) -> AsyncGenerator[Delivery]:
+        """Act on a wake-up inside the block: `async with receiver.receive(headers, body) as delivery:`.
+
+        `kind` is what the request's path says: what was signed for `/notify` wakes no agent. Raises, before the block, `WakeRefused` (answer 401: it is not the fleet's, or too old), `WakeBusy` (answer 409 with
+        `Retry-After`: another delivery of it is being acted on) and `FleetUnavailable` (answer 503). A block that ends has acted; one
+        that raises, or dies, is repeated with the next delivery. `WakeLost` at its end: answer 503.
+        """
+        wake = self.read(headers, body, kind=kind)
+        token = uuid4().hex
+        standing = await self._seen.claim(wake.wake_id, token, seconds=LEASE_SECONDS)
+        if standing.state == "busy":
+            raise WakeBusy(wake.wake_id, standing.rest_seconds)
+        delivery = Delivery(wake, self._seen, token, is_repeat=standing.state == "done")
+        if delivery.is_repeat:
+            yield delivery
+            return
+        keeping = asyncio.create_task(delivery.keep(), name="toolfleet-wake")
+        try:
+            yield delivery
+            await delivery.finish()
+        except BaseException:
+            await delivery.release()
+            raise
+        finally:
+            await end([keeping])
+
+    def read(self, headers: Mapping[str, str], body: bytes, *, kind: WakeKind = "continue") -> WakeUp:
+        """What the fleet says, if it is the fleet. Raises `WakeRefused`. By itself no protection from repeats."""
+        if len(body) > _MOST_BYTES:
+            raise WakeRefused("The wake-up is too large.")
+        known = {name.lower(): value for name, value in headers.items()}
+        self._verify(known, body)
+        try:
+            wake = json_text.load(WakeUp, body.decode())
+        except ValueError:
+            raise WakeRefused("The wake-up cannot be read.") from None
+        if wake.wake_id != known.get("webhook-id") or len(wake.wake_id) > _LONGEST_ID:
+            raise WakeRefused("The wake-up has another id than its message.")
+        if wake.kind != kind:
+            raise WakeRefused(f"The wake-up is of the kind {wake.kind!r}, and was sent to another path.")
+        return wake
+
+    def _verify(self, headers: dict[str, str], body: bytes) -> None:
+        is_timely = True
+        for webhook in self._webhooks:
+            try:
+                webhook.verify(body, headers, json_parse=False)
+            except WebhookVerificationError as exc:
+                is_timely = is_timely and "timestamp" not in str(exc)
+            except ValueError:  # the library's own, for headers that are none
+                continue
+            else:
+                return
+        if not is_timely:
+            raise WakeRefused("The wake-up was not sent in these five minutes; or a clock is wrong.")
+        raise WakeRefused("The wake-up is not signed with the secret of this core.")

@@ -1,0 +1,299 @@
+"""The task that runs one call: claimed in the ledger, one attempt within the time left, perhaps the one retry, one result.
+
+Until the claim stands nothing is run, and what the ledger does not take as the call's end is nobody's result.
+"""
+
+import random
+from asyncio import CancelledError
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from celery import Celery, Task
+from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
+
+from toolfleet_registry.contracts import Audit, PublishedCall, ToolResult, decisions
+from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.contracts.progress import report_to
+from toolfleet_registry.errors import MessageRefused, NotPublished
+from toolfleet_registry.policy.limits import strictest
+from toolfleet_registry.settings import HARD_LIMIT_MARGIN
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks.aio.greenlet_bridge import bridged
+from toolfleet_tasks.calls.message_bounds import opened
+from toolfleet_tasks.ledger.claims import Claim
+from toolfleet_tasks.ledger.dead_letters import reason_of
+from toolfleet_tasks.ledger.ledger import Ledger, NotClaimed, ResultRefused
+from toolfleet_tasks.ledger.retry import MAX_ATTEMPTS, MOST_DEATHS, Next, decide, settled
+from toolfleet_tasks.messages import fleet_results
+from toolfleet_tasks.messages.envelope import TASK
+from toolfleet_tasks.messages.json_text import NewerMessage
+from toolfleet_tasks.ports import Runner
+from toolfleet_tasks.publish.control_tasks import evaluate_soon
+from toolfleet_tasks.queues import SOFT_LIMIT_MARGIN
+from toolfleet_tasks.redis import worker_connections
+from toolfleet_tasks.transport.delivery import deaths_of
+from toolfleet_tasks.worker import ledgers, rejected
+from toolfleet_tasks.worker.canvas import CallTask, is_followed
+from toolfleet_tasks.worker.health_checks import checks_of
+from toolfleet_tasks.worker.progress import Reports
+from toolfleet_tasks.worker.reconciliation import as_said, is_asked, seconds_to_ask
+from toolfleet_tasks.worker.republish import publish_again
+from toolfleet_tasks.worker.returned import returned, stored_end
+
+log = get_logger(__name__)
+
+END = "toolfleet_end"
+"""In a task's request: how the call has ended already, which its body only repeats."""
+
+# Celery's own shows arguments and results to whoever asks.
+_REQUEST = "toolfleet_tasks.control.celery_request:FleetRequest"
+
+
+def register(app: Celery) -> None:
+    """Give the app the task: acked when its result is stored, tried at most twice, limits from the message."""
+    app.task(name=TASK, base=CallTask, bind=True, acks_late=True, max_retries=MAX_ATTEMPTS - 1, Request=_REQUEST)(_body)
+
+
+def _body(task: Task, message: str) -> str:  # one function for all apps: Celery warns of two with the same name
+    end: Callable[[], str] | None = getattr(task.request, END, None)
+    return end() if callable(end) else _bridged(task, message)  # a message's header of this name is only text
+
+
+async def run(task: Any, message: str) -> str:
+    """Run a call's message for its `task`, Celery's own or what stands for it. Returns what Celery stores and shows.
+
+    Raises `Ignore`, `Reject` and `Retry` as Celery's tracer understands them.
+    """
+    if (here := worker_connections.current()) is not None:
+        return await _run(task, message, ledgers.ledger_of(here, task.app.settings))
+    async with ledgers.own_ledger(task.app.settings) as ledger:
+        return await _run(task, message, ledger)
+
+
+_bridged = bridged(run, is_limited=False)
+
+
+async def _run(task: Any, message: str, ledger: Ledger) -> str:
+    try:
+        call = opened(message, task.app, task_id=task.request.id)
+    except MessageRefused as exc:
+        return stored_end(task, await rejected.refuse(task, ledger, exc))
+    except NewerMessage as exc:
+        return stored_end(task, await rejected.leave_to_newer(task, ledger, exc))
+    deaths = len(deaths_of(task.request)) if task.app.settings.is_fast else None
+    if deaths is not None and deaths >= MOST_DEATHS:
+        text = await _claimed(task, ledger, call, None, deaths=deaths)
+    elif call.deadline_at <= fleet_clock.now():
+        text = stored_end(task, await rejected.end_at_deadline(task, ledger, call))
+    else:
+        known = await rejected.known_terms(task, call)  # first: what waits for that is no attempt
+        text = await _claimed(task, ledger, call, known, deaths=deaths)
+    if call.job_id is not None:
+        await evaluate_soon(task, call.job_id)
+    return text
+
+
+async def _claimed(
+    task: Any, ledger: Ledger, call: PublishedCall, known: rejected.Known, *, deaths: int | None = 0
+) -> str:
+    if isinstance(claim := await checks_of(task.app, ledger).claim(call, deaths=deaths), NotClaimed):
+        if claim.reason != "done":
+            await rejected.put_off(task, call, claim)
+        if deaths is not None and deaths >= MOST_DEATHS:
+            await rejected.bury(ledger, call, claim.result)
+        return stored_end(task, claim.result)
+    with ledger.claims.holding(claim):
+        return await _Execution(task, ledger, claim, known).run()
+
+
+class _Execution:
+    """One claimed call, from here to its end or to the retry."""
+
+    def __init__(self, task: CallTask, ledger: Ledger, claim: Claim, known: rejected.Known) -> None:
+        self._task = task
+        self._ledger = ledger
+        self._claim = claim
+        self._known = known
+        self._call = claim.call
+        self._decisions = decisions.collecting(self._call.decisions)
+        self._runner: Runner = task.app.runner
+        self._started_at = fleet_clock.now()
+        self._attempts = claim.attempts - (claim.granted == "go")  # those that have met the runner
+
+    async def run(self) -> str:
+        claim, tool_name = self._claim, self._call.tool_name
+        if claim.granted == "go":
+            return await self._go()
+        if claim.granted == "killed":
+            return await self._killed()
+        if claim.granted == "open":
+            away = fleet_results.module_away(tool_name, claim.rest_seconds, so_far=claim.so_far)
+            return await self._finish(self._settled(away))
+        if claim.granted == "exhausted" and claim.last is not None:
+            return await self._finish(self._settled(claim.last))
+        happened = await self._reconcile()
+        if happened is not None:
+            return await self._finish(as_said(happened, self._call.effect))
+        lost = fleet_results.outcome_unknown(tool_name, "the worker that ran it was lost.")
+        return await self._finish(self._settled(lost))
+
+    async def _killed(self) -> str:
+        """End a call with which two workers have died. That is said of it unless its module knows of a success."""
+        so_far = self._claim.so_far
+        happened = None if so_far == "none" else await self._reconcile()
+        if happened is not None and happened.result.success:
+            return await self._finish(as_said(happened, self._call.effect))
+        if happened is not None and happened.outcome is Outcome.NOT_SENT:
+            so_far = "none"
+        log.error("call_killed_workers", call_id=self._call.call_id, tool=self._call.tool_name, effect_state=so_far)
+        return await self._finish(fleet_results.workers_died(self._call.tool_name, so_far))
+
+    async def _go(self) -> str:
+        lost = list[bool]()
+        self._claim.on_lost = lambda: lost.append(True)  # before we wait for anything
+        refusal = await self._limited()
+        if lost:  # it was taken back, say, or Redis was away for longer than the lease
+            raise self._late()
+        if refusal is not None:
+            return await self._finish(self._settled(refusal))
+        if self._call.deadline_at <= fleet_clock.now():  # claiming has waited for Redis
+            late = fleet_results.at_deadline(self._call)
+            return await self._finish(self._settled(late.unbegun if self._claim.so_far == "none" else late.unknown))
+        await self._on_lease()
+        return await self._follow(await self._attempt(), seconds=fleet_clock.now() - self._started_at)
+
+    async def _on_lease(self) -> None:
+        """Hold the call for sure. After a pause, or while Redis was away, the lease may have run out before it was used."""
+        if self._claim.seconds_left() <= 0 and not await self._ledger.claims.renewed(self._claim):
+            raise self._late()
+
+    async def _limited(self) -> ToolResult | None:
+        """The refusal of a call that nobody knows, or that has reached a limit; its agent may not have looked, or not known of it."""
+        if isinstance(known := self._known, ToolResult):
+            decisions.note("permission", "not_known")
+            return known
+        if known is not None and known.requires_gate and "gate" not in self._decisions:
+            decisions.note("gate", "missing")
+        terms = strictest(self._call.terms, known)
+        return None if terms is None else await self._ledger.take(self._claim, terms)
+
+    async def _attempt(self) -> Attempt:
+        """One attempt within the limit and the time left. The one place that words a limit."""
+        seconds = min(self._call.limit_seconds, self._call.deadline_at - fleet_clock.now())
+        reports = Reports(self._call, self._task.app.settings)
+        report_to(reports.take)
+        try:
+            # The nets around the request, by the limit that was signed: the message's headers were not.
+            with self._task.limits(
+                self._call.limit_seconds + SOFT_LIMIT_MARGIN, self._call.limit_seconds + HARD_LIMIT_MARGIN
+            ) as interrupt:
+                self._claim.on_lost = lambda: interrupt(_Superseded())
+                self._attempts = self._claim.attempts
+                return await self._runner.run(self._call, seconds=seconds, lease=self._claim)
+        except _Superseded:
+            raise self._late() from None
+        except (TimeoutError, SoftTimeLimitExceeded):
+            return Attempt(Outcome.UNKNOWN, fleet_results.timed_out(self._call.tool_name, seconds))
+        finally:
+            reports.end()
+
+    async def _follow(self, attempt: Attempt, *, seconds: float) -> str:
+        """What the table says: the retry, or the end. Where that would be unknown, the module is asked before."""
+        if attempt.unreached is not None:  # to be known before others may take the retry
+            await checks_of(self._task.app, self._ledger).missed(self._call, attempt.unreached)
+        follows = self._decide(attempt)
+        if follows.delay is not None:
+            return await self._retry(attempt, follows, follows.delay, seconds)
+        happened = None
+        if is_asked(attempt, follows.result):
+            # Until the module has said something, it is this that holds: for whoever cannot wait so long.
+            self._ledger.note(self._claim, follows.result.model_copy(update={"audit": self._audit()}))
+            happened = await self._reconcile(attempt)
+        result = follows.result if happened is None else as_said(happened, self._call.effect)
+        return await self._finish(result, attempt=attempt, seconds=seconds)
+
+    def _decide(self, attempt: Attempt) -> Next:
+        return decide(
+            attempt,
+            self._call.effect,
+            attempts=self._claim.attempts,
+            seconds_left=self._call.deadline_at - fleet_clock.now(),
+            so_far=self._claim.so_far,
+            longest_delay=self._task.app.settings.lease_seconds / 2,
+            jitter=random.random(),  # noqa: S311 - spreads load, guards nothing
+            retries_undeclared=self._call.effect is None and self._retries_undeclared(attempt),
+        )
+
+    def _retries_undeclared(self, attempt: Attempt) -> bool:
+        if attempt.outcome is Outcome.SUCCESS:  # nearly every call: nobody is asked
+            return False
+        return self._task.app.settings.retry_undeclared or self._runner.retries_undeclared(self._call.tool_name)
+
+    async def _reconcile(self, attempt: Attempt | None = None) -> Attempt | None:
+        if seconds_to_ask(self._call, attempt, now=fleet_clock.now()) <= 0:
+            return None
+        await self._on_lease()
+        seconds = seconds_to_ask(self._call, attempt, now=fleet_clock.now())
+        return await self._runner.reconcile(self._call, seconds=seconds, lease=self._claim)
+
+    async def _retry(self, attempt: Attempt, follows: Next, delay: float, seconds: float) -> str:
+        """Close the attempt, then publish the call again. Where that surely fails, the call ends as the attempt has."""
+        call, so_far = self._call, follows.result.effect_state
+        if not await self._ledger.close(self._claim, attempt, seconds=seconds, so_far=so_far):
+            raise self._late()
+        log.warning("tool_call_failed_retrying", tool=call.tool_name, error=reason_of(call, attempt.result))
+        log.info("tool_call_retried", call_id=call.call_id, tool=call.tool_name, outcome=attempt.outcome, delay=delay)
+        try:
+            await publish_again(self._task, delay, retries=self._task.request.retries + 1)
+        except NotPublished as exc:
+            log.warning("retry_not_published", call_id=call.call_id, tool=call.tool_name, error=str(exc))
+            return await self._finish(follows.result)
+        except Exception as exc:  # PublishUnconfirmed: delivered twice it would still be one attempt
+            log.warning("retry_not_confirmed", call_id=call.call_id, tool=call.tool_name, error=str(exc))
+            raise Reject(requeue=True) from exc
+        raise Retry(attempt.result.error_code, when=delay)  # not in a module's words: Flower shows it
+
+    def _settled(self, result: ToolResult) -> ToolResult:
+        """An end without an attempt of ours, which claims no less than earlier ones may have done."""
+        outcome = Outcome.NOT_SENT if result.effect_state == "none" else Outcome.UNKNOWN
+        wish = result.retry_after_seconds
+        return settled(Attempt(outcome, result, wish), self._call.effect, self._claim.so_far)
+
+    async def _finish(self, result: ToolResult, *, attempt: Attempt | None = None, seconds: float = 0) -> str:
+        result = result.model_copy(update={"audit": self._audit()})
+        finish = partial(self._ledger.finish, self._claim, attempt=attempt, seconds=seconds, decisions=self._decisions)
+        try:
+            text = await finish(result)
+        except ResultRefused as exc:
+            log.error("result_refused", call_id=self._call.call_id, error=str(exc))  # noqa: TRY400 - the error says all
+            result = fleet_results.result_refused(result, str(exc))
+            text = await finish(result)
+        if text is None:
+            raise self._late()
+        return returned(self._task, text, result)
+
+    def _late(self) -> Ignore | Reject:
+        """Nobody waits for what this attempt came to: the call has ended, or another worker has it.
+
+        Where others follow it, the message comes again, to see to them: whoever has ended it may not have.
+        """
+        log.warning("result_late", call_id=self._call.call_id, tool=self._call.tool_name)
+        return Reject(requeue=True) if is_followed(self._task.request) else Ignore()
+
+    def _audit(self) -> Audit:
+        now, call, request = fleet_clock.now(), self._call, self._task.request
+        return Audit(
+            call_id=call.call_id,
+            tool=call.tool_name,
+            ts=now,
+            attempts=self._attempts,
+            queued_ms=round(max(self._started_at - call.published_at, 0) * 1000, 1),  # an agent's clock may be ahead
+            duration_ms=round((now - self._started_at) * 1000, 1),
+            worker=request.hostname,
+        )
+
+
+class _Superseded(CancelledError):
+    """The call is in others' hands: what this attempt still does is for nobody."""

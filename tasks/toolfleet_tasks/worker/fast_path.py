@@ -1,0 +1,80 @@
+"""A call's task without Celery's tracer around it: while the call runs, neither a greenlet nor a context of Celery's waits.
+
+What the tracer is for begins where a call's end is anything but a stored result: a retry, say. Then it runs after all, with
+a task body that ends as the call has. It runs from the start for links of a canvas, where somebody listens to Celery's
+signals around tasks, for messages that are not written as ours, and with stock parts. Without it `current_task` is not set.
+"""
+
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from celery import signals
+from celery.app.trace import fast_trace_task
+
+from toolfleet_tasks.aio.greenlet_bridge import Bridge
+from toolfleet_tasks.messages.envelope import TASK, has_no_links
+from toolfleet_tasks.redis import worker_connections
+from toolfleet_tasks.worker import execute
+from toolfleet_tasks.worker.canvas import LINKS
+
+_OF_TRACER = 6  # task, id, request, body, content type and encoding
+_AROUND = (signals.task_prerun, signals.task_postrun, signals.task_success)
+
+Limits = Callable[[float | None, float | None], AbstractContextManager[Callable[[BaseException], object]]]
+
+
+class CallRequest:
+    """What a call's message says, under the names of Celery's `Context`; `None` for what it does not say."""
+
+    __slots__ = ("_said", "is_stored")
+
+    def __init__(self, said: Mapping[str, Any]) -> None:
+        self._said = said
+        self.is_stored = False
+
+    def __getattr__(self, name: str) -> Any:
+        return self._said.get(name)
+
+
+class UntracedTask:
+    """Stands for Celery's task in a call that runs so: as much of it as `execute` needs."""
+
+    __slots__ = ("_said", "app", "limits", "request")
+
+    def __init__(self, app: Any, said: dict[str, Any], limits: Limits) -> None:
+        self.app = app
+        self.request = CallRequest(said)
+        self.limits = limits
+        self._said = said
+
+    def run(self) -> Coroutine[Any, Any, str]:
+        """The call, from here to its end; raises what its task would."""
+        return execute.run(self, self._said["args"][0])
+
+    def ends_as(self, end: Callable[[], str]) -> None:
+        """Have a task body that Celery's tracer runs now do this instead."""
+        self._said[execute.END] = end
+
+
+def untraced(app: Any, target: Callable[..., Any], args: tuple[Any, ...], bridge: Bridge[Any]) -> UntracedTask | None:
+    """The task of a call that the tracer need not run, by what Celery wants run; `None` if it must."""
+    if target is not fast_trace_task or len(args) != _OF_TRACER or args[0] != TASK:
+        return None
+    _, _, said, body, *_ = args
+    if worker_connections.current() is None or not app.settings.is_fast or any(signal.receivers for signal in _AROUND):
+        return None
+    if not has_no_links(body) or not _is_as_ours(said):
+        return None
+    return UntracedTask(app, said, bridge.limits)
+
+
+def _is_as_ours(said: Mapping[str, Any]) -> bool:
+    """Whether headers and arguments are what our own messages have. Whatever else lies in a queue is for the tracer to end.
+
+    It takes links from a body only, and has defaults of its own for what headers do not say.
+    """
+    args = said["args"]
+    if not isinstance(args, list) or len(args) != 1 or said.get("retries") is None:
+        return False
+    return said.get("group") is None and LINKS.isdisjoint(said)

@@ -1,0 +1,264 @@
+"""Keeps a worker from calls of modules that it cannot reach: leaves their queues to others, and looks until it can.
+
+A worker's own trouble is its own: descriptors, ports, routes and names that it lacks say nothing of a module, and that it cannot
+connect counts for the fleet only when no other worker can. Where nobody else takes the calls, it goes on.
+"""
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.contracts.outcomes import Health
+from toolfleet_registry.directory.known_modules import KnownModules
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks.aio.cancellation import end
+from toolfleet_tasks.ledger.claims import Claim, NotClaimed
+from toolfleet_tasks.ledger.ledger import Ledger
+from toolfleet_tasks.ports import Runner
+from toolfleet_tasks.queues import queue_of
+from toolfleet_tasks.redis import worker_connections
+from toolfleet_tasks.redis.connection import LineClosed, LineLost
+from toolfleet_tasks.redis.worker_connections import Lines
+from toolfleet_tasks.worker.prober import Finding, Look, Prober
+
+log = get_logger(__name__)
+
+_FIRST_SECONDS, _GROWTH = 0.1, 1.5  # between two looks of a worker's own; then up to `breaker_seconds`
+_JITTER = 0.2  # seconds, or as large a part of a pause: workers that failed together look one after the other
+_LOOK_SECONDS = 10.0  # for one look: Redis may be away
+_SHORT_SECONDS = 2.0  # calls wait for a module that is away for so long, as the entrance has them
+_LINE_LENGTH = 200  # calls of a module that wait for their turn here, of which each has a slot
+_ASK_SECONDS, _FULL_LINE_SECONDS = (
+    0.03,
+    0.3,
+)  # between two questions of whoever is first, and until a call comes again that found no place
+_PASS_SECONDS = 0.1  # until a call comes back for another worker; jittered
+_STUCK_SECONDS = 5.0  # that nobody takes anything from a queue: until then the others may be busy
+_GO_ON_SECONDS = 30.0  # that a worker goes on that nobody stands in for
+_REST_SECONDS = (
+    30.0  # from its publishing on, a call is put off for others no longer: it may be that nobody else gets it
+)
+
+
+@dataclass(eq=False)
+class _Watch:
+    """A module that is looked at. `tail`: what is to be taken next from its queue."""
+
+    module: str
+    is_unreached: bool
+    task: "asyncio.Task[None] | None" = None
+    pause: float = _FIRST_SECONDS
+    tail: bytes | None = None
+    tail_since: float = 0.0
+    goes_on_until: float = 0.0
+
+
+@dataclass(eq=False)
+class _Line:
+    """Calls of one module that wait for their turn."""
+
+    module: str
+    count: int = 0
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Checks(Protocol):
+    """What a call asks and tells about its module."""
+
+    async def claim(self, call: PublishedCall, *, deaths: int | None) -> Claim | NotClaimed:
+        """Ask the ledger for a call, unless another worker had better take it. `deaths` as the ledger takes it."""
+        ...
+
+    async def missed(self, call: PublishedCall, unreached: Health) -> None:
+        """No connection could be made to the call's module."""
+        ...
+
+
+class HealthChecks:
+    """A worker's, on its loop, from the first trouble with a module until it is over."""
+
+    def __init__(
+        self, here: Lines, settings: Settings, runner: Runner, ledger: Ledger, known: KnownModules | None = None
+    ) -> None:
+        self._here = here
+        self._settings = settings
+        self._ledger = ledger
+        self._prober = Prober(ledger.line, settings, runner, known=known)
+        self._watches: dict[str, _Watch] = {}
+        self._lines: dict[str, _Line] = {}
+        here.settle.append(self.aclose)
+
+    async def claim(self, call: PublishedCall, *, deaths: int | None) -> Claim | NotClaimed:
+        """As `Checks`. A call of a module that is just back waits here for its turn, if not too many do."""
+        if self._lines and (line := self._lines.get(_module(call))) is not None:
+            return await self._line_up(line, call, deaths)
+        claim = await self._claim(call, deaths)
+        if isinstance(claim, NotClaimed) and claim.reason == "queued":
+            module = _module(call)
+            return await self._line_up(self._lines.setdefault(module, _Line(module)), call, deaths)
+        return claim
+
+    async def missed(self, call: PublishedCall, unreached: Health) -> None:
+        """As `Checks`: its queue is left alone, and somebody looks."""
+        del unreached  # a look will tell
+        module = _module(call)
+        watch = self._watches.get(module)
+        if watch is None:
+            self._here.resting.rest(queue_of(module))
+            self._start(_Watch(module, is_unreached=True))
+        elif not watch.is_unreached:  # it was looked at for others' sake
+            watch.is_unreached = True
+
+    async def aclose(self) -> None:
+        """Look no more."""
+        await end([watch.task for watch in self._watches.values() if watch.task is not None])
+
+    async def _claim(self, call: PublishedCall, deaths: int | None) -> Claim | NotClaimed:
+        if self._watches and self._leaves(call):
+            return NotClaimed("away", rest_seconds=_PASS_SECONDS)
+        claim = await self._ledger.claim(call, deaths=deaths, can_reach=not self._watches or self._can_reach(call))
+        if _is_away(claim) and _module(call) not in self._watches:
+            self._start(_Watch(_module(call), is_unreached=False, pause=0))
+        return claim
+
+    async def _line_up(self, line: _Line, call: PublishedCall, deaths: int | None) -> Claim | NotClaimed:
+        """First come, first served: whoever is first asks again and again, and the others do not ask."""
+        if line.count >= _LINE_LENGTH:
+            return NotClaimed("queued", rest_seconds=_FULL_LINE_SECONDS)
+        line.count += 1
+        try:
+            async with line.turn:
+                while _is_queued(claim := await self._claim(call, deaths)):  # noqa: ASYNC110 - it is Redis who knows
+                    await asyncio.sleep(_ASK_SECONDS)  # answers that other workers get make room, too
+                return claim
+        finally:
+            line.count -= 1
+            if not line.count:
+                self._lines.pop(line.module, None)
+
+    def _leaves(self, call: PublishedCall) -> bool:
+        """Whether the call is better put off, for another worker to take it."""
+        if queue_of(_module(call)) not in self._here.resting:
+            return False
+        return fleet_clock.now() < call.published_at + _REST_SECONDS
+
+    def _can_reach(self, call: PublishedCall) -> bool:
+        watch = self._watches.get(_module(call))
+        return watch is None or not watch.is_unreached or self._here.loop.time() < watch.goes_on_until
+
+    def _start(self, watch: _Watch) -> None:
+        self._watches[watch.module] = watch
+        watch.task = self._here.loop.create_task(self._keep_looking(watch), name=f"toolfleet-health-{watch.module}")
+
+    async def _keep_looking(self, watch: _Watch) -> None:
+        log.info("module_watched", module=watch.module, is_unreached=watch.is_unreached)
+        try:
+            while True:
+                await asyncio.sleep(watch.pause + random.random() * _JITTER * min(watch.pause, 1))  # noqa: S311 - spreads load
+                if await self._is_over(watch):
+                    break
+        except LineClosed:
+            return
+        except Exception:  # a worker that leaves a queue alone for ever would go unnoticed
+            log.exception("module_not_watched", module=watch.module)
+        finally:
+            del self._watches[watch.module]
+            self._prober.forget(watch.module)
+            self._here.resting.end(queue_of(watch.module))
+        log.info("module_watched_no_more", module=watch.module)
+
+    async def _is_over(self, watch: _Watch) -> bool:
+        try:
+            async with asyncio.timeout(_LOOK_SECONDS):
+                is_stuck = watch.is_unreached and await self._is_stuck(watch)
+                look = await self._prober.look(watch.module, is_unreached=watch.is_unreached)
+        except LineClosed:
+            raise
+        except (TimeoutError, LineLost, ResponseError) as exc:  # Redis is away; nobody gets calls meanwhile
+            log.warning("module_not_looked_at", module=watch.module, error=str(exc))
+            look, is_stuck = Look(Finding.AWAY), False
+        if look.finding is Finding.WELL:
+            return True
+        self._follow(watch, look, is_stuck=is_stuck)
+        return False
+
+    def _follow(self, watch: _Watch, look: Look, *, is_stuck: bool) -> None:
+        queue = queue_of(watch.module)
+        if look.finding is Finding.OPEN:
+            watch.pause = max(look.seconds, _FIRST_SECONDS)
+            if look.seconds <= _SHORT_SECONDS:
+                self._here.resting.rest(queue)  # its calls wait where it costs nothing
+            else:
+                self._here.resting.end(queue)  # the breaker refuses them
+            return
+        watch.is_unreached = True
+        watch.pause = min(max(watch.pause, _FIRST_SECONDS) * _GROWTH, self._settings.breaker_seconds)
+        if is_stuck:
+            watch.goes_on_until = self._here.loop.time() + _GO_ON_SECONDS
+        if self._here.loop.time() < watch.goes_on_until:
+            self._here.resting.end(queue)
+        else:
+            self._here.resting.rest(queue)
+
+    async def _is_stuck(self, watch: _Watch) -> bool:
+        """Whether nobody takes anything from the module's queue, though something is there."""
+        queue, now = queue_of(watch.module), self._here.loop.time()
+        if not self._settings.is_fast or queue not in self._here.resting:
+            return False
+        tail = await self._here.to_broker().execute("LINDEX", self._settings.keys.queue(queue), -1)
+        if tail is None or tail != watch.tail:
+            watch.tail, watch.tail_since = tail, now
+        return now - watch.tail_since >= _STUCK_SECONDS if tail is not None else False
+
+
+class SingleCheck:
+    """The same for a worker without a loop of its own, which runs one call here: it looks when it must."""
+
+    def __init__(self, settings: Settings, runner: Runner, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._prober = Prober(ledger.line, settings, runner, unready_seconds=0)
+
+    async def claim(self, call: PublishedCall, *, deaths: int | None) -> Claim | NotClaimed:
+        """As `Checks`."""
+        claim = await self._ledger.claim(call, deaths=deaths)
+        if _is_away(claim):
+            await self._prober.look(_module(call), is_unreached=False)
+        return claim
+
+    async def missed(self, call: PublishedCall, unreached: Health) -> None:
+        """Note it, unless it is the worker's own trouble."""
+        if unreached is Health.AWAY:
+            await self._prober.unreached(_module(call))
+
+
+def checks_of(app: Any, ledger: Ledger) -> Checks:
+    """The ones of this worker's loop, or for one call; `app` is a worker's."""
+    here = worker_connections.current()
+    if here is None:
+        return SingleCheck(app.settings, app.runner, ledger)
+    checks = _checks.get(here)
+    if checks is None:
+        checks = _checks[here] = HealthChecks(here, app.settings, app.runner, ledger, app.modules)
+    return checks
+
+
+def _is_queued(claim: Claim | NotClaimed) -> bool:
+    return isinstance(claim, NotClaimed) and claim.reason == "queued"
+
+
+def _is_away(claim: Claim | NotClaimed) -> bool:
+    return claim.reason == "away" if isinstance(claim, NotClaimed) else claim.granted == "open"
+
+
+def _module(call: PublishedCall) -> str:
+    return call.tool_name.partition(".")[0]
+
+
+_checks: WeakKeyDictionary[Lines, HealthChecks] = WeakKeyDictionary()

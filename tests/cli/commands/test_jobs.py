@@ -1,0 +1,135 @@
+"""`toolfleet jobs`, on a real Redis, without workers."""
+
+import asyncio
+import functools
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from support.command import Run
+from support.module_server import ModuleServer
+from toolfleet import Caller, Conversation, ToolFleet
+from toolfleet_registry.contracts.jobs import Job, Poll, Schedule
+
+Make = Callable[..., Job]
+
+
+@pytest.fixture
+def jobs(run: Run, monkeypatch: pytest.MonkeyPatch, owls: ModuleServer, redis_url: str) -> Run:
+    """Runs `toolfleet jobs`, with a Redis and a module."""
+    monkeypatch.setenv("TOOLFLEET_REDIS_URL", redis_url)
+    monkeypatch.setenv("TOOLFLEET_MODULE_SERVICES", json.dumps({"owls": owls.url}))
+    return functools.partial(run, "jobs")
+
+
+@pytest.fixture
+def make(jobs: Run) -> Make:
+    """Makes a job that is due in an hour."""
+    del jobs  # its settings
+
+    def make(user: str = "ada", **fields: Any) -> Job:
+        async def made() -> Job:
+            async with ToolFleet() as fleet:
+                return await fleet.start_job(
+                    None,
+                    Poll(tool_name="owls.echo", arguments={"secret": "1234-5678"}, interval_seconds=3600),
+                    conversation=Conversation(conversation_id="talk-1"),
+                    caller=Caller(user_id=user, permission="owner", allowed_modules="*"),
+                    **fields,
+                )
+
+        return asyncio.run(made())
+
+    return make
+
+
+def test_the_list_is_a_line_a_job(jobs: Run, make: Make) -> None:
+    """Of all users, or of one; and never with arguments."""
+    ada, bob = make(name="Build [b]\nthe site"), make("bob")
+    everybody, bobs = jobs("list"), jobs("list", "--user", "bob", "--json")
+
+    assert everybody.code == 0
+    (line,) = [line for line in everybody.out.splitlines() if ada.job_id in line]
+    assert line.split()[1:4] == ["waiting", "owls.echo", "ada"]
+    assert line.endswith("Build [b] the site")
+    assert bob.job_id in everybody.out
+    assert [job["job_id"] for job in json.loads(bobs.out)] == [bob.job_id]
+    assert "1234-5678" not in everybody.out + bobs.out
+
+
+def test_no_jobs_are_said(jobs: Run) -> None:
+    """Nothing on stdout, so that a pipe gets nothing."""
+    ended = jobs("list")
+    assert (ended.code, ended.out) == (0, "")
+    assert "There are no jobs" in ended.err
+    assert jobs("list", "--json").out.strip() == "[]"
+
+
+def test_a_job_is_shown_with_where_it_is(jobs: Run, make: Make) -> None:
+    """With its conversation and its schedule, and without arguments."""
+    job = make(name="the owls", schedule=Schedule(cron="0 9 * * *", timezone="Europe/Berlin"))
+    shown = jobs("show", job.job_id)
+
+    assert shown.code == 0
+    assert "the owls\n\nwaiting\n" in shown.out
+    for fact in (f"job: {job.job_id}", "conversation: talk-1", "cron: 0 9 * * * (Europe/Berlin)", "user: ada"):
+        assert fact in shown.out
+    assert "1234-5678" not in shown.out
+    assert json.loads(jobs("show", job.job_id, "--json").out)["state"] == "waiting"
+
+
+def test_a_job_is_cancelled_by_an_operator(jobs: Run, make: Make) -> None:
+    """Whoever's it is; it is listed with those that have ended, and can be cancelled again."""
+    job = make()
+    for _ in range(2):
+        ended = jobs("cancel", job.job_id)
+        assert (ended.code, ended.err.strip()) == (0, "The job is cancelled.")
+
+    assert job.job_id not in jobs("list").out
+    assert "cancelled" in jobs("list", "--ended").out
+    assert json.loads(jobs("show", job.job_id, "--json").out)["ended_at"] <= time.time()
+
+
+def test_a_users_jobs_are_cancelled_together(jobs: Run, make: Make) -> None:
+    """Of one whose rights have ended; a job or a user must be named."""
+    for user in ("ada", "ada", "bob"):
+        make(user)
+    ended = jobs("cancel", "--user", "ada")
+
+    assert (ended.code, ended.err.strip()) == (0, "Cancelled: 2.")
+    assert "bob" in (left := jobs("list").out)
+    assert "ada" not in left
+    assert jobs("cancel").code == 2
+    assert jobs("cancel", "a", "--user", "ada").code == 2
+
+
+def test_a_workflow_is_listed_and_cancelled_together(jobs: Run, make: Make) -> None:
+    """Of one user, or of whoever has one of that name; other jobs stay."""
+    ada, bob = make(workflow_id="release"), make("bob", workflow_id="release")
+    other, alone = make(workflow_id="nightly"), make()
+    listed = jobs("list", "--workflow", "release")
+
+    assert ada.job_id in listed.out
+    assert bob.job_id in listed.out
+    assert other.job_id not in listed.out
+    assert [
+        job["job_id"] for job in json.loads(jobs("list", "--workflow", "release", "--user", "bob", "--json").out)
+    ] == [bob.job_id]
+    assert "workflow: release" in jobs("show", ada.job_id).out
+    assert jobs("cancel", "--workflow", "release", "--user", "ada").err.strip() == "Cancelled: 1."
+    assert jobs("cancel", "--workflow", "release").err.strip() == "Cancelled: 1."
+    assert jobs("cancel", "--workflow", "nothing").err.strip() == "Cancelled: 0."
+    assert {job["job_id"] for job in json.loads(jobs("list", "--json").out)} == {other.job_id, alone.job_id}
+    assert len(json.loads(jobs("list", "--workflow", "release", "--ended", "--json").out)) == 2
+    assert jobs("cancel", "a", "--workflow", "release").code == 2
+
+
+@pytest.mark.parametrize("command", ["show", "cancel"])
+def test_a_job_that_is_not_there_is_said(jobs: Run, command: str) -> None:
+    """In one sentence, with exit code 1."""
+    ended = jobs(command, "nothing")
+    assert ended.code == 1
+    assert "There is no job 'nothing'" in ended.err

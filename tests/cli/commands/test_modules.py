@@ -1,0 +1,133 @@
+"""`toolfleet modules`: which there are, how they are doing, and how they come and go; on a real Redis, without workers."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+
+from support.command import Run
+from support.module_server import ModuleServer, serve
+from support.owls import make_module
+from toolfleet_registry.directory.directory import ModuleDirectory
+from toolfleet_registry.directory.entries import ModuleEntry, static_entries
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.settings import Settings
+
+KEYS = Keys()
+
+
+@pytest.fixture
+def owls(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleServer]:
+    """A module that no setting names."""
+    monkeypatch.setenv("TOOLFLEET_REDIS_URL", redis_url)
+    with serve(make_module()) as module:
+        yield module
+
+
+def listed(run: Run, command: str = "list") -> dict[str, dict[str, Any]]:
+    return {module["module"]: module for module in json.loads(run("modules", command, "--json").out)}
+
+
+def test_a_module_is_added_listed_and_removed(run: Run, owls: ModuleServer) -> None:
+    """With its lane and its limit; a second time changes nothing, and another address is refused."""
+    added = run("modules", "add", "owls", owls.url, "--slow", "--timeout", "7.5")
+    found = listed(run)["owls"]
+    again, elsewhere = (
+        run("modules", "add", "owls", owls.url, "--slow", "--timeout", "7.5"),
+        run("modules", "add", "owls", "http://127.0.0.1:1"),
+    )
+    removed = run("modules", "remove", "owls", "--drain", "0")
+
+    assert (added.code, added.out) == (0, f"Module owls is in the slow lane, at {owls.url}.\n")
+    assert (found["state"], found["lane"], found["workers"], found["origin"]) == ("ok", "slow", 0, "added")
+    assert again.code == 0
+    assert elsewhere.code == 2
+    assert f"is at {owls.url} already" in elsewhere.err
+    assert (removed.code, listed(run)) == (0, {})
+    assert run("modules", "remove", "owls").err == "There is no module 'owls' in the fleet's directory.\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["owls", "ftp://owls.test"], "url: a module needs an http:// or https:// URL with a host."),
+        (["o/wls", "http://owls.test"], "module: a module's name may have letters"),
+        (["owls", "http://owls.test", "--timeout", "0"], "timeout_seconds: Input should be greater than 0."),
+        (["owls", "http://[fe80::1]:80"], "is a link-local or metadata one"),
+    ],
+)
+def test_what_cannot_be_added_is_a_sentence(run: Run, owls: ModuleServer, words: list[str], reason: str) -> None:
+    """And nothing is stored."""
+    ended = run("modules", "add", *words)
+
+    assert ended.code == 2
+    assert reason in ended.err
+    assert listed(run) == {}
+
+
+def test_an_address_that_answers_is_not_unreachable(run: Run, owls: ModuleServer) -> None:
+    """The list says what it answers."""
+    run("modules", "add", "nests", f"{owls.url}/nowhere")
+    found = listed(run, "refresh")["nests"]
+
+    assert (found["state"], found["error"]) == ("answers 404", "answered with status 404")
+
+
+def test_the_list_knows_what_calls_have_seen(run: Run, owls: ModuleServer, redis_url: str) -> None:
+    """A module whose last calls were not answered is failing, whatever it offers; one that is left alone is away."""
+    run("modules", "add", "owls", owls.url)
+    run("modules", "refresh")
+    with Redis.from_url(redis_url) as redis:
+        redis.hset(KEYS.breaker("owls"), "failures", 3)
+        redis.expire(KEYS.breaker("owls"), 60)
+        failing = listed(run)["owls"]["state"]
+        shown = run("modules", "list").out
+        at_ms = int(redis.time()[0]) * 1000
+        redis.hset(KEYS.breaker("owls"), mapping={"open_until": at_ms + 5000, "pause": 10_000})
+        away = listed(run)["owls"]["state"]
+        redis.hset(
+            KEYS.breaker("owls"),
+            mapping={"open_until": at_ms - 1, "half_at": at_ms - 1, "tokens": 4, "let_in_at": at_ms - 1, "failures": 0},
+        )
+        coming_back = listed(run)["owls"]["state"]
+
+    assert (failing, away, coming_back) == ("failing", "away", "coming back")
+    assert "3 calls in a row" in " ".join(shown.split())
+
+
+async def test_a_conflict_of_two_processes_is_noted(run: Run, owls: ModuleServer, redis: AsyncRedis) -> None:
+    """With the address in effect, that of the older; and no more once one of them has left."""
+    entries = [
+        next(iter(static_entries(Settings(module_services={"owls": url})).values()))
+        for url in (owls.url, "http://other.test")
+    ]
+    directory = ModuleDirectory(redis, Settings())
+    for entry in entries:
+        await directory.feed([entry])
+    shown = (await asyncio.to_thread(run, "modules", "list")).out
+    found = (await asyncio.to_thread(listed, run))["owls"]
+    await directory.leave(entries[1:])
+    after = (await asyncio.to_thread(listed, run))["owls"]
+
+    assert "processes have 2 different settings for it" in " ".join(shown.split())
+    assert (found["url"], found["conflicts"], after["conflicts"]) == (owls.url, 2, 0)
+
+
+def test_an_entry_that_does_not_count_is_reported(
+    run: Run, owls: ModuleServer, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the fleet signs, an unsigned one is no module; removing it takes it away."""
+    monkeypatch.setenv("TOOLFLEET_SIGNING_KEY", "a secret of more than thirty-two characters")
+    with Redis.from_url(redis_url) as redis:
+        redis.hset(KEYS.modules, "larks", ModuleEntry(module="larks", url="http://larks.test").text())
+    ended = run("modules", "list", "--json")
+    removed = run("modules", "remove", "larks")
+
+    assert json.loads(ended.out) == []
+    assert "Module 'larks' is ignored: Its entry is not signed" in ended.err
+    assert removed.code == 0
+    assert "ignored" not in run("modules", "list").err

@@ -1,0 +1,95 @@
+"""`toolfleet status`: one screen, and all of it for programs."""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from support.command import Run
+from toolfleet_registry.config.run_file import Process, RunFile
+from toolfleet_registry.directory.entries import ModuleEntry
+from toolfleet_registry.settings import Settings, load_settings
+from toolfleet_tasks.presence.lane_capacity import Slots
+
+
+@pytest.fixture
+def fleet(redis_url: str, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, fast_mode: None) -> Settings:
+    """One that runs here, of which something is wrong."""
+    services = {f"m{number}": "http://127.0.0.1:1" for number in range(20)}
+    values = {"redis_url": redis_url, "module_services": services, "slow_modules": ["m1"]}
+    processes = {"redis": Process(pid=1, state="ready"), "m0": Process(pid=2, state="dead")}
+    RunFile(pid=os.getpid(), settings=values, processes=processes).write(elsewhere)
+    settings = load_settings()
+    asyncio.run(Slots(settings.model_copy(update={"lane": "fast"}), count=7).note())
+    return settings
+
+
+def test_it_is_one_screen(run: Run, fleet: Settings, redis_url: str) -> None:
+    """Lanes, processes, counts, queues and modules in trouble; of many modules the first."""
+    with Redis.from_url(redis_url) as redis:
+        redis.lpush("tools.m1", "x")
+        redis.hset(fleet.keys.breaker("m1"), "failures", 3)
+        redis.expire(fleet.keys.breaker("m1"), 60)
+        redis.zadd(fleet.keys.dead_order, {"x": 1})
+    said = run("status").out
+    lines = [line.split() for line in said.splitlines()]
+
+    assert ["Lane", "fast", "1", "worker,", "7", "slots,", "19", "modules"] in lines
+    assert ["Lane", "slow", "no", "worker,", "1", "module"] in lines
+    assert ["Processes", "1", "of", "2", "ready,", "m0", "dead"] in lines
+    assert ["Dead", "letters", "1"] in lines
+    assert ["tools.m1", "slow", "0", "1", "-"] in lines
+    assert "m1" in said
+    assert "3 calls in a row without an answer" in said
+    assert "5 modules more: --json has all." in said
+    assert len(lines) < 40
+
+
+def test_it_says_why_a_module_is_away_or_coming_back(run: Run, fleet: Settings, redis_url: str) -> None:
+    """Also where no call has failed, as when no worker could connect."""
+    with Redis.from_url(redis_url) as redis:
+        at_ms = int(redis.time()[0]) * 1000
+        away = {"failures": 0, "open_until": at_ms + 60_000, "pause": 60_000}
+        back = {"failures": 0, "open_until": at_ms - 1, "half_at": at_ms - 1, "tokens": 4, "let_in_at": at_ms - 1}
+        for module, fields in {"m0": away, "m1": back}.items():
+            redis.hset(fleet.keys.breaker(module), mapping={"pause": 1000, **fields})
+            redis.expire(fleet.keys.breaker(module), 60)
+    said = " ".join(run("status").out.split())
+
+    assert "m0 away no worker can connect to it; left alone for " in said
+    assert "m1 coming back calls are let in a few at a time" in said
+    assert "0 calls" not in said
+
+
+def test_a_removed_module_is_none_of_its_lane(run: Run, fleet: Settings, redis_url: str) -> None:
+    """It waits for no worker, though what still comes for it is ended."""
+    removed = ModuleEntry(module="m99", url="http://127.0.0.1:1", slow=True, removed_at=1.0)
+    with Redis.from_url(redis_url) as redis:
+        redis.hset(fleet.keys.modules, "m99", removed.text())
+    lanes = json.loads(run("status", "--json").out)["lanes"]
+
+    assert {lane["lane"]: len(lane["modules"]) for lane in lanes} == {"fast": 19, "slow": 1}
+
+
+def test_it_has_a_form_for_programs(run: Run, fleet: Settings) -> None:
+    """Everything, whatever the screen leaves out."""
+    found = json.loads(run("status", "--json").out)
+
+    assert len(found["troubles"]) == 20
+    assert found["processes"]["m0"] == {"pid": 2, "state": "dead"}
+    assert found["lanes"][0]["slots"] == 7
+    assert found["queues"] == []
+    assert found["dead_letters"] == 0
+
+
+def test_a_redis_that_is_away_is_one_sentence(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 2, and no password."""
+    monkeypatch.setenv("TOOLFLEET_REDIS_URL", "redis://:s3cret@127.0.0.1:1/0")
+    ended = run("status")
+
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith("Redis at 127.0.0.1:1 does not answer: ")
+    assert "s3cret" not in ended.err

@@ -1,0 +1,27 @@
+"""What tests of the command share."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from support.command import Ended, Run
+from toolfleet_cli import main
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], elsewhere: Path) -> Iterator[Run]:
+    """Runs the command in this process, far from any other fleet."""
+    before = structlog.get_config()
+
+    def run(*words: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["toolfleet", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        return Ended(ended.value.code, said.out, said.err)
+
+    yield run
+    structlog.configure(**before)

@@ -1,0 +1,150 @@
+"""Plain functions as local tools, in real workers: whatever they do, each call has one honest end, and the others go on."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.fleet import TestBed, local_tools_known
+from support.module_server import ModuleServer
+from support.pictures import JPEG, PNG, base64
+from support.plain_tools import shout_tag
+from support.waiting import wait_until
+from support.worker_process import WorkerProcess
+from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
+from toolfleet.tags import TagRegistry, ToolContext
+from toolfleet_cli.local.redis_server import redis_server
+from toolfleet_tasks.calls.handle import CallHandle
+
+OWNER = Caller(user_id="ada", permission="owner", allowed_modules="*")
+ENV = {"PYTHONPATH": str(Path(__file__).parents[1])}  # where workers find the functions
+THREADS = 2
+
+
+@pytest.fixture(scope="module")
+def bed(owls: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
+    """A fleet whose workers have two threads, and are taken for lost after two seconds."""
+    more = {"visibility_timeout": 2, "local_tools": "support.plain_tools:tools", "local_threads": THREADS}
+    with redis_server(tmp_path_factory.mktemp("redis")) as url:
+        yield TestBed(url, (owls,), tmp_path_factory.mktemp("logs"), more)
+
+
+@pytest.fixture
+def worker(bed: TestBed) -> Iterator[WorkerProcess]:
+    with bed.worker(env=ENV) as worker:
+        yield worker
+
+
+@pytest.fixture
+async def fleet(bed: TestBed, worker: WorkerProcess) -> AsyncIterator[ToolFleet]:
+    async with ToolFleet(settings=bed.settings) as fleet:
+        await local_tools_known(fleet)
+        yield fleet
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Path]:
+    """What functions write; at the end, those that hold a thread let it go."""
+    yield (written := tmp_path / "journal")
+    go(written)
+
+
+def go(journal: Path) -> None:
+    Path(f"{journal}.go").touch()
+
+
+def words(journal: Path) -> list[str]:
+    return journal.read_text().split() if journal.exists() else []
+
+
+async def submit(fleet: ToolFleet, name: str, journal: Path, *, timeout: float = 60) -> CallHandle:  # noqa: ASYNC109 - the call's deadline
+    return await fleet.submit(ToolCall(tool_name=name, arguments={"journal": str(journal)}), OWNER, timeout=timeout)
+
+
+async def call(fleet: ToolFleet, name: str, *, timeout: float = 30, **arguments: Any) -> ToolResult:  # noqa: ASYNC109 - as above
+    return await fleet.call(ToolCall(tool_name=name, arguments=arguments), OWNER, timeout=timeout)
+
+
+async def test_a_worker_that_is_killed_leaves_an_honest_end(
+    bed: TestBed, fleet: ToolFleet, worker: WorkerProcess, journal: Path
+) -> None:
+    """What changes nothing is run again by another one; of what may have changed something nobody knows."""
+    unknown, reading = [await submit(fleet, name, journal) for name in ("local.hold", "local.hold_reading")]
+    await wait_until(lambda: words(journal) == ["began"] * 2, "both run", seconds=30)
+    worker.send_signal(signal.SIGKILL)
+    go(journal)
+    with bed.worker(env=ENV):
+        first, second = await unknown.result(60), await reading.result(60)
+
+    assert (first.error_code, first.effect_state) == ("outcome_unknown", "unknown")
+    assert (second.success, second.result) == (True, "held")
+    assert words(journal) == ["began"] * 3 + ["ended"]
+
+
+async def test_a_deadline_ends_a_call_whose_function_goes_on(
+    fleet: ToolFleet, worker: WorkerProcess, journal: Path
+) -> None:
+    """The worker's other calls are not held up, it ends though the thread is taken, and nothing of the call comes twice."""
+    late = await (await submit(fleet, "local.hold", journal, timeout=1)).result(30)
+    assert (late.success, late.effect_state, late.retryable) == (False, "unknown", False)
+    assert late.error_code in {"timed_out", "outcome_unknown"}
+    assert (await call(fleet, "local.quick")).result == "here"
+    assert words(journal) == ["began"]
+
+    await wait_until(lambda: "local_tool_left_behind" in worker.said(), "it is left behind", seconds=30)
+    worker.send_signal(signal.SIGTERM)
+    assert await asyncio.to_thread(worker.wait) == 0
+    assert "local_tool_left_behind" in worker.said()
+
+
+async def test_a_function_hears_that_its_call_was_cancelled(fleet: ToolFleet, journal: Path) -> None:
+    """As one in a module does."""
+    handle = await submit(fleet, "local.watch", journal)
+    await wait_until(lambda: words(journal) == ["began"], "it runs", seconds=30)
+    await handle.cancel()
+    result = await handle.result(30)
+
+    assert (result.error_code, result.effect_state) == ("cancelled", "unknown")
+    await wait_until(lambda: words(journal) == ["began", "cancelled"], "it has noticed", seconds=30)
+
+
+async def test_more_calls_than_threads_wait_within_their_time(fleet: ToolFleet, journal: Path) -> None:
+    """Who gets none in time has done nothing, and may try again."""
+    running = [await submit(fleet, "local.hold", journal) for _ in range(THREADS)]
+    await wait_until(lambda: words(journal) == ["began"] * THREADS, "all threads are taken", seconds=30)
+    late = await submit(fleet, "local.hold", journal, timeout=4)
+    waiting = [await submit(fleet, "local.hold", journal) for _ in range(THREADS)]
+    result = await late.result(30)
+    assert (result.error_code, result.effect_state, result.retryable) == ("busy", "none", True)
+    assert (await call(fleet, "local.quick")).success
+
+    go(journal)
+    assert [(await each.result(30)).result for each in running + waiting] == ["held"] * 2 * THREADS
+    assert words(journal).count("began") == 2 * THREADS
+
+
+async def test_what_a_function_does_wrong_ends_its_call_only(fleet: ToolFleet) -> None:
+    """An error is told without its text; a result that is no JSON comes after the work was done."""
+    failed, odd = await asyncio.gather(call(fleet, "local.fail"), call(fleet, "local.odd"))
+    assert (failed.error_code, failed.effect_state) == ("module_error", "unknown")
+    assert "(ValueError)" in str(failed.error)
+    assert "hunter2" not in str(failed.error)
+    assert (odd.error_code, odd.effect_state) == ("invalid_response", "done")
+
+
+async def test_a_functions_files_come_back(fleet: ToolFleet) -> None:
+    """Beside the result, in whose text their labels stand; an argument may be one, too."""
+    result = await call(fleet, "local.draw", like=base64(JPEG))
+    assert result.result == {"like": "image/jpeg", "chart": f"image 1 'chart.png' (image/png, {len(PNG)} bytes)"}
+    (chart,) = result.files
+    assert (chart.kind, chart.media_type, chart.name, chart.read()) == ("image", "image/png", "chart.png", PNG)
+
+
+async def test_a_tags_function_may_be_plain_as_well(fleet: ToolFleet) -> None:
+    """Found by its import path, like any other."""
+    registry = TagRegistry(fleet)
+    registry.register(shout_tag)
+    assert (await registry.execute("shout", ToolContext("owls", user="@ada"))).message == "OWLS for @ada"

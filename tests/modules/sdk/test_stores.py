@@ -1,0 +1,259 @@
+"""The stores of replies: one promise, three ways to keep it."""
+
+import asyncio
+import math
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from toolfleet.sdk import MemoryReplies, Record, RedisReplies, Replies, SQLiteReplies
+from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.redis.keys import Keys
+
+MakeReplies = Callable[[], Replies]
+
+RUNNING = Record("running", "t1", "f", time.time() + 60)
+DONE = Record("done", "t2", "f", reply='{"success":true,"result":"é \\u0000"}')
+
+
+async def test_a_record_replaces_the_one_that_was_seen_and_no_other(make_replies: MakeReplies) -> None:
+    """From nothing to running to done to nothing; whoever saw something else writes nothing."""
+    one, other = make_replies(), make_replies()
+    assert await one.get("c") is None
+    assert not await one.swap("c", "t1", DONE)
+    assert await one.swap("c", None, RUNNING)
+    assert not await other.swap("c", None, RUNNING)
+    assert await other.get("c") == RUNNING
+    assert not await other.swap("c", "t", DONE)  # the start of a token is none
+    assert await other.swap("c", "t1", DONE)
+    assert await one.get("c") == DONE
+    assert not await one.swap("c", "t1", None)
+    assert await one.swap("c", "t2", None)
+    assert await other.get("c") is None
+    assert not await other.swap("c", "t2", DONE)
+
+
+async def test_of_many_that_begin_a_call_at_once_one_does(make_replies: MakeReplies) -> None:
+    """However many processes share the store."""
+    stores = [make_replies() for _ in range(5)]
+    begun = await asyncio.gather(*(stores[n % 5].swap("c", None, replace(RUNNING, token=f"t{n}")) for n in range(50)))
+    assert sum(begun) == 1
+    record = await stores[0].get("c")
+    assert record is not None
+    assert begun[int(record.token[1:])]
+
+
+async def test_a_file_may_be_made_by_many_at_once(tmp_path: Path) -> None:
+    """SQLite itself lets nobody wait who switches it to a write-ahead log."""
+    for number in range(10):
+        stores = [SQLiteReplies(tmp_path / f"{number}.db") for _ in range(10)]
+        assert sum(await asyncio.gather(*(store.swap("c", None, RUNNING) for store in stores))) == 1
+        await asyncio.gather(*(store.aclose() for store in stores))
+
+
+async def test_a_store_can_be_used_again_after_it_was_closed(make_replies: MakeReplies) -> None:
+    """An app may start twice in a process."""
+    replies = make_replies()
+    assert await replies.swap("c", None, DONE)
+    await replies.aclose()
+    assert await replies.get("c") == DONE
+
+
+async def test_the_memory_is_bounded_and_keeps_what_runs() -> None:
+    """In calls and in bytes; the oldest are forgotten first."""
+    replies = MemoryReplies(most=3, most_bytes=10_000)
+    assert await replies.swap("running", None, RUNNING)
+    for n in range(10):
+        assert await replies.swap(f"c{n}", None, replace(DONE, reply="x" * 10))
+    kept = [n for n in range(10) if await replies.get(f"c{n}")]
+    assert kept == [7, 8, 9]
+    assert await replies.swap("large", None, replace(DONE, reply="x" * 9_990))
+    assert await replies.get("c8") is None
+    assert await replies.get("large")
+    assert await replies.get("running") == RUNNING
+    assert await replies.complete_since() == math.inf
+
+
+async def test_a_memory_forgets_after_its_time() -> None:
+    """And may begin the call anew."""
+    replies = MemoryReplies(seconds=0.001)
+    assert await replies.swap("c", None, DONE)
+    async with asyncio.timeout(20):
+        while await replies.get("c"):  # noqa: ASYNC110 - the store tells
+            await asyncio.sleep(0.001)
+    assert await replies.swap("c", None, RUNNING)
+
+
+async def test_a_file_forgets_the_oldest_of_too_many_and_knows_that_it_did(tmp_path: Path) -> None:
+    """What runs stays; from the loss on, nobody is told that a call was never begun."""
+    replies = SQLiteReplies(tmp_path / "replies.db", most=10)
+    before = await replies.complete_since()
+    assert await replies.swap("running", None, RUNNING)
+    for n in range(250):
+        assert await replies.swap(f"c{n}", None, DONE)
+    assert await replies.get("c0") is None
+    assert await replies.get("c249") == DONE
+    assert await replies.get("running") == RUNNING
+    assert before < await replies.complete_since() < time.time() + 1
+    await replies.aclose()
+    with sqlite3.connect(tmp_path / "replies.db") as rows:
+        assert rows.execute("SELECT count(*) FROM replies").fetchone()[0] < 150
+    rows.close()
+
+
+async def test_what_may_be_repeated_is_forgotten_before_what_may_not() -> None:
+    """However many reads there are, a repeat of what happened once is known for one."""
+    replies = MemoryReplies(most=3, most_bytes=200)
+    assert await replies.swap("paid", None, DONE)
+    for n in range(50):
+        assert await replies.swap(f"read{n}", None, replace(DONE, reply="x" * 80, is_repeatable=True))
+    assert await replies.get("paid") == DONE
+    assert await replies.get("read48") is None
+    assert await replies.get("read49")
+
+
+async def test_the_memory_counts_what_texts_take() -> None:
+    """A character is up to four bytes."""
+    replies = MemoryReplies(most_bytes=10_000)
+    assert await replies.swap("a", None, replace(DONE, reply="🦉" * 2_000))
+    assert await replies.swap("b", None, replace(DONE, reply="🦉" * 2_000))
+    assert await replies.get("a") is None
+    assert await replies.get("b")
+
+
+async def test_what_was_to_be_kept_for_less_time_may_be_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raising `seconds` brings nothing back: a file that forgot a call sooner must not say that it never began."""
+    now = time.time()
+    long_ago, then = now - 20 * 3600, now - 2 * 3600
+    path = tmp_path / "replies.db"
+    short, long = SQLiteReplies(path, seconds=3600), SQLiteReplies(path, seconds=86_400)
+    monkeypatch.setattr(time, "time", lambda: long_ago)
+    assert await short.complete_since() == long_ago
+    monkeypatch.setattr(time, "time", lambda: then)
+    assert await short.swap("c", None, DONE)
+    monkeypatch.setattr(time, "time", lambda: now)
+    assert await long.get("c") is None
+    assert await long.complete_since() == then
+    assert await long.swap("d", None, DONE)
+    assert await long.complete_since() == then
+    for replies in (short, long):
+        await replies.aclose()
+
+
+async def test_what_redis_was_to_keep_for_less_time_may_be_gone(
+    redis_url: str, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a file."""
+    now = time.time()
+    long_ago, then = now - 20 * 3600, now - 2 * 3600
+    short, long = RedisReplies(redis_url, seconds=3600), RedisReplies(redis_url, seconds=86_400)
+    await redis.delete(Keys().module_replies)
+    monkeypatch.setattr(time, "time", lambda: long_ago)
+    assert await short.complete_since() == long_ago
+    monkeypatch.setattr(time, "time", lambda: then)
+    assert await short.swap("c", None, DONE)
+    monkeypatch.setattr(time, "time", lambda: now)
+    await redis.delete(Keys().module_reply("c"))  # as Redis would have, in two hours
+    assert await long.complete_since() == then
+    assert await long.swap("d", None, DONE)
+    assert await long.complete_since() == then
+    for replies in (short, long):
+        await replies.aclose()
+
+
+async def test_tools_that_keep_all_threads_do_not_keep_the_file_waiting(tmp_path: Path) -> None:
+    """It has a thread of its own: asyncio's are few, and everybody's."""
+    loop, go = asyncio.get_running_loop(), threading.Event()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    tool = asyncio.create_task(asyncio.to_thread(go.wait, 60))
+    replies = SQLiteReplies(tmp_path / "replies.db")
+    try:
+        async with asyncio.timeout(20):
+            assert await replies.swap("c", None, DONE)
+            await replies.aclose()
+        assert not tool.done()
+    finally:
+        go.set()
+        await tool
+
+
+async def test_a_file_that_is_gone_is_a_new_memory(tmp_path: Path) -> None:
+    """It says so by its age."""
+    replies = SQLiteReplies(tmp_path / "replies.db")
+    first = await replies.complete_since()
+    await replies.aclose()
+    assert await replies.complete_since() == first
+    await replies.aclose()
+    for path in tmp_path.glob("replies.db*"):
+        path.unlink()
+    assert await replies.complete_since() > first
+    await replies.aclose()
+
+
+async def test_a_file_that_cannot_be_one_is_an_error_at_once(tmp_path: Path) -> None:
+    """And works again when it can be."""
+    (tmp_path / "file").write_text("no folder")
+    replies = SQLiteReplies(tmp_path / "file" / "replies.db")
+    with pytest.raises(OSError, match="file"):
+        await replies.get("c")
+    (tmp_path / "file").unlink()
+    assert await replies.get("c") is None
+    await replies.aclose()
+
+
+async def test_a_redis_that_is_another_one_may_have_forgotten(redis_url: str, redis: Redis) -> None:
+    """After a restart the memory begins anew; within one run it goes on."""
+    replies = RedisReplies(redis_url)
+    first = await replies.complete_since()
+    assert await replies.complete_since() == first
+    await redis.hset(Keys().module_replies, "run_id", "another run")
+    assert await replies.complete_since() > first
+    await replies.aclose()
+
+
+async def test_a_redis_that_evicts_may_have_forgotten(redis_url: str, redis: Redis) -> None:
+    """Nobody can say what a cache has thrown away."""
+    replies = RedisReplies(redis_url)
+    await redis.config_set("maxmemory", 2**30)
+    try:
+        assert await replies.complete_since() < math.inf  # it answers with an error when it is full
+        await redis.config_set("maxmemory-policy", "volatile-lru")
+        assert await replies.complete_since() == math.inf
+    finally:
+        await redis.config_set("maxmemory-policy", "noeviction")
+        await redis.config_set("maxmemory", 0)
+        await replies.aclose()
+
+
+async def test_records_in_redis_expire(redis_url: str, redis: Redis) -> None:
+    """Those that run, too: a module that has ended for good leaves nothing."""
+    replies = RedisReplies(redis_url, seconds=100)
+    await replies.swap("a", None, RUNNING)
+    await replies.swap("b", None, DONE)
+    for name in "ab":
+        assert 90 < await redis.ttl(Keys().module_reply(name)) <= 100
+    await replies.aclose()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: MemoryReplies(most=0),
+        lambda: MemoryReplies(seconds=-1),
+        lambda: SQLiteReplies("x", seconds=0),
+        lambda: RedisReplies("redis://x", seconds=0),
+        lambda: RedisReplies("nonsense"),
+    ],
+    ids=range(5),
+)
+def test_what_cannot_be_meant_is_refused_at_once(make: MakeReplies) -> None:
+    """When the store is made, not at the first call."""
+    with pytest.raises((ValueError, SettingsError), match=r"positive|URL"):
+        make()

@@ -1,0 +1,137 @@
+"""Connections to RabbitMQ stand and pass nothing on: whoever has one finds out, and nobody waits for it for ever."""
+
+import asyncio
+import signal
+from collections.abc import AsyncGenerator, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+
+import pytest
+
+from support.fleet import TestBed, program
+from support.module_server import ModuleServer
+from support.rabbitmq import RabbitMq
+from support.tcp_proxy import TcpProxy, tcp_proxy
+from support.waiting import wait_until
+from support.worker_process import WorkerProcess
+from toolfleet import Caller, ToolCall, ToolFleet
+from toolfleet_cli.local.commands import beat_command
+from toolfleet_tasks.queues import CONTROL
+
+ECHO = ToolCall(tool_name="owls.echo")
+NAP = ToolCall(tool_name="owls.nap", arguments={"seconds": 3})
+FOUND_SECONDS = 60.0  # twenty on an idle machine, and four minutes by Celery's own heartbeats
+
+
+@pytest.fixture
+def proxy(broker: RabbitMq) -> Iterator[TcpProxy]:
+    """What stands between RabbitMQ and one of its clients."""
+    with tcp_proxy(broker.port) as proxy:
+        yield proxy
+
+
+@contextmanager
+def worker_behind(bed: TestBed, broker: RabbitMq, proxy: TcpProxy) -> Generator[WorkerProcess]:
+    with bed.worker(broker_url=_through(proxy, broker), worker_concurrency=4) as worker:
+        yield worker
+
+
+@asynccontextmanager
+async def agent_behind(bed: TestBed, broker: RabbitMq, proxy: TcpProxy) -> AsyncGenerator[ToolFleet]:
+    settings = bed.settings.model_copy(update={"broker_url": _through(proxy, broker)})
+    async with ToolFleet(settings=settings) as fleet:
+        yield fleet
+
+
+def _through(proxy: TcpProxy, broker: RabbitMq) -> str:
+    return broker.url.replace(str(broker.port), str(proxy.port))
+
+
+async def test_a_worker_leaves_a_connection_that_says_nothing(
+    bed: TestBed, fleet: ToolFleet, owner: Caller, owls: ModuleServer, broker: RabbitMq, proxy: TcpProxy
+) -> None:
+    """It makes new ones, and runs the calls that have come meanwhile, and those that it was given over the old one once."""
+    with worker_behind(bed, broker, proxy) as worker:
+        assert (await fleet.call(ECHO, owner)).success
+        running = await fleet.submit(NAP, owner, timeout=FOUND_SECONDS)
+        await wait_until(lambda: owls.running, "it runs")
+        proxy.go_deaf()
+        ended = await running.result()
+        after = await fleet.call(ECHO, owner, timeout=FOUND_SECONDS)
+
+    assert (ended.success, after.success) == (True, True), worker.said()
+    assert len(owls.calls("nap")) == 1
+
+
+async def test_half_a_frame_stops_no_worker(
+    bed: TestBed, fleet: ToolFleet, owner: Caller, owls: ModuleServer, broker: RabbitMq, proxy: TcpProxy
+) -> None:
+    """A call that runs ends while the rest of a message does not come; that is taken up when it does."""
+    large = ToolCall(tool_name="owls.echo", arguments={"text": "hoo" * 100_000})
+    with worker_behind(bed, broker, proxy) as worker:
+        running = await fleet.submit(NAP, owner, timeout=FOUND_SECONDS)
+        await wait_until(lambda: owls.running, "it runs")
+        proxy.hold(there=False, after_bytes=1000)
+        waiting = await fleet.submit(large, owner, timeout=FOUND_SECONDS)
+        ended = await running.result(20)
+        proxy.release()
+        after = await waiting.result()
+
+    assert (ended.success, after.success) == (True, True), worker.said()
+    assert "loop_stalled" not in worker.said()
+
+
+@pytest.mark.parametrize(("there", "back"), [(True, True), (True, False), (False, True)])
+async def test_a_worker_goes_on_when_its_connections_are_reset(
+    bed: TestBed, fleet: ToolFleet, owner: Caller, broker: RabbitMq, proxy: TcpProxy, there: bool, back: bool
+) -> None:
+    """After nothing has passed in one direction, or in both, for a while that is shorter than a heartbeat."""
+    with worker_behind(bed, broker, proxy) as worker:
+        assert (await fleet.call(ECHO, owner)).success
+        proxy.hold(there=there, back=back)
+        waiting = await fleet.submit(ECHO, owner, timeout=FOUND_SECONDS)
+        with pytest.raises(TimeoutError):
+            await waiting.result(3 if back else 0.001)
+        proxy.reset()
+        proxy.release()
+        assert (await waiting.result()).success, worker.said()
+        assert (await fleet.call(ECHO, owner)).success, worker.said()
+
+
+async def test_a_worker_ends_though_nobody_answers_its_goodbye(
+    bed: TestBed, fleet: ToolFleet, owner: Caller, broker: RabbitMq, proxy: TcpProxy
+) -> None:
+    """SIGTERM ends it within the time that a deployment gives it."""
+    with worker_behind(bed, broker, proxy) as worker:
+        assert (await fleet.call(ECHO, owner)).success
+        proxy.hold()
+        worker.send_signal(signal.SIGTERM)
+        code = await asyncio.to_thread(worker.wait, seconds=30)
+
+    assert code == 0, worker.said()
+
+
+async def test_an_agent_publishes_again_over_a_new_connection(
+    bed: TestBed, owner: Caller, owls: ModuleServer, broker: RabbitMq, proxy: TcpProxy
+) -> None:
+    """What it has sent over one that passes nothing on runs once, within its deadline."""
+    owls.forget()
+    with bed.worker() as worker:
+        async with agent_behind(bed, broker, proxy) as fleet:
+            assert all(result.success for result in await fleet.call_many([ECHO] * 8, owner))
+            proxy.go_deaf()
+            results = await fleet.call_many([ECHO] * 20, owner, timeout=20)
+
+    assert [result.success for result in results] == [True] * 20, worker.said()
+    assert len(owls.calls("echo")) == 28
+
+
+async def test_beat_leaves_a_connection_that_says_nothing(bed: TestBed, broker: RabbitMq, proxy: TcpProxy) -> None:
+    """What it sends is confirmed, or sent over a new one."""
+    quick = replace(bed, more={**bed.more, "jobs_interval_seconds": 0.2, "broker_url": _through(proxy, broker)})
+    with program(quick, beat_command(), "beat", ready="beat: Starting"):
+        await wait_until(lambda: broker.kept().get(CONTROL), "beat sends something")
+        proxy.go_deaf()
+        broker.purge(CONTROL)
+        await wait_until(lambda: broker.waiting(CONTROL), "beat sends again", seconds=30)
+    broker.purge(CONTROL)

@@ -1,0 +1,311 @@
+"""What a manifest means to a registry that knows its module: one rule a test, without any registry."""
+
+from typing import Any
+
+import pytest
+
+from toolfleet_registry.catalog.registration_plan import Change, Intake, Known, offers_of, take_in
+from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
+from toolfleet_registry.manifests.definitions import definition_of, spec_of
+from toolfleet_registry.manifests.digests import digest_of
+from toolfleet_registry.manifests.overrides import Verdict, Verdicts, pending_because
+from toolfleet_registry.manifests.specs import ToolRegistration, ToolSpec
+from toolfleet_registry.permissions import BROKEN
+
+
+def tool(method: str = "push", **more: Any) -> ToolDefinition:
+    return ToolDefinition(name=f"git.{method}", **more)
+
+
+def registered(*tools: ToolDefinition, enabled: bool = True) -> dict[str, ToolRegistration]:
+    return {one.name: ToolRegistration(spec=spec_of(one), enabled=enabled) for one in tools}
+
+
+def digest(one: ToolDefinition) -> str:
+    return digest_of(spec_of(one))
+
+
+def taken(*offered: ToolDefinition, fault: str | None = None, **known: Any) -> Intake:
+    manifest = ModuleManifest(module_name="git", tools=list(offered))
+    known.setdefault("registrations", {})
+    return take_in(offers_of(manifest), Known(**known), lambda _: fault)
+
+
+def kinds(intake: Intake) -> list[tuple[str, str]]:
+    return [(change.kind, change.tool_name) for change in intake.changes]
+
+
+def test_a_new_tool_is_registered_under_its_version() -> None:
+    """Or, without one, under the beginning of its digest."""
+    intake = taken(tool("push", version="1.0"), tool("log"))
+
+    assert [spec.version for spec in intake.register] == ["1.0", digest(tool("log"))[:19]]
+    assert kinds(intake) == [("added", "git.push"), ("added", "git.log")]
+    assert intake.verdicts == {}
+
+
+def test_what_is_known_already_means_nothing() -> None:
+    """No change, nothing to register, no exception."""
+    assert taken(tool(), registrations=registered(tool())) == Intake([], [], [], {})
+
+
+def test_another_version_takes_effect() -> None:
+    """Also an older one: a module may go back."""
+    intake = taken(tool(version="1"), registrations=registered(tool(version="2")))
+
+    assert [spec.version for spec in intake.register] == ["1"]
+    assert intake.changes == [Change("git.push", "changed", "2", "1")]
+    assert intake.verdicts == {}
+
+
+def test_a_change_without_versions_takes_effect_and_is_reported() -> None:
+    """Each content is a version of its own."""
+    before, after = tool(), tool(description="Push it.")
+    intake = taken(after, registrations=registered(before))
+
+    assert intake.changes == [Change("git.push", "changed", digest(before)[:19], digest(after)[:19])]
+    assert intake.verdicts == {}
+
+
+def test_other_content_under_the_same_version_is_drift() -> None:
+    """The registered one stays in effect, and nothing is registered."""
+    before, after = tool(version="1"), tool(version="1", description="Push it all.")
+    intake = taken(after, registrations=registered(before))
+
+    assert intake.register == []
+    assert intake.changes == [Change("git.push", "drifted", "1", "1")]
+    assert intake.verdicts == {"git.push": Verdict(kept=before, digest=digest(after))}
+
+
+def test_drift_is_reported_once() -> None:
+    """Until it is another one."""
+    before, after, later = (tool(version="1", description=text) for text in "abc")
+    seen: Verdicts = taken(after, registrations=registered(before)).verdicts
+
+    assert taken(after, registrations=registered(before), verdicts=seen).changes == []
+    assert kinds(taken(later, registrations=registered(before), verdicts=seen)) == [("drifted", "git.push")]
+
+
+@pytest.mark.parametrize(
+    "offered",
+    [
+        tool(),  # as it was
+        tool(description="Other."),  # without a version
+        tool(version="2"),
+        tool(version="1", description="Other."),  # drifted
+    ],
+)
+def test_a_disabled_tool_stays_disabled(offered: ToolDefinition) -> None:
+    """Whatever becomes of it."""
+    verdicts = taken(offered, registrations=registered(tool(version="1"), enabled=False)).verdicts
+
+    assert verdicts["git.push"].is_disabled
+
+
+def test_a_tool_that_leaves_is_remembered() -> None:
+    """It is removed once, and added once when it is back; a disabled one comes back disabled."""
+    known = registered(tool("push")) | registered(tool("log"), enabled=False)
+    left = taken(registrations=known, names=frozenset(known))
+    assert left.forget == []
+    assert kinds(left) == [("removed", "git.log"), ("removed", "git.push")]
+    assert kinds(taken(registrations=known, names=frozenset())) == []  # it left long ago
+    assert kinds(taken(registrations=known)) == []  # nobody knows when
+
+    back = taken(tool("push"), tool("log"), registrations=known, names=frozenset())
+    assert kinds(back) == [("added", "git.push"), ("added", "git.log")]
+    assert back.register == []
+    assert back.verdicts == {"git.log": Verdict(is_disabled=True)}
+
+
+def test_leaving_and_coming_back_is_no_way_around_a_version() -> None:
+    """Other content under the version that the tool had before it left is drift."""
+    before, after = tool(version="1"), tool(version="1", description="Push it all.")
+    intake = taken(after, registrations=registered(before), names=frozenset())
+
+    assert kinds(intake) == [("drifted", "git.push")]
+    assert intake.register == []
+    assert intake.verdicts == {"git.push": Verdict(kept=before, digest=digest(after))}
+
+
+def test_only_so_many_that_left_are_remembered() -> None:
+    """The oldest are forgotten, so that a module with ever new names fills no registry; disabled ones never."""
+    known = registered(*(tool(f"t{number}") for number in range(1002)))
+    known |= registered(tool("old"), enabled=False)
+    dated = {
+        name: one.model_copy(update={"created_at": f"2026-01-01T00:{number // 60:02}:{number % 60:02}Z"})
+        for number, (name, one) in enumerate(known.items())
+    }
+
+    assert sorted(taken(registrations=dated).forget) == ["git.t0", "git.t1"]
+
+
+def test_a_tool_that_is_no_definition_is_neither_registered_nor_forgotten() -> None:
+    """It is closed, and when it is mended it is compared with what it was before."""
+    known = registered(tool(version="1"))
+    intake = taken(tool(required_permission=f"{BROKEN}it is wrong"), registrations=known, pins={})
+
+    assert intake == Intake([], [], [], {"git.push": Verdict(fault="it is wrong")})
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, True), (0, False), (1, 1.0)])
+def test_what_python_takes_for_equal_is_not(before: Any, after: Any) -> None:
+    """`1` and `true` are two things in JSON."""
+    one, other = (tool(version="1", input_schema={"const": value}) for value in (before, after))
+    assert kinds(taken(other, registrations=registered(one))) == [("drifted", "git.push")]
+
+
+def test_what_had_drifted_before_a_pin_goes_on_as_it_was() -> None:
+    """What is approved is what is in effect; once the module offers yet another thing, that is withheld."""
+    one, drifted, later = (tool(version="1", description=text) for text in "abc")
+    known: dict[str, Any] = {"registrations": registered(one), "pins": {"git.push": digest(one)}}
+    seen: Verdicts = {"git.push": Verdict(kept=one, digest=digest(drifted))}
+
+    assert taken(drifted, **known, verdicts=seen).verdicts == seen
+    assert taken(later, **known, verdicts=seen).verdicts["git.push"].is_withheld
+    assert taken(drifted, **known).verdicts["git.push"].is_withheld  # nobody knows when it drifted
+    assert taken(drifted, registrations=registered(one), pins={}, verdicts=seen).verdicts["git.push"].is_withheld
+
+
+def test_a_pinned_module_has_its_approved_tools_only() -> None:
+    """Changed and new ones are withheld and not registered; the others are as they were."""
+    same, changed, new = tool("log"), tool("push", description="Other."), tool("gc")
+    pins = {one.name: digest(one) for one in (tool("log"), tool("push"))}
+    intake = taken(same, changed, new, registrations=registered(tool("log"), tool("push")), pins=pins)
+
+    assert intake.register == []
+    assert intake.verdicts == {
+        "git.push": Verdict(is_withheld=True, digest=digest(changed)),
+        "git.gc": Verdict(is_withheld=True, digest=digest(new)),
+    }
+    assert [(change.kind, change.is_withheld) for change in intake.changes] == [("changed", True), ("added", True)]
+
+
+def test_a_new_version_does_not_help_in_a_pinned_module() -> None:
+    """What counts is what is in it."""
+    one = tool(version="2", required_permission="owner")
+    intake = taken(one, registrations=registered(tool(version="1")), pins={"git.push": digest(tool())})
+
+    assert intake.verdicts["git.push"].is_withheld
+
+
+def test_a_new_number_on_what_was_approved_is_no_change_of_it() -> None:
+    """A digest leaves the version out: it is registered, and stays in effect."""
+    intake = taken(tool(version="2"), registrations=registered(tool(version="1")), pins={"git.push": digest(tool())})
+
+    assert [spec.version for spec in intake.register] == ["2"]
+    assert intake.verdicts == {}
+
+
+def test_a_broken_tool_is_closed_alone() -> None:
+    """It is registered, so that it can be disabled."""
+    intake = taken(tool(), fault="its schema is wrong")
+
+    assert intake.verdicts == {"git.push": Verdict(fault="its schema is wrong")}
+    assert len(intake.register) == 1
+
+
+def test_what_somebody_else_registered_under_a_tools_version_closes_it() -> None:
+    """What is registered is no definition, so there is nothing to keep."""
+    spec = ToolSpec(tool_name="git.push", version="1", input_schema={}, output_schema={}, details={"cost": [1]})
+    verdict = taken(tool(version="1"), registrations={"git.push": ToolRegistration(spec=spec)}).verdicts["git.push"]
+
+    assert verdict.kept is None
+    assert verdict.fault
+
+
+RICH = tool(
+    version="1.2.3",
+    description="Push it.",
+    parameters=[{"name": "force", "type": "str", "required": False, "enum": ["a", None], "sensitive": True}],
+    required_permission="admin",
+    output_schema={"type": "object"},
+    tags=["b", "a"],
+    effect="once",
+    annotations={"readOnlyHint": False},
+    timeout_seconds=2.5,
+    cost="cheap",
+    daily_limit=3,
+    deprecated=True,
+    successor="git.push2",
+)
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        tool(),
+        RICH,
+        RICH.model_copy(update={"input_schema": {"type": "object", "properties": {"n": {"default": 1.5}}}}),
+        tool(input_schema={}),
+        tool(input_schema={"properties": {}}, parameters=[]),
+    ],
+)
+def test_a_definition_comes_back_as_it_was(one: ToolDefinition) -> None:
+    """From what the registry keeps, also through JSON: what is kept in effect is what was offered once."""
+    stored = ToolSpec.model_validate_json(spec_of(one).model_dump_json())
+
+    assert stored == spec_of(one)
+    assert definition_of(stored) == one
+    assert digest_of(spec_of(definition_of(stored))) == digest_of(stored)
+
+
+def test_odd_details_change_nothing_of_their_own() -> None:
+    """Somebody else may have registered a tool with fields that are the specification's, or of no kind that we know."""
+    spec = ToolSpec(tool_name="git.push", version="1", input_schema={}, output_schema={}, details={"name": "x", "y": 1})
+    assert definition_of(spec) == tool(version="1", input_schema={})
+
+
+def test_what_says_the_same_has_the_same_digest() -> None:
+    """A field with its default, or none; the flat form with a type that we only understand since yesterday."""
+    assert digest(tool(parameters=[], deprecated=False, requires_gate=False)) == digest(tool())
+    assert spec_of(tool(parameters=[{"name": "a", "type": "str"}])).input_schema == {"a": "str"}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"description": "Push it!"},
+        {"required_permission": "guest"},
+        {"tags": ["a", "b"]},
+        {"timeout_seconds": 3},
+        {"effect": "read"},
+        {"parameters": []},
+        {"input_schema": {}},
+        {"successor": None},
+    ],
+)
+def test_whatever_matters_is_in_the_digest(changed: dict[str, Any]) -> None:
+    """Each field that is not the version."""
+    assert digest(ToolDefinition.model_validate(RICH.model_dump() | changed)) != digest(RICH)
+
+
+def rolled_back(one: ToolDefinition, since: str) -> dict[str, ToolRegistration]:
+    return {one.name: ToolRegistration(spec=spec_of(one), rolled_back_from=since)}
+
+
+@pytest.mark.parametrize("offered", ["2.0.0", "1.5.0", "2.0.0-rc.1"])
+def test_what_was_rolled_back_stays_in_effect(offered: str) -> None:
+    """Nothing is registered, and it is no news; what is offered can be approved."""
+    before, after = tool(version="1.0.0"), tool(version=offered, description="Push it all.")
+    intake = taken(after, registrations=rolled_back(before, "2.0.0"))
+
+    assert (intake.register, intake.changes) == ([], [])
+    assert intake.verdicts == {"git.push": Verdict(kept=before, digest=digest(after))}
+    assert pending_because(after, intake.verdicts["git.push"]) == "rolled_back"
+
+
+def test_a_later_version_ends_a_rollback() -> None:
+    """It is registered as any other change is."""
+    intake = taken(tool(version="2.0.1"), registrations=rolled_back(tool(version="1.0.0"), "2.0.0"))
+
+    assert [spec.version for spec in intake.register] == ["2.0.1"]
+    assert (intake.changes, intake.verdicts) == ([Change("git.push", "changed", "1.0.0", "2.0.1")], {})
+
+
+def test_drift_of_what_was_rolled_back_is_drift() -> None:
+    """The module offers the version that is in force, and something else under it."""
+    before, after = tool(version="1.0.0"), tool(version="1.0.0", description="Push it all.")
+    intake = taken(after, registrations=rolled_back(before, "2.0.0"))
+
+    assert kinds(intake) == [("drifted", "git.push")]
+    assert pending_because(after, intake.verdicts["git.push"]) == "drifted"

@@ -1,0 +1,132 @@
+"""Finding tools by words and tags."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from toolfleet_registry.catalog.search import ToolSearch
+from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
+from toolfleet_registry.manifests.overrides import SeenTool, seen_tools
+
+TOOLS: list[dict[str, Any]] = [
+    {"name": "mail.send_invoice", "description": "Send a bill to a customer.", "tags": ["Money", "mail"]},
+    {"name": "mail.send", "description": "Send a letter. Invoices have a tool of their own.", "tags": ["mail"]},
+    {"name": "git.createIssue", "description": "Report a defect.", "tags": []},
+    {
+        "name": "calendar.add",
+        "description": "Enter an appointment.",
+        "parameters": [{"name": "invitees", "type": "array", "description": "Who gets an invitation."}],
+    },
+    {"name": "übersetzer.los", "description": "Überträgt Texte in andere Sprachen, auch 日本語.", "tags": ["sprache"]},
+]
+
+
+def seen(*tools: dict[str, Any]) -> list[SeenTool]:
+    definitions = [ToolDefinition.model_validate(tool) for tool in tools]
+    return list(seen_tools(ModuleManifest(module_name="any", tools=definitions), {}))
+
+
+@pytest.fixture(scope="module")
+def index() -> ToolSearch:
+    return ToolSearch(seen(*TOOLS))
+
+
+def found(index: ToolSearch, text: str, *tags: str, limit: int = 20, never: str = "") -> list[str]:
+    tools = index.find(text, may=lambda tool: tool.definition.name != never, tags=frozenset(tags), limit=limit)
+    return [tool.definition.name for tool in tools]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("invoice", ["mail.send_invoice", "mail.send"]),  # in a name it counts most
+        ("invoices", ["mail.send_invoice", "mail.send"]),  # one or many
+        ("INVOICE", ["mail.send_invoice", "mail.send"]),
+        ("send bill", ["mail.send_invoice", "mail.send"]),  # the more words the better
+        ("issue", ["git.createIssue"]),  # the hump in a name
+        ("createissue", ["git.createIssue"]),
+        ("invit", ["calendar.add"]),  # the beginning of a word, in an argument
+        ("übertr", ["übersetzer.los"]),
+        ("ubertragt", ["übersetzer.los"]),  # without its dots
+        ("mail.send_invoice", ["mail.send_invoice", "mail.send"]),
+        ("money", ["mail.send_invoice"]),  # a tag
+        ("owl", []),
+        ("... ---", []),  # no word at all
+    ],
+)
+def test_tools_are_found_by_words(index: ToolSearch, text: str, expected: list[str]) -> None:
+    """In names, tags, descriptions and arguments; the best first."""
+    assert found(index, text)[: len(expected) or None] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "tags", "expected"),
+    [
+        ("", ["mail"], ["mail.send", "mail.send_invoice"]),  # by name
+        ("", ["MAIL", "money"], ["mail.send_invoice"]),  # all of them
+        ("bill", ["mail"], ["mail.send_invoice"]),
+        ("issue", ["mail"], []),
+        ("", ["nothing"], []),
+    ],
+)
+def test_tags_narrow_it_down(index: ToolSearch, text: str, tags: list[str], expected: list[str]) -> None:
+    """With and without words."""
+    assert found(index, text, *tags) == expected
+
+
+def test_what_a_caller_may_not_use_is_not_found(index: ToolSearch) -> None:
+    """And takes no place of what it may."""
+    assert found(index, "invoice", limit=1, never="mail.send_invoice") == ["mail.send"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"',
+        "a AND b",
+        "NEAR(a b)",
+        "name:send",
+        "send*",
+        "-send",
+        "(",
+        "'; DROP TABLE tools; --",
+        "\ud800",
+        "\x00",
+        "^send",
+    ],
+)
+def test_no_question_is_a_language(index: ToolSearch, text: str) -> None:
+    """What means something to the index means nothing in a model's words."""
+    assert isinstance(found(index, text), list)
+
+
+def test_a_book_is_no_question(index: ToolSearch) -> None:
+    """Only its beginning counts, and it takes no time."""
+    assert found(index, "invoice " + "owl" * 10**6)[0] == "mail.send_invoice"
+
+
+def test_a_hostile_description_is_indexed_in_part() -> None:
+    """What a module writes may be long, and have characters that nothing can carry."""
+    index = ToolSearch(seen({"name": "a.b", "description": "owl " * 10**6 + "needle", "tags": ["\udfff"]}))
+
+    assert found(index, "owl") == ["a.b"]
+    assert found(index, "needle") == []
+
+
+def test_many_threads_may_ask(index: ToolSearch) -> None:
+    """Each gets its own answer."""
+    answers = list[bool]()
+
+    def ask(word: str, expected: str) -> None:
+        answers.extend(found(index, word)[0] == expected for _ in range(50))
+
+    words = [("invoice", "mail.send_invoice"), ("defect", "git.createIssue"), ("appointment", "calendar.add")] * 3
+    threads = [threading.Thread(target=ask, args=words) for words in words]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+
+    assert len(answers) == 450
+    assert all(answers)

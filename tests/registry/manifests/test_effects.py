@@ -1,0 +1,70 @@
+"""What a manifest's words about repeats come to."""
+
+import itertools
+from typing import Any
+
+import pytest
+
+from toolfleet_registry.contracts import Effect, ToolAnnotations, ToolDefinition
+from toolfleet_registry.manifests.effects import effect_of
+
+WORDS = (None, False, True)
+
+
+def tool(*, effect: Effect | None = None, idempotent: bool | None = None, **hints: bool | None) -> ToolDefinition:
+    annotations = ToolAnnotations.model_validate(hints) if hints else None
+    return ToolDefinition(name="m.t", effect=effect, idempotent=idempotent, annotations=annotations)
+
+
+@pytest.mark.parametrize(
+    ("words", "effect"),
+    [
+        ({}, None),
+        ({"readOnlyHint": True}, "read"),
+        ({"idempotent": True}, "idempotent"),
+        ({"idempotentHint": True}, "idempotent"),
+        ({"idempotent": False}, "once"),
+        ({"idempotentHint": False}, "once"),
+        ({"destructiveHint": True}, "once"),
+        ({"readOnlyHint": False}, None),  # it does something, and a repeat may do nothing more
+        ({"destructiveHint": False}, None),  # it only adds, and a repeat may add more
+        # Together they agree.
+        ({"readOnlyHint": True, "idempotent": True, "idempotentHint": True, "destructiveHint": False}, "read"),
+        ({"readOnlyHint": True, "idempotentHint": False}, "read"),  # without meaning for a reader
+        ({"readOnlyHint": False, "idempotentHint": True, "destructiveHint": True}, "idempotent"),  # a deletion
+        ({"readOnlyHint": False, "idempotentHint": False, "destructiveHint": False}, "once"),
+        # They contradict each other: the careful word counts.
+        ({"readOnlyHint": True, "destructiveHint": True}, "once"),
+        ({"readOnlyHint": True, "idempotent": False}, "once"),
+        ({"idempotent": True, "idempotentHint": False}, "once"),
+        ({"idempotent": False, "idempotentHint": True}, "once"),
+    ],
+)
+def test_hints_become_an_effect(words: dict[str, Any], effect: Effect | None) -> None:
+    """Our own word and those of the Model Context Protocol, alone and together."""
+    assert effect_of(tool(**words)) == effect
+
+
+@pytest.mark.parametrize("effect", ["read", "idempotent", "once"])
+@pytest.mark.parametrize("word", [True, False])
+def test_a_stated_effect_wins(effect: Effect, word: bool) -> None:
+    """Whatever the hints say: it is the one word that was made for this."""
+    assert effect_of(tool(effect=effect, idempotent=word, readOnlyHint=word, destructiveHint=word)) == effect
+
+
+def test_a_word_of_caution_is_never_overheard() -> None:
+    """Of all that can be said, a tool counts as harmless only if somebody says so and nobody credible denies it."""
+    for idempotent, read_only, idempotent_hint, destructive in itertools.product(WORDS, repeat=4):
+        words: dict[str, Any] = {
+            "readOnlyHint": read_only,
+            "idempotentHint": idempotent_hint,
+            "destructiveHint": destructive,
+        }
+        effect = effect_of(tool(idempotent=idempotent, **words))
+        if effect in {"read", "idempotent"}:
+            assert idempotent is not False
+            assert idempotent or read_only or idempotent_hint
+            assert read_only or idempotent_hint is not False
+        if effect == "read":
+            assert read_only
+            assert not destructive

@@ -1,0 +1,125 @@
+"""What every registry finds by words and tags: the same, wherever it keeps what it knows."""
+
+import pytest
+
+from toolfleet.stores import InMemoryToolRegistry, ToolRegistry, ToolSpec
+from toolfleet_registry.catalog.search import ToolSearch
+from toolfleet_registry.contracts import ModuleManifest, ToolDefinition, ToolParameter
+from toolfleet_registry.manifests.definitions import spec_of
+from toolfleet_registry.manifests.overrides import SeenTool, seen_tools
+
+TOOLS = [
+    ToolDefinition(name="mail.send_invoice", description="Send a bill to a customer.", tags=["Money", "mail"]),
+    ToolDefinition(name="mail.send", description="Send a letter. Invoices have a tool of their own.", tags=["mail"]),
+    ToolDefinition(
+        name="calendar.add",
+        description="Enter an appointment.",
+        parameters=[ToolParameter(name="invitees", type="array", description="Who gets an invitation.")],
+    ),
+    ToolDefinition(
+        name="git.createIssue",
+        description="Report a defect.",
+        input_schema={"type": "object", "properties": {"title": {"description": "A headline."}, "x": True}},
+    ),
+]
+FOREIGN = [
+    ToolSpec(tool_name="🦉 '\"", description="Hoots.", input_schema={"properties": []}, output_schema={}, tags=["Owl"]),
+    ToolSpec(
+        tool_name="bare", input_schema={}, output_schema={}, details={"has_flat_parameters": True, "parameters": 7}
+    ),
+]
+QUESTIONS = [
+    "",
+    " ",
+    "send",
+    "invoice",
+    "invit",
+    "issue",
+    "headline",
+    "hoots",
+    "send letter",
+    '"',
+    "xyzzy",
+    "the a of",
+    "mail",
+]
+
+
+def found(registry: ToolRegistry, text: str = "", **more: object) -> list[str]:
+    return [each.spec.tool_name for each in registry.search(text, **more)]  # type: ignore[arg-type] # as the tests say
+
+
+def filled(registry: ToolRegistry) -> ToolRegistry:
+    registry.register_many([*map(spec_of, TOOLS), *FOREIGN])
+    return registry
+
+
+def test_words_find_the_best_first(registry: ToolRegistry) -> None:
+    """Or their beginnings, also in what is said of arguments; without words all of them, by name."""
+    filled(registry)
+
+    assert found(registry, "invoice") == ["mail.send_invoice", "mail.send"]
+    assert found(registry, "headline") == ["git.createIssue"]
+    assert found(registry, "invitation") == ["calendar.add"]
+    assert found(registry) == sorted(each.spec.tool_name for each in registry.list_all())
+    assert found(registry, "xyzzy") == found(registry, "?!") == []
+
+
+def test_tags_narrow_a_search(registry: ToolRegistry) -> None:
+    """All of them must be there, however they are written."""
+    filled(registry)
+
+    assert found(registry, "send", tags=["MAIL"]) == ["mail.send_invoice", "mail.send"]
+    assert found(registry, tags=["mail", "money"]) == ["mail.send_invoice"]
+    assert found(registry, tags=["owl", "mail"]) == []
+
+
+def test_disabled_tools_are_found_on_demand(registry: ToolRegistry) -> None:
+    """And what changes is found as it is now."""
+    filled(registry)
+    assert "mail.send" in found(registry, "letter")
+    registry.set_enabled("mail.send", enabled=False)
+    assert found(registry, "letter") == []
+    assert found(registry, "letter", include_disabled=True) == ["mail.send"]
+    registry.remove("mail.send")
+    assert found(registry, "letter", include_disabled=True) == []
+
+
+def test_a_search_has_a_limit(registry: ToolRegistry) -> None:
+    """20, or another one above zero."""
+    registry.register_many([ToolSpec(tool_name=f"{n:02}", input_schema={}, output_schema={}) for n in range(30)])
+
+    assert found(registry) == [f"{n:02}" for n in range(20)]
+    assert found(registry, limit=2) == ["00", "01"]
+    with pytest.raises(ValueError, match="limit must be above zero"):
+        registry.search(limit=0)
+
+
+def test_nobody_changes_what_is_found_from_outside(registry: ToolRegistry) -> None:
+    """Neither for the next search nor for the registry."""
+    filled(registry)
+    registry.search("headline")[0].spec.input_schema["type"] = "changed"
+
+    assert registry.search("headline")[0].spec.input_schema["type"] == "object"
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_every_registry_finds_the_same(registry: ToolRegistry, question: str) -> None:
+    """In the same order as the one in memory; and, of tools of modules, as agents do."""
+    model = InMemoryToolRegistry()
+    for each in (registry, model):
+        filled(each).set_enabled("mail.send", enabled=False)
+    for is_all in (True, False):
+        assert found(registry, question, include_disabled=is_all) == found(model, question, include_disabled=is_all)
+
+    registry.set_enabled("mail.send", enabled=True)
+    for spec in FOREIGN:
+        registry.remove(spec.tool_name)
+    agents = ToolSearch(seen_tools(ModuleManifest(module_name="any", tools=TOOLS), {}))
+    names = [tool.definition.name for tool in agents.find(question, may=anybody)]
+    assert found(registry, question) == names
+    agents.close()
+
+
+def anybody(_: SeenTool) -> bool:
+    return True

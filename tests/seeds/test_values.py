@@ -1,0 +1,129 @@
+"""Names, numbers and fields that the documents give to the letter, where no other test says them as they stand there."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from toolfleet import Caller, ToolCall, ToolDefinition, ToolResult
+from toolfleet.stores import ToolRegistration, ToolRegistrySnapshot, ToolSpec
+from toolfleet.tags import TagRegistry, TagResult, ToolContext, ToolDef, parse_response
+from toolfleet_registry.contracts import ModuleManifest, ToolParameter
+from toolfleet_registry.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_times_are_those_of_the_documents() -> None:
+    """10 s for a manifest, which is kept for an hour; 30 s for a call, 120 s for one of a slow module."""
+    settings = Settings()
+
+    assert (settings.discovery_timeout_seconds, settings.manifest_ttl_seconds) == (10, 3600)
+    assert (settings.default_timeout, settings.tool_execution_timeout) == (30, 120)
+
+
+def test_modules_have_their_lane_and_guests_their_modules() -> None:
+    """By name, as both documents list them; other modules are fast, and no guest's."""
+    settings = Settings()
+
+    assert settings.slow_modules == {"myfitnesspal", "garmin", "renpho_biometrics", "claude_code", "deployer"}
+    assert settings.default_guest_modules == {"research", "file_manager", "code_executor", "knowledge"}
+
+
+FIELDS: list[tuple[type[BaseModel], set[str]]] = [
+    (ModuleManifest, {"module_name", "description", "tools"}),
+    (ToolDefinition, {"name", "description", "parameters", "required_permission"}),
+    (ToolParameter, {"name", "type", "description", "required", "enum"}),
+    (ToolCall, {"tool_name", "arguments", "user_id"}),
+    (ToolResult, {"tool_name", "success", "result", "error"}),
+    (ToolSpec, {"tool_name", "version", "description", "input_schema", "output_schema", "tags"}),
+    (ToolRegistration, {"spec", "enabled", "created_at"}),
+    (ToolRegistrySnapshot, {"tools"}),
+]
+
+
+@pytest.mark.parametrize(("model", "fields"), FIELDS, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_message_has_the_fields_of_its_document(model: type[BaseModel], fields: set[str]) -> None:
+    """Under their names; ours are beside them, and none of those has to be given."""
+    assert fields <= model.model_fields.keys()
+    assert not any(field.is_required() for name, field in model.model_fields.items() if name not in fields)
+
+
+SPEC: dict[str, Any] = {"tool_name": "owls.find", "input_schema": {}, "output_schema": {}}
+
+
+def test_what_a_registry_holds_is_frozen_and_takes_no_other_field() -> None:
+    """A specification, its registration and a snapshot; each is the same after a way through JSON."""
+    spec = ToolSpec(**SPEC)
+    registration = ToolRegistration(spec=spec)
+    for value in (spec, registration, ToolRegistrySnapshot(tools=[registration])):
+        with pytest.raises(ValidationError):
+            type(value).model_validate({**value.model_dump(), "colour": "grey"})
+        with pytest.raises(ValidationError):
+            setattr(value, next(iter(type(value).model_fields)), None)
+        assert type(value).model_validate_json(value.model_dump_json()) == value
+
+
+def test_a_caller_is_kept_to_a_personas_modules() -> None:
+    """A JSON array of names, as a persona has it."""
+    assert Caller.model_validate_json('{"allowed_modules": ["research"]}').allowed_modules == frozenset({"research"})
+
+
+async def handler(ctx: ToolContext) -> TagResult:
+    return TagResult(True, ctx.raw_arg)
+
+
+def tag(name: str, example: str, **fields: Any) -> ToolDef:
+    return ToolDef(
+        name=name,
+        description=f"What {name} does.",
+        tag_prefix=name.upper(),
+        prompt_example=f"{name.upper()}: {example}",
+        handler=handler,
+        cost="free",
+        requires_gate=False,
+        **fields,
+    )
+
+
+async def test_the_four_tools_of_the_document_are_told_found_and_executed() -> None:
+    """In a registry without a fleet: research has three calls a day, and a learning its two groups."""
+    tags = TagRegistry()
+    learning = {"arg_pattern": r"(factual|communication|structured_data)\s+(.+)", "arg_groups": ["category", "content"]}
+    for tool in (
+        tag("research", "[search query]", daily_limit=3),
+        tag("source", "[description]"),
+        tag("claim", "[specific assertion]"),
+        tag("learning", "[category] [what was learned]", **learning),
+    ):
+        tags.register(tool)
+    text = "Sure.\nRESEARCH: owls\nSOURCE: a book\nCLAIM: they fly\nLEARNING: factual they are birds\n"
+    context = ToolContext(raw_arg="", user="@ada", user_message="owls?", chat_id=7, kb_context=None, confidence=0.5)
+
+    parsed = parse_response(text, tags, context=context)
+    results = [await tags.execute(call.name, call.context) for call in parsed.tool_calls]
+
+    assert all(f"{name}: [" in tags.prompt_block() for name in ("RESEARCH", "SOURCE", "CLAIM", "LEARNING"))
+    assert [call.name for call in parsed.tool_calls] == ["research", "source", "claim", "learning"]
+    assert [result.message for result in results] == ["owls", "a book", "they fly", "factual they are birds"]
+    assert all({"duration_ms", "tool", "ts"} <= result.audit.keys() for result in results)
+
+
+def test_it_stands_on_what_it_was_to_stand_on() -> None:
+    """Celery, kombu, Redis, pydantic and httpx for everybody, Flower for workers, pytest for tests."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    asked = {name: {re.split(r"[\[<>=;, ]", one)[0] for one in extras[name]} for name in ("worker", "dev")}
+
+    assert {re.split(r"[\[<>=;, ]", one)[0] for one in project["dependencies"]} >= {
+        "celery",
+        "kombu",
+        "redis",
+        "pydantic",
+        "httpx",
+    }
+    assert "flower" in asked["worker"]
+    assert "pytest" in asked["dev"]

@@ -1,0 +1,292 @@
+"""What a call must pass before it is published: backlog, breaker, share. With both transports, and no worker."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from support.hand_worker import HandWorker, hand_worker
+from support.module_server import ModuleServer
+from support.waiting import wait_until
+from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
+from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.fairness.wait_queue import Turns
+
+ECHO = ToolCall(tool_name="owls.echo", arguments={"n": 1})
+KEYS = Keys()
+ADA, BOB = (Caller(user_id=name, permission="owner", allowed_modules="*") for name in ("ada", "bob"))
+SHARE = KEYS.share("fast", "ada")
+
+Make = Callable[..., Settings]
+
+
+@pytest.fixture(params=[True, False], ids=["fast", "stock"])
+def make(redis_url: str, owls: ModuleServer, request: pytest.FixtureRequest) -> Make:
+    """Settings of a fleet with the owls."""
+    fields: dict[str, Any] = {
+        "redis_url": redis_url,
+        "module_services": {"owls": owls.url},
+        "fast_transport": request.param,
+    }
+    return lambda **more: Settings(**{**fields, **more})
+
+
+@pytest.fixture
+async def worker(make: Make) -> AsyncIterator[HandWorker]:
+    async with hand_worker(make()) as worker:
+        yield worker
+
+
+def nothing_happened(result: ToolResult, code: str) -> bool:
+    assert (result.error_code, result.effect_state, result.retryable) == (code, "none", True), result
+    assert result.hint
+    return result.retry_after_seconds is not None and result.retry_after_seconds > 0
+
+
+async def numbers(worker: HandWorker) -> list[int]:
+    return [call.arguments["n"] for call in await worker.queued()]
+
+
+def echo(number: int, idempotency_key: str | None = None) -> ToolCall:
+    return ToolCall(tool_name="owls.echo", arguments={"n": number}, idempotency_key=idempotency_key)
+
+
+async def test_a_full_queue_turns_calls_away(make: Make, redis: Redis, worker: HandWorker) -> None:
+    """At once, and they count for nobody; when there is room the next one gets in."""
+    async with ToolFleet(settings=make(module_backlogs={"owls": 2}, backlog_limit=1)) as fleet:
+        for _ in range(2):
+            await fleet.submit(ECHO, ADA)
+        assert nothing_happened(await fleet.call(ECHO, BOB), "busy")
+        assert not await redis.exists(KEYS.share("fast", "bob"))
+        assert (len(await worker.queued()), await redis.zcard(SHARE)) == (2, 2)
+        await worker.take()
+        assert await (await fleet.submit(ECHO, BOB)).status() == "queued"
+
+    assert len(await worker.queued()) == 2
+
+
+async def test_an_open_breaker_turns_calls_away(make: Make, redis: Redis, worker: HandWorker) -> None:
+    """At once, without a place in the queue; shortly before its time is over they get in again, to wait there."""
+    settings = make()
+    async with ToolFleet(settings=settings) as fleet:
+        await fleet.refresh()
+        seconds, _ = await redis.time()
+        await redis.hset(KEYS.breaker("owls"), mapping={"failures": 20, "open_until": (seconds + 9) * 1000})
+        await redis.expire(KEYS.breaker("owls"), 60)
+        refused = await fleet.call(ECHO, ADA)
+        assert nothing_happened(refused, "module_unreachable")
+        assert 2 < (refused.retry_after_seconds or 0) <= 9
+        assert await worker.queued() == []
+        await redis.hset(KEYS.breaker("owls"), "open_until", (seconds + 1) * 1000)
+        handle = await fleet.submit(ECHO, ADA)
+        assert [call.call_id for call in await worker.queued()] == [handle.id]
+
+
+async def test_a_call_that_would_be_too_late_is_turned_away(make: Make, redis: Redis, worker: HandWorker) -> None:
+    """It could not wait for its module."""
+    async with ToolFleet(settings=make()) as fleet:
+        await fleet.refresh()
+        seconds, _ = await redis.time()
+        await redis.hset(KEYS.breaker("owls"), mapping={"failures": 20, "open_until": (seconds + 2) * 1000})
+        await redis.expire(KEYS.breaker("owls"), 60)
+        refused = await fleet.call(ECHO, ADA, timeout=0.5)
+
+    assert nothing_happened(refused, "module_unreachable")
+    assert await worker.queued() == []
+
+
+async def test_submit_beyond_the_share_is_busy(make: Make, redis: Redis, worker: HandWorker) -> None:
+    """For that user in that lane only."""
+    async with ToolFleet(settings=make(calls_per_caller=2, slow_modules="none")) as fleet:
+        for number in range(2):
+            await fleet.submit(echo(number), ADA)
+        busy = await (await fleet.submit(ECHO, ADA)).result(5)
+        assert nothing_happened(busy, "busy")
+        await fleet.submit(echo(2), BOB)
+        assert await numbers(worker) == [0, 1, 2]
+    async with ToolFleet(settings=make(calls_per_caller=2, slow_modules="owls")) as fleet:
+        await fleet.submit(echo(3), ADA)
+
+    assert await numbers(worker) == [0, 1, 2, 3]
+    assert await redis.zcard(SHARE) == 2
+
+
+async def test_calls_beyond_the_share_wait_for_their_turn(make: Make, worker: HandWorker) -> None:
+    """In the order in which they came; each that ends lets the next one in, and all have their results."""
+    async with ToolFleet(settings=make(calls_per_caller=2)) as fleet:
+        calling = asyncio.create_task(fleet.call_many([echo(number) for number in range(6)], ADA))
+        ran: list[int] = []
+        for left in range(6, 0, -1):
+            await until_queued(worker, min(left, 2))  # two that are published side by side may overtake each other
+            claim = await worker.take()
+            ran.append(claim.call.arguments["n"])
+            assert len(await worker.queued()) <= 2
+            await worker.finish(claim)
+        results = await asyncio.wait_for(calling, 20)
+
+    assert (set(ran[:2]), ran[2:]) == ({0, 1}, [2, 3, 4, 5])  # the first two are published side by side
+    assert [result.result["n"] for result in results] == [0, 1, 2, 3, 4, 5]
+
+
+async def until_queued(worker: HandWorker, count: int = 1) -> None:
+    give_up_at = time.monotonic() + 20
+    while len(await worker.queued()) < count:
+        assert time.monotonic() < give_up_at, "calls are queued"
+        await asyncio.sleep(0.01)
+
+
+async def test_room_that_others_make_is_found(make: Make, redis: Redis, worker: HandWorker) -> None:
+    """A call of the same user in another agent ends unheard: whoever is first asks now and then."""
+    async with ToolFleet(settings=make(calls_per_caller=1)) as fleet:
+        await redis.zadd(SHARE, {"elsewhere": time.time() + 100})
+        await redis.expire(SHARE, 100)
+        calling = asyncio.create_task(fleet.call(ECHO, ADA, timeout=30))
+        await wait_until(lambda: fleet_turns(fleet).is_awaited(("fast", "ada")), "the call waits")
+        assert await worker.queued() == []
+        await redis.zrem(SHARE, "elsewhere")
+        await until_queued(worker)
+        await worker.finish(await worker.take())
+        assert (await calling).success
+
+
+def fleet_turns(fleet: ToolFleet) -> Turns:
+    session = fleet._sessions.here()
+    assert session is not None
+    return session._posting._turns
+
+
+async def test_who_waits_too_long_has_expired(make: Make, worker: HandWorker, redis: Redis) -> None:
+    """At its deadline, without having been published, and nothing of it is left."""
+    async with ToolFleet(settings=make(calls_per_caller=1)) as fleet:
+        await fleet.submit(echo(0), ADA)
+        result = await asyncio.wait_for(fleet.call(echo(1), ADA, timeout=0.3), 10)
+
+        assert (result.error_code, result.effect_state) == ("expired", "none")
+        assert (await numbers(worker), await redis.zcard(SHARE)) == ([0], 1)
+
+
+async def test_waiting_can_be_cancelled(make: Make, worker: HandWorker, redis: Redis) -> None:
+    """It costs nothing, and those behind move up."""
+    async with ToolFleet(settings=make(calls_per_caller=1)) as fleet:
+        await fleet.submit(echo(0), ADA)
+        waiting = [asyncio.create_task(fleet.call(echo(number), ADA)) for number in (1, 2)]
+        await wait_until(lambda: fleet_row(fleet) == 2, "both wait")
+        waiting[0].cancel()
+        await wait_until(lambda: fleet_row(fleet) == 1, "one has gone")
+        await worker.finish(await worker.take())
+        await until_queued(worker)
+        assert (await numbers(worker), await redis.zcard(SHARE)) == ([2], 1)
+        await worker.finish(await worker.take())
+        assert (await waiting[1]).success
+
+    assert waiting[0].cancelled()
+
+
+def fleet_row(fleet: ToolFleet) -> int:
+    session = fleet._sessions.here()
+    assert session is not None
+    row = session._posting._turns._rows.get(("fast", "ada"))
+    return row.waiting if row else 0
+
+
+async def test_leaving_the_fleet_ends_those_who_wait(make: Make) -> None:
+    """With a result that says so."""
+    fleet = ToolFleet(settings=make(calls_per_caller=1))
+    await fleet.__aenter__()
+    await fleet.submit(echo(0), ADA)
+    waiting = asyncio.create_task(fleet.call(echo(1), ADA))
+    await wait_until(lambda: fleet_row(fleet) == 1, "it waits")
+    await fleet.__aexit__()
+    result = await asyncio.wait_for(waiting, 10)
+
+    assert (result.success, result.effect_state) == (False, "none")
+    assert "left" in (result.error or "")
+
+
+async def test_call_many_takes_back_what_is_left(make: Make, worker: HandWorker, redis: Redis) -> None:
+    """When its caller is cancelled: calls in the queue never begin, and those that wait never get there."""
+    async with ToolFleet(settings=make(calls_per_caller=2)) as fleet:
+        calling = asyncio.create_task(fleet.call_many([echo(number) for number in range(4)], ADA))
+        await wait_until(lambda: fleet_row(fleet) == 2, "two wait")
+        calling.cancel()
+        await asyncio.wait([calling])
+        assert calling.cancelled()
+        give_up_at = time.monotonic() + 10
+        while await redis.exists(SHARE):
+            assert time.monotonic() < give_up_at
+            await asyncio.sleep(0.01)
+        states = [await redis.hget(KEYS.call(call.call_id), "state") for call in await worker.queued()]
+
+    assert set(states) <= {"done"}
+
+
+async def test_call_many_takes_back_the_others_when_one_raises(
+    make: Make, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A defect of one call leaves none of the others running for nobody."""
+    async with ToolFleet(settings=make()) as fleet:
+        good, calls = ToolFleet.call, [echo(0), echo(1)]
+
+        async def call(self: ToolFleet, call: ToolCall, caller: Caller, **options: object) -> ToolResult:
+            if call is calls[0]:
+                await wait_until(lambda: fleet_session_calls(fleet) == 1, "the other is published")
+                raise RuntimeError("a defect")
+            return await good(self, call, caller)
+
+        monkeypatch.setattr(ToolFleet, "call", call)
+        with pytest.raises(RuntimeError, match="a defect"):
+            await fleet.call_many(calls, ADA)
+        assert fleet_session_calls(fleet) == 0
+
+
+def fleet_session_calls(fleet: ToolFleet) -> int:
+    session = fleet._sessions.here()
+    assert session is not None
+    return len(session._inbox._expected)
+
+
+async def test_a_call_that_is_not_published_counts_for_nobody(make: Make, redis: Redis) -> None:
+    """The broker is away: share and idempotency key are given back, and the next try is not taken for a repeat."""
+    settings = make(broker_url=f"redis://127.0.0.1:{free_port()}/0")
+    async with ToolFleet(settings=settings) as fleet:
+        for _ in range(2):
+            result = await fleet.call(echo(1, idempotency_key="k"), ADA, timeout=1)
+            assert (result.success, result.effect_state) == (False, "none")
+
+    assert await redis.keys("toolfleet:share:*") + await redis.keys("toolfleet:intent:*") == []
+
+
+async def test_a_full_redis_lets_nobody_in(make: Make, redis: Redis) -> None:
+    """Nothing is published, and nothing counted."""
+    async with ToolFleet(settings=make()) as fleet:
+        await fleet.call(echo(0), ADA, timeout=0.1)
+        await redis.flushall()
+        await redis.config_set("maxmemory", 1)
+        try:
+            result = await fleet.call(echo(1, idempotency_key="k"), ADA, timeout=2)
+        finally:
+            await redis.config_set("maxmemory", 0)
+
+    assert (result.success, result.effect_state) == (False, "none")
+    assert "OOM" in (result.error or "")
+    assert (
+        await redis.keys("toolfleet:share:*") + await redis.keys("toolfleet:intent:*") + await redis.keys("tools*")
+        == []
+    )
+
+
+async def test_redis_may_forget_the_script(make: Make, redis: Redis, worker: HandWorker) -> None:
+    """After a restart, or SCRIPT FLUSH, it is told again, and each call is published once."""
+    async with ToolFleet(settings=make()) as fleet:
+        for number in range(3):
+            await redis.script_flush()
+            await fleet.submit(echo(number), ADA)
+        await redis.script_flush()
+        await asyncio.gather(*(fleet.submit(echo(number), ADA) for number in range(3, 6)))
+
+    assert sorted(await numbers(worker)) == [0, 1, 2, 3, 4, 5]

@@ -1,0 +1,260 @@
+"""Getting a call into its queue: once, whatever happens to the connection, or told why not, with no worker but the test."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from redis.asyncio import Redis
+
+from support.hand_worker import HandWorker, hand_worker
+from support.module_server import ModuleServer
+from support.redis_faults import FaultyRedis, faulty_redis
+from support.tcp_proxy import TcpProxy, tcp_proxy
+from support.waiting import wait_until
+from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
+from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.client.session import Session
+from toolfleet_tasks.dispatch import dispatch
+
+ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
+ECHO = ToolCall(tool_name="owls.echo", arguments={"n": 1})
+KEYED = ToolCall(tool_name="owls.echo", arguments={"n": 1}, idempotency_key="k")
+WRITES = ("READONLY", "OOM", "NOREPLICAS")
+
+
+@pytest.fixture
+def faulty(tmp_path: Path) -> Iterator[FaultyRedis]:
+    with faulty_redis(tmp_path / "redis") as redis:
+        yield redis
+
+
+@pytest.fixture(params=[True, False], ids=["fast", "stock"])
+def settings(faulty: FaultyRedis, owls: ModuleServer, request: pytest.FixtureRequest) -> Settings:
+    return Settings(redis_url=faulty.url, module_services={"owls": owls.url}, fast_transport=request.param)
+
+
+@pytest.fixture
+def fast(faulty: FaultyRedis, owls: ModuleServer) -> Settings:
+    return Settings(redis_url=faulty.url, module_services={"owls": owls.url}, fast_transport=True)
+
+
+@pytest.fixture
+async def worker(faulty: FaultyRedis) -> AsyncIterator[HandWorker]:
+    async with hand_worker(Settings(redis_url=faulty.url)) as worker:
+        yield worker
+
+
+def session_of(fleet: ToolFleet) -> Session:
+    session = fleet._sessions.here()
+    assert session is not None
+    return session
+
+
+@contextlib.asynccontextmanager
+async def warm(settings: Settings) -> AsyncGenerator[ToolFleet]:
+    """A fleet whose Redis knows the scripts."""
+    async with ToolFleet(settings=settings) as fleet:
+        await fleet.refresh()
+        handle = await fleet.submit(ECHO, ADA)
+        await handle.cancel()
+        async with Redis.from_url(str(settings.redis_url)) as redis:
+            await redis.delete("tools.owls")
+        yield fleet
+
+
+async def queued(worker: HandWorker, count: int) -> None:
+    async with asyncio.timeout(20):
+        while len(await worker.queued()) != count:  # noqa: ASYNC110 - nothing says when
+            await asyncio.sleep(0.01)
+
+
+async def finished(worker: HandWorker, call: "asyncio.Task[ToolResult]") -> ToolResult:
+    """The result of a call that waits in its queue, once, and is run."""
+    await queued(worker, 1)
+    await worker.finish(await worker.take())
+    result = await asyncio.wait_for(call, 20)
+    assert await worker.queued() == []
+    return result
+
+
+def scripts_run(faulty: FaultyRedis) -> int:
+    stats = faulty.look.info("commandstats")
+    return sum(stats.get(f"cmdstat_{command}", {"calls": 0})["calls"] for command in ("eval", "evalsha"))
+
+
+def abort(session: Session) -> None:
+    """Cut the agent's connection, with whatever was sent over it and not answered."""
+    link = session._line._link
+    assert link is not None
+    link._transport.abort()
+
+
+@pytest.mark.parametrize("call", [ECHO, KEYED])
+async def test_a_call_that_got_in_unheard_is_published_once(
+    fast: Settings, faulty: FaultyRedis, worker: HandWorker, monkeypatch: pytest.MonkeyPatch, call: ToolCall
+) -> None:
+    """Redis has executed the script, and its answer is lost with the connection: the next one finds the call let in."""
+    async with warm(fast) as fleet:
+        session, before = session_of(fleet), scripts_run(faulty)
+        monkeypatch.setattr(session._line._link, "_take", lambda frame: None)  # nothing is heard any more
+        calling = asyncio.create_task(fleet.call(call, ADA, timeout=20))
+        await queued(worker, 1)
+        abort(session)
+        await wait_until(lambda: scripts_run(faulty) >= before + 2, "it is published again")
+        assert (await finished(worker, calling)).success
+
+
+@contextlib.asynccontextmanager
+async def through(proxy: TcpProxy, settings: Settings) -> AsyncGenerator[ToolFleet]:
+    """A fleet whose connections lead through a proxy."""
+    url = f"redis://127.0.0.1:{proxy.port}/0"
+    async with warm(settings.model_copy(update={"redis_url": url})) as fleet:
+        yield fleet
+
+
+async def test_a_call_that_did_not_get_in_is_published_again(fast: Settings, worker: HandWorker) -> None:
+    """It was sent, and Redis has never read it; the next connection brings it, long before its deadline."""
+    with tcp_proxy(urlsplit(str(fast.redis_url)).port or 0) as proxy:
+        async with through(proxy, fast) as fleet:
+            session = session_of(fleet)
+            proxy.go_deaf()
+            calling = asyncio.create_task(fleet.call(ECHO, ADA, timeout=20))
+            await wait_until(lambda: session._line._link and session._line._link._pending, "the call is sent")
+            abort(session)
+            assert (await finished(worker, calling)).success
+
+
+async def test_what_a_frozen_redis_reads_late_is_one_message(
+    fast: Settings, faulty: FaultyRedis, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sent several times over one connection, as no answer came in time: one message; and the caller has its result."""
+    monkeypatch.setattr(dispatch, "_PUBLISH_SECONDS", 0.1)
+    async with warm(fast) as fleet:
+        session = session_of(fleet)
+        with faulty.frozen():
+            handle = await asyncio.wait_for(fleet.submit(ECHO, ADA, timeout=20), 10)
+            await wait_until(lambda: len(session._line._link._pending) >= 3, "it was sent again")  # type: ignore[union-attr] # it is there
+        calling = asyncio.create_task(handle.result())
+        assert (await finished(worker, calling)).success
+
+
+async def test_what_is_refused_when_it_is_published_again_ends_so(fast: Settings, faulty: FaultyRedis) -> None:
+    """It was never let in, and will not be: what Redis may still read of it finds its end."""
+    settings = fast.model_copy(update={"backlog_limit": 1})
+    with tcp_proxy(urlsplit(faulty.url).port or 0) as proxy:
+        async with through(proxy, settings) as fleet:
+            session = session_of(fleet)
+            proxy.go_deaf()
+            submitting = asyncio.create_task(fleet.submit(ECHO, ADA, timeout=20))
+            await wait_until(lambda: session._line._link and session._line._link._pending, "the call is sent")
+            faulty.look.lpush("tools.owls", "another's")
+            abort(session)
+            handle = await asyncio.wait_for(submitting, 20)
+            result = await handle.result(20)
+    state = faulty.look.hget(settings.keys.call(handle.id), "state")
+
+    assert (result.error_code, result.effect_state, result.retryable) == ("busy", "none", True)
+    assert (state, faulty.look.llen("tools.owls")) == ("done", 1)
+
+
+async def test_who_is_cancelled_before_its_turn_leaves_nothing(
+    settings: Settings, faulty: FaultyRedis, worker: HandWorker
+) -> None:
+    """Nothing was published, nothing is counted, and nobody waits for it."""
+    async with ToolFleet(settings=settings) as fleet:
+        await fleet.refresh()
+        session = session_of(fleet)
+        window = session._posting._back.window
+        taken = sum(window.take() for _ in range(1000))
+        calls: list[asyncio.Task[Any]] = [asyncio.create_task(fleet.call(ECHO, ADA)) for _ in range(5)]
+        calls += [asyncio.create_task(fleet.submit(KEYED, ADA)) for _ in range(5)]
+        await wait_until(lambda: session._posting._back.crowd.total == 10, "all wait")
+        for call in calls:
+            call.cancel()
+        await asyncio.wait(calls)
+        for _ in range(taken):
+            window.leave()
+        assert (session._posting._back.crowd.total, len(session._inbox._expected), window._free) == (0, 0, taken)
+
+    assert await worker.queued() == []
+    assert faulty.look.keys("toolfleet:share:*") + faulty.look.keys("toolfleet:intent:*") == []
+
+
+async def test_a_crowd_in_an_agent_is_told_at_once(fast: Settings, worker: HandWorker) -> None:
+    """More than may wait are `busy`; those that wait are served."""
+    settings = fast.model_copy(update={"agent_backlog_limit": 4, "calls_per_caller": 1})
+    async with warm(settings) as fleet:
+        calls = [asyncio.create_task(fleet.call(ECHO, ADA, timeout=30)) for _ in range(9)]
+        while sum(call.done() for call in calls) < 6:
+            await asyncio.wait([call for call in calls if not call.done()], return_when=asyncio.FIRST_COMPLETED)
+        busy = [call.result() for call in calls if call.done()]
+        for _ in range(3):
+            await queued(worker, 1)
+            await worker.finish(await worker.take())
+        results = await asyncio.wait_for(asyncio.gather(*calls), 20)
+
+    assert {(result.error_code, result.effect_state, result.retry_after_seconds) for result in busy} == {
+        ("busy", "none", 1.0)
+    }
+    assert sum(result.success for result in results) == 3
+
+
+def unavailable(result: ToolResult) -> bool:
+    assert (result.error_code, result.effect_state, result.retryable) == ("fleet_unavailable", "none", True), result
+    assert result.hint
+    return result.retry_after_seconds is not None and result.retry_after_seconds > 0
+
+
+@contextlib.contextmanager
+def taking_nothing(faulty: FaultyRedis, how: str) -> Generator[None]:
+    """A Redis that reads and does not write."""
+    if how == "READONLY":
+        faulty.look.replicaof("127.0.0.1", free_port())
+    elif how == "OOM":
+        faulty.look.config_set("maxmemory", 1)
+    else:
+        faulty.look.config_set("min-replicas-to-write", 1)
+    try:
+        yield
+    finally:
+        faulty.look.replicaof("NO", "ONE")
+        faulty.look.config_set("maxmemory", 0)
+        faulty.look.config_set("min-replicas-to-write", 0)
+
+
+@pytest.mark.parametrize("how", WRITES)
+async def test_a_redis_that_takes_nothing_is_named(settings: Settings, faulty: FaultyRedis, how: str) -> None:
+    """The call surely did nothing, and the result says when to come back; once Redis is well, calls get in again."""
+    settings = settings.model_copy(update={"broker_patience_seconds": 0.5})
+    async with ToolFleet(settings=settings) as fleet:
+        await fleet.refresh()
+        await (await fleet.submit(ECHO, ADA)).cancel()
+        with taking_nothing(faulty, how):
+            results = [await asyncio.wait_for(fleet.call(KEYED, ADA, timeout=10), 20) for _ in range(2)]
+        handle = await asyncio.wait_for(fleet.submit(KEYED, ADA, timeout=20), 20)
+        assert await handle.status() == "queued"
+
+    assert all(unavailable(result) for result in results)
+    assert any(word in str(results[0].error) for word in (how, "no connection", "does not answer"))
+
+
+async def test_a_redis_that_is_away_is_waited_for(settings: Settings, faulty: FaultyRedis, worker: HandWorker) -> None:
+    """Within the deadline a call is published when Redis is back; it is told `fleet_unavailable` when patience ends before."""
+    async with ToolFleet(settings=settings) as fleet:
+        await fleet.refresh()
+        session = session_of(fleet)
+        with faulty.restarted():
+            await wait_until(lambda: not session._line.is_connected, "that is known")
+            late = await asyncio.wait_for(fleet.call(ECHO, ADA, timeout=0.5), 10)
+            calling = asyncio.create_task(fleet.call(ECHO, ADA, timeout=40))
+            await wait_until(lambda: session._posting._back.crowd.total, "it waits")
+        await queued(worker, 1)
+        await worker.finish(await worker.take())
+        assert (await asyncio.wait_for(calling, 30)).success
+
+    assert unavailable(late)

@@ -1,0 +1,266 @@
+"""What becomes of a call whose queue no worker consumes. With both transports; the worker is its note, and the test."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from support.hand_worker import HandWorker, hand_worker
+from support.module_server import ModuleServer
+from support.waiting import wait_until, wait_until_sync
+from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
+from toolfleet_registry.directory.entries import ModuleEntry
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.client.session import Session
+from toolfleet_tasks.jobs.calls import Ready
+from toolfleet_tasks.lua.consumers import LOOK
+from toolfleet_tasks.operations.module_changes import ModuleChanges
+from toolfleet_tasks.presence.consumers import ConsumerNotes
+from toolfleet_tasks.presence.fleet_versions import note_of
+
+ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
+ECHO = ToolCall(tool_name="owls.echo", arguments={"n": 1})
+KEYED = ECHO.model_copy(update={"idempotency_key": "k"})
+KEYS = Keys()
+TEXT = "no worker serves the module 'owls' (lane fast)"
+
+Make = Callable[..., Settings]
+
+
+@pytest.fixture(params=[True, False], ids=["fast", "stock"])
+def make(redis_url: str, owls: ModuleServer, request: pytest.FixtureRequest) -> Make:
+    """Settings of a fleet with the owls, whose agents wait for half a second."""
+    fields: dict[str, Any] = {
+        "redis_url": redis_url,
+        "module_services": {"owls": owls.url},
+        "fast_transport": request.param,
+        "unserved_seconds": 0.5,
+    }
+    return lambda **more: Settings(**{**fields, **more})
+
+
+@pytest.fixture
+async def worker(make: Make) -> AsyncIterator[HandWorker]:
+    async with hand_worker(make()) as worker:
+        yield worker
+
+
+@contextmanager
+def noted(settings: Settings, *queues: str, restarts: bool = False) -> Generator[ConsumerNotes]:
+    """A worker that says that it consumes these queues, and leaves."""
+    notes = ConsumerNotes(settings, lambda: queues)
+    notes.start()
+    wait_until_sync(lambda: notes._queues is not None, "the worker is noted")
+    yield notes
+    notes.leave(restarts=restarts)
+
+
+def is_refused(result: ToolResult) -> bool:
+    assert TEXT in (result.error or ""), result
+    assert (result.error_code, result.effect_state, result.retryable) == ("busy", "none", True)
+    return (result.retry_after_seconds or 0) > 0
+
+
+async def queued(worker: HandWorker, count: int = 1) -> None:
+    async with asyncio.timeout(20):
+        while len(await worker.queued()) != count:  # noqa: ASYNC110 - nothing says when
+            await asyncio.sleep(0.01)
+
+
+def session_of(fleet: ToolFleet) -> Session:
+    session = fleet._sessions.here()
+    assert session is not None
+    return session
+
+
+def look_again(fleet: ToolFleet) -> None:
+    """What the agent has found within the last second counts no longer."""
+    session_of(fleet)._posting._entrance._served.clear()
+
+
+def holds_back(fleet: ToolFleet) -> bool:
+    return bool(session_of(fleet)._posting._workers._changes)
+
+
+async def test_a_call_that_nobody_serves_is_refused(make: Make, redis: Redis, worker: HandWorker) -> None:
+    """After the wait, then at once; it is in no queue, and counts for nobody."""
+    async with ToolFleet(settings=make()) as fleet:
+        began_at = time.monotonic()
+        results = await fleet.call_many([ECHO, KEYED], ADA)
+        assert time.monotonic() - began_at >= 0.4, "the agent has only just connected"
+        results.append(await (await fleet.submit(ECHO, ADA)).result())
+
+    assert all(is_refused(result) for result in results)
+    assert await worker.queued() == []
+    assert not await redis.exists(KEYS.share("fast", "ada"), KEYS.intent("ada", "k"))
+
+
+async def test_a_worker_that_comes_in_time_runs_the_call(make: Make, worker: HandWorker) -> None:
+    """The call waits in its agent until then, and is published once."""
+    settings = make(unserved_seconds=60)
+    async with ToolFleet(settings=settings) as fleet:
+        calling = asyncio.create_task(fleet.call(KEYED, ADA))
+        await wait_until(lambda: holds_back(fleet), "it waits")
+        assert await worker.queued() == []
+        with noted(settings, "tools.owls"):
+            await queued(worker)
+            await worker.finish(await worker.take())
+            assert (await asyncio.wait_for(calling, 20)).success
+
+
+async def test_who_serves_a_module_is_asked_once_a_second(make: Make, redis: Redis, worker: HandWorker) -> None:
+    """By a call that is published anyway: the others of that second cost Redis nothing more."""
+    settings = make()
+    with noted(settings, "tools.owls"):
+        async with ToolFleet(settings=settings) as fleet:
+            await fleet.submit(ECHO, ADA)
+            session_of(fleet)._posting._entrance._served["owls"] += 60
+            before = await redis.info("commandstats")
+            await asyncio.gather(*(fleet.submit(ECHO, ADA) for _ in range(20)))
+            after = await redis.info("commandstats")
+
+    assert before["cmdstat_zrevrangebyscore"] == after["cmdstat_zrevrangebyscore"]
+    assert after["cmdstat_evalsha"]["calls"] - before["cmdstat_evalsha"]["calls"] == 20
+    assert len(await worker.queued()) == 21
+
+
+async def test_calls_that_shall_wait_are_in_the_queue_at_once(make: Make, worker: HandWorker) -> None:
+    """Those that say so, those of a lane that scales from zero, and those of a job."""
+    async with ToolFleet(settings=make()) as fleet:
+        await fleet.submit(ECHO, ADA, waits_for_worker=True)
+        calls = asyncio.gather(
+            fleet.call(ECHO, ADA, waits_for_worker=True), fleet.call_many([ECHO], ADA, waits_for_worker=True)
+        )
+        await queued(worker, 3)
+        session = session_of(fleet)
+        drafted = await session.draft(ECHO, ADA, None, 60)
+        assert not isinstance(drafted, ToolResult)
+        assert await session.steps.publish(Ready(*drafted)) is None
+        await queued(worker, 4)
+        calls.cancel()
+    async with ToolFleet(settings=make(scale_from_zero_lanes="fast")) as fleet:
+        await fleet.submit(ECHO, ADA)
+        await queued(worker, 5)
+
+
+async def test_a_module_that_scales_from_zero_has_its_calls_wait(
+    make: Make, owls: ModuleServer, worker: HandWorker
+) -> None:
+    """The fleet's directory says so, to every agent."""
+    settings = make(module_services={})
+    async with ModuleChanges.of(settings) as changes:
+        await changes.add(ModuleEntry(module="owls", url=owls.url, scales_from_zero=True))
+    async with ToolFleet(settings=settings) as fleet:
+        await fleet.submit(ECHO, ADA)
+        await queued(worker)
+
+
+async def test_what_is_in_the_queue_already_waits(make: Make, worker: HandWorker) -> None:
+    """A message whose worker has gone is run when the next one comes; a call that came later was refused meanwhile."""
+    settings = make()
+    async with ToolFleet(settings=settings) as fleet:
+        with noted(settings, "tools.owls"):
+            calling = asyncio.create_task(fleet.call(ECHO, ADA))
+            await queued(worker)
+        look_again(fleet)
+        assert is_refused(await fleet.call(ECHO, ADA))
+        await worker.finish(await worker.take())
+        assert (await asyncio.wait_for(calling, 20)).success
+
+
+async def test_a_worker_that_restarts_keeps_its_queues_served(make: Make, worker: HandWorker) -> None:
+    """For `restart_seconds`, and not for longer."""
+    settings = make()
+    with noted(settings, "tools.owls", restarts=True):
+        pass
+    async with ToolFleet(settings=settings) as fleet:
+        await fleet.submit(ECHO, ADA)
+        await queued(worker)
+
+
+@pytest.mark.parametrize("seconds", [0, 0.1])
+async def test_the_wait_for_a_restart_ends(make: Make, redis: Redis, seconds: float) -> None:
+    """Then nobody serves the queue; where no worker is to be waited for, at once."""
+    settings = make(restart_seconds=seconds)
+    with noted(settings, "tools.owls", restarts=True):
+        pass
+    async with asyncio.timeout(20):
+        while await redis.eval(LOOK, 2, KEYS.consumers, "tools.owls") < 0:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.01)
+    async with ToolFleet(settings=settings) as fleet:
+        assert is_refused(await fleet.call(ECHO, ADA))
+
+
+async def test_a_worker_of_before_the_notes_may_serve_anything(make: Make, redis: Redis, worker: HandWorker) -> None:
+    """While one lives, nothing is refused: nobody knows its queues."""
+    await redis.zadd(KEYS.slots("slow"), {note_of(10, "old:1"): time.time()})
+    await redis.expire(KEYS.slots("slow"), 20)
+    async with ToolFleet(settings=make()) as fleet:
+        await fleet.submit(ECHO, ADA)
+        await queued(worker)
+        await redis.zadd(KEYS.slots("slow"), {note_of(10, "old:1"): time.time() - 30})
+        look_again(fleet)
+        assert is_refused(await fleet.call(ECHO, ADA))
+
+
+async def test_a_repeat_has_the_first_calls_result_without_a_worker(make: Make, worker: HandWorker) -> None:
+    """Nothing is to be run for it."""
+    async with ToolFleet(settings=make()) as fleet:
+        calling = asyncio.create_task(fleet.call(KEYED, ADA, waits_for_worker=True))
+        await queued(worker)
+        await worker.finish(await worker.take())
+        first = await asyncio.wait_for(calling, 20)
+        assert (await fleet.call(KEYED, ADA)).result == first.result
+
+
+async def test_a_call_that_waits_for_a_worker_keeps_its_deadline(make: Make) -> None:
+    """It has expired then; and one whose agent leaves meanwhile is told so."""
+    settings = make(unserved_seconds=60)
+    async with ToolFleet(settings=settings) as fleet:
+        assert (await fleet.call(ECHO, ADA, timeout=0.3)).error_code == "expired"
+    async with ToolFleet(settings=settings) as fleet:
+        calling = asyncio.create_task(fleet.call(ECHO, ADA))
+        await wait_until(lambda: holds_back(fleet), "it waits")
+
+    left = await calling
+    assert (left.error_code, left.effect_state, left.success) == ("internal", "none", False)
+
+
+def test_programs_without_a_loop_say_the_same(make: Make) -> None:
+    """The sync fleet's calls take the same word."""
+    with ToolFleet.sync(settings=make()) as fleet:
+        assert is_refused(fleet.call(ECHO, ADA))
+        assert is_refused(fleet.submit(ECHO, ADA).result(20))
+        handle = fleet.submit(ECHO, ADA, waits_for_worker=True)
+        assert handle.status() == "queued"
+        handle.cancel()
+
+
+async def test_an_agent_that_cannot_ask_lets_calls_in(make: Make, redis: Redis, worker: HandWorker) -> None:
+    """Whatever keeps it from reading the notes: the call waits in its queue."""
+    await redis.set(KEYS.consumers, "no notes", ex=60)
+    async with ToolFleet(settings=make()) as fleet:
+        await fleet.submit(ECHO, ADA)
+        await queued(worker)
+
+
+@pytest.mark.parametrize("make", [True], ids=["fast"], indirect=True)
+async def test_nobody_is_missed_in_a_redis_that_was_silent(make: Make, redis: Redis, worker: HandWorker) -> None:
+    """Its workers could not note themselves meanwhile: the wait begins anew."""
+    settings = make(unserved_seconds=30)
+    async with ToolFleet(settings=settings) as fleet:
+        await wait_until(lambda: session_of(fleet)._line.is_connected, "it has connected")
+        session_of(fleet)._posting._workers._trusted_since -= 60  # the agent has been there for a minute
+        assert is_refused(await fleet.call(ECHO, ADA))
+        await redis.client_pause(1200)
+        calling = asyncio.create_task(fleet.call(ECHO, ADA))
+        await wait_until(lambda: holds_back(fleet), "it waits, and is not refused")
+        with noted(settings, "tools.owls"):
+            await queued(worker)
+            await worker.finish(await worker.take())
+            assert (await asyncio.wait_for(calling, 20)).success

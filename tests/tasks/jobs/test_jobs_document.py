@@ -1,0 +1,94 @@
+"""What `tasks/JOBS.md` shows works as it stands."""
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standardwebhooks import Webhook
+
+from support.wakes import OTHER_SECRET, SECRET
+from toolfleet_registry.conditions.conditions import check_condition
+from toolfleet_registry.conditions.expressions import _FUNCTIONS
+from toolfleet_registry.config.job_settings import JobSettings
+from toolfleet_registry.contracts.jobs import Poll, Schedule, WakeUp
+from toolfleet_registry.local.url_polls import url_poll
+from toolfleet_tasks.jobs.schedule import check_schedule
+from toolfleet_tasks.wakeups.placeholders import filled_in
+
+DOCUMENT = (Path(__file__).parents[3] / "tasks" / "JOBS.md").read_text()
+CONDITIONS, ADDRESS, SCHEDULES, VERIFIER = re.findall(r"^```python\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("line", CONDITIONS.splitlines())
+def test_the_conditions_are_taken(line: str) -> None:
+    """Each line is a condition that a job may have."""
+    check_condition(eval(line))  # noqa: S307 - a literal of our own document
+
+
+def test_an_address_is_polled() -> None:
+    """With a condition that a job may have."""
+    poll: Poll = eval(ADDRESS, {"url_poll": url_poll})  # noqa: S307 - as above
+    assert poll.until is not None
+    check_condition(poll.until)
+    assert f"`{poll.tool_name}`" in DOCUMENT
+
+
+@pytest.mark.parametrize("line", SCHEDULES.splitlines())
+def test_the_schedules_are_taken(line: str) -> None:
+    """Each line is one that a job may have."""
+    names = {"Schedule": Schedule, "datetime": datetime, "timedelta": timedelta, "UTC": UTC}
+    check_schedule(eval(line, names).counted_from(datetime.now(UTC).timestamp()))  # noqa: S307 - as above
+
+
+def test_the_messages_are_told_as_it_says() -> None:
+    """Each line of the table, with the result above it."""
+    (result,) = re.findall(r"the last result, here `(.*)`:$", DOCUMENT, re.MULTILINE)
+    rows = re.findall(
+        r"^\| `(.*)` \| `(.*)` \|$", DOCUMENT.partition("| what is told |")[2].partition("\n\n")[0], re.MULTILINE
+    )
+
+    assert len(rows) == 3
+    for message, told in rows:
+        assert filled_in(message, "4f0c", json.loads(result), has_result=True, is_hidden=False)[0] == told
+
+
+def test_every_function_and_field_is_named() -> None:
+    """The document has all that a condition may call, and every field of a poll, a schedule and the news."""
+    for name in (*_FUNCTIONS, *Poll.model_fields, *Schedule.model_fields, *WakeUp.model_fields):
+        assert re.search(rf"\b{name}\b", DOCUMENT), name
+
+
+def test_every_setting_is_named_with_its_default() -> None:
+    """As the settings themselves have it."""
+    rows = re.findall(r"^\| (`TOOLFLEET_[^|]*) \| ([^|]*) \|", DOCUMENT, re.MULTILINE)
+    told = {
+        name.lower(): default
+        for names, defaults in rows
+        for name, default in zip_longest(
+            re.findall(r"`TOOLFLEET_(\w+)`", names), defaults.split(", "), fillvalue="none"
+        )
+    }
+    own = {name: field.default for name, field in JobSettings.model_fields.items()}
+
+    assert told == {name: "none" if default is None else str(default).lower() for name, default in own.items()}
+
+
+def test_the_verifier_knows_the_fleets_signature() -> None:
+    """Written with the standard library alone, it takes what the library signs, and nothing else."""
+    place: dict[str, Any] = {}
+    exec(VERIFIER, place)  # noqa: S102 - as above
+    body, now = '{"wake_id": "job-1"}', datetime.now(UTC)
+    headers = {
+        "webhook-id": "job-1",
+        "webhook-timestamp": str(int(now.timestamp())),
+        "webhook-signature": Webhook(SECRET).sign("job-1", now, body),
+    }
+
+    assert place["is_from_the_fleet"](headers, body.encode(), SECRET)
+    assert not place["is_from_the_fleet"](headers, body.encode(), OTHER_SECRET)
+    assert not place["is_from_the_fleet"](headers, b'{"wake_id": "job-2"}', SECRET)
+    assert not place["is_from_the_fleet"]({**headers, "webhook-timestamp": "1"}, body.encode(), SECRET)

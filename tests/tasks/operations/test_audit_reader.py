@@ -1,0 +1,143 @@
+"""The audit can be read: the latest lines, and those that come, whatever happens to Redis."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from support.redis_faults import FaultyRedis, faulty_redis
+from support.waiting import wait_until
+from toolfleet_registry.errors import FleetUnavailable, SettingsError
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.operations.audit_reader import AuditReader, Wanted
+
+KEY = Keys().audit
+
+
+@pytest.fixture
+async def reader(redis_url: str) -> AsyncIterator[AuditReader]:
+    async with AuditReader.of(Settings(redis_url=redis_url)) as reader:
+        yield reader
+
+
+async def write(redis: Redis, *numbers: int, **fields: object) -> None:
+    for number in numbers:
+        line = {"call_id": f"call-{number}", "tool": "owls.echo", "user_id": "ada", "outcome": "success", **fields}
+        await redis.xadd(KEY, {"line": json.dumps(line)})
+
+
+def ids(lines: list[dict[str, object]]) -> list[object]:
+    return [line["call_id"] for line in lines]
+
+
+async def test_the_latest_lines_come_oldest_first(reader: AuditReader, redis: Redis) -> None:
+    """At most as many as were asked for; none of an empty audit."""
+    assert await reader.last(5) == []
+    await write(redis, *range(7))
+
+    assert ids(await reader.last(3)) == ["call-4", "call-5", "call-6"]
+    assert len(await reader.last(100)) == 7
+    assert await reader.last(0) == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (Wanted(tool="owls.echo"), [0]),
+        (Wanted(tool="owls"), [0, 1]),  # a module
+        (Wanted(user="bob"), [1, 2]),
+        (Wanted(outcome="refused"), [2]),
+        (Wanted(outcome="busy"), [1]),  # an error code
+        (Wanted(tool="owls", user="bob"), [1]),
+        (Wanted(tool="owl"), []),
+    ],
+)
+async def test_lines_can_be_chosen(reader: AuditReader, redis: Redis, wanted: Wanted, expected: list[int]) -> None:
+    """By tool or module, user, outcome or error code, and all of these together."""
+    await write(redis, 0)
+    await write(redis, 1, tool="owls.nap", user_id="bob", outcome="failed", error_code="busy")
+    await write(redis, 2, tool="bank.pay", user_id="bob", outcome="refused")
+
+    assert ids(await reader.last(10, wanted)) == [f"call-{number}" for number in expected]
+
+
+async def test_rare_lines_are_found_far_back(reader: AuditReader, redis: Redis) -> None:
+    """The whole audit is looked through, a page at a time, and each line once."""
+    await write(redis, 0, 1, user_id="eve")
+    async with redis.pipeline() as pipe:
+        for number in range(2, 1_300):
+            pipe.xadd(KEY, {"line": json.dumps({"call_id": f"call-{number}"})})
+        await pipe.execute()
+
+    assert ids(await reader.last(10, Wanted(user="eve"))) == ["call-0", "call-1"]
+    assert len(await reader.last(5_000)) == 1_300
+
+
+async def test_what_is_no_line_is_passed_over(reader: AuditReader, redis: Redis) -> None:
+    """Another version's, or somebody else's."""
+    await redis.xadd(KEY, {"other": "x"})
+    await redis.xadd(KEY, {"line": b"\xff{"})
+    await redis.xadd(KEY, {"line": "[1]"})
+    await write(redis, 1)
+
+    assert ids(await reader.last(10)) == ["call-1"]
+
+
+async def test_lines_are_followed_from_the_last_one_read(reader: AuditReader, redis: Redis) -> None:
+    """None is missed between looking and following, and none comes twice."""
+    await write(redis, 1, 2)
+    assert ids(await reader.last(1)) == ["call-2"]
+    await write(redis, 3)
+    async with aclosing(reader.follow()) as coming:
+        first = await anext(coming)
+        await write(redis, 4)
+        second = await anext(coming)
+
+    assert ids([first, second]) == ["call-3", "call-4"]
+
+
+async def test_following_goes_on_over_a_restart(tmp_path: Path) -> None:
+    """With its data or without; whoever follows hears of both ends of the outage."""
+    with faulty_redis(tmp_path) as redis:
+        async with AuditReader.of(Settings(redis_url=redis.url)) as reader:
+            heard: list[bool] = []
+            add(redis, 1)
+            await reader.last(1)
+            async with aclosing(reader.follow(on_away=lambda error: heard.append(error is None))) as coming:
+                with redis.restarted():
+                    waiting = asyncio.ensure_future(anext(coming))
+                    await wait_until(lambda: heard == [False], "it is noticed")
+                add(redis, 2)
+                async with asyncio.timeout(20):
+                    assert (await waiting)["call_id"] == "call-2"
+                redis.look.flushall()
+                redis.look.xadd(KEY, {"line": '{"call_id": "call-3"}'}, id="5-1")  # its clock was set back meanwhile
+                waiting = asyncio.ensure_future(anext(coming))
+                with redis.restarted():
+                    await wait_until(lambda: heard == [False, True, False], "it is noticed")
+                async with asyncio.timeout(20):
+                    assert (await waiting)["call_id"] == "call-3"
+
+
+async def test_a_redis_that_is_away_is_named(tmp_path: Path) -> None:
+    """Looking fails, in bounded time, also where Redis takes connections and says nothing."""
+    with faulty_redis(tmp_path) as redis:
+        async with AuditReader.of(Settings(redis_url=redis.url)) as reader:
+            with redis.frozen(), pytest.raises(FleetUnavailable, match="does not answer"):
+                await reader.last(1)
+
+
+async def test_without_a_redis_there_is_nothing_to_read() -> None:
+    """One sentence says what to set."""
+    with pytest.raises(SettingsError, match="TOOLFLEET_REDIS_URL"):
+        async with AuditReader.of(Settings(redis_url=None)):
+            pass
+
+
+def add(redis: FaultyRedis, number: int) -> None:
+    redis.look.xadd(KEY, {"line": json.dumps({"call_id": f"call-{number}"})})

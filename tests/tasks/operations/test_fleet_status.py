@@ -1,0 +1,205 @@
+"""How a fleet is doing, as an operator sees it: read from a real Redis, and in bounded time."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from support.module_server import ModuleServer
+from support.waiting import wait_until
+from toolfleet import Caller, Settings, ToolCall, ToolFleet
+from toolfleet_registry.directory.directory import ModuleDirectory
+from toolfleet_registry.directory.probe_failures import LookFailure
+from toolfleet_registry.errors import FleetUnavailable, SettingsError
+from toolfleet_tasks.operations import fleet_status
+from toolfleet_tasks.operations.fleet_status import FleetStatus, age_of, read_status
+from toolfleet_tasks.presence.consumers import ConsumerNotes
+from toolfleet_tasks.presence.lane_capacity import Slots
+
+KEY = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+@pytest.fixture(params=["fast", "stock", "signed"])
+def settings(request: pytest.FixtureRequest, redis_url: str, owls: ModuleServer) -> Settings:
+    """In whatever form calls travel on Redis."""
+    services = {"owls": owls.url, "gone": "http://127.0.0.1:1"}
+    return Settings(
+        redis_url=redis_url,
+        module_services=services,
+        slow_modules=frozenset({"gone"}),
+        fast_transport=request.param != "stock",
+        signing_key=KEY if request.param == "signed" else None,
+    )
+
+
+@pytest.fixture
+async def fleet(settings: Settings) -> AsyncIterator[ToolFleet]:
+    async with ToolFleet(settings=settings) as fleet:
+        await fleet.refresh()
+        yield fleet
+
+
+async def test_it_says_what_waits_and_for_how_long(
+    fleet: ToolFleet, settings: Settings, owner: Caller, redis: Redis
+) -> None:
+    """The calls of each queue, the age of the oldest, and who could run them."""
+    await Slots(settings.model_copy(update={"lane": "fast"}), count=7).note()
+    notes = ConsumerNotes(settings, lambda: ["tools.owls"])
+    notes.start()
+    await wait_until(lambda: notes._queues is not None, "the worker is noted")
+    asked_at = time.time()
+    handles = [await fleet.submit(ToolCall(tool_name="owls.echo"), owner, timeout=60) for _ in range(3)]
+    await redis.rpush("tools.owls", "x" * 100_000)  # none that is brought: the next one stands for it
+    status = await read_status(settings)
+    await asyncio.to_thread(notes.leave, restarts=False)
+    for handle in handles:
+        await handle.cancel()
+
+    (queue,) = status.queues
+    assert (queue.queue, queue.lane, queue.waiting, queue.workers) == ("tools.owls", "fast", 4, 1)
+    assert queue.oldest_seconds is not None
+    assert 0 <= queue.oldest_seconds <= time.time() - asked_at + 1
+    fast, slow = status.lanes
+    assert (fast.lane, len(fast.workers), fast.slots, fast.modules) == ("fast", 1, 7, ("owls",))
+    assert (slow.lane, slow.workers, slow.slots, slow.modules) == ("slow", (), 0, ("gone",))
+    assert [(one.module, one.trouble) for one in status.troubles] == [("gone", "unreachable")]
+    assert (status.held, status.dead_letters, status.jobs, status.wakes) == (0, 0, 0, 0)
+
+
+@pytest.fixture
+def plain(redis_url: str) -> Settings:
+    """A fleet that nobody has used yet."""
+    services = {str(name): "http://127.0.0.1:1" for name in "abcde"}
+    return Settings(redis_url=redis_url, module_services=services, fast_transport=True)
+
+
+async def test_modules_in_trouble_are_named_with_it(plain: Settings, redis: Redis) -> None:
+    """By what calls have seen of them, and else by what the last look has."""
+    keys, (seconds, _) = plain.keys, await redis.time()
+    now = seconds * 1000
+    breakers: dict[str, Any] = {
+        "a": {"failures": 3},
+        "b": {"failures": 20, "open_until": now + 60_000, "pause": 60_000},
+        "c": {
+            "failures": 20,
+            "open_until": now - 1,
+            "half_at": now - 1,
+            "tokens": 4,
+            "let_in_at": now - 1,
+            "pause": 1000,
+        },
+    }
+    for module, fields in breakers.items():
+        await redis.hset(keys.breaker(module), mapping=fields)
+        await redis.expire(keys.breaker(module), 60)
+    for module, age in {"a": 0, "b": 0, "c": 0, "d": 1000, "e": 100}.items():
+        await redis.set(keys.module_manifest(module), "{}", ex=int(plain.manifest_ttl_seconds) - age)
+    found = {trouble.module: trouble for trouble in (await read_status(plain)).troubles}
+
+    assert {name: (one.trouble, one.failures) for name, one in found.items()} == {
+        "a": ("failing", 3),
+        "b": ("away", 20),
+        "c": ("coming back", 20),
+        "d": ("stale", 0),
+    }
+    assert 50 < (found["b"].seconds or 0) <= 60
+    assert 990 < (found["d"].seconds or 0) < 1100
+
+
+async def test_a_module_that_cannot_be_looked_at_is_called_as_in_the_list_of_modules(
+    plain: Settings, redis: Redis
+) -> None:
+    """With what went wrong; also one whose manifest is young, and whose last look has failed."""
+    failures = {"a": "answered with status 404", "b": "cannot connect", "d": "no answer"}
+    noted = {module: LookFailure(error, at=0) for module, error in failures.items()}
+    await ModuleDirectory(redis, plain).failures.note(noted, ())
+    for module in "de":
+        await redis.set(plain.keys.module_manifest(module), "{}", ex=int(plain.manifest_ttl_seconds))
+    found = {one.module: (one.trouble, one.error) for one in (await read_status(plain)).troubles}
+
+    assert found == {
+        "a": ("answers 404", "answered with status 404"),
+        "b": ("unreachable", "cannot connect"),
+        "c": ("unknown", None),
+        "d": ("stale", "no answer"),
+    }
+
+
+async def test_what_has_died_and_what_is_to_come_is_counted(plain: Settings, redis: Redis) -> None:
+    """Dead letters, jobs and those that should have been looked at, wake-ups, and what was no call."""
+    keys, (seconds, _) = plain.keys, await redis.time()
+    await redis.zadd(keys.dead_order, {"x": 1, "y": 2})
+    await redis.zadd(keys.jobs_due, {"x": (seconds - 60) * 1000, "y": seconds * 1000, "z": (seconds + 60) * 1000})
+    await redis.zadd(keys.wakes_due, {"x": 1})
+    await redis.zadd(keys.calls_due, {"y": 1})
+    await redis.zadd(keys.dead_wakes_order, {"z": 1})
+    await redis.lpush(keys.quarantine, "a", "b", "c")
+    status = await read_status(plain)
+
+    assert (status.dead_letters, status.jobs, status.overdue_jobs) == (2, 3, 1)
+    assert (status.wakes, status.dead_wakes, status.quarantined) == (2, 1, 3)
+
+
+async def test_neither_strange_nor_large_messages_disturb_it(plain: Settings, redis: Redis) -> None:
+    """Where the oldest cannot be read, nothing is said of its age."""
+    await redis.lpush("tools.a", "x" * 100_000, json.dumps({"body": "W10="}))
+    await redis.set("tools.b", "no list", ex=60)
+    await redis.lpush("tools.c", b"\xff")
+    await redis.lpush("tools.d", *["x" * 100_000] * 5)
+    status = await read_status(plain)
+    await redis.delete("tools.b")
+
+    assert [(queue.queue, queue.waiting, queue.oldest_seconds) for queue in status.queues] == [
+        ("tools.d", 5, None),
+        ("tools.a", 2, None),
+        ("tools.c", 1, None),
+    ]
+
+
+@pytest.mark.parametrize("message", [b"", b"{}", b"[1]", b'{"body": 3}', b'{"body": "W10="}', b'{"body": "W1syXV0="}'])
+def test_the_age_of_what_is_no_call_is_not_known(message: bytes) -> None:
+    """And it is no error."""
+    assert age_of(message, 1.0) is None
+
+
+async def test_a_redis_that_is_frozen_is_an_error_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes connections and says nothing; it is named, and nobody waits for more than three seconds."""
+    assert fleet_status._SECONDS < 3  # beside what the command takes to start
+    monkeypatch.setattr(fleet_status, "_SECONDS", 0.2)
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(FleetUnavailable, match=f"Redis at 127.0.0.1:{port} does not answer"):
+            await read_status(Settings(redis_url=f"redis://127.0.0.1:{port}/0"))
+    with pytest.raises(FleetUnavailable, match=r"Redis at 127\.0\.0\.1:1 does not answer"):
+        await read_status(Settings(redis_url="redis://127.0.0.1:1/0"))
+
+
+async def test_a_broker_that_is_away_is_an_error_in_time(plain: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another Redis, or RabbitMQ."""
+    monkeypatch.setattr(fleet_status, "_BROKER_SECONDS", 0.5)
+    for url, said in (("redis://127.0.0.1:1/0", "Redis at 127.0.0.1:1"), ("amqp://127.0.0.1:1//", "The broker")):
+        with pytest.raises(FleetUnavailable, match=said):
+            await read_status(plain.model_copy(update={"broker_url": url}))
+
+
+async def test_without_a_fleet_it_says_what_to_set() -> None:
+    """As the other commands do."""
+    with pytest.raises(SettingsError, match="set TOOLFLEET_REDIS_URL"):
+        await read_status(Settings())
+
+
+def test_an_empty_fleet_is_a_status_too(plain: Settings) -> None:
+    """Everything is zero, and its modules are not known yet."""
+    status: FleetStatus = asyncio.run(read_status(plain))
+
+    assert status.queues == ()
+    assert [trouble.trouble for trouble in status.troubles] == ["unknown"] * 5

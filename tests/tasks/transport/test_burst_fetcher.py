@@ -1,0 +1,149 @@
+"""How a worker takes messages while its slots are full: those of the queues that may go beyond them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from redis import Redis
+
+from support.held_messages import KEYS, QUEUE, cut, evals, message, open_line, open_parts, publish
+from support.waiting import wait_until
+from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.transport.burst_fetcher import BurstIntake
+from toolfleet_tasks.transport.delivery import Message
+from toolfleet_tasks.transport.fetcher import Intake, Quarantine
+
+OTHER = "tools.cats"
+
+
+@dataclass
+class FullWorker:
+    """Consumes two queues; `beyond` says how many messages of which of them it may take more than it has slots."""
+
+    beyond: dict[str, int] = field(default_factory=dict)
+    others: list[str] = field(default_factory=list)
+    taken: list[str] = field(default_factory=list)
+    expected: int = 0
+
+    def queues(self) -> list[str]:
+        return [QUEUE, OTHER, *self.others]
+
+    def room(self) -> int:
+        return 0
+
+    def burst(self) -> tuple[list[str], int]:
+        rooms = {queue: room for queue, room in self.beyond.items() if room > 0}
+        return list(rooms), min(rooms.values(), default=0)
+
+    def expect(self, count: int) -> None:
+        self.expected += count
+
+    def deliver(self, message: Message, queue: str) -> None:
+        self.taken.append(message["headers"]["id"])
+        self.beyond[queue] -= 1
+
+    def forget(self, tag: str) -> None:
+        raise AssertionError(tag)
+
+
+@dataclass
+class Taking:
+    worker: FullWorker
+    burst: BurstIntake
+    bell: Line
+    running: asyncio.Task[None]
+
+
+@pytest.fixture
+def redis(redis_url: str) -> Iterator[Redis]:
+    with Redis.from_url(redis_url, decode_responses=True) as redis:
+        yield redis
+
+
+@pytest.fixture
+async def taking(redis_url: str) -> AsyncIterator[Taking]:
+    worker = FullWorker()
+    async with open_parts(redis_url) as parts, open_line(redis_url) as bell:
+        quarantine = Quarantine(KEYS.quarantine, KEYS.quarantined)
+        intake = Intake(worker, line=parts.line, bells=parts.bells, leases=parts.leases, quarantine=quarantine)
+        burst = BurstIntake(worker, intake, line=parts.line, bell=bell, bell_prefix=KEYS.bell(""))
+        running = asyncio.create_task(burst.run())
+        yield Taking(worker, burst, bell, running)
+        running.cancel()
+        await asyncio.wait([running], timeout=5)
+        assert running.done()
+        assert worker.expected == 0
+
+
+async def test_a_worker_with_free_slots_asks_nothing(taking: Taking, redis: Redis) -> None:
+    """It costs nothing while nobody has to go beyond the slots."""
+    before = evals(redis)
+    publish(redis, message("1"))
+    taking.burst.wake()
+    await asyncio.sleep(0.1)
+
+    assert (evals(redis) - before, taking.worker.taken) == (1, [])
+
+
+async def test_a_bell_brings_what_may_begin(taking: Taking, redis: Redis) -> None:
+    """What waits, what comes while it sleeps, and nothing of a queue that holds enough."""
+    publish(redis, message("1"))
+    publish(redis, message("2"), queue=OTHER)
+    taking.worker.beyond = {OTHER: 2}
+    taking.burst.begin()
+    await wait_until(lambda: taking.worker.taken == ["2"], "what waited is here")
+    publish(redis, message("3"), message("4"), queue=OTHER)
+    await wait_until(lambda: taking.worker.taken == ["2", "3"], "it was woken")
+
+    assert (redis.llen(QUEUE), redis.llen(OTHER)) == (1, 1)
+    assert redis.exists(KEYS.bell(QUEUE), KEYS.bell(OTHER)) == 2, "for whoever has room"
+
+
+async def test_a_bell_among_thousands_brings_what_may_begin(taking: Taking, redis: Redis) -> None:
+    """The turn that follows asks for the queue whose bell it was; one that rings meanwhile is not forgotten."""
+    taking.worker.others = [f"tools.silent-{number}" for number in range(2000)]
+    taking.worker.beyond = dict.fromkeys([*taking.worker.others, QUEUE, OTHER], 5)
+    taking.burst.begin()
+    await wait_until(lambda: taking.burst._ring is not None, "it listens")
+    publish(redis, message("1"))
+    publish(redis, message("2"), queue=OTHER)
+    await wait_until(lambda: sorted(taking.worker.taken) == ["1", "2"], "both are here", seconds=5)
+
+
+async def test_a_queue_that_may_begin_again_is_looked_at_at_once(taking: Taking, redis: Redis) -> None:
+    """While it listens to others' bells."""
+    taking.worker.beyond = {OTHER: 1}
+    taking.burst.begin()
+    await wait_until(lambda: taking.burst._ring is not None, "it listens")
+    publish(redis, message("1"))
+    taking.worker.beyond = {OTHER: 1, QUEUE: 1}
+    taking.burst.wake()
+    await wait_until(lambda: taking.worker.taken == ["1"], "it was taken", seconds=5)
+
+
+async def test_a_bell_that_nobody_needs_rings_on(taking: Taking, redis: Redis) -> None:
+    """Slots are free again when it is heard: the ordinary intake, or another worker, is to hear it."""
+    taking.worker.beyond = {OTHER: 1}
+    taking.burst.begin()
+    await wait_until(lambda: taking.burst._ring is not None, "it listens")
+    taking.worker.beyond = {}
+    publish(redis, message("1"), queue=OTHER)
+    await wait_until(lambda: taking.burst._ring is None, "it has heard")
+    await wait_until(lambda: redis.exists(KEYS.bell(OTHER)), "it rings on")
+
+    assert taking.worker.taken == []
+
+
+async def test_a_cut_line_is_no_end(taking: Taking, redis: Redis) -> None:
+    """It listens again when the line is back; closed lines end it."""
+    taking.worker.beyond = {OTHER: 9}
+    taking.burst.begin()
+    await wait_until(lambda: taking.burst._ring is not None, "it listens")
+    cut(taking.bell)
+    publish(redis, message("1"), queue=OTHER)
+    await wait_until(lambda: taking.worker.taken == ["1"], "it has arrived", seconds=10)
+    await taking.bell.aclose()
+    await asyncio.wait([taking.running], timeout=5)
+
+    assert taking.running.done()

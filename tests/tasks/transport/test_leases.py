@@ -1,0 +1,323 @@
+"""What a worker holds, and for how long it is its own."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+from structlog.testing import capture_logs
+
+from support.held_messages import QUEUE, STORE, cut, hold, open_leases, open_line, publish, stop_reading
+from support.raw_redis import obliging, raw_redis
+from support.redis_faults import faulty_redis
+from support.waiting import wait_until
+from toolfleet_cli.local.redis_server import redis_server
+from toolfleet_tasks.lua import queues
+from toolfleet_tasks.redis.connection import Line, Part
+from toolfleet_tasks.transport import leases as leases_module
+from toolfleet_tasks.transport.leases import Leases
+
+
+@pytest.fixture
+def redis(redis_url: str) -> Iterator[Redis]:
+    with Redis.from_url(redis_url, decode_responses=True) as redis:
+        yield redis
+
+
+@pytest.fixture
+def sent(line: Line, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Part, ...]]:
+    """Every command that goes over the line."""
+    return spied(line, monkeypatch)
+
+
+def spied(line: Line, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Part, ...]]:
+    commands: list[tuple[Part, ...]] = []
+    send = line.send
+
+    def spy(*command: Part) -> "asyncio.Future[object]":
+        commands.append(command)
+        return send(*command)
+
+    monkeypatch.setattr(line, "send", spy)
+    return commands
+
+
+async def settled(leases: Leases) -> None:
+    async with asyncio.timeout(20):
+        await leases.settled()
+
+
+def begun_at(redis: Redis, tag: str) -> float | None:
+    score = redis.zscore(STORE.unacked_index, tag)
+    return None if score is None else float(score)
+
+
+async def test_acks_of_one_tick_are_one_command(leases: Leases, redis: Redis, sent: list[tuple[Part, ...]]) -> None:
+    """Two hundred acks leave together, and nothing is held any more."""
+    tags = [f"t-{number}" for number in range(200)]
+    hold(redis, leases, *tags)
+    for tag in tags:
+        leases.ack(tag)
+    assert leases.acked == set(tags)
+    await settled(leases)
+
+    assert [command[1] for command in sent] == [queues.ACK]
+    assert not leases.held | leases.acked
+    assert redis.exists(STORE.unacked, STORE.unacked_index) == 0
+
+
+async def test_acks_that_were_lost_are_sent_again(leases: Leases, line: Line, redis: Redis) -> None:
+    """Sent and not answered, queued, or acked while Redis is away: after the reconnect Redis knows of all."""
+    hold(redis, leases, "answered", "unanswered", "queued", "away", "kept")
+    stop_reading(line)
+    leases.ack("unanswered")
+    await asyncio.sleep(0)
+    leases.ack("queued")
+    cut(line)
+    leases.ack("away")
+    await settled(leases)
+
+    assert sorted(redis.hkeys(STORE.unacked)) == ["answered", "kept"]
+    assert leases.held == {"answered", "kept"}
+
+
+async def test_acks_that_redis_refuses_are_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Redis that is out of memory, or only a replica for now, gets them once more a little later."""
+    monkeypatch.setattr(leases_module, "_PATIENCE_SECONDS", 0.05)
+    refusals = 2
+
+    def answer(command: list[bytes]) -> bytes:
+        nonlocal refusals
+        if command[0] == b"EVAL" and refusals:
+            refusals -= 1
+            return b"-OOM command not allowed when used memory > 'maxmemory'.\r\n"
+        return b":1\r\n" if command[0] == b"EVAL" else obliging(command)
+
+    async with raw_redis(answer) as raw, open_line(raw.url) as line, open_leases(line) as leases:
+        leases.hold(["tag"], of=())
+        leases.ack("tag")
+        await settled(leases)
+
+        assert raw.seen[b"EVAL"] == 3
+
+
+async def test_leases_are_renewed(line: Line, redis: Redis) -> None:
+    """A message that is held for several leases stays this worker's, and its lease began a moment ago."""
+    async with open_leases(line, seconds=0.3) as leases:
+        hold(redis, leases, "long")
+        first = begun_at(redis, "long") or 0
+        await wait_until(lambda: (begun_at(redis, "long") or 0) > first + 1, "it was renewed for several leases")
+
+        assert leases.held == {"long"}
+        assert redis.llen(QUEUE) == 0
+
+
+async def test_leases_are_renewed_at_once_after_a_loss(leases: Leases, line: Line, redis: Redis) -> None:
+    """The first thing that Redis hears after an outage is what this worker still holds."""
+    hold(redis, leases, "tag")
+    redis.zadd(STORE.unacked_index, {"tag": 1})
+    cut(line)
+    await wait_until(lambda: begun_at(redis, "tag") != 1, "the lease was renewed")
+    assert leases.held == {"tag"}
+
+
+async def test_a_lost_lease_is_reported(leases: Leases, line: Line, redis: Redis) -> None:
+    """What others have put back is not claimed any more: its call may run a second time, and the log says so."""
+    hold(redis, leases, "mine", "taken")
+    redis.zrem(STORE.unacked_index, "taken")
+    with capture_logs() as logs:
+        cut(line)
+        await wait_until(lambda: set(leases.held) == {"mine"}, "the loss was noticed")
+
+    assert [entry["messages"] for entry in logs if entry["event"] == "leases_lost"] == [1]
+
+
+async def test_a_dead_workers_messages_come_back(line: Line, redis: Redis) -> None:
+    """Leases that nobody renews run out, and whichever worker lives puts the messages back, with a ring."""
+    async with open_leases(line) as dead:
+        hold(redis, dead, "dead")
+    async with open_leases(line, seconds=1.2) as alive:
+        hold(redis, alive, "alive")
+        await wait_until(lambda: redis.llen(QUEUE), "it is in its queue")
+
+        assert [item[:19] for item in redis.lrange(QUEUE, 0, -1)] == ['{"redelivered":true']
+        assert redis.llen(f"{STORE.bell_prefix}{QUEUE}") == 1
+        assert redis.hkeys(STORE.unacked) == ["alive"]
+
+
+async def test_after_an_outage_others_may_renew_first(line: Line, redis: Redis) -> None:
+    """For a part of a lease after each connect nothing is restored, however old it is."""
+    async with open_leases(line) as dead:
+        hold(redis, dead, "old")
+        redis.zadd(STORE.unacked_index, {"old": 1})
+    async with open_leases(line, seconds=0.3) as leases:
+        leases._well_since = time.monotonic() + 1000
+        hold(redis, leases, "mine")
+        first = begun_at(redis, "mine") or 0
+        await wait_until(lambda: (begun_at(redis, "mine") or 0) > first + 0.5, "renewals went on")
+        assert begun_at(redis, "old") == 1
+
+        leases._well_since = 0
+        await wait_until(lambda: set(leases.held) == {"mine"}, "it is still held")
+        await wait_until(lambda: begun_at(redis, "old") is None, "it was restored")
+
+
+async def test_a_redis_that_wakes_up_takes_no_lease_for_expired(tmp_path: Path) -> None:
+    """Frozen for three leases with all of its workers' commands in its sockets: nobody's messages are given to others."""
+    with redis_server(tmp_path) as url, Redis.from_url(url, decode_responses=True) as redis:
+        async with (
+            open_line(url) as one,
+            open_line(url) as two,
+            open_leases(one, seconds=0.6) as first,
+            open_leases(two, seconds=0.6) as second,
+        ):
+            first._well_since = second._well_since = 0
+            hold(redis, first, "one")
+            hold(redis, second, "two")
+            pid = int((redis.info("server"))["process_id"])
+            os.kill(pid, signal.SIGSTOP)
+            await asyncio.sleep(2)  # the time is what it is about
+            os.kill(pid, signal.SIGCONT)
+            before = begun_at(redis, "two") or 0
+            await wait_until(lambda: (begun_at(redis, "two") or 0) > before + 1 or not second.held, "renewals go on")
+
+            assert first.held == {"one"}
+            assert second.held == {"two"}
+            assert redis.llen(QUEUE) == 0
+
+
+async def test_a_redis_without_memory_is_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For three leases it takes no renewal: an idle worker that looks first afterwards lets the others renew."""
+    with faulty_redis(tmp_path) as redis:
+        async with open_line(redis.url) as one, open_line(redis.url) as two, open_leases(one, seconds=1.2) as busy:
+            sent = spied(one, monkeypatch)
+            hold(redis.look, busy, "running", "dead")
+            busy.drop("dead")
+            await asyncio.sleep(0.1)  # its looks are between the other's
+            async with open_leases(two, seconds=1.2) as idle:
+                with redis.full(), capture_logs() as logs:
+                    await asyncio.sleep(3.6)  # the time is what it is about
+                    seen = len(sent)
+                    await wait_until(lambda: len(sent) > seen, "it has just looked in vain")
+                    await asyncio.sleep(0.02)  # and been refused
+                    assert "leases_not_renewed" in {entry["event"] for entry in logs}
+                await wait_until(lambda: redis.look.llen(QUEUE), "the dead one's is restored")
+
+                assert not idle.held
+                assert busy.held == {"running"}
+                assert redis.look.hkeys(STORE.unacked) == ["running"]
+
+
+async def test_what_is_put_back_is_held_no_more(leases: Leases, redis: Redis) -> None:
+    """Only what is held is put back, flagged if it may have been begun; twice is the same as once."""
+    hold(redis, leases, "a", "b")
+    leases.put_back(["a", "stranger"], begun=True)
+    leases.put_back(["a"], begun=True)
+    await wait_until(lambda: redis.llen(QUEUE), "it is in its queue")
+
+    assert leases.held == {"b"}
+    assert [item[:19] for item in redis.lrange(QUEUE, 0, -1)] == ['{"redelivered":true']
+
+
+async def test_what_is_put_back_is_settled_before_the_end(leases: Leases, redis: Redis) -> None:
+    """Also when Redis does not take it at first."""
+    hold(redis, leases, "a", "b")
+    leases.put_back(["a"], begun=False)
+    await settled(leases)
+    assert redis.llen(QUEUE) == 1
+
+    redis.config_set("maxmemory", 1)
+    try:
+        leases.put_back(["b"], begun=False)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await leases.settled()
+    finally:
+        redis.config_set("maxmemory", 0)
+    await settled(leases)
+    assert redis.llen(QUEUE) == 2
+
+
+async def test_messages_that_are_stuck_hold_up_nobody(line: Line, redis: Redis) -> None:
+    """More entries than one look takes that belong to nobody we know: what expired after them is restored."""
+    strange = [f"strange-{number}" for number in range(1200)]
+    redis.hset(STORE.unacked, mapping=dict.fromkeys(strange, "of another shape"))
+    redis.zadd(STORE.unacked_index, dict.fromkeys(strange, 1.0))
+    async with open_leases(line) as dead:
+        hold(redis, dead, "dead")
+        redis.zadd(STORE.unacked_index, {"dead": 2})
+    with capture_logs() as logs:
+
+        def told() -> int:
+            return sum(entry["messages"] for entry in logs if entry["event"] == "expired_leases_stuck")
+
+        async with open_leases(line, seconds=3):
+            await wait_until(lambda: redis.llen(QUEUE), "it is in its queue")
+            await wait_until(lambda: told() >= len(strange), "each of them is told")
+
+    assert redis.hlen(STORE.unacked) == told() == len(strange)
+
+
+async def test_looking_after_leases_outlives_errors(line: Line, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a look raises is logged, and the next look comes."""
+
+    async def broken() -> None:
+        raise RuntimeError("broken")
+
+    async with open_leases(line, seconds=0.3) as leases:
+        hold(redis, leases, "mine")
+        with monkeypatch.context() as patch, capture_logs() as logs:
+            patch.setattr(leases, "_restore", broken)
+            await wait_until(lambda: len(logs) > 1, "it went wrong twice")
+        redis.zadd(STORE.unacked_index, {"mine": 1}, xx=True)
+        await wait_until(lambda: begun_at(redis, "mine") not in {None, 1}, "it was renewed")
+
+        assert leases.held == {"mine"}
+        assert {entry["event"] for entry in logs} == {"leases_not_looked_after"}
+
+
+async def test_what_a_closed_line_cannot_put_back_is_left_for_the_end(leases: Leases, line: Line, redis: Redis) -> None:
+    """Held, put back in vain, or perhaps reserved: the commands for the worker's end cover all of it."""
+    hold(redis, leases, "held", "in vain", "too late", "acked")
+    leases.expect(["perhaps", "never"])
+    cut(line)
+    leases.put_back(["in vain"], begun=False)
+    leases.ack("acked")
+    await line.aclose()
+    leases.put_back(["too late"], begun=False)
+    await wait_until(lambda: "in vain" in leases.held, "it was not put back")
+
+    assert leases.held == {"held", "in vain", "too late", "perhaps", "never"}
+    assert leases.acked == {"acked"}
+    for command in (*leases.ack_commands(leases.acked), *leases.put_back_commands(leases.held, begun=True)):
+        redis.execute_command(*command)
+    assert redis.llen(QUEUE) == 3
+    assert redis.exists(STORE.unacked) == 0
+
+
+async def test_thousands_go_in_pieces(leases: Leases, line: Line, redis: Redis) -> None:
+    """Redis takes no more than some thousand arguments a script: renewals, acks and returns come in parts."""
+    tags = [f"t-{number}" for number in range(12_000)]
+    leases.hold(tags, of=())
+    redis.zadd(STORE.unacked_index, dict.fromkeys(tags, 1.0))
+    cut(line)
+    await wait_until(lambda: not redis.zcount(STORE.unacked_index, "-inf", 1), "all are renewed")
+    for tag in tags[:6000]:
+        leases.ack(tag)
+    await settled(leases)
+    leases.put_back(tags[6000:], begun=False)
+    await wait_until(lambda: not redis.exists(STORE.unacked_index), "all are back")
+
+    assert not leases.held
+
+
+@pytest.mark.usefixtures("leases")
+async def test_leases_leave_messages_in_queues_alone(redis: Redis) -> None:
+    """Nothing happens to what nobody has taken."""
+    publish(redis, b"x")
+
+    assert redis.lrange(QUEUE, 0, -1) == ["x"]

@@ -1,0 +1,103 @@
+"""Which queues a turn asks Redis for, and how those are found that no bell tells of."""
+
+from collections.abc import Iterator
+
+import pytest
+from redis import Redis
+
+from support.clocks import HandClock
+from support.held_messages import message, publish
+from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.transport.ready_queues import AT_ONCE, ReadyQueues
+
+FEW = [f"tools.few-{number}" for number in range(5)]
+MANY = [f"tools.many-{number}" for number in range(1500)]
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def ready(line: Line, clock: HandClock) -> ReadyQueues:
+    return ReadyQueues(line, "", clock)
+
+
+@pytest.fixture
+def redis(redis_url: str) -> Iterator[Redis]:
+    with Redis.from_url(redis_url, decode_responses=True) as redis:
+        yield redis
+
+
+async def test_few_queues_are_all_asked_for(ready: ReadyQueues) -> None:
+    """Each in its turn the first, but for those that are ready: what has rung comes before what was left."""
+    firsts = [ready.choose(FEW)[0] for _ in FEW]
+    ready.put([FEW[3]])
+    ready.note(FEW[4])
+    chosen = ready.choose(FEW)
+
+    assert sorted(firsts) == sorted(chosen) == FEW
+    assert chosen[:2] == [FEW[4], FEW[3]]
+    assert not ready.is_any(FEW)
+
+
+async def test_of_many_only_those_that_are_ready_are_asked_for(ready: ReadyQueues) -> None:
+    """A bounded number at once, and none twice before all others have been."""
+    assert ready.choose(MANY) == []
+    ready.put(MANY[: 2 * AT_ONCE])
+    ready.note(MANY[-1])
+    turns = [ready.choose(MANY) for _ in range(3)]
+
+    assert [len(turn) for turn in turns] == [AT_ONCE, AT_ONCE, 1]
+    assert [queue for turn in turns for queue in turn] == [MANY[-1], *MANY[: 2 * AT_ONCE]]
+    assert not ready.is_any(MANY)
+
+
+async def test_those_that_are_not_offered_stay_ready(ready: ReadyQueues) -> None:
+    """A worker that may begin calls of some modules only loses nothing of the others."""
+    ready.put(MANY[:2])
+
+    assert ready.choose(MANY[1:]) == [MANY[1]]
+    assert ready.is_any(MANY)
+    assert not ready.is_any(MANY[1:])
+    assert ready.choose(MANY) == [MANY[0]]
+
+
+async def test_what_no_bell_tells_of_is_found_once_a_second(ready: ReadyQueues, clock: HandClock, redis: Redis) -> None:
+    """All queues are looked at by three commands that take nothing; in between and while it is not time, by none."""
+    redis.lpush(MANY[700], message())
+    publish(redis, message(), queue=MANY[-1])
+    before = redis.info("commandstats")["cmdstat_eval"]["calls"]
+    await ready.look(MANY)
+    assert redis.info("commandstats")["cmdstat_eval"]["calls"] == before + 3
+    assert ready.choose(MANY) == [MANY[700], MANY[-1]]
+    assert redis.llen(MANY[700]) == 1
+
+    clock.now = 0.9
+    assert ready.seconds_left == 0.1
+    await ready.look(MANY)
+    assert not ready.is_any(MANY)
+    clock.now = 1.1
+    assert ready.seconds_left == 0.01
+    await ready.look(MANY)
+    assert ready.is_any(MANY)
+
+
+async def test_all_are_looked_at_when_bells_may_be_lost(ready: ReadyQueues, redis: Redis) -> None:
+    """At once."""
+    await ready.look(MANY)
+    redis.lpush(MANY[0], message())
+    ready.doubt()
+    await ready.look(MANY)
+
+    assert ready.choose(MANY) == [MANY[0]]
+
+
+async def test_few_queues_need_no_look(ready: ReadyQueues, redis: Redis) -> None:
+    """Each turn asks for all of them."""
+    redis.lpush(FEW[0], message())
+    await ready.look(FEW)
+
+    assert not ready.is_any(FEW)
+    assert ready.seconds_left == 1

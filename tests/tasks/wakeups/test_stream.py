@@ -1,0 +1,366 @@
+"""News for an agent without HTTP: `async for wake in fleet.completions(conversation_id)`, on a real Redis."""
+
+import asyncio
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from redis import Redis as SyncRedis
+from redis.asyncio import Redis
+
+from support.processes import next_line, python_program
+from support.redis_faults import faulty_redis
+from support.waiting import wait_until
+from support.wakes import SECRET, complete, wake
+from toolfleet import Settings, SettingsError, ToolFleet
+from toolfleet_registry.contracts.jobs import WakeUp
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_tasks.messages.signing import Seal
+from toolfleet_tasks.wakeups import stream as completions_file
+from toolfleet_tasks.wakeups.events import wake_body
+
+STREAM = Keys().completions("talk-1")
+
+READER = """
+import asyncio, sys
+from toolfleet import Settings, ToolFleet
+
+async def main():
+    async with ToolFleet(settings=Settings(redis_url=sys.argv[1])) as fleet:
+        async for wake in fleet.completions("talk-1"):
+            print(wake.wake_id, flush=True)
+            await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+async def fleet(redis_url: str) -> AsyncIterator[ToolFleet]:
+    async with ToolFleet(settings=Settings(redis_url=redis_url)) as fleet:
+        yield fleet
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(completions_file, "_DEAD_AFTER_MS", 2000)
+    monkeypatch.setattr(completions_file, "_BLOCK_MS", 100)
+    monkeypatch.setattr(completions_file, "_KEEP_SECONDS", 0.3)
+
+
+async def read(fleet: ToolFleet, count: int, *, consumer: str | None = None) -> list[WakeUp]:
+    """So many, each read to its end."""
+    found = list[WakeUp]()
+    async with aclosing(fleet.completions("talk-1", consumer=consumer)) as news, asyncio.timeout(20):
+        if count:
+            async for one in news:
+                found.append(one)
+                if len(found) > count:
+                    break  # the one after is left to others
+    return found[:count]
+
+
+async def test_a_fleet_that_signs_reads_nobody_elses_news(redis_url: str, redis: Redis) -> None:
+    """What somebody else has written, or said to another conversation, is left out, and stays in the stream for a look."""
+    key = "kJ3vR9wQ2mZx7LpT5bNc8YdF1gHs4VuAeXoPq6WiMzE="
+    seal = Seal(key, purpose="job")
+    await complete(redis, "forged")
+    await complete(redis, "job-2", body=seal.sign(wake_body(wake("job-2", conversation_id="talk-2"))))
+    await complete(redis, "job-1", body=seal.sign(wake_body(wake("job-1"))))
+    settings = Settings(redis_url=redis_url, signing_key=key)
+    async with (
+        ToolFleet(settings=settings) as fleet,
+        aclosing(fleet.completions("talk-1")) as news,
+        asyncio.timeout(20),
+    ):
+        assert await anext(news) == wake("job-1")
+    entries: Any = await redis.xrange(STREAM)
+    assert [fields["id"] for _, fields in entries] == ["forged", "job-2", "job-1"]
+
+
+@pytest.fixture
+def look(redis_url: str) -> Iterator[SyncRedis]:
+    with SyncRedis.from_url(redis_url) as look:
+        yield look
+
+
+def left_in(look: SyncRedis) -> tuple[int, int]:
+    """Entries, and those that somebody has."""
+    groups: Any = look.xinfo_groups(STREAM) if look.exists(STREAM) else []
+    return int(look.xlen(STREAM)), sum(group["pending"] for group in groups)
+
+
+async def test_news_come_in_order_and_are_forgotten_when_read(fleet: ToolFleet, redis: Redis, look: SyncRedis) -> None:
+    """Those that waited already, and those that come; what was read is taken from the stream."""
+    await complete(redis, "job-1")
+    await complete(redis, "job-2")
+    heard = list[str]()
+
+    async def listen() -> None:
+        async for one in fleet.completions("talk-1"):
+            assert one == wake(one.wake_id)
+            heard.append(one.wake_id)
+
+    listening = asyncio.create_task(listen())
+    await wait_until(lambda: heard == ["job-1", "job-2"], "what waited is heard")
+    began_at = time.monotonic()
+    await complete(redis, "job-3")
+    await complete(redis, "job-4", conversation_id="another")
+    await wait_until(lambda: heard == ["job-1", "job-2", "job-3"], "what comes is heard")
+    assert time.monotonic() - began_at < 2  # it was not asked for, it was announced
+    await wait_until(lambda: left_in(look) == (0, 0), "what was read is gone")
+    assert 0 < await redis.ttl(STREAM) <= 600
+    listening.cancel()
+    await asyncio.gather(listening, return_exceptions=True)
+
+
+async def they_listen(look: SyncRedis, count: int) -> None:
+    """So many readers have found nothing, and sleep until something comes."""
+    await wait_until(lambda: look.info("clients")["blocked_clients"] == count, "they listen")
+
+
+async def test_a_conversation_without_news_leaves_nothing(fleet: ToolFleet, redis: Redis, look: SyncRedis) -> None:
+    """Listening writes no key."""
+    listening = asyncio.create_task(read(fleet, 1))
+    await they_listen(look, 1)
+    assert not [key async for key in redis.scan_iter("*completions*")]
+    listening.cancel()
+    await asyncio.gather(listening, return_exceptions=True)
+
+
+async def test_where_a_core_is_woken_nobody_waits_for_completions(redis_url: str) -> None:
+    """They would wait for ever."""
+    settings = Settings(redis_url=redis_url, core_url="http://127.0.0.1:1", core_secret=SECRET)
+    async with ToolFleet(settings=settings) as fleet:
+        with pytest.raises(SettingsError, match="TOOLFLEET_CORE_URL"):
+            await anext(fleet.completions("talk-1"))
+
+
+async def test_readers_share_the_news(fleet: ToolFleet, redis: Redis) -> None:
+    """Each is one reader's."""
+    heard = Counter[str]()
+    by = Counter[int]()
+
+    async def listen(number: int) -> None:
+        async for one in fleet.completions("talk-1"):
+            heard[one.wake_id] += 1
+            by[number] += 1
+            await asyncio.sleep(0.001)
+
+    listening = [asyncio.create_task(listen(number)) for number in range(3)]
+    for number in range(60):
+        await complete(redis, f"job-{number}")
+    await wait_until(lambda: len(heard) == 60, "all are heard")
+    for each in listening:
+        each.cancel()
+    await asyncio.gather(*listening, return_exceptions=True)
+
+    assert set(heard.values()) == {1}
+    assert len(by) == 3
+
+
+async def test_a_loop_that_is_left_gives_its_news_back(fleet: ToolFleet, redis: Redis) -> None:
+    """At once: the next reader has them, in the same order, with the same ids."""
+    for number in range(3):
+        await complete(redis, f"job-{number}")
+
+    async def fail() -> None:
+        async with aclosing(fleet.completions("talk-1")) as news:
+            async for one in news:
+                raise RuntimeError(one.wake_id)
+
+    with pytest.raises(RuntimeError, match="job-0"):
+        await fail()
+    assert [one.wake_id for one in await read(fleet, 2)] == ["job-0", "job-1"]
+
+
+async def test_an_agent_that_starts_anew_under_its_name_has_its_news_at_once(redis_url: str, redis: Redis) -> None:
+    """What it was given when it was killed."""
+    await complete(redis, "job-1")
+    program = READER.replace('"talk-1"', '"talk-1", consumer="me"')
+    for _ in range(2):
+        with python_program(program, redis_url) as reader:
+            assert next_line(reader) == "job-1"
+            os.kill(reader.pid, signal.SIGKILL)
+            reader.wait(10)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_what_a_dead_agent_was_given_is_given_to_another(fleet: ToolFleet, redis_url: str, redis: Redis) -> None:
+    """When nothing is heard of it any more."""
+    await complete(redis, "job-1")
+    with python_program(READER, redis_url) as reader:
+        assert next_line(reader) == "job-1"
+        os.kill(reader.pid, signal.SIGKILL)
+        reader.wait(10)
+    await complete(redis, "job-2")
+    heard = list[str]()
+
+    async def listen() -> None:
+        async for one in fleet.completions("talk-1"):
+            heard.append(one.wake_id)
+
+    listening = asyncio.create_task(listen())
+    await wait_until(lambda: sorted(heard) == ["job-1", "job-2"], "another reader has it")
+    listening.cancel()
+    await asyncio.gather(listening, return_exceptions=True)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_who_takes_long_is_not_taken_for_dead(fleet: ToolFleet, redis: Redis) -> None:
+    """A turn of an agent takes minutes: nobody else is given its news as long as it lives."""
+    await complete(redis, "job-1")
+    heard = list[str]()
+
+    async def rival() -> None:
+        async for one in fleet.completions("talk-1"):
+            heard.append(one.wake_id)
+
+    async with aclosing(fleet.completions("talk-1")) as news:
+        assert (await anext(news)).wake_id == "job-1"
+        rivalry = asyncio.create_task(rival())
+        await asyncio.sleep(4)
+        assert heard == []
+    await wait_until(lambda: heard == ["job-1"], "what was left is given to the rival")
+    rivalry.cancel()
+    await asyncio.gather(rivalry, return_exceptions=True)
+
+
+async def test_a_restart_of_redis_loses_nothing(tmp_path: Path) -> None:
+    """News from before, and from afterwards; the reader notices nothing."""
+    with faulty_redis(tmp_path) as server:
+        heard = list[str]()
+
+        async def listen() -> None:
+            async with ToolFleet(settings=Settings(redis_url=server.url)) as fleet:
+                async for one in fleet.completions("talk-1"):
+                    heard.append(one.wake_id)
+
+        listening = asyncio.create_task(listen())
+        async with Redis.from_url(server.url) as redis:
+            await complete(redis, "job-1")
+            await wait_until(lambda: heard == ["job-1"], "the first is heard")
+        with server.restarted():
+            pass
+        async with Redis.from_url(server.url) as redis:
+            await complete(redis, "job-2")
+            await wait_until(lambda: "job-2" in heard, "the second is heard")
+            await redis.flushall()  # and without its data
+            await complete(redis, "job-3")
+            await wait_until(lambda: "job-3" in heard, "the third is heard")
+        assert heard == ["job-1", "job-2", "job-3"]
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+
+
+async def test_leaving_the_fleet_ends_all_readers(redis_url: str, redis: Redis, look: SyncRedis) -> None:
+    """One that waits, and one that has news."""
+    await complete(redis, "job-1")
+    ended = list[str]()
+
+    async def listen(fleet: ToolFleet, conversation_id: str) -> None:
+        async for _ in fleet.completions(conversation_id):
+            await left.wait()
+        ended.append(conversation_id)
+
+    left = asyncio.Event()
+    async with ToolFleet(settings=Settings(redis_url=redis_url)) as fleet:
+        listening = [asyncio.create_task(listen(fleet, name)) for name in ("talk-1", "talk-2")]
+        await wait_until(lambda: left_in(look) == (1, 1), "one has news")
+    left.set()
+    await asyncio.wait_for(asyncio.gather(*listening), 10)
+
+    assert sorted(ended) == ["talk-1", "talk-2"]
+
+
+async def test_an_entry_that_cannot_be_read_hinders_no_others(fleet: ToolFleet, redis: Redis) -> None:
+    """Another version's, or a stranger's."""
+    await complete(redis, "job-0", body="no json")
+    await redis.xadd(STREAM, {"owl": "1"})
+    await complete(redis, "job-1")
+    await complete(redis, "job-2")
+
+    assert [one.wake_id for one in await read(fleet, 1)] == ["job-1"]
+
+
+async def test_a_key_that_is_no_stream_is_waited_out(
+    fleet: ToolFleet, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has written it: once it is gone, the reader goes on."""
+    monkeypatch.setattr(completions_file, "_PAUSE_SECONDS", 0.05)
+    await redis.set(STREAM, "an owl", ex=600)
+    with structlog.testing.capture_logs() as logs:
+        reading = asyncio.create_task(read(fleet, 1))
+        await wait_until(lambda: [line["event"] for line in logs].count("completions_not_read") > 1, "it has tried")
+    await redis.delete(STREAM)
+    for wake_id in ("job-1", "job-2"):
+        await complete(redis, wake_id)
+
+    assert [one.wake_id for one in await reading] == ["job-1"]
+
+
+async def test_of_news_that_nobody_reads_the_latest_are_kept(redis: Redis) -> None:
+    """A bounded number, for a bounded time."""
+    for number in range(1300):
+        await complete(redis, f"job-{number}", message="x")
+    assert 1000 <= await redis.xlen(STREAM) <= 1100
+
+
+async def test_news_that_are_too_old_are_dropped(redis: Redis) -> None:
+    """With the next that come, though the stream lives on."""
+    for number in range(300):
+        await redis.xadd(STREAM, {"id": f"old-{number}", "body": "{}"}, id=f"{1_000_000 + number}-0")
+    await complete(redis, "job-1")
+
+    assert await redis.xlen(STREAM) <= 101  # whole nodes of a hundred
+
+
+async def test_a_waiting_reader_costs_next_to_nothing(fleet: ToolFleet, redis: Redis, look: SyncRedis) -> None:
+    """It sleeps until something comes."""
+    listening = [asyncio.create_task(read(fleet, 1)) for _ in range(5)]
+    await they_listen(look, 5)
+    before = (await redis.info("stats"))["total_commands_processed"]
+    await asyncio.sleep(1)
+    after = (await redis.info("stats"))["total_commands_processed"]
+    assert not any(each.done() for each in listening)
+    for each in listening:
+        each.cancel()
+    await asyncio.gather(*listening, return_exceptions=True)
+
+    assert after - before < 50
+
+
+def test_programs_without_a_loop_hear_as_well(redis_url: str) -> None:
+    """`for wake in fleet.completions(id)`; what was left comes again."""
+    asyncio.run(_complete_all(redis_url, "job-1", "job-2"))
+    with ToolFleet.sync(settings=Settings(redis_url=redis_url)) as fleet:
+        news = fleet.completions("talk-1")
+        assert [next(news).wake_id, next(news).wake_id] == ["job-1", "job-2"]
+        news.close()
+        assert next(fleet.completions("talk-1")).wake_id == "job-2"
+        assert fleet.waiting_wakes() == fleet.dead_wakes() == []
+        assert fleet.kept_wake("job-1") is None
+        assert not fleet.replay_wake("job-1")
+        assert fleet.drop_dead_wakes("job-1") == ()
+        assert fleet.drop_all_dead_wakes() == 0
+
+
+async def _complete_all(redis_url: str, *wake_ids: str) -> None:
+    async with Redis.from_url(redis_url) as redis:
+        for wake_id in wake_ids:
+            await complete(redis, wake_id)
+
+
+def test_an_agent_needs_no_extra() -> None:
+    """The fleet is imported without what signs and remembers wake-ups."""
+    with python_program(
+        "import sys, toolfleet; print('standardwebhooks' in sys.modules, 'sqlalchemy' in sys.modules)"
+    ) as agent:
+        assert next_line(agent) == "False False"

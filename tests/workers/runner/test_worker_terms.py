@@ -1,0 +1,88 @@
+"""What a worker knows of the terms of a tool, whatever a call's message says of them."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from support.published_call import published
+from toolfleet_registry.contracts import PublishedCall, Terms, ToolDefinition
+from toolfleet_registry.contracts.outcomes import Attempt, Health
+from toolfleet_registry.errors import ToolNotKnown
+from toolfleet_registry.time.lease import Lease
+from toolfleet_workers.runner.runner import CallRunner
+
+TOOL = ToolDefinition(name="research.search_docs", daily_limit=3)
+FREE = ToolDefinition(name="research.search_docs")
+
+
+class NoExecutor:
+    """Nothing is run here."""
+
+    async def execute(self, call: PublishedCall, *, seconds: float, lease: Lease) -> Attempt:
+        raise AssertionError
+
+    async def reconcile(self, call: PublishedCall, *, seconds: float, lease: Lease) -> Attempt | None:
+        raise AssertionError
+
+    async def probe(self, module: str, *, seconds: float) -> Health:
+        return Health.WELL
+
+    async def aclose(self) -> None:
+        return
+
+
+@dataclass
+class Known:
+    """Knows `tool`, and `later` after a look."""
+
+    tool: ToolDefinition | None
+    later: ToolDefinition | None = None
+    is_old: bool = False
+    looks: int = field(default=0)
+
+    def definition(self, tool_name: str) -> ToolDefinition | None:
+        return self.tool
+
+    def retries_undeclared(self, module: str) -> bool:
+        return False
+
+    async def prepare(self) -> None:
+        return
+
+    async def refresh(self, *, reads_all: bool = True) -> None:
+        self.looks += 1
+        self.tool = self.later
+
+
+@pytest.mark.parametrize(
+    ("known", "terms", "looks"),
+    [
+        (Known(TOOL), Terms(daily_limit=3), 0),
+        (Known(FREE), None, 0),
+        (Known(None, TOOL), Terms(daily_limit=3), 1),  # just started
+        (Known(None), None, 1),  # there is nobody who could know it
+        (Known(FREE, TOOL, is_old=True), Terms(daily_limit=3), 1),  # limited since it last looked
+    ],
+)
+async def test_a_worker_looks_for_itself(known: Known, terms: Terms | None, looks: int) -> None:
+    """Where it does not know a tool, or what it knows is old, it reads the manifests first."""
+    runner = CallRunner(NoExecutor(), [], definitions=known)
+
+    assert await runner.terms(published(terms=Terms(daily_limit=99))) == terms
+    assert known.looks == looks
+
+
+async def test_a_runner_without_definitions_limits_nothing() -> None:
+    """As in other people's workers."""
+    assert await CallRunner(NoExecutor(), []).terms(published()) is None
+
+
+async def test_a_call_of_a_tool_that_is_not_known_waits() -> None:
+    """As long as whoever decides about it says; unless that is decided without."""
+    runner = CallRunner(NoExecutor(), [], definitions=Known(None), wait_for=lambda call: 0.25)
+    with pytest.raises(ToolNotKnown) as waits:
+        await runner.terms(published())
+    assert (waits.value.seconds, waits.value.tool_name) == (0.25, "research.search_docs")
+
+    known = CallRunner(NoExecutor(), [], definitions=Known(TOOL), wait_for=lambda call: 0.25)
+    assert await known.terms(published()) == Terms(daily_limit=3)

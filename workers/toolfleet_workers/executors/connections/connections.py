@@ -1,0 +1,161 @@
+"""A worker's connections to modules: one pool a process, kept alive between calls.
+
+Nothing of a call stays for the next and nothing of the environment gets into one: there are no cookies, redirects,
+proxies, netrc or answers to 401.
+"""
+
+import asyncio
+import errno
+import os
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from socket import gaierror
+
+from aiohappyeyeballs import AddrInfoType, start_connection
+
+from toolfleet_registry.time.lease import LeaseOver
+from toolfleet_workers.executors.connections.connection import Connection
+from toolfleet_workers.executors.connections.connection_pool import Pool
+from toolfleet_workers.executors.connections.no_reply import Blocked, NotConnected
+from toolfleet_workers.executors.connections.request import ModuleRequest
+from toolfleet_workers.executors.connections.response import Response
+from toolfleet_workers.executors.connections.target import Origin
+
+# Longer than a module needs that is merely busy, short enough to try again.
+CONNECT_SECONDS = 5
+# Of a host with several addresses, the next one is tried when this is over: RFC 8305.
+_NEXT_ADDRESS_SECONDS = 0.25
+# Of the errors of a new connection: the worker has no descriptor, memory, port or route for it, or is not allowed to make it.
+_MEANS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
+_OWN = frozenset({*_MEANS, errno.ENETDOWN, errno.ENETUNREACH, errno.EACCES, errno.EPERM})
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far one request got. While `sent` is false, the module cannot have seen any of it."""
+
+    sent: bool = False
+
+
+class Connections:
+    """A pool for the running loop, made at the first request; a new one when the loop has changed."""
+
+    def __init__(self) -> None:
+        self._ssl: ssl.SSLContext | None = None
+        self._pool: Pool | None = None
+        self._guards: Mapping[Origin, Callable[[str], bool]] = {}
+
+    def guard(self, guards: Mapping[Origin, Callable[[str], bool]]) -> None:
+        """Connect to these only at IP addresses that are allowed, whatever the name service says by then."""
+        self._guards = guards
+
+    def trust(self) -> None:
+        """Be able to reach modules by https, from now on."""
+        if self._ssl is None:
+            self._ssl = _trusting_context()
+
+    async def post(self, request: ModuleRequest, progress: Progress) -> Response:
+        """Send the request, once; returns the response when its header is there. The caller releases it.
+
+        Raises `NoReply`; `progress` then says whether anything was sent. And `LeaseOver`, which says that nothing was.
+        """
+        pool = self._pool_here()
+        connection = pool.take(request.origin) or await self._connect(pool, request.origin)
+        progress.sent = True
+        try:
+            return await _answer(connection, request)
+        except LeaseOver:
+            progress.sent = False
+            raise
+
+    async def probe(self, request: ModuleRequest) -> int:
+        """The status with which a request is answered over a new connection: whether one can be made, is the question.
+
+        Raises `NoReply`.
+        """
+        pool = self._pool_here()
+        response = await _answer(await self._connect(pool, request.origin), request)
+        response.release()
+        return response.status
+
+    async def aclose(self) -> None:
+        """Close every connection, in use or not."""
+        pool, self._pool = self._pool, None
+        if pool is not None and pool.loop is asyncio.get_running_loop():
+            await pool.aclose()
+
+    def _allowed(self, origin: Origin, addresses: Sequence[AddrInfoType]) -> Sequence[AddrInfoType]:
+        allows = self._guards.get(origin)
+        if allows is None:
+            return addresses
+        if fine := [each for each in addresses if allows(str(each[4][0]))]:
+            return fine
+        raise NotConnected("the fleet does not allow its address")
+
+    def _pool_here(self) -> Pool:
+        pool, loop = self._pool, asyncio.get_running_loop()
+        if pool is None or pool.loop is not loop:
+            # The connections of a loop that could still run are its own; those of a closed one are only to be forgotten.
+            pool = self._pool = Pool(loop)
+        return pool
+
+    async def _connect(self, pool: Pool, origin: Origin) -> Connection:
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                addresses = self._allowed(origin, await pool.addresses.of(origin.host, origin.port))
+                sock = await start_connection(addresses, happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS, interleave=1)
+                _, connection = await pool.loop.create_connection(
+                    lambda: Connection(origin, pool, pool.loop),
+                    sock=sock,
+                    ssl=self._ssl if origin.is_tls else None,
+                    server_hostname=origin.host.rstrip(".") if origin.is_tls else None,
+                )
+        except (OSError, UnicodeError) as exc:
+            raise (Blocked if _is_own(exc) else NotConnected)(_why(exc)) from exc
+        if pool.is_closed:
+            connection.abort()
+            raise NotConnected("the worker is stopping")
+        if not connection.is_open:
+            raise NotConnected("it closes connections, or sends data, before it is asked anything")
+        return connection
+
+
+async def _answer(connection: Connection, request: ModuleRequest) -> Response:
+    try:
+        connection.send(request.head(), request.body, request.lease)
+        while (response := connection.response()) is None:
+            await connection.more()
+    except BaseException:  # also when nobody waits any more
+        connection.release()
+        raise
+    return response
+
+
+def _trusting_context() -> ssl.SSLContext:
+    """As discovery has it. Reading the certificates takes a noticeable part of a worker's start."""
+    from httpx import create_ssl_context  # noqa: PLC0415 - and so does this
+
+    return create_ssl_context()
+
+
+def _is_own(exc: OSError | UnicodeError) -> bool:
+    """Whether the reason lies in this worker, whatever the module is like."""
+    return isinstance(exc, gaierror | UnicodeError) or exc.errno in _OWN
+
+
+def _why(exc: OSError | UnicodeError) -> str:
+    """The reason in words that name no address: a model reads them."""
+    match exc:
+        case gaierror() | UnicodeError():  # the last: no host can be named so
+            return "its host name cannot be resolved"
+        case ssl.SSLCertVerificationError():
+            return "its TLS certificate is not trusted"
+        case ssl.SSLError():
+            return "the TLS handshake failed"
+        case TimeoutError(errno=None):
+            return f"no connection within {CONNECT_SECONDS}s"
+        case OSError(errno=int(number)):
+            return os.strerror(number)
+        case _:  # it was closed in the handshake, or its addresses fail for several reasons
+            return "no connection could be made"

@@ -1,0 +1,90 @@
+"""The request that carries a call to its module."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.time.lease import UNBOUNDED, Lease
+from toolfleet_workers.executors.connections.fence import Sender
+from toolfleet_workers.executors.connections.target import Origin, Target
+
+# What is the same for every call.
+COMMON_HEADERS = {
+    "Accept": "application/json, application/x-ndjson",  # the second with progress in it
+    "Accept-Encoding": "identity",  # unpacking costs the loop more than the bytes cost a local network
+    "Content-Type": "application/json",
+    "User-Agent": "toolfleet",
+}
+
+PROBE_HEADERS = {"Accept": "*/*", "User-Agent": "toolfleet"}
+"""Of a request that asks only whether the module is there."""
+
+CallerToken = Callable[[PublishedCall], str]
+"""Says who makes a call, in words that its module can verify."""
+
+
+@dataclass(slots=True)
+class ModuleRequest:
+    """A request to `origin`, on a `lease`. `fields` are all that can be said of it before it is sent; `runs`: whether it is an attempt."""
+
+    origin: Origin
+    fields: bytes = field(repr=False)  # there are tokens in it
+    body: bytes
+    lease: Lease = UNBOUNDED
+    runs: bool = False
+
+    def head(self) -> bytes:
+        """All that goes before the body, of a request that is sent now."""
+        return self.fields + (_SENDER.fields(self.lease) if self.runs else b"") + b"\r\n"
+
+
+def build_request(
+    call: PublishedCall,
+    target: Target,
+    *,
+    seconds: float,
+    lease: Lease = UNBOUNDED,
+    caller_token: CallerToken | None = None,
+) -> ModuleRequest:
+    """`{tool_name, arguments, user_id}` as JSON; no `user_id` for a call that has none.
+
+    The same call id goes with every attempt, so that a module can tell a repeat; the time left lets it give up
+    when we do; a caller's token lets it trust the user id; what is written as it is sent lets it refuse one that comes too
+    late. Raises `ValueError`, with a reason that can be shown, if the arguments are not JSON or the call's id would end its
+    header.
+    """
+    request = request_about(call, target, _dump(call), seconds=seconds, lease=lease, caller_token=caller_token)
+    request.runs = True
+    return request
+
+
+def request_about(
+    call: PublishedCall, target: Target, body: bytes, *, seconds: float, lease: Lease, caller_token: CallerToken | None
+) -> ModuleRequest:
+    """A request with the headers that each one about a call carries. Raises `ValueError` as `build_request` does."""
+    token = "" if caller_token is None else f"Toolfleet-Caller: {caller_token(call)}\r\n"
+    if _BREAK.search(call.call_id):
+        raise ValueError("the call's id must not have a line break or a null byte in it")
+    fields = (
+        f"Idempotency-Key: {call.call_id}\r\nToolfleet-Time-Left-Ms: {max(0, int(seconds * 1000))}\r\n{token}"
+        f"Content-Length: {len(body)}\r\n"
+    )
+    return ModuleRequest(target.origin, target.head + fields.encode(), body, lease)
+
+
+def _dump(call: PublishedCall) -> bytes:
+    body: dict[str, Any] = {"tool_name": call.tool_name, "arguments": call.arguments}
+    if call.user_id is not None:
+        body["user_id"] = call.user_id
+    try:
+        return _JSON.encode(body).encode()
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise ValueError(f"the arguments are not JSON: {exc}") from exc
+
+
+_JSON = json.JSONEncoder(allow_nan=False)
+_BREAK = re.compile("[\r\n\0]")
+_SENDER = Sender()

@@ -1,0 +1,158 @@
+"""A response as it comes in: its status, its header, and its body a piece at a time."""
+
+from collections.abc import Awaitable
+from http import HTTPStatus
+from typing import Protocol
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+from toolfleet_workers.executors.connections.no_reply import ReplyBroken
+
+_MAX_HEADER_BYTES = 2**16  # with what follows the body
+
+
+class Source(Protocol):
+    """The connection that a response comes from."""
+
+    def more(self) -> Awaitable[None]:
+        """Returns when there may be more of the response. Raises `NoReply` if no more will come."""
+        ...
+
+    def release(self) -> None:
+        """The response is done with."""
+        ...
+
+
+class Response:
+    """One response. `status` and the fields of its header are there when `has_head` is, the body when `is_whole` is.
+
+    It `keeps_connection` if another request may follow. Of its body `unread_bytes` wait to be read.
+    """
+
+    __slots__ = (
+        "_body",
+        "_ends_with_connection",
+        "_fields",
+        "_fields_bytes",
+        "_is_in_fields",
+        "_parser",
+        "_source",
+        "_unparsed_bytes",
+        "has_head",
+        "is_whole",
+        "keeps_connection",
+        "status",
+        "unread_bytes",
+    )
+
+    def __init__(self, source: Source) -> None:
+        self.status = 0
+        self.has_head = self.is_whole = self.keeps_connection = False
+        self.unread_bytes = 0
+        self._source = source
+        self._body: list[bytes] = []
+        self._ends_with_connection = False  # as it has no length
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._fields_bytes = 0
+        self._is_in_fields = True  # of which the parser keeps what has no end yet
+        self._unparsed_bytes = 0  # that it may have kept
+        self._parser = HttpResponseParser(self)
+        # What simple servers send, and what cannot be taken for anything else: folded fields and control characters in
+        # them, lines without a carriage return, blanks after a chunk's length.
+        self._parser.set_dangerous_leniencies(
+            lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
+        )
+
+    def field(self, name: str) -> str | None:
+        """A field of the header, by its name in lower case; one that is there several times is a list: RFC 9110, 5.3."""
+        wanted = name.encode()
+        values = [value.strip() for known, value in self._fields if known == wanted]
+        return b", ".join(values).decode(errors="replace") if values else None
+
+    async def read_chunk(self) -> bytes:
+        """What has come of the body since the last time; empty at its end. Raises `NoReply`."""
+        while not self._body and not self.is_whole:
+            await self._source.more()
+        chunk = b"".join(self._body)
+        self._body.clear()
+        self.unread_bytes = 0
+        return chunk
+
+    def release(self) -> None:
+        """Nobody reads on: gives the connection back if the response is whole, and closes it if not."""
+        self._source.release()
+
+    def feed(self, data: bytes) -> None:
+        """Take in what was sent next. Raises `ReplyBroken`."""
+        if self._is_in_fields and self._unparsed_bytes > _MAX_HEADER_BYTES:
+            raise ReplyBroken
+        self._unparsed_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (HttpParserError, HttpParserUpgrade):
+            if not self.is_whole:
+                raise ReplyBroken from None
+            self.keeps_connection = False  # what is left over must not become the next call's reply
+        if self.is_whole:
+            self._parser = _SPENT
+
+    def end(self) -> None:
+        """No more comes: a body without a length is whole with that."""
+        self._parser = _SPENT
+        self.is_whole = self.is_whole or self._ends_with_connection
+
+    # What the parser calls. An error that is raised here stops it.
+
+    def on_message_begin(self) -> None:
+        """A response begins, or one that nobody asked for after it."""
+        if self.is_whole:
+            raise ReplyBroken
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A field of the header, or one that follows the body: of those we need none."""
+        self._fields_bytes += len(b": \r\n") + len(name) + len(value)
+        # Of what the leniency lets pass, these could make two readers understand two things.
+        if self._fields_bytes > _MAX_HEADER_BYTES or b"\0" in value or name[-1:].isspace():
+            raise ReplyBroken
+        if not self.has_head:
+            self._fields.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """The header has ended: ours, or one that says that ours is still to come."""
+        status = self._parser.get_status_code()
+        if status == HTTPStatus.SWITCHING_PROTOCOLS or status < HTTPStatus.CONTINUE:
+            raise ReplyBroken
+        if status < HTTPStatus.OK:
+            return
+        coding = self.field("transfer-encoding")
+        if coding is not None and coding.lower() != "chunked":
+            raise ReplyBroken
+        self.status = status
+        self.has_head = True
+        self._is_in_fields = False
+        self._ends_with_connection = coding is None and self.field("content-length") is None
+
+    def on_body(self, part: bytes) -> None:
+        """Some of the body."""
+        if not self.has_head:  # an interim response has none; nobody would read it, and so nothing bound it
+            raise ReplyBroken
+        self._body.append(part)
+        self.unread_bytes += len(part)
+        self._is_in_fields = False
+
+    def on_chunk_header(self) -> None:
+        """A chunk begins: if it has nothing in it, fields follow."""
+        self._is_in_fields = True
+        self._unparsed_bytes = 0
+
+    def on_message_complete(self) -> None:
+        """All is there, or nothing yet."""
+        if self.has_head:
+            self.is_whole = True
+            self.keeps_connection = self._parser.should_keep_alive()
+        else:
+            self._fields.clear()
+            self._fields_bytes = self._unparsed_bytes = 0
+
+
+_SPENT = HttpResponseParser(object())  # in place of one that refers to its response, for ever

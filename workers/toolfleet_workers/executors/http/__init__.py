@@ -1,0 +1,1 @@
+"""Runs a call at a module's HTTP service, and judges its reply."""

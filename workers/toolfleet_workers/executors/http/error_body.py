@@ -1,0 +1,24 @@
+"""The start of an error's body: words for the model, and perhaps a reply to the call; it is not waited for."""
+
+import asyncio
+import contextlib
+
+from toolfleet_workers.executors.connections.no_reply import NoReply
+from toolfleet_workers.executors.connections.response import Response
+
+_MAX_BYTES = 16 * 2**10  # as sent: 2 kB of text, however much of it is colour; far more than a reply that says why
+# The status has said what happened. A body that trickles must not turn "busy" into "timed out".
+_PATIENCE_SECONDS = 2
+
+
+async def start_of_error(response: Response) -> bytes:
+    """What came of the body in time and before the connection was lost."""
+    encoding = (response.field("content-encoding") or "identity").strip().lower()
+    if encoding != "identity":  # we asked for none; not worth a decompression bomb
+        return f"[{encoding} data]".encode()
+    body = bytearray()
+    with contextlib.suppress(TimeoutError, NoReply):
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            while len(body) < _MAX_BYTES and (chunk := await response.read_chunk()):
+                body += chunk
+    return bytes(body[:_MAX_BYTES])

@@ -1,0 +1,83 @@
+"""The question to a module what became of a call that was lost, and what its answer is worth.
+
+`POST {url}/reconcile` with `{"call_id"}`. The answer is `{"call_id", "state"}` and for a call that is `done` what
+`/execute` would have answered: `success`, `result`, `error`, `effect_state`, `retryable`. The endpoint is optional; whatever is not
+such an answer is none.
+"""
+
+import json
+from typing import Any, Literal
+
+from pydantic import ConfigDict, ValidationError, ValidationInfo, model_validator
+
+from toolfleet_registry.contracts import ModuleMessage, PublishedCall, ToolResult
+from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.system.http_bodies import loads_strict
+from toolfleet_registry.time.lease import UNBOUNDED, Lease
+from toolfleet_workers.executors.connections.request import COMMON_HEADERS, CallerToken, ModuleRequest, request_about
+from toolfleet_workers.executors.connections.target import Target
+from toolfleet_workers.executors.http.reply import ModuleReply, attempt_of, why_invalid
+from toolfleet_workers.runner.attempts import unsuccessful
+
+QUESTION_HEADERS = {**COMMON_HEADERS, "Accept": "application/json"}  # nothing runs, so there is no progress
+
+
+def build_question(
+    call: PublishedCall,
+    target: Target,
+    *,
+    seconds: float,
+    lease: Lease = UNBOUNDED,
+    caller_token: CallerToken | None = None,
+) -> ModuleRequest:
+    """The request that asks after `call`; `target` is its module's `/reconcile`."""
+    body = json.dumps({"call_id": call.call_id}).encode()
+    return request_about(call, target, body, seconds=seconds, lease=lease, caller_token=caller_token)
+
+
+def judge_answer(call: PublishedCall, body: bytes) -> Attempt | None:
+    """What the module says of the call: done, surely not begun, or nothing that helps (`None`).
+
+    Raises `ValueError`, with a reason that can be shown, if `body` is no answer to this question.
+    """
+    try:
+        answer = _Answer.model_validate(loads_strict(body), context=call.call_id)
+        match answer.state:
+            case "done":
+                return _done(call, answer)
+            case "none":
+                text = "Tool execution error: the module did not reply; it says that it has not executed the call"
+                return unsuccessful(call, Outcome.NOT_SENT, "module_error", text)
+            case "running" | "unknown":
+                return None
+    except ValidationError as exc:
+        raise ValueError(why_invalid(exc)) from exc
+
+
+class _Answer(ModuleMessage):
+    """The fields after `state` are judged as those of any other reply, where they count."""
+
+    model_config = ConfigDict(strict=True)
+
+    call_id: str
+    state: Literal["done", "none", "running", "unknown"]
+    success: Any = None
+    result: Any = None
+    error: Any = None
+    effect_state: Any = None
+    retryable: Any = None
+
+    @model_validator(mode="after")
+    def _check(self, info: ValidationInfo) -> "_Answer":
+        if self.call_id != info.context:
+            raise ValueError("it is for another call")
+        return self
+
+
+def _done(call: PublishedCall, answer: _Answer) -> Attempt:
+    if answer.success is None:
+        text = "Tool execution error: the module has executed the call, and its reply is lost"
+        return Attempt(Outcome.FAILED, ToolResult.failed(call.tool_name, "module_error", text, effect_state="done"))
+    fields = answer.model_dump(include={"success", "result", "error", "retryable"})
+    fields.update(tool_name=call.tool_name, effect_state=answer.effect_state or "done")
+    return attempt_of(call, ModuleReply.model_validate(fields, context=call.tool_name))

@@ -1,0 +1,112 @@
+"""A module's answer to `POST /execute`: read strictly, because what follows depends on it."""
+
+from dataclasses import replace
+from typing import Any
+
+from pydantic import ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
+
+from toolfleet_registry.contracts import EffectState, ModuleMessage, PublishedCall, ToolResult
+from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.system.http_bodies import loads_strict
+from toolfleet_workers.executors.error_text import readable
+from toolfleet_workers.executors.http.reply_files import files_of
+from toolfleet_workers.runner.attempts import unsuccessful
+
+
+class ModuleReply(ModuleMessage):
+    """What a module says about a call. Fields that we do not know are ignored: the effect has happened.
+
+    Of the fields that a `ToolResult` has beyond these, only `effect_state` and `retryable` are believed, and only where the
+    module says that it failed: nobody else can know. Any other value of theirs counts as absent.
+    """
+
+    model_config = ConfigDict(strict=True)
+
+    tool_name: str
+    success: bool
+    result: Any = None
+    error: str | None = None
+    effect_state: EffectState | None = None
+    retryable: bool = False
+    files: Any = None
+
+    @field_validator("effect_state", mode="before")
+    @classmethod
+    def _believe_known_states(cls, value: Any) -> Any:
+        return value if value in ("none", "done", "unknown") else None
+
+    @field_validator("retryable", mode="before")
+    @classmethod
+    def _believe_a_plain_yes(cls, value: Any) -> bool:
+        return value is True
+
+    @field_validator("error")
+    @classmethod
+    def _make_readable(cls, error: str | None) -> str | None:
+        return None if error is None else readable(error)
+
+    @model_validator(mode="after")
+    def _check(self, info: ValidationInfo) -> "ModuleReply":
+        if self.tool_name != info.context:
+            raise ValueError(f"it is for another tool, {readable(self.tool_name, max_bytes=_SHOWN)!r}")
+        if not self.success and not self.error:
+            raise ValueError("'success' is false and 'error' says nothing")
+        return self
+
+
+def judge_reply(call: PublishedCall, body: bytes) -> Attempt:
+    """What the body of a reply with status 200 means for the call."""
+    try:
+        reply = ModuleReply.model_validate(loads_strict(body), context=call.tool_name)
+    except ValidationError as exc:
+        return _unusable(call, why_invalid(exc))
+    except ValueError as exc:
+        return _unusable(call, str(exc))
+    return attempt_of(call, reply)
+
+
+def attempt_of(call: PublishedCall, reply: ModuleReply) -> Attempt:
+    """How the call ended of which its module says this."""
+    if reply.success:
+        files = files_of(call, reply.files) if reply.files else ()
+        return Attempt(Outcome.SUCCESS, ToolResult.ok(call.tool_name, reply.result, files=files))
+    state = reply.effect_state or "unknown"
+    result = ToolResult(
+        tool_name=call.tool_name,
+        success=False,
+        result=reply.result,
+        error=reply.error,
+        error_code="module_error",
+        effect_state=state,
+        retryable=state == "none",
+    )
+    return Attempt(Outcome.FAILED, result, says_retryable=reply.retryable)
+
+
+def with_reply(attempt: Attempt, call: PublishedCall, body: bytes) -> Attempt:
+    """A server error, with what its body says of the effect and of a repeat, if that is a reply to this call."""
+    try:
+        reply = ModuleReply.model_validate(loads_strict(body), context=call.tool_name)
+    except ValueError:
+        return attempt
+    if reply.success:  # contradicts the status
+        return attempt
+    result = attempt.result.model_copy(update={"effect_state": reply.effect_state or attempt.result.effect_state})
+    return replace(attempt, result=result, says_retryable=reply.retryable)
+
+
+def why_invalid(exc: ValidationError) -> str:
+    """The first fault of a message from a module, in words that show nothing else of it."""
+    error = exc.errors(include_url=False, include_context=False, include_input=False)[0]
+    reason = error["msg"].removeprefix("Value error, ")
+    if error["loc"]:
+        return f"{error['loc'][0]!r}: {reason}"
+    return "it is not an object" if error["type"] == "model_type" else reason
+
+
+def _unusable(call: PublishedCall, reason: str) -> Attempt:
+    text = f"Tool execution error: the module's reply is invalid: {reason}"
+    return unsuccessful(call, Outcome.UNKNOWN, "invalid_response", text)
+
+
+_SHOWN = 100  # bytes of a foreign name in a reason

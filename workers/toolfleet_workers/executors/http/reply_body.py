@@ -1,0 +1,16 @@
+"""The body of a module's reply, read within a limit."""
+
+from toolfleet_registry.system.http_bodies import BodyReader
+from toolfleet_workers.executors.connections.response import Response
+
+
+async def read_reply(response: Response, limit: int) -> bytes:
+    """The body, as `BodyReader` reads it; `NoReply` passes."""
+    reader = BodyReader(
+        limit,
+        encoding=response.field("content-encoding") or "",
+        announced=response.field("content-length") or "",
+    )
+    while chunk := await response.read_chunk():
+        reader.feed(chunk)
+    return reader.finish()

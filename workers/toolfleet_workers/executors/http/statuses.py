@@ -1,0 +1,47 @@
+"""What an HTTP status other than 200 means for a call."""
+
+from http import HTTPStatus
+
+from toolfleet_registry.contracts import ErrorCode, PublishedCall
+from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.contracts.retry_after import parse_retry_after
+from toolfleet_workers.executors.connections.response import Response
+from toolfleet_workers.executors.error_text import readable
+from toolfleet_workers.executors.http.reply import with_reply
+from toolfleet_workers.runner.attempts import unsuccessful
+
+
+def judge_status(call: PublishedCall, response: Response, body: bytes) -> Attempt:
+    """The attempt's end. `body` is the start of the response's body."""
+    status = response.status
+    outcome, code = _BY_STATUS.get(status) or _BY_CLASS.get(status // 100, _NO_ANSWER)
+    if status == HTTPStatus.SERVICE_UNAVAILABLE and response.field("retry-after") is None:
+        outcome, code = _BROKEN  # a proxy says this also when its connection broke after it had passed the request on
+    text = readable(body.decode(errors="replace"))
+    attempt = unsuccessful(call, outcome, code, f"Module returned status {status}: {text}".rstrip())
+    if outcome is Outcome.SERVER_ERROR:
+        return with_reply(attempt, call, body)
+    if outcome is not Outcome.TURNED_AWAY:
+        return attempt
+    wish = parse_retry_after(response.field("retry-after"))
+    return Attempt(outcome, attempt.result.model_copy(update={"retry_after_seconds": wish}), wish)
+
+
+_Meaning = tuple[Outcome, ErrorCode]
+_BROKEN: _Meaning = (Outcome.SERVER_ERROR, "module_error")
+_BUSY: _Meaning = (Outcome.TURNED_AWAY, "busy")
+_NOT_NOW: _Meaning = (Outcome.TURNED_AWAY, "module_error")
+# The same request is wanted elsewhere, so it was not executed here; nobody else gets it: redirects are not followed.
+_MOVED: _Meaning = (Outcome.PERMANENT, "invalid_response")
+# A gateway's words: it may have passed the request on.
+_IN_BETWEEN: _Meaning = (Outcome.UNKNOWN, "module_error")
+# Also 302 and 303, with which web applications answer when the work is done, and 2xx, which says that it was taken.
+_NO_ANSWER: _Meaning = (Outcome.UNKNOWN, "invalid_response")
+
+_BY_STATUS = {
+    **dict.fromkeys((429, 503), _BUSY),
+    **dict.fromkeys((408, 425), _NOT_NOW),
+    **dict.fromkeys((301, 307, 308), _MOVED),
+    **dict.fromkeys((502, 504), _IN_BETWEEN),
+}
+_BY_CLASS: dict[int, _Meaning] = {4: (Outcome.PERMANENT, "module_error"), 5: _BROKEN}

@@ -1,0 +1,1 @@
+"""Runs calls in Celery's worker on asyncio, many at once in one process."""

@@ -1,0 +1,265 @@
+"""Celery's worker pool on asyncio: thousands of calls in flight on the one thread of the worker's hub.
+
+The tracer, the requests and the consumer are Celery's own; a call that simply ends with its result does without the tracer
+(`worker/fast_path.py` in the tasks' room). A task body that blocks holds up every other call and the
+connection to the broker; the watchdog (`pool/watchdog.py`) says which.
+"""
+
+import asyncio
+import contextvars
+import functools
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from celery.concurrency.base import BasePool
+
+from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.settings import Settings, load_settings
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks.aio.greenlet_bridge import require_greenlet_stacks
+from toolfleet_tasks.fairness.fair_slots import UNBOUNDED
+from toolfleet_tasks.redis import worker_connections
+from toolfleet_workers.pool.hub_loop import Hub, Pump
+from toolfleet_workers.pool.task_run import GRACE_SECONDS, Assignment, Job
+from toolfleet_workers.pool.wait_list import WaitingJobs
+
+_CLOSE_SECONDS = 5.0  # for the runner to give back its connections
+_SETTLE_SECONDS = 15.0  # for Redis to answer what was written last; each of the lines' users has a limit of its own
+_PAUSE_SECONDS = 0.1  # keeps a hub that fails at every turn from spinning
+
+log = get_logger(__name__)
+
+
+class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
+    """Set by `worker_pool = "toolfleet_workers.pool.asyncio_pool:AsyncioPool"`; for brokers with an event loop, Redis and RabbitMQ.
+
+    A soft limit is raised where the body waits, through task groups and HTTP clients, too. After a hard limit or
+    `revoke(terminate=True)` the coroutine is cancelled, and left behind if it does not end. A warm shutdown waits
+    `app.settings.drain_seconds` for running calls. Those that are cut off then, or by a cold shutdown, leave their
+    messages unacked, and Celery puts them back into their queues as it closes the connection. At the end the pool
+    awaits `app.runner.aclose()`, if there is such a method, on the loop that the calls ran on.
+    """
+
+    uses_semaphore = True
+    signal_safe = False
+    limit: int
+    pump: Pump
+    autoscaler: Any = None
+    """Celery's, if the worker has one."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._running: dict[Job, asyncio.Task[None]] = {}
+        self._waiting = WaitingJobs()
+        self._most_running = 0
+        self._completed = 0
+        self._hub: Hub | None = None
+        self._is_stopping = False
+
+    def on_start(self) -> None:
+        """Make the loop. Raises `SettingsError` where the pool cannot work."""
+        if self.options.get("threads"):
+            raise SettingsError("AsyncioPool needs a broker with an event loop: Redis or RabbitMQ.")
+        require_greenlet_stacks()
+        settings: Settings = getattr(self.app, "settings", None) or load_settings()
+        self._drain_seconds = settings.drain_seconds
+        self.pump = Pump()
+        self.pump.loop.set_exception_handler(_log_loop_error)
+        if settings.redis_url is not None:
+            knows_calls = settings.is_fast and settings.broker == settings.redis_url
+            bounds = settings.module_concurrency if knows_calls else None
+            here = worker_connections.start(
+                self.pump.loop, broker=settings.broker or "", master=settings.sentinel_master, bounds=bounds
+            )
+            if settings.is_fast and hasattr(self.app, "settings"):  # the transport is ours, and counts
+                self._waiting.slots = here.slots
+                self._slots.initial_value = self._slots.value = UNBOUNDED  # it knows nothing of queues
+                here.capacity = self.capacity
+                # What a job has bound does not reach the one that takes its slot.
+                here.slots.on_room = functools.partial(contextvars.copy_context().run, self._fill)
+                here.slots.resize(self.limit)
+
+    def register_with_event_loop(self, loop: Hub) -> None:
+        """Called by Celery at the start and after every reconnect."""
+        self._hub = loop
+        self.pump.attach(loop)
+
+    def on_apply(  # pyright: ignore[reportIncompatibleMethodOverride] # inferred there from an empty body
+        self,
+        target: Callable[..., Any],
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Job:
+        """Run `target` as soon as there is a slot. Options as in `BasePool.apply_async`; limits default to the worker's."""
+        limits = {name: options.get(name) or self.options.get(name) for name in ("soft_timeout", "timeout")}
+        job = Job(
+            self.app, Assignment.from_celery(target, args or (), kwargs or {}, {**options, **limits}), self.pump.loop
+        )
+        if self.active and self._waiting.needs_none:
+            self._begin(job)
+        else:  # Celery's semaphore guards the slots, but forgets the running calls when the broker's connection is lost
+            self._waiting.add(job, args or ())
+            self._fill()
+        return job
+
+    def wait_for(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        """Return when it has ended, while running calls go on: for Celery, when it has no hub to turn. Raises what it raises."""
+        self.pump.run(coroutine)
+
+    def flush(self) -> None:
+        """Drop what has not begun: the connection that brought it is gone, and the broker will deliver it again."""
+        self._waiting.clear()
+
+    def terminate_job(self, pid: int, signal: int | None = None) -> None:
+        """Nothing: there is one process for all, and Celery's request terminates the job as well."""
+
+    def grow(self, n: int = 1) -> None:
+        """Allow `n` more calls in flight."""
+        self._resize(self.limit + n)
+        if self._waiting.slots is None:
+            slots = self._slots
+            slots.initial_value += n
+            for _ in range(n):  # its own `grow` gives each new slot away twice
+                slots.release()
+        self._fill()
+
+    def shrink(self, n: int = 1) -> None:
+        """Allow `n` fewer calls in flight; running ones are left to end."""
+        self._resize(max(self.limit - n, 0))
+        if self._waiting.slots is None:
+            self._slots.shrink(n)
+
+    def on_stop(self) -> None:
+        """Warm shutdown: let running calls end."""
+        if self._state == self.RUN:
+            return  # a signal handler's cold shutdown: the calls are killed by now, and `on_terminate` will follow
+        self._stop(self._drain_seconds)
+
+    def on_terminate(self) -> None:
+        """Cold shutdown: cut running calls off."""
+        self._stop(0)
+
+    def capacity(self) -> int:
+        """How many calls it may come to have in flight: it grows when it has more than it may run."""
+        return self.limit if self.autoscaler is None else max(self.limit, self.autoscaler.max_concurrency)
+
+    def _get_info(self) -> dict[str, Any]:
+        info: dict[str, Any] = super()._get_info()
+        return info | {
+            "in-flight": len(self._running),
+            "max-in-flight": self._most_running,
+            "completed": self._completed,
+        }
+
+    @property
+    def _slots(self) -> "_Slots":
+        slots: _Slots = self.options["semaphore"]
+        return slots
+
+    def _resize(self, limit: int) -> None:
+        self.limit = limit
+        if self._waiting.slots is not None:
+            self._waiting.slots.resize(self.capacity())
+
+    def _fill(self) -> None:
+        while self.active and (job := self._waiting.next(is_free=len(self._running) < self.limit)) is not None:
+            self._begin(job)
+
+    def _begin(self, job: Job) -> None:
+        task = self.pump.loop.create_task(job.run(), name=job.call_id)
+        self._running[job] = task
+        self._most_running = max(self._most_running, len(self._running))
+        # Called in today's context, not in the job's: what a job has bound does not reach the one that takes its slot.
+        task.add_done_callback(functools.partial(self._end, job))
+
+    def _end(self, job: Job, task: asyncio.Task[None]) -> None:
+        del self._running[job]
+        self._completed += 1
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):  # a worker's shutdown is on its way up already
+            log.error("job_broken", exc_info=error)
+        self._fill()
+        self._slots.release()
+
+    def _stop(self, seconds: float) -> None:
+        if self._is_stopping:
+            return  # a signal handler has interrupted the wait below; what it killed ends there
+        self._is_stopping = True
+        here = worker_connections.current()
+        for leave in here.leaving if here is not None else ():
+            leave()
+        if self._hub is not None:
+            self.pump.attach(self._hub)  # a hub that has lost its connection has a new poller
+        self._drain(seconds)
+        if self._running:
+            log.warning("calls_cut_off", calls=len(self._running), drain_seconds=seconds)
+            for job in tuple(self._running):
+                job.terminate()
+            self._drain(2 * GRACE_SECONDS)
+        self.pump.run(_close_runner(getattr(self.app, "runner", None)))
+        self.pump.run(_within(_SETTLE_SECONDS, worker_connections.stop(), "lines_not_closed"))
+        self.pump.close()
+
+    def _drain(self, seconds: float) -> None:
+        """Let running calls end, and Celery ack them, for at most `seconds`."""
+        ends_at = time.monotonic() + seconds
+        self.pump.wake(after=seconds)
+        while self._running and (left := ends_at - time.monotonic()) > 0:
+            if self._hub is None:
+                self.pump.run(_wait(self._running.values(), left))
+            else:
+                self._turn(self._hub)
+        if self._hub is not None:
+            self.pump.wake(after=0)
+            self._turn(self._hub)  # the last acks, before what closes takes its time
+
+    def _turn(self, hub: Hub) -> None:
+        try:
+            hub.run_once()
+        except Exception as exc:  # noqa: BLE001 - a callback of a connection that breaks; the calls can still end well
+            log.warning("drain_disturbed", error=repr(exc))
+            self.pump.run(asyncio.sleep(_PAUSE_SECONDS))
+
+
+class _Slots(Protocol):
+    """The part of kombu's semaphore that is used here."""
+
+    initial_value: int
+    value: int
+
+    def release(self) -> None:
+        """Give a slot to the next request that waits, or keep it."""
+        ...
+
+    def shrink(self, n: int) -> None:
+        """Take away free slots."""
+        ...
+
+
+async def _wait(tasks: Iterable[asyncio.Task[None]], seconds: float) -> None:
+    await asyncio.wait(tasks, timeout=seconds)
+
+
+async def _close_runner(runner: object) -> None:
+    aclose: Callable[[], Coroutine[Any, Any, None]] | None = getattr(runner, "aclose", None)
+    if aclose is None:
+        return
+    await _within(_CLOSE_SECONDS, aclose(), "runner_not_closed")
+
+
+async def _within(seconds: float, closing: Coroutine[Any, Any, None], complaint: str) -> None:
+    """Wait for something to close; what takes longer is left to the end of the loop."""
+    task = asyncio.create_task(closing)
+    await asyncio.wait({task}, timeout=seconds)
+    if not task.done():
+        log.warning(complaint, waited_seconds=seconds)
+    elif not task.cancelled() and (error := task.exception()):
+        log.error(complaint, exc_info=error)
+
+
+def _log_loop_error(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    # Not what else there is: a future shows its result.
+    kinds = {name: type(value).__name__ for name, value in context.items() if name not in {"message", "exception"}}
+    log.error("loop_error", message=context.get("message"), **kinds, exc_info=context.get("exception"))

@@ -1,0 +1,57 @@
+"""Knows whether a worker's loop turns, and whether it takes calls: what its probes answer."""
+
+import time
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from celery import Celery
+from celery.worker import state
+
+from toolfleet_tasks.control.probes import STILL_SECONDS
+from toolfleet_workers.pool.asyncio_pool import AsyncioPool
+from toolfleet_workers.pool.consumption import Consumption
+
+
+class WorkerHealth:
+    """Of one worker, read from any thread. `is_prepared` is set when it has asked for its first messages."""
+
+    def __init__(self) -> None:
+        self.is_prepared = False
+        self.worker: Any = None
+        """Celery's, once its pool runs; so what is below."""
+        self.consumption: Consumption | None = None
+        self.is_fast = True
+
+    def stuck(self) -> str | None:
+        """Why it is not alive: its loop stands still. To wait for a broker that is away is its work.
+
+        Stock parts do that on the loop, for as long as it takes: of a worker with them nothing is known but that it answers.
+        """
+        pool, consumer = self.worker.pool, self.worker.consumer
+        if not self.is_fast or not isinstance(pool, AsyncioPool) or getattr(consumer, "waits_for_broker", False):
+            return None
+        busy_since = pool.pump.busy_since
+        still = 0.0 if busy_since is None else time.monotonic() - busy_since
+        return None if still < STILL_SECONDS else f"the worker's loop has stood still for {still:.0f} s"
+
+    def unready(self) -> str | None:
+        """Why it takes no calls."""
+        # Exit codes, of which 0 is one.
+        if any(code is not None and code is not False for code in (state.should_stop, state.should_terminate)):
+            return "the worker is ending"
+        consumer = self.worker.consumer
+        if not self.is_prepared or consumer is None or consumer.task_consumer is None:
+            return "the worker does not take calls yet"
+        if self.consumption is not None and self.consumption.is_stopped:
+            return "the worker takes no calls, for its machine's clock is too far off"
+        return None
+
+
+def health_of(app: Celery) -> WorkerHealth:
+    """That of the worker which is started from `app`."""
+    if app not in _known:
+        _known[app] = WorkerHealth()
+    return _known[app]
+
+
+_known: WeakKeyDictionary[Celery, WorkerHealth] = WeakKeyDictionary()

@@ -1,0 +1,198 @@
+"""Runs one call in a worker: middleware around an executor, one call in, one attempt out."""
+
+import asyncio
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from toolfleet_registry.contracts import PublishedCall, Terms, ToolDefinition
+from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
+from toolfleet_registry.errors import ToolNotKnown
+from toolfleet_registry.policy.limits import terms_of
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time.lease import UNBOUNDED, Lease
+from toolfleet_workers.runner.attempts import told, unsuccessful
+
+log = get_logger(__name__)
+
+Proceed = Callable[[PublishedCall], Awaitable[Attempt]]
+"""What comes next for a call."""
+
+
+class Middleware(Protocol):
+    """One concern around every call: gets the call and what comes next, and returns how it ended."""
+
+    async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
+        """Call `proceed` once at most. What it raises must pass: only the runner makes results of errors."""
+        ...
+
+
+class Executor(Protocol):
+    """Takes a call to where its tool is."""
+
+    async def execute(self, call: PublishedCall, *, seconds: float, lease: Lease) -> Attempt:
+        """One attempt within `seconds`. Raises `TimeoutError` if they are over after the request was sent.
+
+        The `lease` is asked immediately before anything is sent or run: on one that is over, nothing is.
+        """
+        ...
+
+    async def reconcile(self, call: PublishedCall, *, seconds: float, lease: Lease) -> Attempt | None:
+        """What a call that was begun before came to, if that can be found out within `seconds`, on its `lease`."""
+        ...
+
+    async def probe(self, module: str, *, seconds: float) -> Health:
+        """Whether the module is there, found out within `seconds` and without a call."""
+        ...
+
+    async def aclose(self) -> None:
+        """Give back what calls share."""
+        ...
+
+
+class Closable(Protocol):
+    """Something that holds connections."""
+
+    async def aclose(self) -> None:
+        """Give them back."""
+        ...
+
+
+class Definitions(Protocol):
+    """Knows the modules' tools."""
+
+    @property
+    def is_old(self) -> bool:
+        """Whether that should be learnt anew before anything is decided on it."""
+        ...
+
+    def definition(self, tool_name: str) -> ToolDefinition | None:
+        """The tool as its module defines it; `None` if nothing is known of it."""
+        ...
+
+    def retries_undeclared(self, module: str) -> bool:
+        """Whether the module has its undeclared tools repeated that answer that they failed."""
+        ...
+
+    async def refresh(self, *, reads_all: bool = True) -> None:
+        """Learn what has changed, or all of it anew; returns soon, also if that does not work."""
+        ...
+
+    async def prepare(self) -> None:
+        """Return when they have been learnt once."""
+        ...
+
+
+class CallRunner:
+    """What a worker's app gets as its runner. The first of `middleware` is the outermost; `closing` ends with us.
+
+    `wait_for` says how long a call must wait of whose tool the definitions know nothing; `None`: not at all.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        middleware: Sequence[Middleware],
+        *,
+        definitions: Definitions | None = None,
+        wait_for: Callable[[PublishedCall], float | None] = lambda _: None,
+        closing: Sequence[Closable] = (),
+    ) -> None:
+        self._executor = executor
+        self._definitions = definitions
+        self._wait_for = wait_for
+        self._middleware = tuple(middleware)
+        self._closing = (executor, *closing)
+
+    async def run(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt:
+        """Run one attempt of `call` within `seconds`, on its `lease`.
+
+        Lets `TimeoutError` (the executor's time is over) and `CancelledError` pass; anything else that is raised
+        is a defect of ours: it is logged, and the call ends as `internal` with an unknown effect.
+        """
+        give_up_at = time.monotonic() + seconds
+
+        async def execute(call: PublishedCall) -> Attempt:
+            return await self._executor.execute(call, seconds=give_up_at - time.monotonic(), lease=lease)
+
+        try:
+            return await compose(self._middleware, execute)(call)
+        except (TimeoutError, asyncio.CancelledError):  # first: the pool's soft limit is both this and an Exception
+            raise
+        except Exception as exc:  # noqa: BLE001 - no defect of ours may cost the call its result
+            # Where, but not the error's text: it may quote arguments, or what the module said.
+            stack = "".join(traceback.format_tb(exc.__traceback__))
+            kind = type(exc).__name__
+            log.error("tool_call_crashed", call_id=call.call_id, tool=call.tool_name, kind=kind, stack=stack)  # noqa: TRY400
+            text = f"Tool execution error: internal error ({type(exc).__name__})"
+            return unsuccessful(call, Outcome.UNKNOWN, "internal", text)
+
+    async def terms(self, call: PublishedCall) -> Terms | None:
+        """Under which terms the tool may be called; `None` without any. Raises `ToolNotKnown`."""
+        if self._definitions is None:
+            return None
+        tool = self._definitions.definition(call.tool_name)
+        if tool is None or self._definitions.is_old:
+            await self._definitions.refresh(reads_all=False)
+            tool = self._definitions.definition(call.tool_name)
+        if tool is not None:
+            return terms_of(tool)
+        if (seconds := self._wait_for(call)) is not None:
+            raise ToolNotKnown(call.tool_name, seconds)
+        return None
+
+    def retries_undeclared(self, tool_name: str) -> bool:
+        """Whether the tool's module has its undeclared tools repeated that answer that they failed."""
+        return self._definitions is not None and self._definitions.retries_undeclared(tool_name.partition(".")[0])
+
+    async def prepare(self) -> None:
+        """Return when the worker knows the modules' tools, as far as they are known at all."""
+        if self._definitions is not None:
+            await self._definitions.prepare()
+
+    async def reconcile(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt | None:
+        """What the module says of a call whose end nobody saw; `None` if it does not, within `seconds`.
+
+        No middleware is around it, for nothing is executed. Lets `CancelledError` pass; a defect of ours is logged.
+        """
+        try:
+            return await self._executor.reconcile(call, seconds=seconds, lease=lease)
+        except asyncio.CancelledError:  # first: the pool's soft limit is both this and an Exception
+            raise
+        except Exception as exc:  # noqa: BLE001 - whatever it is, the call's end is as unknown as before
+            log.warning("reconcile_failed", call_id=call.call_id, tool=call.tool_name, error=told(exc))
+            return None
+
+    async def probe(self, module: str, *, seconds: float) -> Health:
+        """Whether the module is there. Lets `CancelledError` pass; a defect of ours is logged, and says nothing of the module."""
+        try:
+            return await self._executor.probe(module, seconds=seconds)
+        except Exception as exc:  # noqa: BLE001 - nobody who calls the module must suffer from it
+            log.warning("probe_failed", module=module, error=told(exc))
+            return Health.WELL
+
+    async def aclose(self) -> None:
+        """Close the executor, and what else there is; no call may be running."""
+        for each in self._closing:
+            await each.aclose()
+
+
+def compose(middleware: Sequence[Middleware], innermost: Proceed) -> Proceed:
+    """Put `middleware` around `innermost`, the first one outermost."""
+    proceed = innermost
+    for layer in reversed(middleware):
+        proceed = _Layer(layer, proceed)
+    return proceed
+
+
+class _Layer:
+    """A middleware and what comes next. Each call in flight has its own; a partial takes four times as much memory."""
+
+    __slots__ = ("_middleware", "_proceed")
+
+    def __init__(self, middleware: Middleware, proceed: Proceed) -> None:
+        self._middleware, self._proceed = middleware, proceed
+
+    def __call__(self, call: PublishedCall) -> Awaitable[Attempt]:
+        return self._middleware(call, self._proceed)

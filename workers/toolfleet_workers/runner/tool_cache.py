@@ -1,0 +1,252 @@
+"""Knows the modules' tools, and what operators have decided about them: from Redis and the registry, read aside."""
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable, Collection
+from contextvars import Context
+
+from toolfleet_registry.catalog.batch_registration import asked
+from toolfleet_registry.catalog.manifest_fetcher import ManifestFetcher
+from toolfleet_registry.catalog.registration import Registrar
+from toolfleet_registry.config.redis_servers import async_client
+from toolfleet_registry.contracts import ToolDefinition
+from toolfleet_registry.directory.known_modules import KnownModules
+from toolfleet_registry.errors import FleetUnavailable, SettingsError
+from toolfleet_registry.manifests.definitions import spec_of
+from toolfleet_registry.manifests.digests import digest_of
+from toolfleet_registry.manifests.manifest_cache import CachedManifest, ManifestCache
+from toolfleet_registry.manifests.overrides import SeenTool, seen_tools
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.store.factory import open_store
+from toolfleet_registry.system.loggers import get_logger
+
+log = get_logger(__name__)
+
+_CHECK_SECONDS = (
+    2.0  # after so long a question asks Redis aside whether anything has changed, which is one small number
+)
+_OLD_SECONDS = 60.0  # after so long everything is read again, and whoever asks should wait for it
+_PAUSE_SECONDS = 1.0  # between two looks at everything, however many calls are denied
+_CHECK_PAUSE_SECONDS = 0.1  # between two looks at that number, however many calls ask for something that is not there
+_LONG_PAUSE_SECONDS = 10.0  # the same, when Redis did not answer
+_PATIENCE_SECONDS = 1.0  # a look takes a millisecond; no call waits for more than one that fails
+_FIRST_WAIT_SECONDS = 0.25  # until a call comes back whose tool is not known yet: mostly Redis is only slow
+_LONGEST_WAIT_SECONDS = 15.0
+_FRESH_SECONDS = 5.0  # what a manifest that was found so recently does not offer, its module has not
+
+
+class KnownTools:
+    """Asking costs a dict lookup; looking at Redis happens aside, on the loop that asks, from the first question on.
+
+    What was known once stays known: a module whose manifest has expired, or a Redis that was emptied, opens nothing. Of a
+    module whose manifest is not in Redis, what the registry keeps holds; where it keeps nothing, the module is asked.
+    """
+
+    def __init__(
+        self, settings: Settings, known: KnownModules | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._settings = settings
+        self._known = KnownModules(settings) if known is None else known
+        self._clock = clock
+        self._modules: dict[str, dict[str, SeenTool]] = {}
+        self._read = dict[str, CachedManifest]()
+        self._revision: int | None = None
+        self._is_complete = self._is_closed = False
+        self._check_at = self._old_at = self._next_look_at = self._next_check_at = clock()
+        self._look: asyncio.Task[None] | None = None
+        self._patient_until = 0.0
+        self._asked_at = dict[str, float]()
+        self._approved = dict[str, tuple[bool, float]]()  # of our own functions: as few as there are
+        self._sources: _Sources | None = None
+
+    @property
+    def is_old(self) -> bool:
+        """Whether nobody has looked for some seconds, as in an idle worker: `refresh` before deciding anything on it."""
+        return self._clock() >= min(self._check_at + _CHECK_SECONDS, self._old_at)
+
+    def find(self, tool_name: str) -> SeenTool | None:
+        """The tool as it is in effect; `None` if nothing is known of it."""
+        if self._clock() >= self._check_at:
+            self._begin_to_look(reads_all=self._clock() >= self._old_at)
+        return self._modules.get(tool_name.partition(".")[0], _NO_TOOLS).get(tool_name)
+
+    def definition(self, tool_name: str) -> ToolDefinition | None:
+        """The tool's definition in effect; `None` if nothing is known of it."""
+        seen = self.find(tool_name)
+        return None if seen is None else seen.definition
+
+    def retries_undeclared(self, module: str) -> bool:
+        """Whether the module has its undeclared tools repeated that answer that they failed, as far as is known."""
+        cached = self._read.get(module)
+        return cached is not None and bool(cached.manifest.retries_undeclared)
+
+    def serves(self, module: str) -> bool:
+        """Whether calls of such a module can be run here: of others nothing is known."""
+        return module in self._known.served
+
+    def lacks(self, tool_name: str) -> bool:
+        """Whether the tool's module surely does not offer it: it has said so within the last seconds."""
+        module = tool_name.partition(".")[0]
+        cached = self._read.get(module)
+        if cached is None or cached.is_kept or tool_name in self._modules[module]:
+            return False
+        age = cached.age_seconds
+        return (age is not None and age < _FRESH_SECONDS) or (
+            self._sources is not None and self._sources.fetcher.is_fresh(module)
+        )
+
+    def inquire(self, tool_name: str) -> float:
+        """Have the tool's module asked for its manifest. Returns after how many seconds something may be known of it.
+
+        They grow for as long as this module has been asked about in vain.
+        """
+        now, module = self._clock(), tool_name.partition(".")[0]
+        if self._is_complete and self._sources is not None:  # before, it may be all there, and Redis slow
+            self._sources.fetcher.begin(module)
+        asked_for = now - self._asked_at.setdefault(module, now)
+        return min(max(asked_for, _FIRST_WAIT_SECONDS), _LONGEST_WAIT_SECONDS)
+
+    async def is_approved(self, tool: ToolDefinition) -> bool:
+        """Whether the tool's module is not pinned, or an operator has approved this very definition of it.
+
+        Asks the registry, and keeps what it says for two seconds. Fails closed: without an answer it is not.
+        """
+        now, digest = self._clock(), digest_of(spec_of(tool))
+        known = self._approved.get(digest)
+        if known is None or now >= known[1]:
+            known = self._approved[digest] = await self._ask_approval(tool, digest), now + _CHECK_SECONDS
+        return known[0]
+
+    async def _ask_approval(self, tool: ToolDefinition, digest: str) -> bool:
+        if self._sources is None:
+            return False
+        try:
+            async with self._sources.registrar.registry() as registry:
+                pins = (await asked(registry.pins)).get(tool.name.partition(".")[0])
+        except (FleetUnavailable, SettingsError) as exc:
+            log.warning("approval_not_known", tool=tool.name, error=str(exc))
+            return False
+        return pins is None or pins.get(tool.name) == digest
+
+    async def look_at(self, modules: Collection[str], *, anew: bool) -> None:
+        """Have these modules asked for what they offer, aside, unless that is known here.
+
+        `anew`: they have just come, and what was known under their names was another module's.
+        """
+        if not anew:
+            modules = [module for module in modules if module not in self._read]
+        if modules and self._is_complete and self._sources is not None:
+            if not anew:  # another process may have asked it by now
+                await self.refresh()
+            for module in modules:
+                self._sources.fetcher.begin(module, anew=anew)
+
+    async def look_again(self, modules: Collection[str]) -> None:
+        """Have those of these modules asked, aside, of which something is known: they may offer something else by now.
+
+        Where nothing is known, the first look at all modules is still to come.
+        """
+        await self.prepare()
+        for module in self._read.keys() & set(modules):
+            if self._sources is not None:
+                self._sources.fetcher.begin(module, anew=True)
+
+    async def refresh(self, *, reads_all: bool = True) -> None:
+        """Return when everything is known as it was a second ago, or Redis has not said so within a second.
+
+        Without `reads_all` it is read only if Redis says that it has changed.
+        """
+        self._begin_to_look(reads_all=reads_all or self._clock() >= self._old_at)
+        patience = self._patient_until - self._clock()
+        if self._look is not None and patience > 0:
+            await asyncio.wait({self._look}, timeout=patience)  # neither a time-out nor our end ends the look
+
+    async def prepare(self) -> None:
+        """Return when the manifests have been read, and for modules without one what the registry keeps of them."""
+        pause = _PAUSE_SECONDS
+        while not self._is_complete:
+            await self.refresh()
+            if not self._is_complete:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONG_PAUSE_SECONDS)
+
+    async def aclose(self) -> None:
+        """End a look that is under way, and the connection; there will be no other one."""
+        self._is_closed = True
+        if self._look is not None:
+            self._look.cancel()
+            await asyncio.wait({self._look})
+        if self._sources is not None:
+            await self._sources.aclose()
+
+    def _begin_to_look(self, *, reads_all: bool) -> None:
+        now = self._clock()
+        reads_all = reads_all and now >= self._next_look_at  # sooner, it is asked whether anything has changed
+        next_at = self._next_look_at if reads_all else self._next_check_at
+        if self._is_closed or now < next_at or (self._look is not None and not self._look.done()):
+            return
+        self._next_check_at = now + _CHECK_PAUSE_SECONDS
+        self._next_look_at = now + _PAUSE_SECONDS
+        self._patient_until = now + _PATIENCE_SECONDS
+        # In a context of its own: what it logs is not about the call that happened to ask.
+        self._look = asyncio.create_task(
+            self._look_at_redis(reads_all=reads_all), name="toolfleet-known-tools", context=Context()
+        )
+
+    async def _look_at_redis(self, *, reads_all: bool) -> None:
+        if self._sources is None:
+            self._sources = _Sources(self._settings, self._known, self._take, self._clock)
+        cache = self._sources.cache
+        try:
+            revision = await cache.revision()  # before reading: what changes meanwhile is seen the next time
+            if reads_all or revision != self._revision:
+                await self._load(self._sources)
+        except FleetUnavailable as exc:
+            log.warning("manifests_not_read", error=str(exc))
+            # Until it has read anything a worker is of no use.
+            pause = _LONG_PAUSE_SECONDS if self._is_complete else _PAUSE_SECONDS
+            self._next_look_at = self._next_check_at = self._clock() + pause
+            return
+        self._revision = revision if self._is_complete else None
+        self._check_at = self._clock() + _CHECK_SECONDS
+
+    async def _load(self, sources: "_Sources") -> None:
+        modules = self._known.served
+        found = await sources.cache.load(modules)
+        missing = modules - found.keys()
+        kept = await sources.registrar.kept(missing)
+        for module, cached in (found | (kept or {})).items():
+            self._take(module, cached)
+        self._is_complete = self._is_complete or kept is not None
+        self._old_at = self._clock() + (_OLD_SECONDS if kept is not None else _LONG_PAUSE_SECONDS)
+
+    def _take(self, module: str, cached: CachedManifest) -> None:
+        if cached is not self._read.get(module):
+            self._read[module] = cached
+            tools = seen_tools(cached.manifest, cached.verdicts)
+            self._modules[module] = {tool.access.tool_name: tool for tool in tools}
+        self._asked_at.pop(module, None)
+
+
+class _Sources:
+    """Where it is read from. Made on the loop that asks."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        known: KnownModules,
+        take: Callable[[str, CachedManifest], object],
+        clock: Callable[[], float],
+    ) -> None:
+        self._redis = async_client(str(settings.redis_url), master=settings.sentinel_master)
+        self.cache = ManifestCache(self._redis, ttl_seconds=settings.manifest_ttl_seconds, keys=settings.keys)
+        self.registrar = Registrar(self.cache, functools.partial(open_store, settings))
+        self.fetcher = ManifestFetcher(settings, self._redis, self.registrar, on_fetched=take, clock=clock, known=known)
+
+    async def aclose(self) -> None:
+        await self.fetcher.aclose()
+        await self._redis.aclose()
+
+
+_NO_TOOLS: dict[str, SeenTool] = {}
