@@ -165,7 +165,7 @@ def _worker(folder: Path, env: dict[str, str]) -> Generator[None]:
 def main() -> None:
     """Write the page."""
     with tempfile.TemporaryDirectory() as folder:
-        page = session(Path(folder))
+        page = session(Path(folder), patience_seconds=20)
     PAGE.write_text(page)
     sys.stdout.write(f"{PAGE} is written anew\n")
 
