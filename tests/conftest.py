@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
@@ -24,9 +24,10 @@ from toolfleet_tasks.app import FleetApp, make_app
 from toolfleet_tasks.redis import worker_connections
 
 # What properties are tried on is the same in each run: what a change has broken is seen, and nothing else. `make explore`
-# tries others, each time.
-settings.register_profile("repeatable", derandomize=True)
-settings.register_profile("exploring", print_blob=True)
+# tries others, each time. How long an example takes is the machine's, and fails no test.
+_UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("repeatable", _UNTIMED, derandomize=True)
+settings.register_profile("exploring", _UNTIMED, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
