@@ -30,10 +30,10 @@ from toolfleet_registry.config.run_file import find_run_file
 from toolfleet_registry.config.server_settings import ServerSettings
 from toolfleet_registry.config.setting_values import Count, Seconds, read_json
 from toolfleet_registry.config.signing_settings import SigningSettings
-from toolfleet_registry.config.urls import check_broker_url, check_redis_url, is_http_url, is_redis_url, is_sentinel_url
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.urls import check_broker_url, check_redis_url, is_http_url, is_redis_url, is_sentinel_url
 
 PREFIX = setting_sources.PREFIX
 HARD_LIMIT_MARGIN = 10  # seconds from a call's limit to Celery's hard limit: time to report the soft one

@@ -5,7 +5,6 @@
 
 from typing import TYPE_CHECKING
 
-from toolfleet_registry.contracts.versions import compare_versions, is_later
 from toolfleet_registry.errors import RegistryEventsLost
 from toolfleet_registry.manifests.specs import (
     RegistryEvent,
@@ -14,6 +13,7 @@ from toolfleet_registry.manifests.specs import (
     ToolRegistrySnapshot,
     ToolSpec,
 )
+from toolfleet_registry.manifests.versions import compare_versions, is_later
 from toolfleet_registry.store import InMemoryToolRegistry, RedisToolRegistry, ToolRegistry, open_store
 from toolfleet_registry.store import lazy_attribute as __getattr__  # noqa: F401 - Python asks it for what is not here
 

@@ -12,9 +12,9 @@ from celery import Celery
 from kombu.utils.objects import cached_property
 from redis.asyncio.connection import parse_url
 
-from toolfleet_registry.config.redis_servers import sentinel_options, tls_options
-from toolfleet_registry.config.urls import is_redis_url, is_sentinel_url, read_sentinel_url
 from toolfleet_registry.directory.known_modules import KnownModules
+from toolfleet_registry.redis.servers import sentinel_options, tls_options
+from toolfleet_registry.redis.urls import is_redis_url, is_sentinel_url, read_sentinel_url
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_tasks.broker.kombu_connections import Connections
 from toolfleet_tasks.broker.kombu_queues import make_queue

@@ -15,8 +15,8 @@ from modules.location.tools import Location
 from modules.report_builder.tools import ReportBuilder
 from modules.research.tools import Research
 from support.example_modules import EXAMPLES, Module
+from toolfleet_registry.admission_rules import admit, closed_tools, unknown_fields
 from toolfleet_registry.contracts import ToolDefinition
-from toolfleet_registry.manifests.admission_rules import admit, closed_tools, unknown_fields
 from toolfleet_registry.schemas.definition import input_schema
 
 TOOLS: dict[str, type] = {

@@ -13,7 +13,7 @@ from support.fleet import TestBed
 from support.module_process import ModuleProcess, module_process
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.redis_server import redis_server
-from toolfleet_registry.config.redis_servers import async_client
+from toolfleet_registry.redis.servers import async_client
 
 CALLERS = [Caller(user_id=f"u{number}", permission="owner", allowed_modules="*") for number in range(50)]
 BURSTS = [1_000, pytest.param(20_000, marks=[pytest.mark.load, pytest.mark.timeout(300)])]

@@ -18,8 +18,8 @@ from support.tcp_proxy import tcp_proxy
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.catalog.operator import operating
-from toolfleet_registry.config.redis_servers import async_client
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.servers import async_client
 from toolfleet_tasks.control.refresh import refresh_manifests
 
 GUEST = Caller(permission="guest", allowed_modules="*")

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 from redis.asyncio import Redis
 
-from toolfleet_registry.config.redis_servers import connection_factory
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import Ledger

@@ -10,8 +10,8 @@ from typing import Any
 
 from redis import Redis
 
-from toolfleet_registry.config.redis_servers import connection_factory
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_tasks.lua import queues as scripts
 from toolfleet_tasks.redis.connection import Line
 from toolfleet_tasks.transport.leases import Leases, Store

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from toolfleet_registry.config.redis_servers import connection_factory
+from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.jobs.places import Place
 from toolfleet_tasks.jobs.records import Change, JobRecords

@@ -6,9 +6,9 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from toolfleet_registry.config.redis_servers import connection_factory
 from toolfleet_registry.contracts import EffectState, ErrorCode, PublishedCall, Terms, ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import Ledger, NotClaimed

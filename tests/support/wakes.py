@@ -9,9 +9,9 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from toolfleet_registry.config.redis_servers import connection_factory
 from toolfleet_registry.contracts.jobs import WakeUp
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.redis.connection import Line
 from toolfleet_tasks.wakeups.events import wake_body

@@ -26,10 +26,10 @@ from toolfleet_cli.local.redis_server import START_SECONDS, redis_url
 from toolfleet_cli.local.stop_signals import StopSignals, stop_signals
 from toolfleet_cli.local.supervisor import Supervisor
 from toolfleet_cli.local.tcp_ports import LOOPBACK, held_port, kept_port, named_port
-from toolfleet_registry.config.redis_servers import async_client, sync_client
 from toolfleet_registry.config.run_file import Process
 from toolfleet_registry.contracts.names import SCHEDULER
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
+from toolfleet_registry.redis.servers import async_client, sync_client
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.control.server_check import faults_of
 from toolfleet_tasks.queues import Lane, lane_of

@@ -76,7 +76,7 @@ def complete_logs(incomplete: str) -> list[str]:
 
 def _asked(ask: _Ask, incomplete: str) -> list[str]:
     def words() -> Iterable[str]:
-        from toolfleet_registry.config.redis_servers import sync_client  # noqa: PLC0415 - `--help` needs none of it
+        from toolfleet_registry.redis.servers import sync_client  # noqa: PLC0415 - `--help` needs none of it
         from toolfleet_registry.settings import load_settings  # noqa: PLC0415 - as above
 
         settings = load_settings()

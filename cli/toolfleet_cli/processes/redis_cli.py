@@ -7,8 +7,8 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
-from toolfleet_registry.config.urls import is_sentinel_url
 from toolfleet_registry.errors import NoRedis, SettingsError
+from toolfleet_registry.redis.urls import is_sentinel_url
 from toolfleet_registry.settings import load_settings
 
 

@@ -5,9 +5,9 @@ import time
 
 from redis.asyncio import Redis
 
-from toolfleet_registry.config.redis_servers import async_client
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 
 _LOOK_SECONDS = 1.0

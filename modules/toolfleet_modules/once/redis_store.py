@@ -10,8 +10,8 @@ from typing import Any
 from redis.asyncio import Redis
 
 from toolfleet_modules.once.store import Record
-from toolfleet_registry.config.redis_servers import async_client
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.servers import async_client
 
 
 class RedisReplies:

@@ -11,8 +11,8 @@ import httpx
 
 from toolfleet_modules.requests.authentication import keys_in
 from toolfleet_modules.sdk.module import Module
+from toolfleet_registry.admission_rules import admit
 from toolfleet_registry.contracts import EffectState, Level, ModuleManifest, ResultFile
-from toolfleet_registry.manifests.admission_rules import admit
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from redis.asyncio import Redis
 
 from toolfleet_registry.catalog.batch_registration import asked
 from toolfleet_registry.catalog.registration import Registrar
-from toolfleet_registry.config.redis_servers import async_client
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
@@ -22,6 +21,7 @@ from toolfleet_registry.manifests.manifest_cache import CachedManifest, Manifest
 from toolfleet_registry.manifests.overrides import Pending, pending_because, seen_tools
 from toolfleet_registry.manifests.specs import RegistryEvent, ToolRegistration
 from toolfleet_registry.permissions import Access, denial
+from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.factory import open_store
 from toolfleet_registry.store.port import EVENTS_KEPT, ToolRegistry

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
-from toolfleet_registry.contracts.versions import ends_rollback
 from toolfleet_registry.manifests.definitions import definition_of, spec_of
 from toolfleet_registry.manifests.digests import digest_of
 from toolfleet_registry.manifests.overrides import Verdict, Verdicts
 from toolfleet_registry.manifests.specs import ToolRegistration, ToolSpec
+from toolfleet_registry.manifests.versions import ends_rollback
 from toolfleet_registry.permissions import broken_because
 
 ChangeKind: TypeAlias = Literal["added", "changed", "removed", "drifted"]

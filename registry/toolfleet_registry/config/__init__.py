@@ -1,1 +1,1 @@
-"""Describes settings, where they come from, and the servers that they name."""
+"""Describes settings, and where they come from."""

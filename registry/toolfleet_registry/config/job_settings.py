@@ -7,8 +7,8 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings
 
 from toolfleet_registry.config.setting_values import Count, Seconds
-from toolfleet_registry.config.urls import is_http_url
 from toolfleet_registry.contracts.names import SCHEDULER
+from toolfleet_registry.redis.urls import is_http_url
 
 _SECRET_BYTES, _LONGEST_SECRET_BYTES = 24, 64  # as Standard Webhooks has it
 

@@ -5,8 +5,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from toolfleet_registry.config.urls import is_http_url
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
+from toolfleet_registry.redis.urls import is_http_url
 from toolfleet_registry.settings import Settings
 
 SETTINGS = "settings"

@@ -5,7 +5,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from toolfleet_registry.config.redis_servers import async_client
 from toolfleet_registry.directory.directory import FEED_SECONDS, ModuleDirectory
 from toolfleet_registry.directory.directory_copy import DirectoryCopy
 from toolfleet_registry.directory.entries import ModuleEntry, static_entries
@@ -13,6 +12,7 @@ from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.directory.networks import ModuleNetworks
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.headers.module_headers import SETTING
+from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock

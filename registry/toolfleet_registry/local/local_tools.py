@@ -14,13 +14,13 @@ from concurrent.futures import TimeoutError as Late
 from dataclasses import dataclass, field
 from typing import Any
 
+from toolfleet_registry.admission_rules import admit
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.contracts.names import LOCAL
 from toolfleet_registry.directory.probe_failures import LOCAL_FAULT
 from toolfleet_registry.errors import ManifestRefused, SettingsError
 from toolfleet_registry.local.local_function import LocalFunction
 from toolfleet_registry.local.program_imports import ProgramFault, check_path, found_at, place_of_function
-from toolfleet_registry.manifests.admission_rules import admit
 from toolfleet_registry.manifests.discovery import Look, ManifestFailure
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger

@@ -5,8 +5,8 @@ No worker fetches anything: that module decides which addresses may be reached, 
 
 from typing import Any
 
-from toolfleet_registry.config.urls import is_http_url
 from toolfleet_registry.contracts.jobs import Poll
+from toolfleet_registry.redis.urls import is_http_url
 
 CHECK_URL = "research.check_url"
 """The tool that fetches an address and says its status and a field of what was there."""

@@ -10,15 +10,15 @@ from typing import TypeAlias
 
 import httpx
 
+from toolfleet_registry.admission_rules import admit, read_document, unknown_fields
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable, ManifestRefused
 from toolfleet_registry.headers.module_headers import NO_HEADERS, ModuleHeaders
-from toolfleet_registry.manifests.admission_rules import admit, read_document, unknown_fields
+from toolfleet_registry.manifests.http_get import Answer, NoAnswer, anywhere, requested
 from toolfleet_registry.permissions import broken_because, level_of_tool
 from toolfleet_registry.policy.limits import unknown_costs
 from toolfleet_registry.schemas.definition import unknown_types
 from toolfleet_registry.system.http_bodies import read_body
-from toolfleet_registry.system.http_get import Answer, NoAnswer, anywhere, requested
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.offload import aside
 

@@ -17,9 +17,9 @@ from pydantic import TypeAdapter, ValidationError
 from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
+from toolfleet_registry.admission_rules import admit, read_document
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.errors import ManifestRefused
-from toolfleet_registry.manifests.admission_rules import admit, read_document
 from toolfleet_registry.manifests.overrides import Verdict, Verdicts
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.redis_errors import answering

@@ -1,1 +1,1 @@
-"""Names every key in Redis, and seals what lies there."""
+"""Names every key in Redis, and says how a Redis is reached."""

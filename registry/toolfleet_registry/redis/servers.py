@@ -21,8 +21,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry as SyncRetry
 from redis.sentinel import Sentinel as SyncSentinel
 
-from toolfleet_registry.config.urls import SentinelUrl, check_redis_url, is_sentinel_url, read_sentinel_url
 from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.redis.urls import SentinelUrl, check_redis_url, is_sentinel_url, read_sentinel_url
 
 CONNECT_SECONDS = 5.0  # for everything until a connection can be used: asking sentinels, TLS, the password
 _SENTINEL_SECONDS = 1.0  # for one sentinel's answer: the next one is asked then

@@ -3,8 +3,8 @@
 from importlib import import_module
 from typing import Any
 
-from toolfleet_registry.config.urls import is_redis_url
 from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.port import ToolRegistry
 from toolfleet_registry.store.redis import RedisToolRegistry

@@ -7,7 +7,6 @@ from uuid import uuid4
 
 from redis import Redis
 
-from toolfleet_registry.config.redis_servers import sync_client
 from toolfleet_registry.manifests.specs import (
     RegistryEvent,
     ToolFinding,
@@ -16,6 +15,7 @@ from toolfleet_registry.manifests.specs import (
     ToolSpec,
 )
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.servers import sync_client
 from toolfleet_registry.searching.registrations import RegistrationSearch
 from toolfleet_registry.store import redis_scripts, redis_values, rules
 from toolfleet_registry.store.port import EVENTS_KEPT, ToolRegistry

@@ -1,1 +1,1 @@
-"""Reads HTTP and logs, and works on much data, with bounds."""
+"""Reads bodies of HTTP and logs, and works on much data, with bounds."""

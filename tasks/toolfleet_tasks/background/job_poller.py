@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from weakref import WeakKeyDictionary
 
-from toolfleet_registry.config.redis_servers import connection_factory
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.errors import MessageRefused
+from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.app import FleetApp
 from toolfleet_tasks.background.session import worker_session

@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
-from toolfleet_registry.config.urls import check_redis_url
 from toolfleet_registry.contracts import Caller, Conversation, ModuleStatus, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.dead_letters import DeadLetter
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.formats import Converted, as_spoken, tools_to_openai_format
 from toolfleet_registry.policy.limits import Remaining
 from toolfleet_registry.policy.reach import as_sent
+from toolfleet_registry.redis.urls import check_redis_url
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_registry.tags.tags import ToolContext
 from toolfleet_tasks.aio.cancellation import end

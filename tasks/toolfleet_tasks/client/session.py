@@ -5,7 +5,6 @@ import functools
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from toolfleet_registry.config.redis_servers import async_client, connection_factory
 from toolfleet_registry.contracts import (
     Caller,
     Conversation,
@@ -22,6 +21,7 @@ from toolfleet_registry.local.scheduler_tools import is_newer_job
 from toolfleet_registry.manifests.manifest_cache import ManifestCache
 from toolfleet_registry.policy.limits import Remaining
 from toolfleet_registry.policy.reach import resolved
+from toolfleet_registry.redis.servers import async_client, connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from redis.exceptions import RedisError
 
-from toolfleet_registry.config.redis_servers import async_client
+from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.clock.synchronisation import Timekeeper
 

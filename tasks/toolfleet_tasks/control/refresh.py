@@ -8,10 +8,10 @@ from celery import Celery, Task
 from celery.signals import beat_init
 from redis.asyncio import Redis
 
-from toolfleet_registry.config.redis_servers import async_client
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.requested_probes import RequestedLooks
 from toolfleet_registry.manifests.manifest_cache import ManifestCache
+from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.private_process import hide_process

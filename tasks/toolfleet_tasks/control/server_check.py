@@ -12,9 +12,9 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from toolfleet_registry.config.redis_servers import async_client
-from toolfleet_registry.config.urls import is_redis_url
 from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.redis.servers import async_client
+from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 

@@ -6,9 +6,9 @@ from typing import Any
 from celery import Celery, bootsteps
 from redis.exceptions import RedisError
 
-from toolfleet_registry.config.redis_servers import async_client
-from toolfleet_registry.config.urls import is_redis_url
 from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.redis.servers import async_client
+from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.clock.synchronisation import Timekeeper
 from toolfleet_tasks.control.cluster_check import refuse_cluster

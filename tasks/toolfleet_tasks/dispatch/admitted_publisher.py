@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 from redis.exceptions import ResponseError
 
-from toolfleet_registry.config.redis_servers import connection_factory
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import BrokerUnavailable, NotPublished
+from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission.control import Entrance, Refusal
 from toolfleet_tasks.publish.redis_publisher import LinePublisher, database_of

@@ -10,10 +10,10 @@ from typing import Any, Self
 from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
-from toolfleet_registry.config.redis_servers import async_client
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.redis_errors import answering
+from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio.cancellation import is_wanted
 from toolfleet_tasks.ledger.audit import FIELD, AuditLine

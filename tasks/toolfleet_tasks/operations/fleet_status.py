@@ -16,14 +16,14 @@ from typing import Any, Literal, TypeVar
 from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
-from toolfleet_registry.config.redis_servers import async_client
-from toolfleet_registry.config.urls import is_redis_url
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.directory.probe_failures import LookFailure, state_without_manifest
 from toolfleet_registry.errors import BrokerUnavailable, FleetUnavailable, SettingsError
 from toolfleet_registry.redis.redis_errors import answering
+from toolfleet_registry.redis.servers import async_client
+from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.lua.fleet_status import BREAKERS, NOW, QUEUES
 from toolfleet_tasks.lua.overload import SLOTS_COUNT_SECONDS

@@ -8,13 +8,13 @@ from typing import Self
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from toolfleet_registry.config.redis_servers import async_client
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.entries import ModuleEntry, plain_url
 from toolfleet_registry.directory.networks import ModuleNetworks
 from toolfleet_registry.errors import OperationRefused, SettingsError
 from toolfleet_registry.redis.redis_errors import answering
+from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock

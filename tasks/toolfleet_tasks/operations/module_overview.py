@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from toolfleet_registry.config.redis_servers import async_client
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.entries import ModuleEntry
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.operations.fleet_status import MET_BY_CALLS, ModuleTrouble, read_status
 from toolfleet_tasks.presence.consumers import workers_by_queue

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable
 from redis import Redis
 from redis.exceptions import RedisError
 
-from toolfleet_registry.config.redis_servers import async_client, sync_client
 from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.redis.servers import async_client, sync_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.lua.consumers import COUNT, LEAVE, NOTE, NOTE_SECONDS, RESTART

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from toolfleet_registry.config.redis_servers import async_client
+from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.lua.overload import SLOTS_COUNT_SECONDS
 from toolfleet_tasks.messages import json_text

@@ -10,7 +10,7 @@ import socket
 
 from redis.exceptions import RedisError
 
-from toolfleet_registry.config.redis_servers import async_client
+from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.lua.overload import SLOTS, SLOTS_COUNT_SECONDS

@@ -8,7 +8,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 
-from toolfleet_registry.config.redis_servers import connection_factory
+from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.fairness.fair_slots import UNBOUNDED, FairSlots
 from toolfleet_tasks.fairness.paused_queues import RestingQueues

@@ -23,7 +23,7 @@ from kombu.serialization import dumps
 from pydantic_core import to_json
 from redis.exceptions import ResponseError
 
-from toolfleet_registry.config.redis_servers import connection_factory
+from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.redis import worker_connections
 from toolfleet_tasks.redis.connection import Line, LineClosed

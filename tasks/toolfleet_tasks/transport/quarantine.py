@@ -4,8 +4,8 @@ import json
 
 from redis.exceptions import RedisError
 
-from toolfleet_registry.config.redis_servers import async_client
-from toolfleet_registry.config.urls import is_redis_url
+from toolfleet_registry.redis.servers import async_client
+from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock

@@ -7,10 +7,10 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 
-from toolfleet_registry.config.redis_servers import async_client
 from toolfleet_registry.errors import WakeLost
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.redis_errors import answering
+from toolfleet_registry.redis.servers import async_client
 from toolfleet_tasks.webhooks.dedup import REMEMBERED_SECONDS, Standing
 
 _PATIENCE_SECONDS = 5

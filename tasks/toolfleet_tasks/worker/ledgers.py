@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from weakref import WeakKeyDictionary
 
-from toolfleet_registry.config.redis_servers import connection_factory
+from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.redis.connection import Line

@@ -11,8 +11,8 @@ from typing_extensions import TypedDict
 
 from toolfleet.formats import Format, convert
 from toolfleet.sdk import Context, Module
+from toolfleet_registry.admission_rules import admit, closed_tools, unknown_fields
 from toolfleet_registry.contracts import ToolDefinition
-from toolfleet_registry.manifests.admission_rules import admit, closed_tools, unknown_fields
 from toolfleet_registry.policy.sensitive_arguments import sensitive_paths
 from toolfleet_registry.schemas.definition import input_schema
 

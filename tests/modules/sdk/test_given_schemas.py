@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from toolfleet.sdk import Context, Module, ModuleResult
-from toolfleet_registry.manifests.admission_rules import admit
+from toolfleet_registry.admission_rules import admit
 
 DAY = {"type": "integer", "minimum": 1, "maximum": 31, "description": "Of the month."}
 SCHEMA: dict[str, Any] = {

@@ -14,9 +14,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from support.raw_modules import Behaviour, answering, manifest_of, offering, raw_module, trickling, writing
+from toolfleet_registry.admission_rules import admit
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.manifests import discovery
-from toolfleet_registry.manifests.admission_rules import admit
 from toolfleet_registry.manifests.discovery import Look, ManifestFailure, discover
 from toolfleet_registry.schemas.definition import unknown_types
 

@@ -10,8 +10,8 @@ import pytest
 
 from support.raw_modules import Behaviour, answering, raw_module, writing
 from toolfleet_cli.local.tcp_ports import free_port
-from toolfleet_registry.system import http_get
-from toolfleet_registry.system.http_get import NoAnswer, requested
+from toolfleet_registry.manifests import http_get
+from toolfleet_registry.manifests.http_get import NoAnswer, requested
 
 
 async def got(url: str) -> tuple[int, dict[str, str], bytes]:

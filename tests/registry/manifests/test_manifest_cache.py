@@ -12,12 +12,12 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from support.raw_modules import manifest_of
-from toolfleet_registry.config.redis_servers import async_client
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.manifests import manifest_cache
 from toolfleet_registry.manifests.manifest_cache import CachedManifest, ManifestCache
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.servers import async_client
 
 KEY = Keys().module_manifest("git")
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from toolfleet_registry.contracts.versions import compare_versions, ends_rollback, is_later, version_key
+from toolfleet_registry.manifests.versions import compare_versions, ends_rollback, is_later, version_key
 
 
 def test_versions_are_sorted() -> None:

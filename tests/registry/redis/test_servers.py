@@ -12,9 +12,9 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from toolfleet_registry.config import redis_servers
-from toolfleet_registry.config.redis_servers import async_client, connection_factory, sentinel_options, tls_options
 from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.redis import servers
+from toolfleet_registry.redis.servers import async_client, connection_factory, sentinel_options, tls_options
 
 Sentinel = tuple[int, list[list[bytes]]]
 """The port of a program that answers as a sentinel does, and every command that it was sent."""
@@ -116,7 +116,7 @@ async def test_a_sentinel_that_does_not_answer_is_passed_over(
     sentinel: Sentinel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes the connection and says nothing."""
-    monkeypatch.setattr(redis_servers, "_SENTINEL_SECONDS", 0.1)
+    monkeypatch.setattr(servers, "_SENTINEL_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as frozen:
         url = f"sentinel://127.0.0.1:{frozen.getsockname()[1]},127.0.0.1:{sentinel[0]}"
         async with async_client(url, master="owl") as client:
@@ -134,7 +134,7 @@ async def test_an_unknown_master_is_named(sentinel: Sentinel) -> None:
 
 async def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection is ready in time or not at all, though its commands have no time-out."""
-    monkeypatch.setattr(redis_servers, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(servers, "CONNECT_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as frozen:
         connection = connection_factory(f"redis://127.0.0.1:{frozen.getsockname()[1]}")()
         with pytest.raises(RedisTimeoutError, match=r"was not ready in 0\.2 s"):

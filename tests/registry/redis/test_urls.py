@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolfleet_registry.config.urls import (
+from toolfleet_registry.redis.urls import (
     SentinelUrl,
     check_broker_url,
     check_redis_url,

@@ -14,8 +14,8 @@ import pytest
 
 from support.raw_modules import Behaviour, answering, raw_module, trickling, writing
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable
+from toolfleet_registry.manifests.http_get import requested
 from toolfleet_registry.system.http_bodies import MAX_DEPTH, loads_strict, read_body
-from toolfleet_registry.system.http_get import requested
 
 LIMIT = 100_000
 DOCUMENT = b'{"some": "text"}' * 100

@@ -14,7 +14,7 @@ from support.owls import echo
 from support.waiting import wait_until
 from toolfleet import Caller, GateDecision, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.tcp_ports import free_port
-from toolfleet_registry.config.redis_servers import connection_factory
+from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.tags.tags import ToolContext
 from toolfleet_tasks.admission.limits import Limit

@@ -15,10 +15,10 @@ from redis import Redis
 
 from support.ledgers import ENDING, SUCCESS, TOOL, TURNED_AWAY, RepeatingLine, attempt
 from support.published_call import published
-from toolfleet_registry.config.redis_servers import connection_factory
 from toolfleet_registry.contracts import Effect, PublishedCall, Terms, ToolResult
 from toolfleet_registry.contracts.outcomes import Outcome
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission.control import Entrance
 from toolfleet_tasks.ledger.claims import Claim

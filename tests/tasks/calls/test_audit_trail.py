@@ -15,8 +15,8 @@ from support.published_call import published
 from support.redis_faults import faulty_redis
 from support.waiting import wait_until
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
-from toolfleet_registry.config.redis_servers import connection_factory
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.calls.audit_trail import AuditTrail
 from toolfleet_tasks.ledger.audit import EVENT

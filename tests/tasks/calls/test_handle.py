@@ -11,10 +11,10 @@ from redis.asyncio import Redis
 
 from support.published_call import published
 from support.waiting import wait_until
-from toolfleet_registry.config.redis_servers import connection_factory
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.calls.handle import CallHandle, Follow
 from toolfleet_tasks.ledger.claims import Claim

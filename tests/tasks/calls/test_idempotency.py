@@ -16,8 +16,8 @@ from support.published_call import published
 from support.waiting import wait_until
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.tcp_ports import free_port
-from toolfleet_registry.config.redis_servers import connection_factory
 from toolfleet_registry.contracts import EffectState, PublishedCall
+from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission.control import Entrance
 from toolfleet_tasks.ledger.claims import Claim

@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 
 from support.clocks import WallClock, redis_with_a_clock
 from support.waiting import wait_until
-from toolfleet_registry.config.redis_servers import async_client, connection_factory
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.servers import async_client, connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.time.slewed_clock import SlewedClock

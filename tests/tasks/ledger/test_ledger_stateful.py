@@ -28,10 +28,10 @@ from redis import Redis
 from support.gated_line import Gate, GatedLine
 from support.ledgers import ENDING, SUCCESS, TOOL, TURNED_AWAY, attempt, claimed_state, failed
 from support.published_call import published
-from toolfleet_registry.config.redis_servers import connection_factory
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import Ledger, NotClaimed

@@ -7,8 +7,8 @@ import pytest
 from redis.asyncio import Redis
 
 from support.published_call import published
-from toolfleet_registry.config.redis_servers import connection_factory
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission.control import Entrance
 from toolfleet_tasks.presence.lane_capacity import Slots

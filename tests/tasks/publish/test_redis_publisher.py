@@ -18,9 +18,9 @@ from support.published_call import published
 from support.waiting import wait_until
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_cli.local.tcp_ports import free_port
-from toolfleet_registry.config.redis_servers import connection_factory
 from toolfleet_registry.errors import NotPublished, PublishUnconfirmed
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission.control import Entrance, Refusal
 from toolfleet_tasks.publish.redis_publisher import LinePublisher, database_of

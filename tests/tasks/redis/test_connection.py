@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from support.raw_redis import obliging, raw_redis
 from support.waiting import wait_until
 from toolfleet_cli.local.redis_server import redis_server
-from toolfleet_registry.config.redis_servers import connection_factory
+from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_tasks.redis import connection as line_module
 from toolfleet_tasks.redis import protocol as link_module
 from toolfleet_tasks.redis.connection import Line, LineClosed, LineLost, Push

@@ -14,8 +14,8 @@ from support.wakes import delivering, never, put, scores
 from toolfleet import Settings
 from toolfleet.webhooks import RedisSeen
 from toolfleet_registry.catalog.manifest_fetcher import _BEGIN, _END
-from toolfleet_registry.config.redis_servers import async_client
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.time.slewed_clock import SlewedClock
 from toolfleet_tasks.clock.synchronisation import Timekeeper

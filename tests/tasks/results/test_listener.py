@@ -11,9 +11,9 @@ import pytest
 from redis.asyncio import Redis
 
 from support.waiting import wait_until
-from toolfleet_registry.config.redis_servers import connection_factory
 from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.redis.connection import Line
 from toolfleet_tasks.results import listener as inbox_module

@@ -11,9 +11,9 @@ import pytest
 from redis.asyncio import Redis
 
 from support.waiting import wait_until
-from toolfleet_registry.config.redis_servers import connection_factory
 from toolfleet_registry.contracts.progress import Progress
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.calls.status import CallStatus
 from toolfleet_tasks.redis.connection import Line

@@ -6,8 +6,8 @@ import pytest
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
-from toolfleet_registry.config.redis_servers import connection_factory
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.messages.signatures import Signatures
 from toolfleet_tasks.presence.lane_capacity import Slots

@@ -30,9 +30,9 @@ from kombu.utils.json import dumps, loads
 from packaging.specifiers import SpecifierSet
 from redis import Redis
 
-from toolfleet_registry.config.redis_servers import connection_factory
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.fairness.paused_queues import RestingQueues

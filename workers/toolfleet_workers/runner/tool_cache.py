@@ -9,7 +9,6 @@ from contextvars import Context
 from toolfleet_registry.catalog.batch_registration import asked
 from toolfleet_registry.catalog.manifest_fetcher import ManifestFetcher
 from toolfleet_registry.catalog.registration import Registrar
-from toolfleet_registry.config.redis_servers import async_client
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
@@ -17,6 +16,7 @@ from toolfleet_registry.manifests.definitions import spec_of
 from toolfleet_registry.manifests.digests import digest_of
 from toolfleet_registry.manifests.manifest_cache import CachedManifest, ManifestCache
 from toolfleet_registry.manifests.overrides import SeenTool, seen_tools
+from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.factory import open_store
 from toolfleet_registry.system.loggers import get_logger

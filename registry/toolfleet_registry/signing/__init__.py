@@ -1,0 +1,1 @@
+"""Signs texts that lie in Redis or travel through it."""
