@@ -1,0 +1,1 @@
+"""A module that counts owls: what the tutorial's programs call."""
