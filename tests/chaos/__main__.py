@@ -11,7 +11,7 @@ from pathlib import Path
 
 from chaos.plan import Plan
 from chaos.run import run
-from support.rabbitmq import is_installed
+from support.servers.rabbitmq import is_installed
 
 
 def main() -> int:

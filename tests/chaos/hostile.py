@@ -5,7 +5,7 @@ import random
 from typing import Any
 
 from chaos.plan import HOSTILE_ARGUMENTS, HOSTILE_REPLY, MODULES
-from support.hostile_schemas import HOSTILE, Hostile
+from support.schemas.hostile_schemas import HOSTILE, Hostile
 
 _LARGEST_SCHEMA = 16_000  # bytes: a manifest is read every few seconds
 _PAIRS = [pair for pair in HOSTILE.values() if len(json.dumps(pair[0])) <= _LARGEST_SCHEMA]

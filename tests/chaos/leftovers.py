@@ -14,7 +14,7 @@ from chaos.checks import Violation
 from chaos.moments import until
 from chaos.plan import EFFECTS, MODULES
 from chaos.stage import Stage
-from support.rabbitmq import RabbitMq
+from support.servers.rabbitmq import RabbitMq
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.errors import FleetError

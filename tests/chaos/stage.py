@@ -17,9 +17,9 @@ from chaos.plan import AGENTS, CORES, MODULES, RECONCILING, WORKERS, Plan, setti
 from chaos.programs import Program
 from chaos.proxy import Proxy
 from support.clocks import WallClock, libfaketime
-from support.rabbitmq import RabbitMq, rabbitmq
-from support.redis_faults import FaultyRedis, faulty_redis, faulty_redis_with_a_clock
-from support.tcp_proxy import TcpProxy, tcp_proxy
+from support.servers.rabbitmq import RabbitMq, rabbitmq
+from support.servers.redis_faults import FaultyRedis, faulty_redis, faulty_redis_with_a_clock
+from support.servers.tcp_proxy import TcpProxy, tcp_proxy
 from support.worker_process import READY as WORKER_READY
 from support.worker_process import TESTS
 from toolfleet_cli.local.commands import beat_command, worker_command

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from chaos.append_only_file import written_results
 from chaos.test_checks import result
-from support.redis_faults import faulty_redis
+from support.servers.redis_faults import faulty_redis
 from toolfleet_registry.redis.keys import Keys
 
 

@@ -11,12 +11,12 @@ import pytest
 from agents import opening
 from agents.app import create_app
 from agents.settings import AgentSettings
-from support.core_bot import SECRET, Bot, Open
-from support.example_modules import Module, running
+from support.core.core_bot import SECRET, Bot, Open
+from support.core.reciting_model import Line, RecitingModel
 from support.fleet import TestBed
 from support.module_server import ModuleServer
-from support.postgres import PostgresServer, find_postgres, postgres_server
-from support.reciting_model import Line, RecitingModel
+from support.modules.example_modules import Module, running
+from support.servers.postgres import PostgresServer, find_postgres, postgres_server
 from toolfleet_registry.settings import Settings
 
 MODULES = (

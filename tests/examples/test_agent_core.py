@@ -14,10 +14,10 @@ from pydantic import SecretStr
 from agents.app import create_app
 from agents.settings import AgentSettings
 from modules.files import open_pipeline
-from support.core_bot import SECRET, Bot, Open, wake_up
+from support.core.core_bot import SECRET, Bot, Open, wake_up
+from support.core.reciting_model import Line
 from support.fleet import TestBed
 from support.module_server import ModuleServer
-from support.reciting_model import Line
 from support.waiting import wait_until
 
 

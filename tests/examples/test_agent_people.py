@@ -13,9 +13,9 @@ from typer.testing import CliRunner, Result
 
 from agents.cli import app
 from agents.conversations import open_engine
-from support.core_bot import Bot, Open
-from support.example_modules import EXAMPLES
+from support.core.core_bot import Bot, Open
 from support.module_server import ModuleServer
+from support.modules.example_modules import EXAMPLES
 
 Run = Callable[..., Result]
 NEEDS_ADMIN, NEEDS_NOTHING = "owls.admin_only", "owls.echo"

@@ -16,10 +16,10 @@ from agents.model import ModelAway
 from agents.people import People
 from agents.settings import AgentSettings
 from agents.turn import Turns
+from support.core.reciting_model import Line, RecitingModel
 from support.fleet import TestBed
 from support.module_server import ModuleServer
-from support.reciting_model import Line, RecitingModel
-from support.redis_faults import faulty_redis
+from support.servers.redis_faults import faulty_redis
 from support.waiting import wait_until
 from toolfleet import Conversation, Settings, ToolFleet
 

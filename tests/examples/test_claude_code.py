@@ -12,9 +12,8 @@ import pytest
 from modules.claude_code.settings import ClaudeCodeSettings
 from modules.claude_code.task_store import TaskStore
 from modules.claude_code.workspace_files import list_files
-from support.example_modules import Module
-from support.waiting import wait_until, wait_until_sync
-from support.workshop import (
+from support.modules.example_modules import Module
+from support.modules.workshop import (
     agent,
     call,
     claude_code,
@@ -26,6 +25,7 @@ from support.workshop import (
     result,
     until,
 )
+from support.waiting import wait_until, wait_until_sync
 
 FOREVER = "import time\nwhile True: time.sleep(1)"
 

@@ -19,9 +19,9 @@ from modules.claude_code.settings import ClaudeCodeSettings
 from modules.claude_code.task import Task
 from modules.claude_code.task_store import TaskStore
 from modules.kept_commands import Job, KeptCommand
-from support.example_modules import Module
+from support.modules.example_modules import Module
+from support.modules.workshop import agent, claude_code, commands_in, end, finished, processes_of, result, until
 from support.waiting import wait_until, wait_until_sync
-from support.workshop import agent, claude_code, commands_in, end, finished, processes_of, result, until
 
 # Says that it has begun, and goes on when it is told to.
 PATIENT = (

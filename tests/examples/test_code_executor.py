@@ -15,10 +15,10 @@ from modules.code_executor import programs
 from modules.code_executor.limits import Limits
 from modules.code_executor.manifest import module_for
 from modules.files import FileSettings, open_pipeline
-from support.example_modules import Module, in_process, running
+from support.modules.example_modules import Module, in_process, running
+from support.modules.workshop import processes_of
 from support.processes import is_gone
 from support.waiting import wait_until
-from support.workshop import processes_of
 
 FOREVER = "import time\nwhile True: time.sleep(1)"
 

@@ -11,8 +11,8 @@ import pytest
 
 from modules.code_executor.isolation import described, isolation_for
 from modules.code_executor.limits import Limits
-from support.example_modules import EXAMPLES
-from support.launchers import WITHOUT_LANDLOCK
+from support.modules.example_modules import EXAMPLES
+from support.programs.launchers import WITHOUT_LANDLOCK
 
 NO_NAMESPACES = ["unshare", "-Ur", "sh", "-c", 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"', "sh"]
 NO_RIGHTS = ["unshare", "--user", "--map-user=1234", "--map-group=1234"]

@@ -7,7 +7,7 @@ import pytest
 from modules.code_executor.limits import Limits
 from modules.code_executor.manifest import module_for
 from modules.files import FilePipeline, FileSettings, open_pipeline
-from support.example_modules import Module, in_process
+from support.modules.example_modules import Module, in_process
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from modules.code_executor.isolation import isolation_for
 from modules.code_executor.limits import Limits
 from modules.code_executor.manifest import module_for
 from modules.files import FileSettings, open_pipeline
-from support.escapes import outcomes
-from support.example_modules import EXAMPLES, Module, in_process, running
-from support.launchers import as_marked, marked
+from support.modules.example_modules import EXAMPLES, Module, in_process, running
 from support.processes import is_gone, python_program
+from support.programs.escapes import outcomes
+from support.programs.launchers import as_marked, marked
 from support.waiting import wait_until, wait_until_sync
 
 pytestmark = pytest.mark.skipif(

@@ -17,10 +17,10 @@ from modules.code_executor.leftovers import SHARED
 from modules.code_executor.limits import Limits
 from modules.code_executor.manifest import module_for
 from modules.files import FileSettings, open_pipeline
-from support.escapes import outcomes
-from support.example_modules import Module, in_process
-from support.launchers import SYSTEMS_PYTHON, WITHOUT_LANDLOCK, as_marked, launched, marked, ran
+from support.modules.example_modules import Module, in_process
 from support.processes import is_gone, python_program
+from support.programs.escapes import outcomes
+from support.programs.launchers import SYSTEMS_PYTHON, WITHOUT_LANDLOCK, as_marked, launched, marked, ran
 from support.waiting import wait_until, wait_until_sync
 
 takes_root = pytest.mark.skipif(

@@ -10,7 +10,7 @@ from modules.code_executor.languages import SHELL
 from modules.code_executor.limits import Limits
 from modules.code_executor.manifest import module_for
 from modules.files import FileSettings, open_pipeline
-from support.example_modules import Module, in_process
+from support.modules.example_modules import Module, in_process
 
 ISOLATION = isolation_for(Limits(isolation="best"))
 in_namespaces = pytest.mark.skipif(

@@ -14,7 +14,7 @@ from modules.knowledge.tools import Knowledge
 from modules.location.tools import Location
 from modules.report_builder.tools import ReportBuilder
 from modules.research.tools import Research
-from support.example_modules import EXAMPLES, Module
+from support.modules.example_modules import EXAMPLES, Module
 from toolfleet_registry.admission_rules import admit, closed_tools, unknown_fields
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.schemas.definition import input_schema

@@ -10,9 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from support.example_modules import Module
-from support.waiting import wait_until, wait_until_sync
-from support.workshop import (
+from support.modules.example_modules import Module
+from support.modules.workshop import (
     commands_in,
     deployer,
     deployer_here,
@@ -24,6 +23,7 @@ from support.workshop import (
     result,
     until,
 )
+from support.waiting import wait_until, wait_until_sync
 
 # An HTTP server that says who it is, and answers /health as the file `health` in its data folder says: a status, or `hang`.
 SERVER = """

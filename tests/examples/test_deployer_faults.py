@@ -27,10 +27,8 @@ from modules.deployer.releases import take_release
 from modules.deployer.settings import DeployerSettings
 from modules.kept_commands import KeptCommand
 from modules.workspaces import find_project
-from support.example_modules import Module
-from support.processes import is_gone
-from support.waiting import wait_until, wait_until_sync
-from support.workshop import (
+from support.modules.example_modules import Module
+from support.modules.workshop import (
     commands_in,
     deployer,
     deployer_here,
@@ -42,6 +40,8 @@ from support.workshop import (
     result,
     until,
 )
+from support.processes import is_gone
+from support.waiting import wait_until, wait_until_sync
 
 SERVER = """
 import http.server, os

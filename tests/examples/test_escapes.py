@@ -24,11 +24,8 @@ from modules.deployer.manifest import module_for as deployer_module
 from modules.deployer.settings import DeployerSettings
 from modules.files import FileSettings, open_pipeline
 from modules.kept_commands import KeptCommand
-from support.escapes import outcomes
-from support.example_modules import in_process
-from support.processes import is_gone, python_program
-from support.waiting import wait_until, wait_until_sync
-from support.workshop import (
+from support.modules.example_modules import in_process
+from support.modules.workshop import (
     agent,
     call,
     claude_code_here,
@@ -40,6 +37,9 @@ from support.workshop import (
     processes_of,
     result,
 )
+from support.processes import is_gone, python_program
+from support.programs.escapes import outcomes
+from support.waiting import wait_until, wait_until_sync
 
 SANDBOXED = isolation_for("best", network=False, module="tests") == "namespaces"
 in_namespaces = pytest.mark.skipif(not SANDBOXED, reason="this kernel or container gives no user namespaces")

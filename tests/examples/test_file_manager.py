@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from support.example_modules import Module
+from support.modules.example_modules import Module
 
 EMPTY: list[dict[str, object]] = [{"content": ""}, {"rows": []}]
 

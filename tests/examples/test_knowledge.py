@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from support.example_modules import Module
+from support.modules.example_modules import Module
 
 
 async def test_a_note_is_found_by_its_words(knowledge: Module) -> None:

@@ -17,9 +17,9 @@ from modules.knowledge.notes import Notes
 from modules.knowledge.settings import KnowledgeSettings
 from modules.knowledge.tables import METADATA
 from modules.knowledge.words import wanted_words
-from support import note_saver
-from support.example_modules import EXAMPLES
-from support.postgres import PostgresServer
+from support.modules.example_modules import EXAMPLES
+from support.programs import note_saver
+from support.servers.postgres import PostgresServer
 from toolfleet.sdk import ToolError
 
 

@@ -13,9 +13,9 @@ from modules.location import places
 from modules.location.globe import Point, direction, kilometres
 from modules.location.manifest import module_for
 from modules.location.settings import LocationSettings
-from support.example_modules import running
 from support.fleet import TestBed
 from support.module_server import ModuleServer
+from support.modules.example_modules import running
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, Conversation, ToolCall, ToolFleet, ToolResult
 from toolfleet.sdk import ModuleClient, ModuleResult

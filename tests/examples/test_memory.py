@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from support.example_modules import running
-from support.memory_groups import memory_group
-from support.workshop import agent, claude_code, finished, result
+from support.modules.example_modules import running
+from support.modules.workshop import agent, claude_code, finished, result
+from support.programs.memory_groups import memory_group
 
 # Many that are each smaller than the module, so that the kernel would choose the module.
 GREEDY = """

@@ -13,8 +13,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from support.dockerfiles import Stage, read_stages
-from support.example_modules import EXAMPLES, Module, running_copy
+from support.modules.dockerfiles import Stage, read_stages
+from support.modules.example_modules import EXAMPLES, Module, running_copy
 from toolfleet_cli.local.examples import find_examples
 
 CLONE = EXAMPLES.parent

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from support.example_modules import EXAMPLES
-from support.onlookers import WITHOUT_RIGHTS, read_by_its_user
+from support.modules.example_modules import EXAMPLES
 from support.processes import python_program
+from support.programs.onlookers import WITHOUT_RIGHTS, read_by_its_user
 
 MODULE = "import modules.{name}.main; print('ready', flush=True); input()"
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from support.example_modules import EXAMPLES, Module, in_process
-from support.http_executor import executor_for
+from support.modules.example_modules import EXAMPLES, Module, in_process
+from support.modules.http_executor import executor_for
 from support.published_call import published
 from toolfleet_registry.contracts.outcomes import Outcome
 

@@ -10,7 +10,7 @@ import pytest
 from modules.files import FilePipeline, FileSettings, open_pipeline
 from modules.report_builder.manifest import module_for
 from modules.report_builder.tools import ReportSettings
-from support.example_modules import Module, in_process
+from support.modules.example_modules import Module, in_process
 
 
 @pytest.fixture

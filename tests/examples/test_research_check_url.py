@@ -9,8 +9,8 @@ import pytest
 
 from modules.research.fetch import PageFetcher
 from modules.research.tools import Research
-from support.example_modules import Module
-from support.web_site import WebSite, web_site
+from support.modules.example_modules import Module
+from support.servers.web_site import WebSite, web_site
 from toolfleet import url_poll
 from toolfleet.sdk import ToolError
 from toolfleet_registry.conditions.conditions import check_condition, fulfils

@@ -14,8 +14,8 @@ from modules.research.addresses import Address, is_public
 from modules.research.fetch import PageFetcher, Resolve, Unreached
 from modules.research.fetch import resolve as system_resolve
 from modules.research.page import readable
-from support.example_modules import Module, running
-from support.web_site import WebSite, web_site
+from support.modules.example_modules import Module, running
+from support.servers.web_site import WebSite, web_site
 from toolfleet.sdk import ToolError
 
 HTML = "Content-Type: text/html; charset=utf-8"

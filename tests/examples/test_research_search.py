@@ -6,7 +6,7 @@ import pytest
 
 from modules.documents import Document, read_documents, sections
 from modules.research.docs_index import DocsIndex
-from support.example_modules import Module
+from support.modules.example_modules import Module
 
 GUIDE = """Introduction without a heading.
 

@@ -13,8 +13,8 @@ from modules.research.manifest import module_for
 from modules.research.settings import ResearchSettings
 from modules.research.tools import Research
 from modules.research.web_search import WebResult, bounded
-from support.example_modules import Module, in_process
-from support.web_site import WebSite, web_site
+from support.modules.example_modules import Module, in_process
+from support.servers.web_site import WebSite, web_site
 from toolfleet_cli.local.tcp_ports import free_port
 
 JSON = "Content-Type: application/json"

@@ -14,7 +14,7 @@ from modules.code_executor.isolation import isolation_for
 from modules.code_executor.limits import Limits
 from modules.code_executor.manifest import module_for
 from modules.files import FilePipeline, FileSettings, open_pipeline
-from support.example_modules import Module, in_process
+from support.modules.example_modules import Module, in_process
 from support.processes import is_gone
 
 IN_NAMESPACES = pytest.mark.skipif(

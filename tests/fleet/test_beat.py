@@ -9,8 +9,8 @@ from redis import Redis
 
 from support.fleet import TestBed, program
 from support.module_server import serve
-from support.onlookers import read_by_its_user
 from support.owls import make_module
+from support.programs.onlookers import read_by_its_user
 from support.waiting import wait_until, wait_until_sync
 from toolfleet import Caller, ToolFleet
 from toolfleet_cli.local.commands import beat_command

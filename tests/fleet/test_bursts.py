@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.fleet import TestBed
-from support.module_process import ModuleProcess, module_process
+from support.modules.module_process import ModuleProcess, module_process
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.redis.servers import async_client

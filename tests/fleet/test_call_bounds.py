@@ -8,9 +8,9 @@ import pytest
 
 from support.fleet import TestBed
 from support.fleet_calls import FleetCalls
-from support.hostile_schemas import HOSTILE
 from support.module_server import ModuleServer, Request, serve
 from support.owls import echo
+from support.schemas.hostile_schemas import HOSTILE
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.redis_server import redis_server

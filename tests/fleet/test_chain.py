@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
-from support.chain import WISH, Chain, User, chain
+from support.core.chain import WISH, Chain, User, chain
 from toolfleet import Caller, Conversation, Poll, ToolCall, ToolFleet
 
-_HASTY_CORE = "support.dying_core:app"
+_HASTY_CORE = "support.core.dying_core:app"
 _DEATHS = "deaths"
 _EVERY_TURN = ["user", "model", "tools", "model", "tools", "model", "wake", "model", "tools", "model"]
 

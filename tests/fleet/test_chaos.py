@@ -10,7 +10,7 @@ import pytest
 
 from chaos.faults import kinds_of
 from chaos.plan import Plan
-from support.rabbitmq import is_installed
+from support.servers.rabbitmq import is_installed
 from support.worker_process import TESTS
 
 # A run bounds itself to its minutes; this is for a run that does not.

@@ -15,8 +15,8 @@ import pytest
 
 from support.clocks import WallClock, redis_with_a_clock
 from support.fleet import TestBed
-from support.later import LATER, LATER_SECONDS, later_module
 from support.module_server import ModuleServer
+from support.modules.later import LATER, LATER_SECONDS, later_module
 from support.waiting import wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet

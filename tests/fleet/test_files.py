@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from support.files.pictures import JPEG, PNG, base64
 from support.fleet import TestBed
 from support.fleet_calls import FleetCalls
 from support.module_server import ModuleServer
-from support.pictures import JPEG, PNG, base64
-from support.provider_judges import accepts_result
-from support.sdk_program import running
+from support.modules.sdk_program import running
+from support.schemas.provider_judges import accepts_result
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet.formats import from_result

@@ -14,9 +14,9 @@ from redis.asyncio import Redis
 
 from support.fleet import TestBed, program
 from support.module_server import serve
-from support.redis_faults import faulty_redis
+from support.modules.works import Works, make_works
+from support.servers.redis_faults import faulty_redis
 from support.waiting import wait_until
-from support.works import Works, make_works
 from toolfleet import Caller, Conversation, Job, Poll, ToolCall, ToolFleet
 from toolfleet_cli.local.commands import beat_command
 from toolfleet_registry.contracts.jobs import ENDED

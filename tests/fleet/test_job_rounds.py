@@ -13,10 +13,10 @@ from redis.asyncio import Redis
 from redis.exceptions import WatchError
 
 from support.fleet import TestBed
-from support.raw_module import Behaviour, Peer, http, raw_module
+from support.modules.raw_module import Behaviour, Peer, http, raw_module
+from support.modules.works import Works, make_works, running
 from support.waiting import wait_until
-from support.wakes import SECRET
-from support.works import Works, make_works, running
+from support.workers.wakes import SECRET
 from toolfleet import Caller, Conversation, Job, Poll, Schedule, ToolCall, ToolFleet
 from toolfleet.webhooks import SQLSeen, WakeReceiver, WakeRefused
 from toolfleet_registry.contracts.jobs import ENDED, Completion, WakeUp

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from support.fleet import TestBed
+from support.modules.works import Works, make_works, running
 from support.waiting import wait_until
-from support.works import Works, make_works, running
 from toolfleet import Caller, Conversation, Job, JobRefused, Poll, Schedule, ToolCall, ToolFleet
 from toolfleet.tags import ToolContext
 from toolfleet_registry.contracts.jobs import ENDED

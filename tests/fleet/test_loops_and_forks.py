@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from support import forking
 from support.fleet import TestBed
 from support.module_server import ModuleServer
+from support.programs import forking
 from support.waiting import wait_until
 from support.worker_process import TESTS, WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult

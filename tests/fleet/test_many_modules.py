@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.fleet import TestBed
-from support.module_crowd import module_crowd
+from support.modules.module_crowd import module_crowd
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from support.fleet import TestBed, local_tools_known
-from support.memory_groups import MemoryGroup, memory_group
 from support.module_server import ModuleServer, Request, serve
+from support.programs.memory_groups import MemoryGroup, memory_group
 from support.waiting import wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
@@ -47,7 +47,7 @@ def bed(owls: ModuleServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """A fleet whose workers are taken for lost after two seconds."""
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
     (tmp_path / "logs").mkdir()
-    more = {"visibility_timeout": 2, "local_tools": "support.greedy_tools:tools"}
+    more = {"visibility_timeout": 2, "local_tools": "support.local_tools.greedy_tools:tools"}
     with serve(owls), redis_server(tmp_path / "redis") as url:
         yield TestBed(url, (owls,), tmp_path / "logs", more)
 

@@ -8,8 +8,8 @@ import structlog
 
 from support.fleet import TestBed
 from support.fleet_calls import FleetCalls
-from support.listed_modules import until_listed
 from support.module_server import ModuleServer, serve
+from support.modules.listed_modules import until_listed
 from support.owls import make_module
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet

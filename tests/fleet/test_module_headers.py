@@ -12,7 +12,7 @@ from redis import Redis
 from support.fleet import TestBed, program
 from support.module_server import ModuleServer, Request, serve
 from support.owls import make_module
-from support.redis_snapshot import take
+from support.servers.redis_snapshot import take
 from support.up import toolfleet
 from support.waiting import wait_until
 from toolfleet import Caller, ToolCall, ToolFleet

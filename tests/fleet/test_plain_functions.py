@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from support.files.pictures import JPEG, PNG, base64
 from support.fleet import TestBed, local_tools_known
+from support.local_tools.plain_tools import shout_tag
 from support.module_server import ModuleServer
-from support.pictures import JPEG, PNG, base64
-from support.plain_tools import shout_tag
 from support.waiting import wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
@@ -27,7 +27,7 @@ THREADS = 2
 @pytest.fixture(scope="module")
 def bed(owls: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
     """A fleet whose workers have two threads, and are taken for lost after two seconds."""
-    more = {"visibility_timeout": 2, "local_tools": "support.plain_tools:tools", "local_threads": THREADS}
+    more = {"visibility_timeout": 2, "local_tools": "support.local_tools.plain_tools:tools", "local_threads": THREADS}
     with redis_server(tmp_path_factory.mktemp("redis")) as url:
         yield TestBed(url, (owls,), tmp_path_factory.mktemp("logs"), more)
 

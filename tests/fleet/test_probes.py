@@ -15,13 +15,13 @@ import httpx
 import psutil
 import pytest
 
-from support.fast_worker import fast_fleet
 from support.fleet import TestBed, program
 from support.module_server import ModuleServer
-from support.redis_faults import FaultyRedis, faulty_redis
+from support.servers.redis_faults import FaultyRedis, faulty_redis
 from support.up import COMMAND
 from support.waiting import wait_until_sync
 from support.worker_process import WorkerProcess
+from support.workers.fast_worker import fast_fleet
 from toolfleet_cli.local.commands import beat_command
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_cli.local.tcp_ports import held_port

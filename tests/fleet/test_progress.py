@@ -16,8 +16,8 @@ import pytest
 from redis.asyncio import Redis
 
 from support.fleet import TestBed, local_tools_known
+from support.local_tools.talkers import Talker
 from support.module_server import ModuleServer, Request, serve
-from support.talkers import Talker
 from support.waiting import wait_until, wait_until_sync
 from support.worker_process import TESTS, WorkerProcess
 from toolfleet import Caller, CallHandle, Progress, SyncToolFleet, ToolCall, ToolFleet
@@ -55,7 +55,7 @@ def owls(talker: Talker) -> Iterator[ModuleServer]:
 
 @pytest.fixture(scope="module")
 def bed(owls: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
-    tools = {"local_tools": "support.local_talkers:tools"}
+    tools = {"local_tools": "support.local_tools.local_talkers:tools"}
     with redis_server(tmp_path_factory.mktemp("redis")) as url, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(TESTS))
         yield TestBed(url, (owls,), tmp_path_factory.mktemp("logs"), tools)

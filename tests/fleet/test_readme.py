@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.up import Up, toolfleet, up
-from support.wakes import SECRET
+from support.workers.wakes import SECRET
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 

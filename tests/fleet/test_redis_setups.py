@@ -9,7 +9,7 @@ import pytest
 
 from support.fleet import TestBed
 from support.module_server import ModuleServer
-from support.redis_setups import ACL, SETUPS, RedisSetup, behind_sentinels
+from support.servers.redis_setups import ACL, SETUPS, RedisSetup, behind_sentinels
 from toolfleet import Caller, Conversation, Settings, ToolCall, ToolFleet
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.app import FleetApp, make_app

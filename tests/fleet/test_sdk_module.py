@@ -10,7 +10,7 @@ import pytest
 
 from support.fleet import TestBed
 from support.module_server import ModuleServer
-from support.sdk_program import running
+from support.modules.sdk_program import running
 from support.waiting import wait_until
 from toolfleet import Caller, Progress, ToolCall, ToolFleet
 from toolfleet_tasks.messages.signing import module_key

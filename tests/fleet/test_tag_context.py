@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from support.context_tools import bare_tag, beside_tag, hidden_tag
 from support.fleet import SIGNING_KEY, TestBed
+from support.local_tools.context_tools import bare_tag, beside_tag, hidden_tag
 from support.module_server import ModuleServer
 from support.worker_process import TESTS
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
@@ -36,7 +36,7 @@ MODES: dict[str, dict[str, object]] = {
 def bed(
     owls: ModuleServer, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[TestBed]:
-    more = {"local_tools": "support.context_tools:tools", **MODES[request.param]}
+    more = {"local_tools": "support.local_tools.context_tools:tools", **MODES[request.param]}
     with redis_server(tmp_path_factory.mktemp("redis")) as url, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(TESTS))
         bed = TestBed(url, (owls,), tmp_path_factory.mktemp("logs"), more)

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from support.fleet import TestBed, local_tools_known
+from support.local_tools.tag_tools import echo_tag, explode_tag, learning_tag, refuse_tag, research_tag, tag, tools
 from support.module_server import ModuleServer
-from support.tag_tools import echo_tag, explode_tag, learning_tag, refuse_tag, research_tag, tag, tools
 from support.waiting import wait_until
 from support.worker_process import TESTS, WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
@@ -23,7 +23,7 @@ from toolfleet_registry.errors import SettingsError
 from toolfleet_tasks.calls.eval_gate import GateDecision
 from toolfleet_tasks.operations.audit_reader import AuditReader
 
-LOCAL_TOOLS = "support.tag_tools:tools"
+LOCAL_TOOLS = "support.local_tools.tag_tools:tools"
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +216,7 @@ async def test_a_caller_may_be_said(fleet: ToolFleet) -> None:
 async def test_a_worker_that_dies_leaves_an_unknown_end(bed: TestBed, worker: WorkerProcess) -> None:
     """Nobody knows what a function did that was lost; nothing waits for ever, and another worker goes on."""
     own = bed.settings.model_copy(update={"key_prefix": "dying:", "visibility_timeout": 3, "fast_transport": True})
-    own_bed = TestBed(bed.redis_url, bed.modules, bed.folder, {"local_tools": "support.tag_journal:tools"})
+    own_bed = TestBed(bed.redis_url, bed.modules, bed.folder, {"local_tools": "support.local_tools.tag_journal:tools"})
     journal = bed.folder / "journal"
     env = {**environment_of(own), "PYTHONPATH": str(TESTS), "OWL_JOURNAL": str(journal)}
     env["TOOLFLEET_LOCAL_TOOLS"] = str(own_bed.settings.local_tools)

@@ -13,7 +13,7 @@ from redis import Redis
 
 from support.fleet import TestBed
 from support.module_server import ModuleServer
-from support.mortal_module import MortalModule, mortal_module
+from support.modules.mortal_module import MortalModule, mortal_module
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_cli.local.tcp_ports import free_port

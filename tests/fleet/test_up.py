@@ -11,7 +11,7 @@ import httpx
 import pytest
 from redis import Redis
 
-from support.example_modules import EXAMPLES
+from support.modules.example_modules import EXAMPLES
 from support.processes import is_gone
 from support.up import COMMAND, Up, call, toolfleet, up
 from support.waiting import wait_until_sync

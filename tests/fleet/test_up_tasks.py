@@ -11,10 +11,10 @@ import psutil
 import pytest
 
 from modules.command_isolation import isolation_for
-from support.escapes import outcomes
+from support.modules.workshop import make_workspace, processes_of
+from support.programs.escapes import outcomes
 from support.up import call, up
 from support.waiting import wait_until_sync
-from support.workshop import make_workspace, processes_of
 
 ADA = ("--user", "ada", "--permission", "admin")
 

@@ -14,7 +14,7 @@ import typer
 import yaml
 
 from modules.files import FileSettings
-from support.dockerfiles import read_stages
+from support.modules.dockerfiles import read_stages
 from toolfleet_cli.app import app
 from toolfleet_cli.local.examples import SLOW_EXAMPLES, find_examples
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pauses.agent import Agent, Told, effects
-from support.redis_faults import faulty_redis
+from support.servers.redis_faults import faulty_redis
 from support.waiting import wait_until, wait_until_sync
 from support.worker_process import READY, TESTS
 from toolfleet import ToolFleet

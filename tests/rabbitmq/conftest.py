@@ -6,7 +6,7 @@ import pytest
 
 from support.fleet import TestBed
 from support.module_server import ModuleServer
-from support.rabbitmq import RabbitMq, is_installed, rabbitmq
+from support.servers.rabbitmq import RabbitMq, is_installed, rabbitmq
 from toolfleet import ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
 

@@ -11,7 +11,7 @@ import pytest
 from support.fleet import TestBed, program
 from support.module_server import ModuleServer
 from support.processes import next_line, python_program
-from support.rabbitmq import RabbitMq
+from support.servers.rabbitmq import RabbitMq
 from support.waiting import wait_until
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.commands import beat_command

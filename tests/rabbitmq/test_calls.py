@@ -9,10 +9,10 @@ import pytest
 from redis.asyncio import Redis
 
 from support.fleet import TestBed
-from support.listed_modules import until_listed
 from support.module_server import ModuleServer, serve
+from support.modules.listed_modules import until_listed
 from support.owls import make_module
-from support.rabbitmq import RabbitMq
+from support.servers.rabbitmq import RabbitMq
 from support.waiting import wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet

@@ -6,8 +6,8 @@ import pytest
 
 from support.clocks import WallClock
 from support.fleet import TestBed
-from support.later import LATER, LATER_SECONDS, later_module
-from support.rabbitmq import RabbitMq
+from support.modules.later import LATER, LATER_SECONDS, later_module
+from support.servers.rabbitmq import RabbitMq
 from toolfleet import Caller, ToolFleet
 
 

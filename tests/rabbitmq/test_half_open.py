@@ -10,8 +10,8 @@ import pytest
 
 from support.fleet import TestBed, program
 from support.module_server import ModuleServer
-from support.rabbitmq import RabbitMq
-from support.tcp_proxy import TcpProxy, tcp_proxy
+from support.servers.rabbitmq import RabbitMq
+from support.servers.tcp_proxy import TcpProxy, tcp_proxy
 from support.waiting import wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet

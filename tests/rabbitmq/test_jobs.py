@@ -10,9 +10,9 @@ import pytest
 
 from support.fleet import TestBed, program
 from support.module_server import serve
-from support.rabbitmq import RabbitMq
+from support.modules.works import Works, make_works
+from support.servers.rabbitmq import RabbitMq
 from support.waiting import wait_until
-from support.works import Works, make_works
 from toolfleet import Caller, Conversation, Poll, ToolCall, ToolFleet, WakeUp
 from toolfleet_cli.local.commands import beat_command
 from toolfleet_tasks.messages.ids import step_call_id, then_call_id

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from support.fleet import TestBed
 from support.module_server import ModuleServer
-from support.rabbitmq import RabbitMq
+from support.servers.rabbitmq import RabbitMq
 from support.waiting import wait_until
 from toolfleet import Caller, ToolCall, ToolFleet
 

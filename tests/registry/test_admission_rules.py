@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from support.raw_modules import manifest_of
+from support.modules.raw_modules import manifest_of
 from toolfleet_registry.admission_rules import MAX_TOOLS, admit, closed_tools, read_document, unknown_fields
 from toolfleet_registry.errors import ManifestRefused
 from toolfleet_registry.permissions import broken_because

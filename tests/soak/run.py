@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from chaos.programs import Program
 from soak.load import Load
-from support.module_process import module_process
+from support.modules.module_process import module_process
 from support.worker_process import READY
 from toolfleet import ToolFleet
 from toolfleet_cli.local.commands import beat_command, worker_command

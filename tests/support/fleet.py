@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from support.fork_server import end, start
 from support.module_server import ModuleServer
+from support.programs.fork_server import end, start
 from support.waiting import wait_until_sync
 from support.worker_process import READY, WorkerProcess
 from toolfleet import ToolFleet

@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from support.module_server import serve
-from support.troubled_modules import OWLS, letters
+from support.modules.troubled_modules import OWLS, letters
 from support.up import COMMAND, up
 from support.waiting import wait_until_sync
 

@@ -14,7 +14,7 @@ import psutil
 from celery import Celery
 from redis import Redis
 
-from support.fork_server import Process
+from support.programs.fork_server import Process
 from support.waiting import wait_until_sync
 from toolfleet_cli.local.child_processes import spawn, stop
 

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from support.held_messages import open_leases, open_line
+from support.workers.held_messages import open_leases, open_line
 from toolfleet_tasks.redis.connection import Line
 from toolfleet_tasks.transport.leases import Leases
 

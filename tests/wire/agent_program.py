@@ -1,6 +1,6 @@
 """An agent of whichever version is on the path: makes calls of every kind, and prints how they ended, as JSON.
 
-`owls` is the module of `support.owls`, with `limited` (one call a day) and `talk` (NDJSON); `works` that of `support.works`.
+`owls` is the module of `support.owls`, with `limited` (one call a day) and `talk` (NDJSON); `works` that of `support.modules.works`.
 It uses only what every version's agents can do. With `small` as its argument no result is large; with `leave` it makes what waits
 for workers: a call and a job, which may wait for ever.
 """

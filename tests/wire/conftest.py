@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from support.releases import NoHistory, Release, build, versions
+from support.versions.releases import NoHistory, Release, build, versions
 from toolfleet_cli.local.redis_server import redis_server
 
 

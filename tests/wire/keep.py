@@ -10,9 +10,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from support import redis_snapshot
-from support.mixed_fleet import mixed_fleet
-from support.releases import Release, build, versions
+from support.servers import redis_snapshot
+from support.versions.mixed_fleet import mixed_fleet
+from support.versions.releases import Release, build, versions
 from toolfleet_cli.local.redis_server import redis_server
 
 FIXTURES = Path(__file__).parent / "fixtures"

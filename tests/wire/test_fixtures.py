@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from support import redis_snapshot
-from support.mixed_fleet import mixed_fleet
-from support.releases import Version, here, versions
+from support.servers import redis_snapshot
+from support.versions.mixed_fleet import mixed_fleet
+from support.versions.releases import Version, here, versions
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_registry.contracts import Since
 from toolfleet_registry.contracts.dead_letters import DeadLetter

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from support.mixed_fleet import mixed_fleet
-from support.releases import Release, here
+from support.versions.mixed_fleet import mixed_fleet
+from support.versions.releases import Release, here
 
 KEY = "a secret of more than thirty-two characters"
 SETTINGS: dict[str, dict[str, str]] = {

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from support.child_pytest import run_pytest
 from support.command import Run
+from support.programs.child_pytest import run_pytest
 from toolfleet_cli.scaffold.files import create_module
 
 ROOT = Path(__file__).parents[3]

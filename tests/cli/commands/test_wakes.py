@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.command import Run
-from support.wakes import put, wake
+from support.workers.wakes import put, wake
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.wakeups.events import wake_body
 

@@ -5,9 +5,9 @@ from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from support.module_server import serve
+from support.modules.raw_module import answering, http, raw_module, reply
 from support.owls import make_module
 from support.published_call import published
-from support.raw_module import answering, http, raw_module, reply
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_registry.contracts.outcomes import Health, Outcome
 from toolfleet_registry.headers.module_headers import ModuleHeaders

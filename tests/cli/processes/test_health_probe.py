@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from support.http_executor import executor_for
+from support.modules.http_executor import executor_for
 from support.published_call import published
 from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.contracts.outcomes import Health, Outcome

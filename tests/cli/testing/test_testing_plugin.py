@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from support.child_pytest import run_pytest
 from support.processes import is_gone
+from support.programs.child_pytest import run_pytest
 from toolfleet.sdk import Module
 from toolfleet_cli.testing.in_process import in_process
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from modules.files import FilePipeline, FileSettings, open_pipeline
-from support.postgres import PostgresServer
-from support.s3_server import KEYS, S3Server, s3_server
+from support.servers.postgres import PostgresServer
+from support.servers.s3_server import KEYS, S3Server, s3_server
 
 
 @pytest.fixture(scope="session")

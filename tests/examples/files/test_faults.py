@@ -16,11 +16,11 @@ import pytest
 
 from modules.files import FilePipeline, FileRecord, FileRefused, FileSettings, FilesUnavailable, open_pipeline, pipeline
 from modules.files.records import Records
-from support import file_saver
-from support.example_modules import EXAMPLES
-from support.postgres import PostgresServer, connections_to
-from support.s3_server import S3Server
-from support.stored import PAIRS, loose_keys, stored_keys
+from support.files import file_saver
+from support.files.stored import PAIRS, loose_keys, stored_keys
+from support.modules.example_modules import EXAMPLES
+from support.servers.postgres import PostgresServer, connections_to
+from support.servers.s3_server import S3Server
 from toolfleet_cli.local.tcp_ports import free_port
 
 BOUND_SECONDS = 20  # more than any operation may take, on a busy machine

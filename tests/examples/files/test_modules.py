@@ -7,10 +7,10 @@ import pytest
 
 from modules.file_manager.manifest import module_for
 from modules.files import FileSettings, open_pipeline
-from support.example_modules import running, serving
-from support.postgres import PostgresServer
-from support.s3_server import KEYS, S3Server
-from support.stored import stored_keys
+from support.files.stored import stored_keys
+from support.modules.example_modules import running, serving
+from support.servers.postgres import PostgresServer
+from support.servers.s3_server import KEYS, S3Server
 
 
 async def test_modules_share_users_files_in_s3(s3: S3Server, postgres: PostgresServer, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from modules.files import FilePipeline, FileRecord, FileRefused, FileSettings, FilesUnavailable
 from modules.files.records import Records
-from support.stored import PAIRS, loose_keys, stored_keys
+from support.files.stored import PAIRS, loose_keys, stored_keys
 
 pytestmark = PAIRS
 

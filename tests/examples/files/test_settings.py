@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from modules.files import FileSettings, open_pipeline
-from support.example_modules import EXAMPLES
+from support.modules.example_modules import EXAMPLES
 
 
 def test_by_default_files_lie_in_the_clone(monkeypatch: pytest.MonkeyPatch) -> None:

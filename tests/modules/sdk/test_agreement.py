@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from support.json_schemas import is_valid
+from support.schemas.json_schemas import is_valid
 from toolfleet.formats import Format, convert
 from toolfleet.sdk import Module
 from toolfleet_modules.requests.reply import Reply

@@ -12,7 +12,7 @@ import httpx
 import jwt
 import pytest
 
-from support.example_modules import EXAMPLES
+from support.modules.example_modules import EXAMPLES
 from support.published_call import published as published_call
 from toolfleet.sdk import Context, Module
 from toolfleet_registry.contracts import Caller, PublishedCall

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from support.asgi_request import post
 from support.waiting import wait_until
+from support.workers.asgi_request import post
 from toolfleet.sdk import Context, Module, ModuleBusy, ModuleClient, ModuleResult, ToolError
 from toolfleet_registry.contracts.progress import report
 

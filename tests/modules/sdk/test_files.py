@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel
 
-from support.pictures import JPEG, PDF, PNG, WAV, base64
+from support.files.pictures import JPEG, PDF, PNG, WAV, base64
 from toolfleet.sdk import Audio, File, Image, Media, Module, ModuleResult
 from toolfleet_registry.contracts.result_files import MOST_FILES
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.pictures import JPEG, PNG, base64
+from support.files.pictures import JPEG, PNG, base64
 from toolfleet.sdk import Module, ModuleResult
 
 GUIDE = (Path(__file__).parents[3] / "registry" / "SDK.md").read_text()

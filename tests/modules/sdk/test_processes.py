@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from support.sdk_program import running
+from support.modules.sdk_program import running
 from support.waiting import wait_until
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.time import fleet_clock

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from support.asgi_request import post
 from support.published_call import published
+from support.workers.asgi_request import post
 from toolfleet.sdk import Module
 from toolfleet_registry.contracts import Caller
 from toolfleet_tasks.messages.signing import caller_token

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from support.raw_modules import Behaviour, answering, manifest_of, offering, raw_module, writing
+from support.modules.raw_modules import Behaviour, answering, manifest_of, offering, raw_module, writing
 from toolfleet_registry.catalog.catalog import Catalog, Judged
 from toolfleet_registry.contracts import Caller, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.errors import FleetUnavailable

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from support.operated import Stage, staged
+from support.modules.operated import Stage, staged
 from toolfleet_registry.catalog.operator import Operator, operating
 from toolfleet_registry.contracts import Caller, ToolCall, ToolResult
 from toolfleet_registry.directory.directory import ModuleDirectory

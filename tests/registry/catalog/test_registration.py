@@ -11,7 +11,7 @@ import pytest
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
-from support.raw_modules import answering, manifest_of, offering, raw_module
+from support.modules.raw_modules import answering, manifest_of, offering, raw_module
 from toolfleet_registry.catalog import batch_registration
 from toolfleet_registry.catalog.catalog import Catalog
 from toolfleet_registry.catalog.registration import Registrar

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from support.operated import Stage, staged
+from support.modules.operated import Stage, staged
 from toolfleet import ToolFleet
 from toolfleet.stores import ToolSpec
 from toolfleet_registry.catalog.operator import Operator, operating

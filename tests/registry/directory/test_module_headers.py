@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from support.module_server import serve
+from support.modules.raw_module import answering, http, raw_module
 from support.owls import make_module
-from support.raw_module import answering, http, raw_module
 from toolfleet_registry.directory.entries import ADDED, SETTINGS, ModuleEntry
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import SettingsError

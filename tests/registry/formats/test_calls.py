@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from openai.types.chat import ChatCompletionMessageCustomToolCall
 
-from support.provider_judges import made_call
+from support.schemas.provider_judges import made_call
 from toolfleet_registry.contracts import ToolCall, ToolDefinition
 from toolfleet_registry.formats import Format, convert, to_call
 from toolfleet_registry.formats.providers.dialects import DIALECTS

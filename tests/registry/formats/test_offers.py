@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from support.provider_judges import accepts_tools
+from support.schemas.provider_judges import accepts_tools
 from toolfleet_registry.contracts import ToolAnnotations, ToolDefinition, ToolParameter, ToolResult
 from toolfleet_registry.formats import (
     Converted,

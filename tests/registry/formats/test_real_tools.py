@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from support.json_schemas import is_valid
-from support.provider_judges import accepts_result, accepts_tools, made_call
-from support.real_tools import SERVERS, example_tools, sample_arguments, server_tools
+from support.schemas.json_schemas import is_valid
+from support.schemas.provider_judges import accepts_result, accepts_tools, made_call
+from support.schemas.real_tools import SERVERS, example_tools, sample_arguments, server_tools
 from toolfleet_registry.contracts import ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.names import provider_name
 from toolfleet_registry.formats import Format, convert, from_result, to_call

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from google.genai import types as gemini
 
-from support.provider_judges import accepts_result
+from support.schemas.provider_judges import accepts_result
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.formats import Format, from_result
 from toolfleet_registry.formats.providers.dialects import DIALECTS

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from google.genai import types as gemini
 
-from support.pictures import JPEG, PDF, PNG, WAV, base64
-from support.provider_judges import accepts_result
+from support.files.pictures import JPEG, PDF, PNG, WAV, base64
+from support.schemas.provider_judges import accepts_result
 from toolfleet_registry.contracts import ResultFile, ToolResult
 from toolfleet_registry.formats import Format, from_result
 from toolfleet_registry.formats.providers.dialects import DIALECTS

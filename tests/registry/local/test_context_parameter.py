@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 import pytest
 
+from support.local_tools.tag_tools import tag
 from support.published_call import published
-from support.tag_tools import tag
 from toolfleet_registry.local.local_function import LocalFunction
 from toolfleet_registry.tags.tags import TagResult, ToolContext, handler_in
 

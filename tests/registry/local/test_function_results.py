@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict, computed_field, field_serializer
 
-from support.pictures import PDF, PNG, WAV
+from support.files.pictures import PDF, PNG, WAV
 from toolfleet.tags import Audio, File, Image, TagResult
 from toolfleet_registry.errors import BodyTooLarge
 from toolfleet_registry.local.function_results import as_json

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import pytest
 from pydantic import Field
 
+from support.local_tools.tag_tools import research_tag
 from support.published_call import published
-from support.tag_tools import research_tag
 from toolfleet_modules.sdk.module import Module
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
 from toolfleet_registry.errors import SettingsError
@@ -44,7 +44,7 @@ def offered(path: str) -> list[ToolDefinition]:
 
 def test_the_functions_of_the_setting_are_the_module_local() -> None:
     """By name; a tag whose handler is a module's tool is left to that module."""
-    manifest = loaded("support.tag_tools:tools").manifest
+    manifest = loaded("support.local_tools.tag_tools:tools").manifest
 
     assert manifest is not None
     assert manifest.module_name == "local"
@@ -54,7 +54,7 @@ def test_the_functions_of_the_setting_are_the_module_local() -> None:
 
 def test_a_tags_terms_are_those_of_its_tool() -> None:
     """Description, cost, gate and limits; without limits it has none."""
-    tools = {tool.name: tool for tool in offered("support.tag_tools:tools")}
+    tools = {tool.name: tool for tool in offered("support.local_tools.tag_tools:tools")}
 
     research, learning = tools["local.research"], tools["local.learning"]
     assert (research.description, research.cost, research.daily_limit) == ("What research does.", "cheap", 3)
@@ -69,7 +69,7 @@ def test_a_tags_terms_are_those_of_its_tool() -> None:
 
 def test_a_functions_parameters_are_its_schema() -> None:
     """With what `local_tool` was told, and the docstring as its description, as in a module of the SDK."""
-    tools = {tool.name: tool for tool in offered("support.tag_tools:tools")}
+    tools = {tool.name: tool for tool in offered("support.local_tools.tag_tools:tools")}
 
     nap = tools["local.nap"]
     assert (nap.description, nap.effect, nap.timeout_seconds) == ("Sleeps for so long.", "read", 0.3)
@@ -108,15 +108,18 @@ def test_without_the_setting_there_are_no_local_tools() -> None:
     ("path", "reason"),
     [
         ("support.nowhere:tools", "cannot be imported: ModuleNotFoundError"),
-        ("support.tag_tools:nothing", "'support.tag_tools' has no 'nothing'"),
-        ("support.tag_tools:no_list", "is no list of tools, but a str"),
-        ("support.tag_tools:twice", "has two tools named 'local.research'"),
-        ("support.tag_tools:with_yielding", "Tool 'yielding': its handler 'yielding' yields"),
+        ("support.local_tools.tag_tools:nothing", "'support.local_tools.tag_tools' has no 'nothing'"),
+        ("support.local_tools.tag_tools:no_list", "is no list of tools, but a str"),
+        ("support.local_tools.tag_tools:twice", "has two tools named 'local.research'"),
+        ("support.local_tools.tag_tools:with_yielding", "Tool 'yielding': its handler 'yielding' yields"),
         (
-            "support.tag_tools:with_missing",
-            "the handler of tool 'missing', 'support.tag_tools:nowhere', cannot be found",
+            "support.local_tools.tag_tools:with_missing",
+            "the handler of tool 'missing', 'support.local_tools.tag_tools:nowhere', cannot be found",
         ),
-        ("support.tag_tools:with_other_groups", "its handler wants 'category', which is none of the tag's groups"),
+        (
+            "support.local_tools.tag_tools:with_other_groups",
+            "its handler wants 'category', which is none of the tag's groups",
+        ),
     ],
 )
 def test_tools_that_cannot_be_had_are_one_clear_error(path: str, reason: str) -> None:
@@ -127,7 +130,9 @@ def test_tools_that_cannot_be_had_are_one_clear_error(path: str, reason: str) ->
     assert reason in error
 
 
-@pytest.mark.parametrize("path", ["support.tag_tools", "support.tag_tools:", "../tag_tools:tools"])
+@pytest.mark.parametrize(
+    "path", ["support.local_tools.tag_tools", "support.local_tools.tag_tools:", "../tag_tools:tools"]
+)
 def test_a_setting_that_names_nothing_is_refused(path: str) -> None:
     """No worker could import that, now or later."""
     with pytest.raises(SettingsError, match=r"^TOOLFLEET_LOCAL_TOOLS: .* must have the form 'package.module:name'"):
@@ -204,7 +209,7 @@ async def test_one_broken_tool_takes_no_other_with_it(elsewhere: Path) -> None:
 def test_a_module_at_an_address_cannot_be_called_local() -> None:
     """Beside local tools: nobody could tell them apart."""
     with pytest.raises(SettingsError, match="needs another name"):
-        load_local_tools(settings_of("support.tag_tools:tools", module_services={"local": "http://owls"}))
+        load_local_tools(settings_of("support.local_tools.tag_tools:tools", module_services={"local": "http://owls"}))
     assert load_local_tools(settings_of(None, module_services={"local": "http://owls"})).functions == {}
 
 
@@ -214,7 +219,9 @@ async def test_a_process_that_cannot_import_them_is_told_so_and_goes_on() -> Non
     assert isinstance(looks["local"], ManifestFailure)
     assert "cannot be imported" in looks["local"].error
 
-    assert isinstance((await look_at_local(settings_of("support.tag_tools:tools")))["local"], ModuleManifest)
+    assert isinstance(
+        (await look_at_local(settings_of("support.local_tools.tag_tools:tools")))["local"], ModuleManifest
+    )
     assert await look_at_local(settings_of(None)) == {}
 
 
@@ -279,7 +286,7 @@ def test_a_worker_needs_no_engine_for_patterns(monkeypatch: pytest.MonkeyPatch) 
     """It looks for no tags; an agent that does is told what to install."""
     local_tools._attempts.clear()
     monkeypatch.setitem(sys.modules, "re2", None)
-    assert "local.research" in loaded("support.tag_tools:tools").functions
+    assert "local.research" in loaded("support.local_tools.tag_tools:tools").functions
     with pytest.raises(ValueError, match=r"install 'toolfleet\[tags\]'"):
         Tags().register(research_tag)
 
@@ -295,7 +302,7 @@ def test_a_worker_needs_no_engine_for_patterns(monkeypatch: pytest.MonkeyPatch) 
 )
 def test_arguments_that_do_not_fit_are_named_and_not_repeated(arguments: dict[str, Any], reason: str) -> None:
     """Before the function is called."""
-    nap = loaded("support.tag_tools:tools").functions["local.nap"]
+    nap = loaded("support.local_tools.tag_tools:tools").functions["local.nap"]
 
     with pytest.raises(ValueError, match=r"^'") as caught:
         nap.bind(published("local.nap", arguments=arguments))
@@ -305,7 +312,7 @@ def test_arguments_that_do_not_fit_are_named_and_not_repeated(arguments: dict[st
 
 def test_who_asks_is_whoever_the_call_says() -> None:
     """No argument can contradict it: a model may have written them."""
-    research = loaded("support.tag_tools:tools").functions["local.research"]
+    research = loaded("support.local_tools.tag_tools:tools").functions["local.research"]
     call = published(
         "local.research", arguments={"raw_arg": "owls"}, user_id="@ada", context=ToolContext("", user="@eve")
     )
@@ -316,7 +323,7 @@ def test_who_asks_is_whoever_the_call_says() -> None:
 
 def test_a_function_that_wants_a_tags_groups_gets_them() -> None:
     """One that is missing is a fault of the arguments."""
-    learning = loaded("support.tag_tools:tools").functions["local.learning"]
+    learning = loaded("support.local_tools.tag_tools:tools").functions["local.learning"]
     groups = {"category": "factual", "content": "owls"}
 
     assert learning.bind(published("local.learning", arguments=groups)) == groups
@@ -406,7 +413,10 @@ def test_a_function_asks_for_a_user_unless_it_says_otherwise() -> None:
     for said in ({"permission": "guest"}, {"required_permission": "guest"}):
         marked = local_tool(**said)(_plain())  # type: ignore[call-overload] # one word or the other
         assert LocalFunction.of(marked).definition.required_permission == "guest"
-    assert loaded("support.tag_tools:tools").functions["local.research"].definition.required_permission == "guest"
+    assert (
+        loaded("support.local_tools.tag_tools:tools").functions["local.research"].definition.required_permission
+        == "guest"
+    )
 
 
 def test_what_a_function_leaves_open_is_believed() -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from support.own_functions import OwnFunctions
+from support.local_tools.own_functions import OwnFunctions
 from support.published_call import published
 from support.waiting import wait_until
 from toolfleet import report_progress

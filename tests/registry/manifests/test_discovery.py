@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from support.raw_modules import Behaviour, answering, manifest_of, offering, raw_module, trickling, writing
+from support.modules.raw_modules import Behaviour, answering, manifest_of, offering, raw_module, trickling, writing
 from toolfleet_registry.admission_rules import admit
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.manifests import discovery

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from support.raw_modules import offering, raw_module
+from support.modules.raw_modules import offering, raw_module
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.manifests import discovery
 from toolfleet_registry.manifests.discovery import discover

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from support.raw_modules import Behaviour, answering, raw_module, writing
+from support.modules.raw_modules import Behaviour, answering, raw_module, writing
 from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.manifests import http_get
 from toolfleet_registry.manifests.http_get import NoAnswer, requested

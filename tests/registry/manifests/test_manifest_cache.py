@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
-from support.raw_modules import manifest_of
+from support.modules.raw_modules import manifest_of
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.manifests import manifest_cache

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.json_schemas import ARGUMENTS
+from support.schemas.json_schemas import ARGUMENTS
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.schemas.faults import MOST_FAULTS
 from toolfleet_registry.schemas.validation import checked, result_fault, schema_fault

@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from support.child_program import run_apart
-from support.hostile_schemas import HOSTILE
-from support.random_schemas import Chance
+from support.programs.child_program import run_apart
+from support.schemas.hostile_schemas import HOSTILE
+from support.schemas.random_schemas import Chance
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.schemas.checker import MOST_UNITS, Checker, SchemaWrong, compiled
 from toolfleet_registry.schemas.determinism import is_deterministic

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from support.child_program import run_apart
+from support.programs.child_program import run_apart
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.schemas.effort import DEEPEST, LONGEST_CHAIN, effort_of
 from toolfleet_registry.schemas.subschemas import Document

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, assume, given, reject, settings
 from jsonschema import Draft202012Validator
 from jsonschema.validators import validator_for
 
-from support.json_schemas import ARGUMENTS, input_schemas
+from support.schemas.json_schemas import ARGUMENTS, input_schemas
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_registry.schemas.validation import checked, schema_fault

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.child_program import run_apart
+from support.programs.child_program import run_apart
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.schemas import checker, validation
 from toolfleet_registry.schemas.validation import checked, schema_fault

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from support.postgres import PostgresServer, find_postgres, postgres_server
+from support.servers.postgres import PostgresServer, find_postgres, postgres_server
 from toolfleet.stores import InMemoryToolRegistry, RedisToolRegistry, SQLToolRegistry, ToolRegistry
 from toolfleet_registry.redis.keys import Keys
 

@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.pool import NullPool
 
-from support.postgres import PostgresServer, connections_to
-from support.redis_faults import FaultyRedis, faulty_redis
-from support.redis_setups import SETUPS
+from support.servers.postgres import PostgresServer, connections_to
+from support.servers.redis_faults import FaultyRedis, faulty_redis
+from support.servers.redis_setups import SETUPS
 from toolfleet import FleetUnavailable
 from toolfleet.stores import RedisToolRegistry, SQLToolRegistry, ToolFinding, ToolRegistry, ToolSpec
 from toolfleet_cli.local.tcp_ports import free_port

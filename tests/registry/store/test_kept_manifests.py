@@ -1,6 +1,6 @@
 """What every registry keeps beside its tools: the last good manifests, for when they have expired everywhere else."""
 
-from support.raw_modules import manifest_of
+from support.modules.raw_modules import manifest_of
 from toolfleet.stores import ToolRegistration, ToolRegistry, ToolSpec
 from toolfleet_registry.catalog.module_registration import in_effect
 from toolfleet_registry.contracts import ModuleManifest

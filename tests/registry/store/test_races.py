@@ -11,7 +11,7 @@ from typing import IO
 
 import pytest
 
-from support import racing_registry
+from support.programs import racing_registry
 from toolfleet.stores import ToolRegistry, ToolSpec
 from toolfleet_cli.local.child_processes import stop
 from toolfleet_registry.manifests.digests import digest_of

@@ -11,7 +11,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from support.postgres import connections_to
+from support.servers.postgres import connections_to
 from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.store.sql_sockets import close_failed, let_go
 

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from support.raw_modules import Behaviour, answering, raw_module, trickling, writing
+from support.modules.raw_modules import Behaviour, answering, raw_module, trickling, writing
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable
 from toolfleet_registry.manifests.http_get import requested
 from toolfleet_registry.system.http_bodies import MAX_DEPTH, loads_strict, read_body

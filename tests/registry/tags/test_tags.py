@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from support import tag_tools
-from support.tag_tools import learning_tag, research_tag, tag
+from support.local_tools import tag_tools
+from support.local_tools.tag_tools import learning_tag, research_tag, tag
 from toolfleet_registry.tags.tags import Tags, ToolContext, ToolDef
 
 

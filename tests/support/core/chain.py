@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import httpx
 
-from support.example_modules import EXAMPLES, Module, running
-from support.redis_faults import FaultyRedis, faulty_redis
+from support.modules.example_modules import EXAMPLES, Module, running
+from support.servers.redis_faults import FaultyRedis, faulty_redis
 from toolfleet_cli.local.child_processes import spawn, stop
 from toolfleet_cli.local.commands import beat_command, worker_command
 from toolfleet_cli.local.environment import environment_of
@@ -24,7 +24,7 @@ from toolfleet_cli.local.tcp_ports import held_port
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 
-TESTS = Path(__file__).parent.parent
+TESTS = Path(__file__).parents[2]
 MODULES = ("claude_code", "deployer", "file_manager")
 SECRET = "whsec_" + base64.b64encode(b"c" * 32).decode()
 WISH = "Build me a site about owls and deploy it\nagent: seconds 0.8"

@@ -18,20 +18,20 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
 from support.processes import next_line, python_program
-from support.wakes import SECRET
+from support.workers.wakes import SECRET
 from toolfleet.webhooks import Delivery, RedisSeen, SQLSeen, WakeBusy, WakeLost, WakeReceiver, WakeRefused
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_tasks.webhooks import receiver as receiver_file
 
 ACTS = "module_manifest:acts"
-_PROGRAM = "from support.waking_core import main; main()"
+_PROGRAM = "from support.core.waking_core import main; main()"
 _LONGEST_STEP = 0.03  # seconds: acts take long enough to be killed in
 
 
 @contextmanager
 def waking_core(port: int, store_url: str) -> "Generator[Popen[str]]":
     """The core, listening on that port; killed at the end."""
-    with python_program(_PROGRAM, port, store_url, env={"PYTHONPATH": str(Path(__file__).parents[1])}) as core:
+    with python_program(_PROGRAM, port, store_url, env={"PYTHONPATH": str(Path(__file__).parents[2])}) as core:
         assert next_line(core) == "listening", "the core did not start; its error is on stderr"
         yield core
 

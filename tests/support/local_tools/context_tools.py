@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from support.tag_tools import tag
+from support.local_tools.tag_tools import tag
 from toolfleet.tags import TagResult, ToolContext
 
 

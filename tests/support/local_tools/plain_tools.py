@@ -3,7 +3,7 @@
 import threading
 from pathlib import Path
 
-from support.pictures import PNG
+from support.files.pictures import PNG
 from toolfleet.tags import Context, Image, ToolContext, ToolDef, local_tool
 
 _LONGEST_SECONDS = 60.0  # so that a test that fails leaves nothing behind

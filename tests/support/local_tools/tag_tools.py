@@ -59,7 +59,7 @@ learning_tag = tag(
     arg_pattern=r"(factual|communication|structured_data)\s+(.+)",
     arg_groups=["category", "content"],
     prompt_example="LEARNING: [category] [what was learned]",
-    handler="support.tag_tools:learning",
+    handler="support.local_tools.tag_tools:learning",
 )
 refuse_tag = tag("refuse", handler=refuse)
 explode_tag = tag("explode", handler=explode)
@@ -68,6 +68,6 @@ echo_tag = tag("echo", arg_groups=["text"], daily_limit=2)
 tools = [research_tag, learning_tag, refuse_tag, explode_tag, echo_tag, nap]
 no_list = "research"
 twice = [research_tag, research]
-with_yielding = [tag("yielding", handler="support.tag_tools:yielding")]
-with_missing = [tag("missing", handler="support.tag_tools:nowhere")]
-with_other_groups = [tag("other", handler="support.tag_tools:learning")]
+with_yielding = [tag("yielding", handler="support.local_tools.tag_tools:yielding")]
+with_missing = [tag("missing", handler="support.local_tools.tag_tools:nowhere")]
+with_other_groups = [tag("other", handler="support.local_tools.tag_tools:learning")]

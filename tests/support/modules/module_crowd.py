@@ -8,7 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from subprocess import Popen
 
-from support.raw_modules import manifest_of
+from support.modules.raw_modules import manifest_of
 from support.waiting import wait_until_sync
 from support.worker_process import TESTS
 from toolfleet_cli.local.tcp_ports import free_port
@@ -40,9 +40,7 @@ async def _serve(port: int) -> None:
 def module_crowd() -> Generator[str]:
     """Serve them; gives the URL to which their names are added."""
     port = free_port()
-    program = (
-        f"import sys; sys.path[:0] = [{str(TESTS)!r}]; from support import module_crowd; module_crowd.main({port})"
-    )
+    program = f"import sys; sys.path[:0] = [{str(TESTS)!r}]; from support.modules import module_crowd; module_crowd.main({port})"
     process = Popen([sys.executable, "-c", program])
     try:
         wait_until_sync(lambda: _answers(port), "the modules are there")

@@ -8,7 +8,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from support.raw_modules import answering, manifest_of, raw_module
+from support.modules.raw_modules import answering, manifest_of, raw_module
 from toolfleet_registry.catalog.catalog import Catalog, Judged
 from toolfleet_registry.contracts import Caller, ToolCall, ToolResult
 from toolfleet_registry.manifests.manifest_cache import ManifestCache

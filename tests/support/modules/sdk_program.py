@@ -1,4 +1,4 @@
-"""A module of its own process, whose effects are lines in a file: `uvicorn support.sdk_program:app`.
+"""A module of its own process, whose effects are lines in a file: `uvicorn support.modules.sdk_program:app`.
 
 `SDK_REPLIES` is where it remembers its calls: empty for its memory, a Redis URL, or a file; `SDK_JOURNAL` the file.
 `SDK_STORE_SECONDS`: how long it waits for an answer from there.
@@ -18,7 +18,7 @@ from typing import Annotated
 
 import httpx
 
-from support.pictures import PNG
+from support.files.pictures import PNG
 from support.waiting import wait_until_sync
 from support.worker_process import TESTS
 from toolfleet.sdk import (
@@ -144,7 +144,7 @@ def running(
 ) -> Generator[Running]:
     """Serve it on a free port, its journal in the folder."""
     log = folder / f"module-{time.monotonic_ns()}.log"
-    command = [sys.executable, "-m", "uvicorn", "support.sdk_program:app", "--host", "127.0.0.1", "--port", "0"]
+    command = [sys.executable, "-m", "uvicorn", "support.modules.sdk_program:app", "--host", "127.0.0.1", "--port", "0"]
     own = {"PYTHONPATH": str(TESTS), "SDK_REPLIES": str(replies), "SDK_JOURNAL": str(folder / "journal")}
     with log.open("wb") as output:
         process = spawn(

@@ -21,7 +21,7 @@ from modules.claude_code.settings import ClaudeCodeSettings
 from modules.deployer.manifest import module_for as deployer_module
 from modules.deployer.settings import DeployerSettings
 from modules.kept_commands import KeptCommand
-from support.example_modules import Module, running, serving
+from support.modules.example_modules import Module, running, serving
 from toolfleet_cli.local.examples import data_environment
 
 ENDED = {"completed", "failed", "cancelled", "timed_out"}

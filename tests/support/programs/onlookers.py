@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from support.example_modules import EXAMPLES
+from support.modules.example_modules import EXAMPLES
 
 # Root reads everything by its capabilities; without them it is a user as any other.
 WITHOUT_RIGHTS = "from modules.sandboxes import linux; linux.drop_capabilities(); import os, sys; os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"

@@ -14,13 +14,13 @@ from aiohttp import web
 
 from support.fleet import STOP_SECONDS
 from support.module_server import Request, serve
+from support.modules.works import make_works
 from support.owls import make_module
-from support.releases import Release
+from support.versions.releases import Release
 from support.waiting import wait_until_sync
-from support.works import make_works
 from toolfleet_cli.local.child_processes import spawn, stop
 
-_AGENT = Path(__file__).parents[1] / "wire" / "agent_program.py"
+_AGENT = Path(__file__).parents[2] / "wire" / "agent_program.py"
 _AGENT_SECONDS = 100
 _SAID = {"worker": "toolfleet worker ready", "beat": "beat: Starting"}
 

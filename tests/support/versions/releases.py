@@ -10,7 +10,7 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 VERSIONS = ROOT / "tests" / "wire" / "VERSIONS"
 _BUILD_SECONDS = 300  # for an environment whose packages nobody has fetched yet
 

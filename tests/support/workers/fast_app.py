@@ -6,7 +6,7 @@ from pathlib import Path
 
 from celery import Task
 
-from support import pool_app
+from support.workers import pool_app
 from toolfleet_registry.settings import load_settings
 from toolfleet_tasks.aio.greenlet_bridge import bridged
 from toolfleet_tasks.app import make_app

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.pool_worker import QUEUE
-from support.redis_faults import FaultyRedis, faulty_redis
+from support.servers.redis_faults import FaultyRedis, faulty_redis
 from support.waiting import wait_until_sync
 from support.worker_process import Calls, WorkerProcess, worker_process
+from support.workers.pool_worker import QUEUE
 
 STALL_SECONDS = 1
 PATIENCE_VARIABLE = "FAST_APP_PATIENCE_SECONDS"
@@ -55,7 +55,7 @@ def fast_fleet(folder: Path, more: Mapping[str, str] | None = None, *, slots: in
             "TOOLFLEET_LOOP_STALL_SECONDS": str(STALL_SECONDS),
             **(more or {}),
         }
-        with worker_process("support.fast_app", f"-c{slots}", env=env, folder=folder) as worker:
+        with worker_process("support.workers.fast_app", f"-c{slots}", env=env, folder=folder) as worker:
             try:
                 yield FastFleet(redis, worker, calls, folder / "gate")
             finally:

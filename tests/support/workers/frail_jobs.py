@@ -6,7 +6,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from support.job_racers import job_records
+from support.workers.job_racers import job_records
 from toolfleet_registry.contracts import Caller, Conversation, PublishedCall, ToolCall, ToolResult
 from toolfleet_registry.contracts.jobs import ENDED, JobSpec, Poll, Wish
 from toolfleet_registry.errors import FleetError

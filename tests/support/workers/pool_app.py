@@ -12,7 +12,7 @@ from celery import Celery, Task, current_task
 from celery.exceptions import SoftTimeLimitExceeded
 from kombu.entity import Queue
 
-from support.pool_worker import QUEUE, REDIS_VARIABLE
+from support.workers.pool_worker import QUEUE, REDIS_VARIABLE
 from toolfleet_registry.settings import load_settings
 from toolfleet_tasks.aio.greenlet_bridge import bridged
 from toolfleet_tasks.control import startup_checks

@@ -17,7 +17,7 @@ def pool_worker(
 ) -> Generator[WorkerProcess]:
     """A worker on `url`'s Redis, ready; `options` are those of `celery worker`."""
     variables = {REDIS_VARIABLE: url, **(env or {})}
-    with worker_process("support.pool_app", *_QUIET, *options, env=variables, folder=folder) as worker:
+    with worker_process("support.workers.pool_app", *_QUIET, *options, env=variables, folder=folder) as worker:
         yield worker
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from support.hand_worker import HandWorker, hand_worker
 from support.module_server import ModuleServer
 from support.waiting import wait_until
+from support.workers.hand_worker import HandWorker, hand_worker
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.redis.keys import Keys

@@ -11,9 +11,9 @@ from unittest.mock import ANY
 import pytest
 from redis.asyncio import Redis
 
-from support.hand_worker import HandWorker, hand_worker
 from support.module_server import ModuleServer, serve
 from support.owls import echo
+from support.workers.hand_worker import HandWorker, hand_worker
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.contracts import Terms

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from support.hand_worker import HandWorker, hand_worker
 from support.module_server import ModuleServer, serve
 from support.owls import echo
 from support.waiting import wait_until
+from support.workers.hand_worker import HandWorker, hand_worker
 from toolfleet import Caller, GateDecision, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.redis.servers import connection_factory

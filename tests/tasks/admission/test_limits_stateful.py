@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis import Redis
 
-from support.ledgers import ENDING, SUCCESS, TOOL, TURNED_AWAY, RepeatingLine, attempt
 from support.published_call import published
+from support.workers.ledgers import ENDING, SUCCESS, TOOL, TURNED_AWAY, RepeatingLine, attempt
 from toolfleet_registry.contracts import Effect, PublishedCall, Terms, ToolResult
 from toolfleet_registry.contracts.outcomes import Outcome
 from toolfleet_registry.redis.keys import Keys

@@ -11,9 +11,9 @@ import pytest
 from redis.asyncio import Redis
 
 from support.module_server import ModuleServer, serve
+from support.modules.raw_module import Peer, raw_module
 from support.owls import make_module
-from support.raw_module import Peer, raw_module
-from support.wakes import SECRET, hurry, put
+from support.workers.wakes import SECRET, hurry, put
 from toolfleet import Caller, Conversation, Poll, Schedule, ToolCall, ToolFleet
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.redis.keys import Keys

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from support.module_server import ModuleServer
 from support.published_call import published
-from support.redis_faults import faulty_redis
+from support.servers.redis_faults import faulty_redis
 from support.waiting import wait_until
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.redis.keys import Keys

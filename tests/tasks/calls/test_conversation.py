@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from support.hand_worker import hand_worker
 from support.module_server import ModuleServer, serve
 from support.owls import echo
+from support.workers.hand_worker import hand_worker
 from toolfleet import Caller, ToolFleet, ToolResult
 from toolfleet_registry.contracts import Conversation, ToolCall
 from toolfleet_registry.settings import Settings

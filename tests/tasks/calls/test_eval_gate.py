@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from support.hand_worker import HandWorker, hand_worker
 from support.module_server import ModuleServer, serve
 from support.owls import echo
 from support.waiting import wait_until
+from support.workers.hand_worker import HandWorker, hand_worker
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.contracts import Terms, ToolDefinition
 from toolfleet_registry.settings import Settings

@@ -10,10 +10,10 @@ import pytest
 from redis.asyncio import Redis
 
 from support.clocks import fleet_clock_ahead
-from support.hand_worker import HandWorker, hand_worker
 from support.module_server import ModuleServer
 from support.published_call import published
 from support.waiting import wait_until
+from support.workers.hand_worker import HandWorker, hand_worker
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.contracts import EffectState, PublishedCall

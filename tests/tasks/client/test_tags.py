@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.tag_tools import echo_tag, learning_tag, research_tag, tag
+from support.local_tools.tag_tools import echo_tag, learning_tag, research_tag, tag
 from toolfleet_registry.contracts import Audit, Caller, Conversation, Terms, ToolCall, ToolResult
 from toolfleet_registry.errors import ToolNotFound, ToolRateLimited
 from toolfleet_registry.settings import Settings

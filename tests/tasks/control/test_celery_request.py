@@ -11,7 +11,7 @@ from kombu.message import Message
 
 from support.clocks import fleet_clock_ahead
 from support.published_call import published
-from support.redis_faults import faulty_redis
+from support.servers.redis_faults import faulty_redis
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock

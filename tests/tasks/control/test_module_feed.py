@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.redis_faults import FaultyRedis, faulty_redis
+from support.servers.redis_faults import FaultyRedis, faulty_redis
 from support.waiting import wait_until_sync
 from toolfleet_registry.directory import watch
 from toolfleet_registry.settings import Settings

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from support.fleet import TestBed, program
-from support.redis_setups import behind_sentinels, with_a_restricted_user
+from support.servers.redis_setups import behind_sentinels, with_a_restricted_user
 from support.waiting import wait_until_sync
 from toolfleet import ToolFleet
 from toolfleet_cli.local.commands import beat_command

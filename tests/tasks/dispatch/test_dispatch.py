@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 import pytest
 from redis.asyncio import Redis
 
-from support.hand_worker import HandWorker, hand_worker
 from support.module_server import ModuleServer
-from support.redis_faults import FaultyRedis, faulty_redis
-from support.tcp_proxy import TcpProxy, tcp_proxy
+from support.servers.redis_faults import FaultyRedis, faulty_redis
+from support.servers.tcp_proxy import TcpProxy, tcp_proxy
 from support.waiting import wait_until
+from support.workers.hand_worker import HandWorker, hand_worker
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.settings import Settings

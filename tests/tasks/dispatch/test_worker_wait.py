@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from support.hand_worker import HandWorker, hand_worker
 from support.module_server import ModuleServer
 from support.waiting import wait_until, wait_until_sync
+from support.workers.hand_worker import HandWorker, hand_worker
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.directory.entries import ModuleEntry
 from toolfleet_registry.redis.keys import Keys

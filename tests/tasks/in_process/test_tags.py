@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.tag_tools import echo_tag, explode_tag, learning, learning_tag, refuse_tag, tag
+from support.local_tools.tag_tools import echo_tag, explode_tag, learning, learning_tag, refuse_tag, tag
 from support.waiting import wait_until
 from toolfleet import Caller, GateDecision
 from toolfleet.tags import TagRegistry, TagResult, ToolContext, ToolDef, ToolNotFound, ToolRateLimited, local_tool
@@ -70,7 +70,7 @@ async def test_a_function_runs_here_and_is_told_everything() -> None:
 
 async def test_an_import_path_is_a_function_as_well() -> None:
     """With the tag's groups; a module's tool is for a fleet, and what is not there is said."""
-    lost = tag("lost", handler="support.tag_tools:nowhere")
+    lost = tag("lost", handler="support.local_tools.tag_tools:nowhere")
     registry = registry_of(learning_tag, echo_tag, lost)
 
     assert (await registry.execute("learning", ToolContext("factual owls see"))).message == "factual: owls see"

@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.clocks import fleet_clock_ahead
-from support.frail_jobs import (
+from support.workers.frail_jobs import (
     BEGUN,
     DONE,
     RUNNING,
@@ -20,7 +20,7 @@ from support.frail_jobs import (
     mover_of,
     ok,
 )
-from support.job_racers import job_records
+from support.workers.job_racers import job_records
 from toolfleet_registry.contracts import PublishedCall, ToolCall, ToolResult
 from toolfleet_registry.errors import BegunBefore, FleetError, PublishUnconfirmed
 from toolfleet_registry.settings import Settings

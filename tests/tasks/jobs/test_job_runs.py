@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from support.frail_jobs import LEASE_SECONDS, Ledger, Moments, live, make_spec, mover_of, ok, one_turn
-from support.job_racers import job_records
+from support.workers.frail_jobs import LEASE_SECONDS, Ledger, Moments, live, make_spec, mover_of, ok, one_turn
+from support.workers.job_racers import job_records
 from toolfleet_registry.contracts import ToolCall, ToolResult
 from toolfleet_registry.contracts.jobs import ENDED, JobSpec, Poll, Schedule
 from toolfleet_registry.settings import Settings

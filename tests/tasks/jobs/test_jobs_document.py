@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from standardwebhooks import Webhook
 
-from support.wakes import OTHER_SECRET, SECRET
+from support.workers.wakes import OTHER_SECRET, SECRET
 from toolfleet_registry.conditions.conditions import check_condition
 from toolfleet_registry.conditions.expressions import _FUNCTIONS
 from toolfleet_registry.config.job_settings import JobSettings

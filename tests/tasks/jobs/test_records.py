@@ -9,8 +9,8 @@ import pytest
 import structlog
 from redis.asyncio import Redis
 
-from support.job_racers import MOVES, job_records, race
-from support.ledgers import RepeatingLine
+from support.workers.job_racers import MOVES, job_records, race
+from support.workers.ledgers import RepeatingLine
 from toolfleet_registry.contracts import Caller, Conversation, ToolCall
 from toolfleet_registry.contracts.jobs import JobSpec, Poll
 from toolfleet_tasks.jobs import scripts

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from support.frail_jobs import LEASE_SECONDS, Died, FrailRecords, Ledger, Moments, make_spec, mover_of
-from support.job_racers import job_records
+from support.workers.frail_jobs import LEASE_SECONDS, Died, FrailRecords, Ledger, Moments, make_spec, mover_of
+from support.workers.job_racers import job_records
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.contracts.jobs import ENDED, JobSpec, Schedule
 from toolfleet_registry.settings import Settings

@@ -12,8 +12,8 @@ import structlog
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
-from support.ledgers import ENDING, SUCCESS, begun, close, finish, refused, worker_ledger
 from support.published_call import published
+from support.workers.ledgers import ENDING, SUCCESS, begun, close, finish, refused, worker_ledger
 from toolfleet_registry.contracts import Audit, Caller, PublishedCall, Terms, ToolCall, ToolResult
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings

@@ -12,10 +12,10 @@ import pytest
 from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 
-from support.ledgers import RECORD, begun, claimed, close, finish, refused, run_out, worker_ledger
 from support.published_call import published
-from support.redis_faults import FaultyRedis, faulty_redis
+from support.servers.redis_faults import FaultyRedis, faulty_redis
 from support.waiting import wait_until
+from support.workers.ledgers import RECORD, begun, claimed, close, finish, refused, run_out, worker_ledger
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.ledger.claims import Claims

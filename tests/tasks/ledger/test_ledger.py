@@ -12,7 +12,10 @@ import pytest
 from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 
-from support.ledgers import (
+from support.published_call import published
+from support.servers.redis_faults import FaultyRedis, faulty_redis
+from support.waiting import wait_until
+from support.workers.ledgers import (
     ENDING,
     RECORD,
     RESULT,
@@ -28,9 +31,6 @@ from support.ledgers import (
     run_out,
     worker_ledger,
 )
-from support.published_call import published
-from support.redis_faults import FaultyRedis, faulty_redis
-from support.waiting import wait_until
 from toolfleet_registry.contracts import Effect, EffectState, ToolResult
 from toolfleet_registry.contracts.outcomes import Outcome
 from toolfleet_registry.redis.keys import Keys

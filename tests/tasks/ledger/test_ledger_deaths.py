@@ -3,8 +3,8 @@
 import pytest
 from redis.asyncio import Redis
 
-from support.ledgers import RECORD, RESULT, TURNED_AWAY, begun, close, run_out, worker_ledger
 from support.published_call import published
+from support.workers.ledgers import RECORD, RESULT, TURNED_AWAY, begun, close, run_out, worker_ledger
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger

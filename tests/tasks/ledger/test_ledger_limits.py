@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from support.ledgers import ENDING, SUCCESS, TURNED_AWAY, begun, close, finish, run_out, taken, worker_ledger
 from support.published_call import published
+from support.workers.ledgers import ENDING, SUCCESS, TURNED_AWAY, begun, close, finish, run_out, taken, worker_ledger
 from toolfleet_registry.contracts import PublishedCall, Terms, ToolResult
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from support.ledgers import (
+from support.published_call import published
+from support.workers.ledgers import (
     ENDING,
     RECORD,
     SUCCESS,
@@ -23,7 +24,6 @@ from support.ledgers import (
     run_out,
     worker_ledger,
 )
-from support.published_call import published
 from toolfleet_registry.contracts.dead_letters import DeadLetter
 from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
 from toolfleet_registry.redis.keys import Keys

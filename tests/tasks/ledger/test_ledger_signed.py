@@ -7,7 +7,8 @@ import pytest
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
-from support.ledgers import (
+from support.published_call import published
+from support.workers.ledgers import (
     RECORD,
     RESULT,
     SUCCESS,
@@ -20,7 +21,6 @@ from support.ledgers import (
     run_out,
     worker_ledger,
 )
-from support.published_call import published
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.contracts.outcomes import Outcome
 from toolfleet_registry.settings import Settings

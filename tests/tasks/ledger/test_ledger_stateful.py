@@ -25,9 +25,9 @@ from hypothesis.stateful import (
 )
 from redis import Redis
 
-from support.gated_line import Gate, GatedLine
-from support.ledgers import ENDING, SUCCESS, TOOL, TURNED_AWAY, attempt, claimed_state, failed
 from support.published_call import published
+from support.servers.gated_line import Gate, GatedLine
+from support.workers.ledgers import ENDING, SUCCESS, TOOL, TURNED_AWAY, attempt, claimed_state, failed
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.redis.keys import Keys

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from support.redis_faults import FaultyRedis, faulty_redis
+from support.servers.redis_faults import FaultyRedis, faulty_redis
 from support.waiting import wait_until
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.redis.keys import Keys

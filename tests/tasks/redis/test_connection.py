@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 from structlog.testing import capture_logs
 
-from support.raw_redis import obliging, raw_redis
+from support.servers.raw_redis import obliging, raw_redis
 from support.waiting import wait_until
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.redis.servers import connection_factory

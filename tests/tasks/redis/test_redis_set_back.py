@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from support.clocks import WallClock, redis_with_a_clock
-from support.raw_module import answering, http, raw_module
-from support.wakes import delivering, never, put, scores
+from support.modules.raw_module import answering, http, raw_module
+from support.workers.wakes import delivering, never, put, scores
 from toolfleet import Settings
 from toolfleet.webhooks import RedisSeen
 from toolfleet_registry.catalog.manifest_fetcher import _BEGIN, _END

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import pytest
 from redis import Redis
 
-from support.held_messages import KEYS, QUEUE, cut, evals, message, open_line, open_parts, publish
 from support.waiting import wait_until
+from support.workers.held_messages import KEYS, QUEUE, cut, evals, message, open_line, open_parts, publish
 from toolfleet_tasks.redis.connection import Line
 from toolfleet_tasks.transport.burst_fetcher import BurstIntake
 from toolfleet_tasks.transport.delivery import Message

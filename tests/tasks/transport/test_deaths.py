@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from support.held_messages import KEYS, QUEUE, STORE, cut, message, open_line
 from support.waiting import wait_until
+from support.workers.held_messages import KEYS, QUEUE, STORE, cut, message, open_line
 from toolfleet_tasks.lua import queues
 from toolfleet_tasks.redis.connection import Line
 from toolfleet_tasks.transport.delivery import DIED, deaths_of, read_message, with_deaths

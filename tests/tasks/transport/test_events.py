@@ -14,9 +14,9 @@ from kombu.connection import Connection
 from redis import Redis
 from structlog.testing import capture_logs
 
-from support.fast_worker import fast_fleet
-from support.redis_faults import faulty_redis
+from support.servers.redis_faults import faulty_redis
 from support.waiting import wait_until
+from support.workers.fast_worker import fast_fleet
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.app import FleetApp, make_app
 from toolfleet_tasks.redis import worker_connections as lines

@@ -12,8 +12,8 @@ import pytest
 from redis import Redis
 from structlog.testing import capture_logs
 
-from support.held_messages import KEYS, QUEUE, STORE, cut, evals, message, open_parts, publish, stop_reading
 from support.waiting import wait_until
+from support.workers.held_messages import KEYS, QUEUE, STORE, cut, evals, message, open_parts, publish, stop_reading
 from toolfleet_tasks.aio.greenlet_bridge import await_
 from toolfleet_tasks.lua import queues as scripts
 from toolfleet_tasks.redis.connection import Line

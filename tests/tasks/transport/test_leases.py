@@ -11,10 +11,10 @@ import pytest
 from redis import Redis
 from structlog.testing import capture_logs
 
-from support.held_messages import QUEUE, STORE, cut, hold, open_leases, open_line, publish, stop_reading
-from support.raw_redis import obliging, raw_redis
-from support.redis_faults import faulty_redis
+from support.servers.raw_redis import obliging, raw_redis
+from support.servers.redis_faults import faulty_redis
 from support.waiting import wait_until
+from support.workers.held_messages import QUEUE, STORE, cut, hold, open_leases, open_line, publish, stop_reading
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_tasks.lua import queues
 from toolfleet_tasks.redis.connection import Line, Part

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pytest
 from redis import Redis
 
-from support.held_messages import KEYS, cut, open_bells, open_line
 from support.waiting import wait_until
+from support.workers.held_messages import KEYS, cut, open_bells, open_line
 from toolfleet_tasks.redis.connection import Line, LineLost
 from toolfleet_tasks.transport.notify_keys import MOST_LINES, SHARE, Bells
 

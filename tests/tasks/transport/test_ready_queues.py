@@ -6,7 +6,7 @@ import pytest
 from redis import Redis
 
 from support.clocks import HandClock
-from support.held_messages import message, publish
+from support.workers.held_messages import message, publish
 from toolfleet_tasks.redis.connection import Line
 from toolfleet_tasks.transport.ready_queues import AT_ONCE, ReadyQueues
 

@@ -15,7 +15,7 @@ from celery.result import AsyncResult
 from kombu.exceptions import EncodeError
 from redis import Redis
 
-from support.redis_faults import FaultyRedis, faulty_redis
+from support.servers.redis_faults import FaultyRedis, faulty_redis
 from support.waiting import wait_until
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio.greenlet_bridge import Bridge

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from support.raw_module import answering, http, raw_module
-from support.redis_faults import faulty_redis
-from support.wakes import delivering, never, put, scores
+from support.modules.raw_module import answering, http, raw_module
+from support.servers.redis_faults import faulty_redis
+from support.workers.wakes import delivering, never, put, scores
 from toolfleet import FleetUnavailable, NotReplayable, Settings, ToolFleet
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.wakeups import dead_letters as dead_wakes_file

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from support.raw_module import Peer, answering, http, raw_module
+from support.modules.raw_module import Peer, answering, http, raw_module
 from support.waiting import wait_until
-from support.wakes import delivering, hurry, never, put, scores, told, wake
+from support.workers.wakes import delivering, hurry, never, put, scores, told, wake
 from toolfleet import NotReplayable, Settings, ToolFleet
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.jobs.records import JobRecords

@@ -9,9 +9,9 @@ from email.utils import format_datetime
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from support.raw_module import Behaviour, Peer, after_request, answering, http, raw_module
+from support.modules.raw_module import Behaviour, Peer, after_request, answering, http, raw_module
 from support.waiting import wait_until
-from support.wakes import OTHER_SECRET, SECRET, wake
+from support.workers.wakes import OTHER_SECRET, SECRET, wake
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.wakeups.events import wake_body
 from toolfleet_tasks.wakeups.sender import Answer, CoreSender, seconds_until_next

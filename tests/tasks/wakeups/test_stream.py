@@ -16,9 +16,9 @@ from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 
 from support.processes import next_line, python_program
-from support.redis_faults import faulty_redis
+from support.servers.redis_faults import faulty_redis
 from support.waiting import wait_until
-from support.wakes import SECRET, complete, wake
+from support.workers.wakes import SECRET, complete, wake
 from toolfleet import Settings, SettingsError, ToolFleet
 from toolfleet_registry.contracts.jobs import WakeUp
 from toolfleet_registry.redis.keys import Keys

@@ -14,19 +14,19 @@ import pytest
 from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 
-from support.postgres import find_postgres, postgres_server
+from support.core.waking_core import ACTS, counted_acts, waking_core
+from support.modules.raw_module import Peer, answering, http, raw_module
 from support.processes import next_line, python_program
-from support.raw_module import Peer, answering, http, raw_module
-from support.redis_faults import faulty_redis
+from support.servers.postgres import find_postgres, postgres_server
+from support.servers.redis_faults import faulty_redis
 from support.waiting import wait_until
-from support.wakes import delivering, hurry, never, put
-from support.waking_core import ACTS, counted_acts, waking_core
+from support.workers.wakes import delivering, hurry, never, put
 from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.redis.keys import Keys
 
 DELIVERER = """
 import asyncio, os, sys
-from support.wakes import delivering, never
+from support.workers.wakes import delivering, never
 
 async def main():
     async with delivering(sys.argv[1], sys.argv[2]) as wakes:

@@ -2,8 +2,8 @@
 
 from redis.asyncio import Redis
 
-from support.hand_worker import hand_worker
 from support.module_server import ModuleServer
+from support.workers.hand_worker import hand_worker
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.messages.ids import wake_key

@@ -16,9 +16,9 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 from standardwebhooks import Webhook
 
-from support.postgres import PostgresServer, find_postgres, open_engine, postgres_server
+from support.servers.postgres import PostgresServer, find_postgres, open_engine, postgres_server
 from support.waiting import wait_until
-from support.wakes import OTHER_SECRET, SECRET, wake
+from support.workers.wakes import OTHER_SECRET, SECRET, wake
 from toolfleet.webhooks import RedisSeen, Seen, SQLSeen, WakeBusy, WakeLost, WakeReceiver, WakeRefused
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_tasks.wakeups.events import wake_body

@@ -12,9 +12,9 @@ import pytest
 from celery.exceptions import Ignore
 from redis.asyncio import Redis
 
-from support.ledgers import SUCCESS, attempt, begun, claimed, run_out, taken, worker_ledger
 from support.published_call import published
 from support.waiting import wait_until
+from support.workers.ledgers import SUCCESS, attempt, begun, claimed, run_out, taken, worker_ledger
 from toolfleet_registry.contracts import Effect, PublishedCall, Terms
 from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
 from toolfleet_registry.redis.keys import Keys

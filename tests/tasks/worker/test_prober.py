@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from support.ledgers import worker_ledger
+from support.workers.ledgers import worker_ledger
 from toolfleet_registry.contracts.outcomes import Health
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings

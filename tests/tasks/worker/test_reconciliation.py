@@ -2,8 +2,8 @@
 
 import pytest
 
-from support.ledgers import SUCCESS, attempt
 from support.published_call import published
+from support.workers.ledgers import SUCCESS, attempt
 from toolfleet_registry.contracts import Effect
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_tasks.worker.reconciliation import as_said, is_asked, seconds_to_ask

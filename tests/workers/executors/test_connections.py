@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from support.http_executor import executor_for, idle_connections
+from support.modules.http_executor import executor_for, idle_connections
+from support.modules.raw_module import Peer, RawModule, after_request, answering, http, raw_module, reply
 from support.published_call import published
-from support.raw_module import Peer, RawModule, after_request, answering, http, raw_module, reply
 from support.waiting import wait_until
 from toolfleet_registry.contracts.outcomes import Outcome
 from toolfleet_workers.executors.connections import connections

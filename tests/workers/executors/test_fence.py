@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from support.finite_lease import FiniteLease, over
-from support.http_executor import executor_for
-from support.own_functions import OwnFunctions
+from support.local_tools.own_functions import OwnFunctions
+from support.modules.http_executor import executor_for
+from support.modules.raw_module import Peer, answering, http, raw_module, reply
 from support.published_call import published
-from support.raw_module import Peer, answering, http, raw_module, reply
+from support.workers.finite_lease import FiniteLease, over
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.time import fleet_clock
 from toolfleet_workers.executors.connections.fence import Sender

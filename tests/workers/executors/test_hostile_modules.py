@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from support.http_executor import executor_for, idle_connections
+from support.modules.http_executor import executor_for, idle_connections
+from support.modules.raw_module import Behaviour, Peer, after_request, answering, http, raw_module, reply
 from support.published_call import published
-from support.raw_module import Behaviour, Peer, after_request, answering, http, raw_module, reply
 from support.waiting import wait_until
 from toolfleet_registry.contracts import ErrorCode
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from support.http_executor import executor_for
+from support.modules.http_executor import executor_for
+from support.modules.raw_module import Peer, answering, http, raw_module, reply
 from support.published_call import published
-from support.raw_module import Peer, answering, http, raw_module, reply
 from support.waiting import wait_until
 from toolfleet_registry.contracts import EffectState, ErrorCode
 from toolfleet_registry.contracts.outcomes import Outcome

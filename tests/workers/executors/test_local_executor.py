@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.own_functions import OwnFunctions
+from support.local_tools.own_functions import OwnFunctions
 from support.published_call import published
 from support.waiting import wait_until
 from toolfleet_cli.local.programs import worker_program

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from support.http_executor import executor_for
+from support.modules.http_executor import executor_for
+from support.modules.raw_module import Behaviour, Peer, after_request, http, raw_module, reply
 from support.published_call import published
-from support.raw_module import Behaviour, Peer, after_request, http, raw_module, reply
 from support.waiting import wait_until
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.contracts.progress import Progress, report_to

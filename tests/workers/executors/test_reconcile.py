@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from support.http_executor import executor_for
+from support.modules.http_executor import executor_for
+from support.modules.raw_module import Behaviour, Peer, after_request, answering, http, raw_module
 from support.published_call import published
-from support.raw_module import Behaviour, Peer, after_request, answering, http, raw_module
 from support.waiting import wait_until
 from toolfleet_registry.contracts import EffectState
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from support.modules.raw_module import reply
 from support.published_call import published
-from support.raw_module import reply
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.contracts.result_files import MOST_FILES
 from toolfleet_workers.executors.http.reply import judge_reply

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from support.http_executor import executor_for
+from support.modules.http_executor import executor_for
+from support.modules.raw_module import Behaviour, Peer, RawModule, answering, http, raw_module, reply
 from support.published_call import published
-from support.raw_module import Behaviour, Peer, RawModule, answering, http, raw_module, reply
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 
 SECONDS = 10  # long enough that only a defect can use it up

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.pool_worker import pool_calls, pool_worker
-from support.silent_server import silent_server
+from support.servers.silent_server import silent_server
 from support.waiting import wait_until, wait_until_sync
 from support.worker_process import Calls, WorkerProcess, exception_of
+from support.workers.pool_worker import pool_calls, pool_worker
 
 CONCURRENCY = 50
 

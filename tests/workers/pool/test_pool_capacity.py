@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from support.fast_worker import fast_fleet
-from support.pool_worker import pool_calls, pool_worker
 from support.waiting import wait_until_sync
 from support.worker_process import Calls
+from support.workers.fast_worker import fast_fleet
+from support.workers.pool_worker import pool_calls, pool_worker
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from support.fast_worker import PATIENCE_VARIABLE, FastFleet, fast_fleet
 from support.worker_process import exception_of
+from support.workers.fast_worker import PATIENCE_VARIABLE, FastFleet, fast_fleet
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from support.pool_worker import pool_calls, pool_worker
 from support.waiting import wait_until_sync
 from support.worker_process import Calls, WorkerProcess
+from support.workers.pool_worker import pool_calls, pool_worker
 from toolfleet_workers.pool.bootsteps import ReentrantEvents
 
 CALLS = 30

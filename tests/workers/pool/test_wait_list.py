@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from support.held_messages import (
+from support.waiting import wait_until
+from support.workers.held_messages import (
     KEYS,
     QUEUE,
     cut,
@@ -19,7 +20,6 @@ from support.held_messages import (
     start_reading,
     stop_reading,
 )
-from support.waiting import wait_until
 from toolfleet_tasks.fairness.fair_slots import FairSlots
 from toolfleet_tasks.redis.connection import Line, LineLost
 from toolfleet_tasks.transport.delivery import Message

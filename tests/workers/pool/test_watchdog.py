@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from support.pool_worker import pool_calls, pool_worker
 from support.waiting import wait_until_sync
 from support.worker_process import Calls, WorkerProcess
+from support.workers.pool_worker import pool_calls, pool_worker
 
 STALL_SECONDS = 0.25
 SHOWN = "(most recent call first)"

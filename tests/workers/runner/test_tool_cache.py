@@ -11,9 +11,9 @@ import structlog
 from redis.asyncio import Redis
 
 from support.clocks import HandClock
-from support.http_executor import executor_for
+from support.modules.http_executor import executor_for
 from support.published_call import published
-from support.silent_server import silent_server
+from support.servers.silent_server import silent_server
 from support.waiting import wait_until
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_cli.local.tcp_ports import free_port
