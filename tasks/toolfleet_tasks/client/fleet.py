@@ -20,15 +20,15 @@ from toolfleet_tasks.calls.audit_trail import refused_without_redis
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, EvalGate
 from toolfleet_tasks.calls.handle import CallHandle, Follow
 from toolfleet_tasks.calls.idempotency import Joined, handle_of
-from toolfleet_tasks.client.canvas import CanvasMethods
-from toolfleet_tasks.client.dead_letters import LetterMethods
-from toolfleet_tasks.client.jobs import JobMethods
+from toolfleet_tasks.client.loop_runner import SyncToolFleet
+from toolfleet_tasks.client.namespaces.canvas import CanvasMethods
+from toolfleet_tasks.client.namespaces.dead_letters import LetterMethods
+from toolfleet_tasks.client.namespaces.jobs import JobMethods
+from toolfleet_tasks.client.namespaces.modules import RegistryMethods
+from toolfleet_tasks.client.namespaces.wakeups import WakeMethods
 from toolfleet_tasks.client.progress_listener import OnProgress, telling
-from toolfleet_tasks.client.registry_events import RegistryMethods
 from toolfleet_tasks.client.replay import replay_of, run_replay
 from toolfleet_tasks.client.sessions import Sessions
-from toolfleet_tasks.client.sync import SyncToolFleet
-from toolfleet_tasks.client.wakeups import WakeMethods
 from toolfleet_tasks.messages import fleet_results
 
 
