@@ -64,7 +64,7 @@ def main() -> None:
 
 async def _measure(fleet: Fleet, *, jobs: int, due: int) -> list[tuple[str, str]]:
     async with ToolFleet(settings=fleet.settings) as client:
-        await client.refresh()
+        await client.modules.refresh()
         nothing = _idle(fleet)
         before = _memory(fleet)
         began_at = time.perf_counter()
@@ -94,7 +94,7 @@ async def _make(client: ToolFleet, count: int, *, at: float, user: str) -> None:
     async def make(number: int) -> None:
         caller = Caller(user_id=f"{user}-{number // _OF_A_USER}", allowed_modules="*")
         async with places:
-            await client.start_job(None, poll, "notify", None, None, caller=caller, schedule=Schedule(at=at))
+            await client.jobs.start(None, poll, "notify", None, None, caller=caller, schedule=Schedule(at=at))
 
     for first in range(0, count, 10 * _AT_ONCE):
         await asyncio.gather(*(make(number) for number in range(first, min(first + 10 * _AT_ONCE, count))))

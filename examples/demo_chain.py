@@ -59,7 +59,7 @@ class Watch:
     async def look(self) -> None:
         """Tell what is new. A core or a Redis that is away has nothing new."""
         try:
-            jobs = await self.fleet.jobs(ADA)
+            jobs = await self.fleet.jobs.list(ADA)
             reply = await self.core.get(f"/conversations/{self.conversation_id}")
             messages = reply.raise_for_status().json()["messages"]
         except (httpx.HTTPError, FleetUnavailable):

@@ -23,8 +23,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.calls.eval_gate import EvalGate, GateDecision
 from toolfleet_tasks.calls.handle import CallHandle
 from toolfleet_tasks.calls.status import CallStatus
-from toolfleet_tasks.client.fleet import ToolFleet
-from toolfleet_tasks.client.loop_runner import SyncToolFleet
+from toolfleet_tasks.client.fleet import SyncToolFleet, ToolFleet
 from toolfleet_tasks.client.namespaces.canvas import CallRefused
 from toolfleet_tasks.client.sync_handle import SyncCallHandle
 from toolfleet_tasks.ledger.dead_letters import UnreadableLetter

@@ -95,7 +95,7 @@ class JobAgent:
         ids, is_twice = list[str](), bool(wish.pop("twice"))
         try:
             for _ in range(2 if has_key and is_twice else 1):
-                job = await _until_answered(lambda: self._fleet.start_job(**wish, caller=caller), again=has_key)
+                job = await _until_answered(lambda: self._fleet.jobs.start(**wish, caller=caller), again=has_key)
                 ids.append(job.job_id)
         except JobRefused as exc:
             return note.model_copy(
@@ -108,7 +108,9 @@ class JobAgent:
     async def _cancel(self, note: JobNote, caller: Caller) -> JobNote:
         update: dict[str, Any] = {"is_cancelled": True}
         try:
-            job: Job | None = await _until_answered(lambda: self._fleet.cancel_job(note.job_ids[0], caller), again=True)
+            job: Job | None = await _until_answered(
+                lambda: self._fleet.jobs.cancel(note.job_ids[0], caller), again=True
+            )
             update["cancelled"] = None if job is None else job.state
         except Exception as exc:  # noqa: BLE001 - as above
             update["cancel_error"] = _named(exc)
@@ -127,7 +129,7 @@ async def _until_answered(ask: Callable[[], Awaitable[T]], *, again: bool) -> T:
 
 
 def _wish(ref: str, shape: str, ends: str, seconds: float, dice: random.Random) -> dict[str, Any]:
-    """What `start_job` is asked for; and whether twice, with one key."""
+    """What `jobs.start` is asked for; and whether twice, with one key."""
     module, now = dice.choice(MODULES), time.time()
     start = _start(ref, module, dice) if shape.startswith("started") else None
     later = now + dice.uniform(0.3, seconds / 2) if shape in {"reminder", "started later"} else None

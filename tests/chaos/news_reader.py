@@ -1,4 +1,4 @@
-"""The core's stand-in where it has no HTTP: `python -m chaos.news_reader NAME FOLDER` reads `fleet.completions` of all conversations.
+"""The core's stand-in where it has no HTTP: `python -m chaos.news_reader NAME FOLDER` reads `fleet.wakeups.completions` of all conversations.
 
 Each news may come again, and what it does about it is a row in the core's table. As the core, it is slow at times, and leaves
 its loop at times; at SIGUSR1 it ends at its next act, before the news are done with.
@@ -37,7 +37,7 @@ class Reader:
     async def read(self, conversation: str) -> None:
         """For ever; whenever it has left its loop, from where it was."""
         while True:
-            news = self._fleet.completions(conversation, consumer=self._name)
+            news = self._fleet.wakeups.completions(conversation, consumer=self._name)
             async with contextlib.aclosing(news):
                 with contextlib.suppress(Broken):
                     async for wake in news:

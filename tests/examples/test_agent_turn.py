@@ -254,7 +254,7 @@ async def test_a_fleet_that_is_away_leaves_the_turn_open(stage: Stage, bed: Test
         services = bed.settings.module_services
         settings = Settings(redis_url=redis.url, module_services=services, broker_patience_seconds=0.5)
         async with ToolFleet(settings=settings) as fleet:
-            await fleet.refresh()
+            await fleet.modules.refresh()
             turns = replace(stage.turns(RecitingModel(nap())), fleet=fleet, calls=Calls(fleet, 0.5))
             with redis.restarted(), pytest.raises(FleetAway):
                 await turns.run(stage.talk, said, naming=str)

@@ -77,7 +77,7 @@ async def test_a_burst_is_held_back_and_not_lost(
 async def test_a_burst_that_nobody_serves_surely_did_nothing(fast_mode: None, bed: TestBed, count: int) -> None:
     """Without a worker thousands of deadlines pass at once: the ledger is asked about each, and none ends as unknown."""
     async with ToolFleet(settings=bed.settings) as fleet:
-        await fleet.refresh()
+        await fleet.modules.refresh()
         until = asyncio.get_running_loop().time() + 1 + count / 200
 
         async def one(number: int) -> ToolResult:

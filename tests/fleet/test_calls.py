@@ -257,7 +257,7 @@ async def test_manifests_are_taken_over_from_other_processes(
     async with ToolFleet(settings=bed.settings) as other:
         owls.add("new", owls.tools["owls.echo"])
         try:
-            await other.refresh()
+            await other.modules.refresh()
             names: list[str] = []
             async with asyncio.timeout(20):
                 while "owls.new" not in names:
@@ -265,14 +265,14 @@ async def test_manifests_are_taken_over_from_other_processes(
                     await asyncio.sleep(0)
         finally:
             owls.definitions.pop()
-            await other.refresh()
+            await other.modules.refresh()
 
 
 def test_programs_without_a_loop_have_the_same(bed: TestBed, worker: WorkerProcess, owner: Caller) -> None:
     """`ToolFleet.sync()` offers the client with plain methods."""
     with ToolFleet.sync(settings=bed.settings) as fleet:
         assert "owls.echo" in [tool.name for tool in fleet.tools(owner)]
-        assert fleet.statuses()["owls"].ok
+        assert fleet.modules.statuses()["owls"].ok
         assert fleet.call(call("echo", a=1), owner).result == {"a": 1}
         assert [result.result for result in fleet.call_many([call("echo", a=2)], owner)] == [{"a": 2}]
         handle = fleet.submit(call("nap", seconds=0), owner)

@@ -88,7 +88,7 @@ def link(agent: ToolFleet, owner: Caller) -> Link:
 
     async def make(line: str, method: str = "write", **arguments: Any) -> Signature:
         call = ToolCall(tool_name=f"owls.{method}", arguments={"line": line, **arguments})
-        return await agent.signature(call, owner, timeout=60)
+        return await agent.canvas.signature(call, owner, timeout=60)
 
     return make
 
@@ -104,7 +104,7 @@ async def test_a_group_runs_each_of_its_calls_once(
     """Twenty calls side by side are twenty executions, and their results can be read one by one."""
     links = [await link(f"line {i}") for i in range(20)]
     await begun(group(links))
-    results = [await agent.result_of(one, timeout=20) for one in links]
+    results = [await agent.canvas.result_of(one, timeout=20) for one in links]
 
     assert [result.result for result in results if result] == [f"line {i}" for i in range(20)]
     assert sorted(journal(module)) == sorted(f"line {i}" for i in range(20))
@@ -116,7 +116,7 @@ async def test_a_chain_goes_on_in_its_order(
     """Each link begins after the one before it, and gets nothing of its result."""
     links = [await link("one", seconds=0.2), await link("two"), await link("three")]
     ended = await begun(chain(*links))
-    result = await agent.result_of(ended, timeout=20)
+    result = await agent.canvas.result_of(ended, timeout=20)
 
     assert result is not None
     assert (result.result, journal(module)) == ("three", ["one", "two", "three"])
@@ -128,7 +128,7 @@ async def test_a_chords_body_is_called_once_after_its_header(
     """When all of the header have ended, and with its own arguments."""
     header, body = [await link(f"part {i}", seconds=0.05 * i) for i in range(6)], await link("whole")
     ended = await begun(chord(header, body))
-    result = await agent.result_of(ended, timeout=20)
+    result = await agent.canvas.result_of(ended, timeout=20)
 
     assert result is not None
     assert result.result == "whole"
@@ -141,12 +141,12 @@ async def test_a_retry_does_not_lose_what_follows(
 ) -> None:
     """A link that is turned away and tried again is followed by the next one, also as a part of a chord."""
     ended = await begun(chain(await link("one", "write_late"), await link("two")))
-    assert await agent.result_of(ended, timeout=20)
+    assert await agent.canvas.result_of(ended, timeout=20)
     assert journal(module) == ["one", "one", "two"]
 
     module.forget()
     ended = await begun(chord([await link("a", "write_late"), await link("b")], await link("c")))
-    assert await agent.result_of(ended, timeout=20)
+    assert await agent.canvas.result_of(ended, timeout=20)
     assert (sorted(journal(module)), journal(module)[-1]) == (["a", "a", "b", "c"], "c")
 
 
@@ -156,7 +156,7 @@ async def test_nothing_follows_a_call_that_has_failed(
     """Its own result is there to read; those of what would have followed say that they were not made."""
     first, second, third = await link("one", "fail"), await link("two"), await link("three")
     await begun(chain(first, second, third))
-    results = [await agent.result_of(one, timeout=20) for one in (first, second, third)]
+    results = [await agent.canvas.result_of(one, timeout=20) for one in (first, second, third)]
 
     assert [(result.error_code, result.effect_state) for result in results if result] == [
         ("module_error", "unknown"),
@@ -165,7 +165,7 @@ async def test_nothing_follows_a_call_that_has_failed(
     ]
     part, body = await link("part", "fail"), await link("whole")
     await begun(chord([part, await link("other")], body))
-    result = await agent.result_of(body, timeout=20)
+    result = await agent.canvas.result_of(body, timeout=20)
     assert result is not None
     assert (result.error_code, result.effect_state) == ("cancelled", "none")
     assert "whole" not in journal(module)
@@ -180,12 +180,12 @@ async def test_a_message_that_arrives_twice_goes_on_once(
     (message,) = await redis.lrange(QUEUE, 0, -1)
     await redis.lpush(QUEUE, renamed(message))
     with signed.worker():
-        assert await agent.result_of(ended, timeout=20)
+        assert await agent.canvas.result_of(ended, timeout=20)
         await redis.lpush(QUEUE, renamed(message))
         last = await link("last")
         await wait_until_empty(signed)
         await begun(last)
-        assert await agent.result_of(last, timeout=20)
+        assert await agent.canvas.result_of(last, timeout=20)
 
     assert journal(module) == ["one", "two", "three", "last"]
 
@@ -202,7 +202,7 @@ async def test_a_link_that_has_ended_unfollowed_is_followed_when_it_comes_again(
         await wait_until(lambda: journal(module) == ["one"], "the first link has run")
         await wait_until_empty(signed)
         await redis.lpush(QUEUE, renamed(message))
-        result = await agent.result_of(ended, timeout=20)
+        result = await agent.canvas.result_of(ended, timeout=20)
 
     assert result is not None
     assert (result.result, journal(module)) == ("two", ["one", "two"])
@@ -216,7 +216,7 @@ async def test_a_chords_part_that_comes_again_counts_once(
     messages = await redis.lrange(QUEUE, 0, -1)
     await redis.lpush(QUEUE, *(renamed(message) for message in messages))
     with signed.worker():
-        assert await agent.result_of(ended, timeout=20)
+        assert await agent.canvas.result_of(ended, timeout=20)
         await redis.lpush(QUEUE, *(renamed(message) for message in messages))
         await wait_until_empty(signed)
 
@@ -236,7 +236,7 @@ async def test_a_chord_survives_the_worker_that_was_to_call_its_body(
         await wait_until(lambda: sorted(journal(module)) == ["a", "b"], "the header has run")
         released_at = time.monotonic() + 1.5
         await redis.pexpire(claim, 1500)
-        result = await agent.result_of(ended, timeout=20)
+        result = await agent.canvas.result_of(ended, timeout=20)
 
     assert time.monotonic() > released_at - 0.1  # at once, had the claim another name by now
     assert result is not None
@@ -255,7 +255,7 @@ async def test_a_chain_survives_the_worker_that_ran_it(
         await wait_until(lambda: len(module.requests) == 2, "the second link has begun")
         worker.send_signal(signal.SIGKILL)
         with signed.worker():
-            result = await agent.result_of(ended, timeout=40)
+            result = await agent.canvas.result_of(ended, timeout=40)
 
     assert result is not None
     assert (result.result, journal(module)) == ("three", ["one", "two", "three"])
@@ -276,10 +276,10 @@ async def test_a_chain_survives_redis_being_silent(
             await wait_until(lambda: module.running == 0, "the parts have ended")
         finally:
             os.kill(pid, signal.SIGCONT)
-        assert await agent.result_of(parts[0], timeout=20)
+        assert await agent.canvas.result_of(parts[0], timeout=20)
         with SyncRedis.from_url(signed.redis_url) as client:
             worker.cut_connections(client)
-        result = await agent.result_of(ended, timeout=30)
+        result = await agent.canvas.result_of(ended, timeout=30)
 
     assert result is not None
     assert (result.result, sorted(journal(module))) == ("whole", ["part 0", "part 1", "part 2", "whole"])
@@ -298,10 +298,10 @@ async def test_a_chain_goes_on_from_lane_to_lane(
             calls = [
                 ToolCall(tool_name=name, arguments={"line": name}) for name in ("owls.echo", "hawks.echo", "owls.write")
             ]
-            links = [await agent.signature(call, owner) for call in calls]
+            links = [await agent.canvas.signature(call, owner) for call in calls]
             ended = await begun(chain(*links))
             with bed.worker(lane="fast"), bed.worker(lane="slow"):
-                result = await agent.result_of(ended, timeout=20)
+                result = await agent.canvas.result_of(ended, timeout=20)
 
     assert result is not None
     assert (result.result, len(hawks.requests)) == ("owls.write", 1)
@@ -311,11 +311,11 @@ async def test_a_call_that_may_not_be_made_is_no_signature(agent: ToolFleet, lin
     """It is judged when the signature is made, with the result that a call would have had."""
     call = ToolCall(tool_name="owls.admin_only")
     with pytest.raises(CallRefused, match="needs 'admin'") as refused:
-        await agent.signature(call, Caller(permission="user", allowed_modules="*"))
+        await agent.canvas.signature(call, Caller(permission="user", allowed_modules="*"))
     assert refused.value.result.error_code == "permission_denied"
 
     with pytest.raises(ValueError, match="no idempotency key"):
-        await agent.signature(ToolCall(tool_name="owls.echo", idempotency_key="a"), Caller(allowed_modules="*"))
+        await agent.canvas.signature(ToolCall(tool_name="owls.echo", idempotency_key="a"), Caller(allowed_modules="*"))
 
 
 async def test_a_limit_holds_for_a_signature(
@@ -324,7 +324,7 @@ async def test_a_limit_holds_for_a_signature(
     """It is taken by the worker that begins the call: of two calls one is over a daily limit of one."""
     links = [await link("a", "write_daily"), await link("b", "write_daily")]
     await begun(group(links))
-    results = [await agent.result_of(one, timeout=20) for one in links]
+    results = [await agent.canvas.result_of(one, timeout=20) for one in links]
 
     assert sorted(str(result.error_code) for result in results if result) == ["None", "rate_limited"]
     assert len(module.requests) == 1
@@ -337,7 +337,7 @@ async def test_a_link_that_was_changed_on_its_way_is_refused(
     first, second = await link("one"), await link("two")
     first.args = (str(first.args[0]).replace('"one"', '"won"'),)
     await begun(chain(first, second))
-    results = [await agent.result_of(one, timeout=20) for one in (first, second)]
+    results = [await agent.canvas.result_of(one, timeout=20) for one in (first, second)]
 
     assert [result.success for result in results if result] == [False, False]
     assert module.requests == []

@@ -127,7 +127,7 @@ def test_the_core_dies_before_and_after_everything_that_it_writes(
 
 
 async def test_a_program_starts_the_job_and_the_conversation_is_woken(staged: Chain) -> None:
-    """The same without the scheduler's tools: `fleet.start_job` with the start, the poll and where it comes from."""
+    """The same without the scheduler's tools: `fleet.jobs.start` with the start, the poll and where it comes from."""
     user = staged.user("program")
     user.say("hello")
     start = ToolCall(tool_name="claude_code.run_task", arguments={"prompt": WISH})
@@ -136,7 +136,7 @@ async def test_a_program_starts_the_job_and_the_conversation_is_woken(staged: Ch
     place = Conversation(conversation_id=user.conversation_id)
     caller = Caller(user_id=user.id, permission="admin", allowed_modules="*")
     async with ToolFleet(settings=staged.settings) as fleet:
-        job = await fleet.start_job(start, poll, conversation=place, caller=caller)
+        job = await fleet.jobs.start(start, poll, conversation=place, caller=caller)
 
     assert job.conversation_id == user.conversation_id
     assert user.hears().startswith("Your site is ready")

@@ -133,7 +133,7 @@ async def test_an_unknown_end_is_kept_and_can_be_replayed(
     assert (again["success"], again["result"]) == (True, "paid bob")
     assert again["audit"]["call_id"] != call_id
     assert [request["arguments"] for request in bank.module.calls("pay")] == [PAY.arguments] * 2
-    assert await fleet.dead_letters() == []
+    assert await fleet.dead_letters.list() == []
 
 
 async def test_a_replay_with_an_unknown_end_takes_the_letters_place(
@@ -142,18 +142,18 @@ async def test_a_replay_with_an_unknown_end_takes_the_letters_place(
     """There is one letter still, which names the first; and it can be dropped."""
     workers = list[WorkerProcess]()
     first = await provoke(bank, asyncio.create_task(fleet.call(PAY, owner)), start(), lambda: workers.append(start()))
-    replay = fleet.replay(first.audit.call_id, arguments={"pin": PIN})
+    replay = fleet.dead_letters.replay(first.audit.call_id, arguments={"pin": PIN})
     second = await provoke(bank, asyncio.create_task(replay), workers[0], start)
     assert second.error_code == "outcome_unknown"
 
-    (letter,) = await fleet.dead_letters()
+    (letter,) = await fleet.dead_letters.list()
     assert known(letter).replay_of == first.audit.call_id
     assert letter.call_id == second.audit.call_id
     assert known(letter).caller == owner
     with pytest.raises(NoSuchDeadLetter):
-        await fleet.replay(first.audit.call_id, arguments={"pin": PIN})
+        await fleet.dead_letters.replay(first.audit.call_id, arguments={"pin": PIN})
     await dead(bed, "drop", letter.call_id)
-    assert await fleet.dead_letters() == []
+    assert await fleet.dead_letters.list() == []
     assert len(bank.module.calls("pay")) == 2
 
 
@@ -168,16 +168,16 @@ async def test_what_ended_well_or_surely_did_nothing_is_not_kept(
         results.append(await fleet.call(PAY, owner))
 
     assert [result.error_code for result in results] == ["expired", "permission_denied", None], worker.said()
-    assert await fleet.dead_letters() == []
+    assert await fleet.dead_letters.list() == []
 
 
 def test_a_program_without_an_event_loop_has_them_too(bed: TestBed) -> None:
     """The same methods on `ToolFleet.sync()`."""
     with ToolFleet.sync(settings=bed.settings) as fleet:
-        assert fleet.dead_letters(10, 0) == []
-        assert fleet.drop_dead_letters("call-1") == ()
-        assert fleet.drop_all_dead_letters() == 0
+        assert fleet.dead_letters.list(10, 0) == []
+        assert fleet.dead_letters.drop("call-1") == ()
+        assert fleet.dead_letters.drop_all() == 0
         with pytest.raises(NoSuchDeadLetter):
-            fleet.dead_letter("call-1")
+            fleet.dead_letters.show("call-1")
         with pytest.raises(NoSuchDeadLetter):
-            fleet.replay("call-1", arguments={})
+            fleet.dead_letters.replay("call-1", arguments={})

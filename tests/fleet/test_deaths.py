@@ -62,7 +62,7 @@ def start(bed: TestBed) -> Iterator[Callable[[], WorkerProcess]]:
 
 
 async def letter_of(fleet: ToolFleet) -> DeadLetter:
-    (letter,) = await fleet.dead_letters()
+    (letter,) = await fleet.dead_letters.list()
     assert isinstance(letter, DeadLetter)
     return letter
 

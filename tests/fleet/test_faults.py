@@ -223,7 +223,7 @@ async def test_lost_data_is_not_taken_for_a_call_that_never_began(
         await wait_until(lambda: owls.running, "the module has the call")
         async with Redis.from_url(bed.redis_url) as redis:
             await redis.flushall()
-            await fleet.refresh()
+            await fleet.modules.refresh()
             assert await redis.exists(bed.settings.keys.module_manifest("owls"))
         result = await handle.result(15)
 

@@ -42,7 +42,7 @@ def beds(folder: Path, works: Works, url: str) -> TestBed:
 async def start_all(fleet: ToolFleet, caller: Caller) -> list[Job]:
     here = Conversation(conversation_id="c")
     return [
-        await fleet.start_job(ToolCall(tool_name="works.begin"), POLL, conversation=here, caller=caller, deadline=600)
+        await fleet.jobs.start(ToolCall(tool_name="works.begin"), POLL, conversation=here, caller=caller, deadline=600)
         for _ in range(JOBS)
     ]
 
@@ -51,7 +51,7 @@ async def all_ended(fleet: ToolFleet, jobs: list[Job], caller: Caller, *, second
     give_up_at, found = time.monotonic() + seconds, list[Job]()
     while time.monotonic() < give_up_at:
         with contextlib.suppress(Exception):  # Redis is away now and then
-            found = await fleet.jobs(caller, limit=1000)
+            found = await fleet.jobs.list(caller, limit=1000)
             if len(found) == len(jobs) and all(job.state in ENDED for job in found):
                 return found
         await asyncio.sleep(0.1)

@@ -64,7 +64,7 @@ async def job_once(fleet: ToolFleet, job: Job, caller: Caller, fits: Callable[[J
     """The job, once it is as it should be."""
     give_up_at = time.monotonic() + 20
     while True:
-        found = await fleet.job(job.job_id, caller)
+        found = await fleet.jobs.get(job.job_id, caller)
         assert found is not None
         if fits(found):
             return found
@@ -116,7 +116,7 @@ async def rarely_polled(fleet: ToolFleet, caller: Caller) -> Job:
     """A job whose polls a user may make so many of a day; the user has made them all, and one more is refused."""
     poll = Poll(tool_name=RARELY, arguments={"id": {"$from": "task.id"}}, interval_seconds=0.05)
     here = Conversation(conversation_id=f"c-{caller.user_id}")
-    job = await fleet.start_job(BEGIN, poll, conversation=here, caller=caller, deadline=36_000)
+    job = await fleet.jobs.start(BEGIN, poll, conversation=here, caller=caller, deadline=36_000)
     return await job_once(fleet, job, caller, waits_long)
 
 
@@ -175,7 +175,7 @@ async def test_each_round_of_a_recurring_job_is_called_once_and_told_once(
     began_at = time.time()
     poll = Poll(tool_name="works.state", arguments={"id": "owls"}, until=None)
     here, every_minute = Conversation(conversation_id="c-rounds"), Schedule(cron="* * * * *")
-    job = await fleet.start_job(None, poll, conversation=here, caller=owner, schedule=every_minute)
+    job = await fleet.jobs.start(None, poll, conversation=here, caller=owner, schedule=every_minute)
     for number in (1, 2):
         await make_due(store, job)
         waiting = await job_once(fleet, job, owner, lambda job: job.state == "waiting" and job.polls >= number)  # noqa: B023 - over before the next
@@ -183,9 +183,9 @@ async def test_each_round_of_a_recurring_job_is_called_once_and_told_once(
         assert waiting.due_at % 60 == 0
         assert began_at < waiting.due_at <= time.time() + 60
     entries: Any = await store.xrange(KEYS.completions("c-rounds"))
-    async with aclosing(fleet.completions("c-rounds")) as news, asyncio.timeout(20):
+    async with aclosing(fleet.wakeups.completions("c-rounds")) as news, asyncio.timeout(20):
         wakes = [await anext(news) for _ in range(2)]
-    await fleet.cancel_job(job.job_id, owner)
+    await fleet.jobs.cancel(job.job_id, owner)
     own_minutes = int(time.time() // 60 - began_at // 60)  # in which it came due by itself
 
     called, told = works.server.call_ids("state"), [entry["id"] for _, entry in entries]
@@ -237,7 +237,7 @@ async def test_an_end_wakes_and_notifies_the_core_and_calls_a_tool_once_each(tmp
     async with raw_module(core(f"sqlite:///{tmp_path / 'core.db'}", acts)) as door:
         with running(tmp_path, works, core_url=door.url, core_secret=SECRET) as bed:
             async with ToolFleet(settings=bed.settings) as fleet:
-                job = await fleet.start_job(BEGIN, poll, wishes, here, caller=owner)
+                job = await fleet.jobs.start(BEGIN, poll, wishes, here, caller=owner)
                 over = await job_once(fleet, job, owner, has_ended)
             await wait_until(lambda: len(acts) == 2 and works.server.calls("ship"), "all of its end has happened")
             await all_is_accepted(bed.redis_url)
@@ -263,11 +263,11 @@ async def test_a_job_with_two_rounds_completes_and_tells_what_they_brought(
     poll = Poll(tool_name="works.state", arguments={"id": "owls"}, until=None)
     twice, here = Schedule(cron="0 0 * * *", max_runs=2), Conversation(conversation_id="c-twice")
     message = "{result.id} is {result.status} in {job_id}, {result.colour}."
-    job = await fleet.start_job(None, poll, conversation=here, caller=owner, schedule=twice, message=message)
+    job = await fleet.jobs.start(None, poll, conversation=here, caller=owner, schedule=twice, message=message)
     for runs in (1, 2):
         await make_due(store, job)
         over = await job_once(fleet, job, owner, lambda job: job.runs == runs)  # noqa: B023 - over before the next
-    async with aclosing(fleet.completions("c-twice")) as news, asyncio.timeout(20):
+    async with aclosing(fleet.wakeups.completions("c-twice")) as news, asyncio.timeout(20):
         wakes = [await anext(news) for _ in range(2)]
 
     assert (over.state, over.runs) == ("completed", 2)
@@ -278,7 +278,7 @@ async def test_a_job_with_two_rounds_completes_and_tells_what_they_brought(
 async def test_a_job_begins_after_its_delay(fleet: ToolFleet, works: Works, owner: Caller) -> None:
     """And if it fails then, it says what it was to say in that case."""
     here, began_at = Conversation(conversation_id="c-delay"), time.time()
-    job = await fleet.start_job(
+    job = await fleet.jobs.start(
         ToolCall(tool_name="works.refuse"),
         conversation=here,
         caller=owner,
@@ -286,7 +286,7 @@ async def test_a_job_begins_after_its_delay(fleet: ToolFleet, works: Works, owne
         message="Go on.",
         on_failure_message="{job_id} needs you.",
     )
-    async with aclosing(fleet.completions("c-delay")) as news, asyncio.timeout(20):
+    async with aclosing(fleet.wakeups.completions("c-delay")) as news, asyncio.timeout(20):
         wake = await anext(news)
 
     assert job.schedule is not None
@@ -301,18 +301,18 @@ async def test_a_job_that_fails_ends_its_workflow(fleet: ToolFleet, works: Works
     """Its siblings are cancelled and look no more; it is listed with them, and others can be ended by their workflow's name."""
     here = Conversation(conversation_id="c-flow")
     poll = Poll(tool_name="works.state", arguments={"id": "owls"}, interval_seconds=0.1)
-    sibling = await fleet.start_job(None, poll, conversation=here, caller=owner, workflow_id="release")
-    other = await fleet.start_job(None, poll, conversation=here, caller=owner, workflow_id="nightly")
+    sibling = await fleet.jobs.start(None, poll, conversation=here, caller=owner, workflow_id="release")
+    other = await fleet.jobs.start(None, poll, conversation=here, caller=owner, workflow_id="nightly")
     failing = ToolCall(tool_name="works.refuse")
-    failed = await fleet.start_job(failing, conversation=here, caller=owner, workflow_id="release")
+    failed = await fleet.jobs.start(failing, conversation=here, caller=owner, workflow_id="release")
 
     ended = await job_once(fleet, sibling, owner, has_ended)
-    listed = await fleet.jobs(owner, workflow_id="release")
+    listed = await fleet.jobs.list(owner, workflow_id="release")
     assert (ended.state, ended.error_code) == ("cancelled", "cancelled")
     assert f"the job '{failed.job_id}' of its workflow has failed" in str(ended.error)
     assert {job.job_id: job.state for job in listed} == {failed.job_id: "failed", sibling.job_id: "cancelled"}
     assert (await job_once(fleet, other, owner, lambda _: True)).state not in ENDED
-    assert await fleet.cancel_workflow("nightly", someone("zoe")) == 0
-    assert await fleet.cancel_workflow("nightly", owner) == 1
-    assert await fleet.cancel_workflow("nightly", owner) == 0
+    assert await fleet.jobs.cancel_workflow("nightly", someone("zoe")) == 0
+    assert await fleet.jobs.cancel_workflow("nightly", owner) == 1
+    assert await fleet.jobs.cancel_workflow("nightly", owner) == 0
     assert (await job_once(fleet, other, owner, has_ended)).state == "cancelled"

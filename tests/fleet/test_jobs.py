@@ -45,7 +45,7 @@ async def ended(fleet: ToolFleet, job: Job, caller: Caller, *, seconds: float = 
     """The job, once it has ended."""
     give_up_at = time.monotonic() + seconds
     while True:
-        found = await fleet.job(job.job_id, caller)
+        found = await fleet.jobs.get(job.job_id, caller)
         assert found is not None
         if found.state in ENDED:
             return found
@@ -57,11 +57,11 @@ async def test_a_job_is_started_polled_and_wakes_its_conversation(
     fleet: ToolFleet, works: Works, owner: Caller
 ) -> None:
     """It makes its first call, polls with what that brought until the work is over, and then tells the conversation once."""
-    job = await fleet.start_job(BEGIN, STATE, conversation=HERE, caller=owner, name="build", deadline=60)
+    job = await fleet.jobs.start(BEGIN, STATE, conversation=HERE, caller=owner, name="build", deadline=60)
     over = await ended(fleet, job, owner)
 
     async with asyncio.timeout(20):
-        wake = await anext(aiter(fleet.completions("c-1")))
+        wake = await anext(aiter(fleet.wakeups.completions("c-1")))
 
     assert (over.state, over.polls, over.result["status"]) == ("completed", 2, "completed")
     assert (wake.type, wake.wake_id, wake.result) == ("job.completed", job.job_id, over.result)
@@ -71,7 +71,7 @@ async def test_a_job_is_started_polled_and_wakes_its_conversation(
 
 async def test_a_job_without_a_poll_ends_with_its_first_call(fleet: ToolFleet, owner: Caller) -> None:
     """Its result is that call's."""
-    job = await fleet.start_job(
+    job = await fleet.jobs.start(
         ToolCall(tool_name="works.ship", arguments={"path": "x"}), conversation=HERE, caller=owner
     )
 
@@ -81,9 +81,9 @@ async def test_a_job_without_a_poll_ends_with_its_first_call(fleet: ToolFleet, o
 async def test_a_jobs_end_may_call_a_tool(fleet: ToolFleet, works: Works, owner: Caller) -> None:
     """It is called once, for the job's creator; and only if the job completes."""
     then = ToolCall(tool_name="works.ship", arguments={"path": "then"})
-    other = await fleet.start_job(ToolCall(tool_name="works.refuse"), None, then, caller=owner)
+    other = await fleet.jobs.start(ToolCall(tool_name="works.refuse"), None, then, caller=owner)
     assert (await ended(fleet, other, owner)).state == "failed"
-    job = await fleet.start_job(BEGIN, STATE, then, caller=owner)
+    job = await fleet.jobs.start(BEGIN, STATE, then, caller=owner)
     assert (await ended(fleet, job, owner)).state == "completed"
     its_end = then_call_id(job.job_id, 0)
     await wait_until(lambda: its_end in works.server.call_ids("ship"), "the end's call was made")
@@ -116,7 +116,7 @@ async def test_a_job_that_could_not_run_is_refused_at_once(
     """In one sentence, and before anything of it is done."""
     wanted: dict[str, Any] = {"start": BEGIN, "conversation": HERE, **asked}
     with pytest.raises(JobRefused, match=words) as refusal:
-        await fleet.start_job(**wanted, caller=owner)
+        await fleet.jobs.start(**wanted, caller=owner)
 
     assert refusal.value.result.error_code == code
     assert works.server.requests == []
@@ -132,7 +132,7 @@ async def test_a_job_may_not_call_what_its_creator_may_not(fleet: ToolFleet) -> 
     ]
     for asked in wishes:
         with pytest.raises(JobRefused) as refusal:
-            await fleet.start_job(**asked, conversation=HERE, caller=guest)
+            await fleet.jobs.start(**asked, conversation=HERE, caller=guest)
         assert refusal.value.result.error_code == "permission_denied"
 
 
@@ -141,16 +141,16 @@ async def test_a_poll_whose_tool_was_closed_meanwhile_ends_the_job(
 ) -> None:
     """Permission is checked at each poll, with what the module asks then."""
     works.ends_after = 0
-    job = await fleet.start_job(BEGIN, STATE, conversation=HERE, caller=Caller(user_id="bob", allowed_modules="*"))
+    job = await fleet.jobs.start(BEGIN, STATE, conversation=HERE, caller=Caller(user_id="bob", allowed_modules="*"))
     await wait_until(lambda: works.server.calls("state"), "it is polled")
     state = next(tool for tool in works.server.definitions if tool["name"] == "works.state")
     state["required_permission"] = "admin"
     try:
-        await fleet.refresh()
+        await fleet.modules.refresh()
         over = await ended(fleet, job, Caller(user_id="bob"))
     finally:
         del state["required_permission"]
-        await fleet.refresh()
+        await fleet.modules.refresh()
 
     assert (over.state, over.error_code) == ("failed", "permission_denied")
 
@@ -159,12 +159,12 @@ async def test_a_cancelled_job_tells_nobody(fleet: ToolFleet, works: Works, owne
     """It polls no more, and stays cancelled; others cannot cancel it, nor see it."""
     works.ends_after = 0
     stranger = Caller(user_id="eve", permission="owner")
-    job = await fleet.start_job(BEGIN, STATE, ToolCall(tool_name="works.ship"), caller=owner)
+    job = await fleet.jobs.start(BEGIN, STATE, ToolCall(tool_name="works.ship"), caller=owner)
     await wait_until(lambda: works.server.calls("state"), "it is polled")
-    assert await fleet.cancel_job(job.job_id, stranger) is None
-    assert await fleet.job(job.job_id, stranger) is None
-    cancelled = await fleet.cancel_job(job.job_id, owner)
-    again = await fleet.cancel_job(job.job_id, owner)
+    assert await fleet.jobs.cancel(job.job_id, stranger) is None
+    assert await fleet.jobs.get(job.job_id, stranger) is None
+    cancelled = await fleet.jobs.cancel(job.job_id, owner)
+    again = await fleet.jobs.cancel(job.job_id, owner)
     polls = len(works.server.calls("state"))
     works.ends_after = 1
     await asyncio.sleep(0.5)  # in which it would be polled five times
@@ -174,19 +174,19 @@ async def test_a_cancelled_job_tells_nobody(fleet: ToolFleet, works: Works, owne
     assert cancelled.state == "cancelled"
     assert len(works.server.calls("state")) <= polls + 1  # one was under way
     assert works.server.calls("ship") == []
-    assert job.job_id in {one.job_id for one in await fleet.jobs(owner)}
-    assert job.job_id not in {one.job_id for one in await fleet.jobs(owner, ended=False)}
+    assert job.job_id in {one.job_id for one in await fleet.jobs.list(owner)}
+    assert job.job_id not in {one.job_id for one in await fleet.jobs.list(owner, ended=False)}
 
 
 async def test_an_idempotency_key_names_the_job(fleet: ToolFleet, works: Works, owner: Caller) -> None:
     """Asked for again it is the same job, which has begun once; another user's key is another job."""
     start = ToolCall(tool_name="works.begin", idempotency_key="build-1")
-    jobs = [await fleet.start_job(start, STATE, conversation=HERE, caller=owner) for _ in range(3)]
+    jobs = [await fleet.jobs.start(start, STATE, conversation=HERE, caller=owner) for _ in range(3)]
     await ended(fleet, jobs[0], owner)
-    again = await fleet.start_job(start, STATE, conversation=HERE, caller=owner)
+    again = await fleet.jobs.start(start, STATE, conversation=HERE, caller=owner)
     assert len(works.server.calls("begin")) == 1
     someone = Caller(user_id="dora", permission="owner", allowed_modules="*")
-    other = await fleet.start_job(start, STATE, conversation=HERE, caller=someone)
+    other = await fleet.jobs.start(start, STATE, conversation=HERE, caller=someone)
 
     assert {job.job_id for job in (*jobs, again)} == {jobs[0].job_id}
     assert again.state == "completed"
@@ -201,21 +201,21 @@ async def test_a_user_may_have_so_many_jobs(bed: TestBed, owner: Caller) -> None
     someone = Caller(user_id="carl", permission="owner", allowed_modules="*")
     later = Schedule(at=time.time() + 3600)
     async with ToolFleet(settings=settings) as fleet:
-        jobs = [await fleet.start_job(schedule=later, conversation=HERE, caller=someone) for _ in range(2)]
+        jobs = [await fleet.jobs.start(schedule=later, conversation=HERE, caller=someone) for _ in range(2)]
         with pytest.raises(JobRefused) as refusal:
-            await fleet.start_job(schedule=later, conversation=HERE, caller=someone)
+            await fleet.jobs.start(schedule=later, conversation=HERE, caller=someone)
         assert (refusal.value.result.error_code, refusal.value.result.retryable) == ("busy", True)
-        await fleet.cancel_job(jobs[0].job_id, someone)
-        await fleet.start_job(schedule=later, conversation=HERE, caller=someone)
+        await fleet.jobs.cancel(jobs[0].job_id, someone)
+        await fleet.jobs.start(schedule=later, conversation=HERE, caller=someone)
 
 
 async def test_a_reminder_comes_at_its_time(fleet: ToolFleet, owner: Caller) -> None:
     """It calls nothing; its message is what the conversation is told."""
     at = time.time() + 1
     there = Conversation(conversation_id="c-reminded")
-    await fleet.start_job(schedule=Schedule(at=at), conversation=there, caller=owner, message="Water the owls.")
+    await fleet.jobs.start(schedule=Schedule(at=at), conversation=there, caller=owner, message="Water the owls.")
     async with asyncio.timeout(20):
-        wake = await anext(aiter(fleet.completions("c-reminded")))
+        wake = await anext(aiter(fleet.wakeups.completions("c-reminded")))
 
     assert wake.message == "Water the owls."
     assert time.time() >= at - 0.1
@@ -232,10 +232,10 @@ async def test_a_tool_behind_a_gate_needs_its_yes_once(bed: TestBed, works: Work
 
     guarded = ToolCall(tool_name="works.guarded")
     async with ToolFleet(settings=bed.settings, gate=Gate()) as fleet:
-        job = await fleet.start_job(guarded, conversation=HERE, caller=owner)
+        job = await fleet.jobs.start(guarded, conversation=HERE, caller=owner)
         over = await ended(fleet, job, owner)
         with pytest.raises(JobRefused) as refusal:
-            await fleet.start_job(guarded, conversation=HERE, caller=owner)
+            await fleet.jobs.start(guarded, conversation=HERE, caller=owner)
 
     assert over.state == "completed"
     assert asked == ["works.guarded"] * 2
@@ -245,12 +245,12 @@ async def test_a_tool_behind_a_gate_needs_its_yes_once(bed: TestBed, works: Work
 def test_programs_without_a_loop_have_jobs_too(bed: TestBed, works: Works, owner: Caller) -> None:
     """The same methods, without `await`."""
     with ToolFleet.sync(settings=bed.settings) as fleet:
-        job = fleet.start_job(ToolCall(tool_name="works.ship"), conversation=HERE, caller=owner)
+        job = fleet.jobs.start(ToolCall(tool_name="works.ship"), conversation=HERE, caller=owner)
         give_up_at = time.monotonic() + 20
-        while (found := fleet.job(job.job_id, owner)) is not None and found.state not in ENDED:
+        while (found := fleet.jobs.get(job.job_id, owner)) is not None and found.state not in ENDED:
             assert time.monotonic() < give_up_at
 
         assert found is not None
         assert found.state == "completed"
-        assert fleet.cancel_job(job.job_id, owner) == found
-        assert found in fleet.jobs(owner)
+        assert fleet.jobs.cancel(job.job_id, owner) == found
+        assert found in fleet.jobs.list(owner)

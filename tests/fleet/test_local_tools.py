@@ -56,7 +56,7 @@ async def until(agent: ToolFleet, is_so: Callable[[ModuleStatus], bool]) -> Modu
     """Wait until that is said of the local tools."""
     async with asyncio.timeout(30):
         while True:
-            status = (await agent.refresh()).get("local")  # which takes its time
+            status = (await agent.modules.refresh()).get("local")  # which takes its time
             if status is not None and is_so(status):
                 return status
 
@@ -160,7 +160,7 @@ from toolfleet import Caller, ToolCall, ToolFleet
 async def main():
     owner = Caller(user_id="ada", permission="owner", allowed_modules="*")
     async with ToolFleet() as fleet:
-        statuses = await fleet.refresh()
+        statuses = await fleet.modules.refresh()
         tools = [tool.name for tool in await fleet.tools(owner) if tool.name.startswith("local.")]
         result = await fleet.call(ToolCall(tool_name="local.owls"), owner, timeout=30)
     print(statuses["local"].ok, tools, result.result, "{MODULE}" in sys.modules)

@@ -108,7 +108,7 @@ async def test_a_call_that_eats_workers_memory_ends_with_the_second(
             await wait_until(lambda: len(load.results) > answered + AT_ONCE, "another one goes on", seconds=60)
             load.end()
             await wait_until(lambda: load.running == 0, "all is told", seconds=60)
-        letters = [it for it in await fleet.dead_letters() if isinstance(it, DeadLetter)]
+        letters = [it for it in await fleet.dead_letters.list() if isinstance(it, DeadLetter)]
 
     assert group.kills == 2
     assert (result.error_code, result.retryable) == ("outcome_unknown", False)

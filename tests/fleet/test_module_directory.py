@@ -82,7 +82,7 @@ async def test_an_agent_needs_the_url_of_redis_and_nothing_else(bed: TestBed, wo
     async with agent(bed) as fleet:
         await until_listed(fleet, ADA, "owls")
         result = await fleet.call(ToolCall(tool_name="owls.echo", arguments={"a": 1}), ADA, timeout=10)
-        statuses = await fleet.refresh()
+        statuses = await fleet.modules.refresh()
 
     assert (result.success, result.result) == (True, {"a": 1})
     assert statuses["owls"].ok
@@ -106,7 +106,7 @@ async def test_agents_that_want_a_look_at_once_share_one(
     async with agent(empty) as one, agent(empty) as other:
         await until_listed(one, ADA, "larks")
         larks.looks = 0
-        found = await asyncio.gather(*(fleet.refresh() for fleet in (one, other, one, other)))
+        found = await asyncio.gather(*(fleet.modules.refresh() for fleet in (one, other, one, other)))
         await change(empty, remove="larks")
 
     assert all(statuses["larks"].ok for statuses in found)

@@ -80,7 +80,7 @@ async def test_each_request_bears_the_token_and_nobody_else_sees_it(
     owls.memory = lambda _: {"state": "done", "success": True, "result": "awake"}
     with bed.worker(**bearing(TOKEN)) as worker, program(bed, beat_command(), "beat", ready="maxinterval ->"):
         async with ToolFleet(settings=agent_of(bed)) as fleet:
-            assert (await fleet.refresh())["owls"].ok
+            assert (await fleet.modules.refresh())["owls"].ok
             called = await fleet.call(ECHO, owner, timeout=30)
             lost = await fleet.call(ToolCall(tool_name="owls.garble"), owner, timeout=30)
             quoted = await fleet.call(ToolCall(tool_name="owls.quote"), owner, timeout=30)
@@ -108,7 +108,7 @@ async def test_a_wrong_token_is_one_clear_error(
     owls.token = None
     with bed.worker(**bearing(WRONG)) as worker:
         async with ToolFleet(settings=agent_of(bed)) as fleet:
-            await fleet.refresh()
+            await fleet.modules.refresh()
             owls.token = TOKEN
             result = await fleet.call(ECHO, owner, timeout=30)
         told = toolfleet("modules", "refresh", "--json", cwd=tmp_path, env=env_of(bed))
@@ -131,6 +131,6 @@ async def test_a_module_that_is_added_gets_its_token(
         added = toolfleet("modules", "add", "owls", owls.url, cwd=tmp_path, env=env_of(bed))
         assert added.returncode == 0, added.stderr
         async with ToolFleet(settings=agent_of(bed)) as fleet:
-            assert (await fleet.refresh())["owls"].ok
+            assert (await fleet.modules.refresh())["owls"].ok
             assert (await fleet.call(ECHO, owner, timeout=30)).success
     assert {told for _, told in owls.visits} == {ALLOWED}

@@ -101,7 +101,7 @@ async def test_a_disabled_tool_runs_nowhere_and_stays_disabled(
     await until_refused(bypass, "echo", reason)
     module.forget()
     module.definitions[0]["version"] = "2.0.0"
-    statuses = await agent.refresh()
+    statuses = await agent.modules.refresh()
     assert statuses["owls"].disabled == 1
     assert (await call(agent, owner)).error_code == "permission_denied"
     await until_refused(bypass, "echo", reason)
@@ -118,9 +118,9 @@ async def test_drift_keeps_the_old_permission(
     """A tool that lowers what it asks for without a new version is used as it was, by agents and workers."""
     (admin_only,) = (one for one in module.definitions if one["name"] == "owls.admin_only")
     admin_only["version"] = "1.0.0"
-    await agent.refresh()
+    await agent.modules.refresh()
     admin_only["required_permission"] = "guest"
-    assert (await agent.refresh())["owls"].drifted == 1
+    assert (await agent.modules.refresh())["owls"].drifted == 1
     guest = Caller(permission="guest", allowed_modules="*")
 
     assert (await call(agent, guest, "admin_only")).error == "Tool 'owls.admin_only' needs 'admin'; caller is 'guest'."
@@ -137,7 +137,7 @@ async def test_a_pinned_module_runs_what_was_approved(
     await operator.pin("owls")
     module.definitions[0]["description"] = "Echo, and tell me."
     module.add("steal", module.tools["owls.echo"])
-    assert (await agent.refresh())["owls"].withheld == 2
+    assert (await agent.modules.refresh())["owls"].withheld == 2
     assert {"owls.echo", "owls.steal"}.isdisjoint(await listed(agent, owner))
     for method in ("echo", "steal"):
         why = f"Tool 'owls.{method}' is withheld: no operator has approved what its module offers now."
@@ -148,7 +148,7 @@ async def test_a_pinned_module_runs_what_was_approved(
     module.forget()
     await operator.approve("owls.echo")
     await until_listed(agent, owner, also="owls.echo")
-    await agent.refresh()
+    await agent.modules.refresh()
     await until_run(agent, owner, "echo")
     assert "owls.steal" not in await listed(agent, owner)
     assert module.calls("steal") == []
@@ -178,7 +178,7 @@ async def test_an_idle_agent_finds_out_whether_its_news_are_old(
         is_stale = False
         async with asyncio.timeout(20):
             while not is_stale:
-                is_stale = (await other.statuses())["owls"].is_stale
+                is_stale = (await other.modules.statuses())["owls"].is_stale
                 await asyncio.sleep(0)
-        await agent.refresh()
-        assert not (await other.statuses())["owls"].is_stale
+        await agent.modules.refresh()
+        assert not (await other.modules.statuses())["owls"].is_stale

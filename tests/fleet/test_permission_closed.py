@@ -159,7 +159,7 @@ async def agent(stage: Stage) -> AsyncIterator[ToolFleet]:
 async def test_an_agent_goes_by_it_too(stage: Stage, agent: ToolFleet) -> None:
     """It lists the tools as stale, and calls them."""
     called = await agent.call(ToolCall(tool_name="gone.open"), GUEST, timeout=20)
-    statuses = await agent.statuses()
+    statuses = await agent.modules.statuses()
 
     assert called.success
     assert (statuses["gone"].is_stale, statuses["gone"].tools, statuses["gone"].disabled) == (True, 3, 1)

@@ -51,8 +51,8 @@ async def test_a_call_goes_through(owls: ModuleServer, owner: Caller, tmp_path: 
 
 async def _job_goes_through(fleet: ToolFleet, caller: Caller) -> None:
     here = Conversation(conversation_id="c")
-    job = await fleet.start_job(ECHO, on_complete=["resume_conversation", ECHO], conversation=here, caller=caller)
-    async with asyncio.timeout(20), contextlib.aclosing(fleet.completions("c")) as news:
+    job = await fleet.jobs.start(ECHO, on_complete=["resume_conversation", ECHO], conversation=here, caller=caller)
+    async with asyncio.timeout(20), contextlib.aclosing(fleet.wakeups.completions("c")) as news:
         end = await anext(news)
     assert (end.wake_id, end.type, end.result) == (job.job_id, "job.completed", {"text": "hu"})
 

@@ -58,7 +58,7 @@ async def test_a_model_makes_a_job_and_sees_it(fleet: ToolFleet, worker: WorkerP
 
     listed = await asked(fleet, "list_jobs")
     looked = await asked(fleet, "get_job", job_id=job["job_id"])
-    known = await fleet.job(job["job_id"], ADA)
+    known = await fleet.jobs.get(job["job_id"], ADA)
 
     assert [each["job_id"] for each in listed.result["jobs"]] == [job["job_id"]]
     assert looked.result["job_id"] == job["job_id"]
@@ -138,7 +138,7 @@ async def test_a_job_calls_no_tool_that_its_creator_may_not_call(bed: TestBed, r
     bob = Caller(user_id="bob", permission="user", allowed_modules="*")
     with bed.worker(scheduler_permission="user"):
         async with ToolFleet(settings=bed.settings.model_copy(update={"scheduler_permission": "user"})) as open_fleet:
-            await open_fleet.refresh()
+            await open_fleet.modules.refresh()
             refused = await asked(open_fleet, "add_job", bob, tool_name="owls.admin_only")
             allowed = await asked(open_fleet, "add_job", bob, tool_name="owls.echo")
 
@@ -169,7 +169,7 @@ async def test_a_user_has_so_many_jobs(fleet: ToolFleet, worker: WorkerProcess) 
 async def test_a_model_cannot_say_which_conversation_is_woken(fleet: ToolFleet, worker: WorkerProcess) -> None:
     """What it writes under those names is left out; the conversation's own stand there."""
     job_id = await made(fleet, at=SOON, message="hi", conversation_id="another", platform="mail")
-    known = await fleet.job(job_id, ADA)
+    known = await fleet.jobs.get(job_id, ADA)
 
     assert known is not None
     assert known.conversation_id == "talk-1"

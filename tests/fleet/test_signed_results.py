@@ -208,13 +208,13 @@ def of_progress(call_id: str, text: str) -> str:
 async def test_who_changes_a_jobs_end_has_it_told_without(agent: ToolFleet, owner: Caller, mallory: Redis) -> None:
     """That it has ended is sealed in its place; what its tool has said is left out if it is not what was signed."""
     echo = ToolCall(tool_name="owls.echo", arguments={"n": 4})
-    job = await agent.start_job(echo, conversation=Conversation(conversation_id="c"), caller=owner, deadline=60)
+    job = await agent.jobs.start(echo, conversation=Conversation(conversation_id="c"), caller=owner, deadline=60)
     async with asyncio.timeout(30):
-        while (told := await agent.job(job.job_id, owner)) is None or told.ended_at is None:  # noqa: ASYNC110 - Redis has no better word
+        while (told := await agent.jobs.get(job.job_id, owner)) is None or told.ended_at is None:  # noqa: ASYNC110 - Redis has no better word
             await asyncio.sleep(0.05)
     await mallory.hset(KEYS.job(job.job_id), "end", json.dumps({"ended_at": 1, "result": EVIL}))
     with capture_logs() as logs:
-        changed = await agent.job(job.job_id, owner)
+        changed = await agent.jobs.get(job.job_id, owner)
 
     assert (told.state, told.result) == ("completed", {"n": 4})
     assert changed is not None

@@ -20,7 +20,8 @@ from support.waiting import wait_until_sync
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_cli.local.redis_server import redis_server
-from toolfleet_tasks.client.loop_runner import SyncToolFleet, _LoopThread
+from toolfleet_tasks.client.fleet import SyncToolFleet
+from toolfleet_tasks.client.loop_runner import _LoopThread
 
 THREADS, CALLS, ROUNDS = 20, 50, 2
 LEASE_SECONDS = 4

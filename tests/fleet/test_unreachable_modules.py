@@ -103,7 +103,7 @@ async def test_no_call_is_a_probe(fast_mode: None, redis_here: str, tmp_path: Pa
         bed = bed_of(redis_here, module, tmp_path)
         with bed.worker():
             async with ToolFleet(settings=bed.settings) as fleet:
-                await fleet.refresh()
+                await fleet.modules.refresh()
                 with Redis.from_url(redis_here) as redis:
                     redis.hset(bed.settings.keys.breaker("owls"), mapping={"failures": 20, "open_until": 1})
                     redis.expire(bed.settings.keys.breaker("owls"), 60)
@@ -125,7 +125,7 @@ async def test_a_restart_of_a_second_costs_seconds(fast_mode: None, redis_here: 
         bed = bed_of(redis_here, module, tmp_path)
         with bed.worker(), bed.worker():
             async with ToolFleet(settings=bed.settings) as fleet:
-                await fleet.refresh()
+                await fleet.modules.refresh()
                 calls = asyncio.create_task(forty_a_second(fleet, seconds=42))
                 for _ in range(3):
                     await asyncio.sleep(11)

@@ -52,7 +52,7 @@ async def test_a_model_is_answered_in_the_names_that_it_knows(fleet: ToolFleet) 
 
 async def test_modules_are_asked_again_on_demand(fleet: ToolFleet) -> None:
     """`refresh` asks every module now, and says what came of it."""
-    statuses = await fleet.refresh()
+    statuses = await fleet.modules.refresh()
 
     assert statuses["owls"].ok
     assert statuses["owls"].tools > 5

@@ -42,7 +42,7 @@ def bed(broker: RabbitMq, works: Works, redis_url: str, tmp_path: Path) -> TestB
 
 async def heard(fleet: ToolFleet, count: int) -> list[WakeUp]:
     news = list[WakeUp]()
-    async with contextlib.aclosing(fleet.completions("c")) as completions:
+    async with contextlib.aclosing(fleet.wakeups.completions("c")) as completions:
         while len(news) < count:
             news.append(await anext(completions))
     return news
@@ -57,7 +57,7 @@ async def test_killed_workers_cost_no_job_and_double_none(bed: TestBed, works: W
                 for _ in range(JOBS):
                     wishes = ["resume_conversation", SHIP]
                     start = ToolCall(tool_name="works.begin")
-                    job = await fleet.start_job(start, POLL, wishes, here, 600, caller=owner)  # type: ignore[arg-type] # of those two
+                    job = await fleet.jobs.start(start, POLL, wishes, here, 600, caller=owner)  # type: ignore[arg-type] # of those two
                     ids.append(job.job_id)
                 await wait_until(lambda: len(works.server.calls("state")) > 5, "jobs are polled")
                 worker.send_signal(signal.SIGKILL)

@@ -94,9 +94,9 @@ async def test_a_call_has_an_end_whose_worker_dies_just_before_its_deadline(
             call_id = (await asyncio.to_thread(next_line, agent)).strip()
             await wait_until(lambda: owls.running, "it runs")
         doomed.send_signal(signal.SIGKILL)
-    assert await fleet.result_of(call_id, timeout=6) is None
+    assert await fleet.canvas.result_of(call_id, timeout=6) is None
     with bed.worker():
-        result = await fleet.result_of(call_id, timeout=20)
+        result = await fleet.canvas.result_of(call_id, timeout=20)
 
     assert result is not None
     assert (result.error_code, result.effect_state) == ("timed_out", "unknown")

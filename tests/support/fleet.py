@@ -49,7 +49,7 @@ class TestBed:
 async def local_tools_known(fleet: ToolFleet) -> None:
     """Wait until a worker has said which functions it has: nobody else can."""
     async with asyncio.timeout(30):
-        while not (await fleet.refresh())["local"].ok:
+        while not (await fleet.modules.refresh())["local"].ok:
             pass
 
 

@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 from toolfleet import Caller, Conversation, Poll, ToolCall, ToolFleet, ToolResult
@@ -22,6 +23,21 @@ ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
 GUEST = Caller(user_id="gus", permission="guest", allowed_modules="*")
 _FOR_EVER = 3e9  # seconds
 STATE = Poll(tool_name="works.state", arguments={"id": {"$from": "task.id"}}, interval_seconds=0.1)
+
+
+def methods_of(fleet: Any) -> SimpleNamespace:
+    """What this program needs of the fleet, by whichever names its version has."""
+    if hasattr(fleet, "start_job"):
+        found = {
+            "start": fleet.start_job,
+            "job": fleet.job,
+            "completions": fleet.completions,
+            "dead": fleet.dead_letters,
+        }
+    else:
+        found = {"start": fleet.jobs.start, "job": fleet.jobs.get, "completions": fleet.wakeups.completions}
+        found["dead"] = fleet.dead_letters.list
+    return SimpleNamespace(**found)
 
 
 def told(result: ToolResult) -> list[Any]:
@@ -71,9 +87,9 @@ async def handles(fleet: ToolFleet) -> dict[str, Any]:
 async def jobs(fleet: ToolFleet) -> dict[str, Any]:
     """How a job ends, and what its conversation hears."""
     begin, where = ToolCall(tool_name="works.begin"), Conversation(conversation_id="c-1", platform="chat")
-    job = await fleet.start_job(begin, STATE, conversation=where, caller=ADA, deadline=60)
-    wake = await anext(aiter(fleet.completions("c-1")))
-    over = await fleet.job(job.job_id, ADA)
+    job = await methods_of(fleet).start(begin, STATE, conversation=where, caller=ADA, deadline=60)
+    wake = await anext(aiter(methods_of(fleet).completions("c-1")))
+    over = await methods_of(fleet).job(job.job_id, ADA)
     assert over is not None
     return {"job": [over.state, wake.type, wake.wake_id == job.job_id, wake.result["status"]]}
 
@@ -85,7 +101,7 @@ async def leave() -> None:
     waiting = ToolCall(tool_name="owls.echo", arguments={"text": "✓"}, idempotency_key="waiting")
     handle = await fleet.submit(waiting, ADA, timeout=_FOR_EVER)
     begin, where = ToolCall(tool_name="works.begin"), Conversation(conversation_id="c-2", platform="chat")
-    job = await fleet.start_job(begin, STATE, conversation=where, caller=ADA, deadline=_FOR_EVER)
+    job = await methods_of(fleet).start(begin, STATE, conversation=where, caller=ADA, deadline=_FOR_EVER)
     while await handle.status() != "queued":  # noqa: ASYNC110 - nothing announces it
         await asyncio.sleep(0.02)
     json.dump({"job": job.job_id}, sys.stdout)
@@ -99,7 +115,7 @@ async def everything() -> None:
     async with asyncio.timeout(60), ToolFleet() as fleet:
         for part in (ends, repeats, handles, jobs):
             found |= await part(fleet)
-        found["dead"] = sorted(letter.tool_name for letter in await fleet.dead_letters())  # type: ignore[union-attr] # all can be read
+        found["dead"] = sorted(letter.tool_name for letter in await methods_of(fleet).dead())
     json.dump(found, sys.stdout)
 
 

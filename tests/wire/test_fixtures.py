@@ -55,16 +55,16 @@ async def test_what_an_earlier_version_has_left_is_read_and_gone_on_with(fleet: 
 
     waited, repeated = await fleet.call(WAITING, ADA, timeout=30), await fleet.call(REPEATED, ADA, timeout=30)
     async with asyncio.timeout(30):
-        while (job := await fleet.job(left["job"], ADA)) is None or job.state not in ENDED:  # noqa: ASYNC110 - nothing announces it
+        while (job := await fleet.jobs.get(left["job"], ADA)) is None or job.state not in ENDED:  # noqa: ASYNC110 - nothing announces it
             await asyncio.sleep(0.05)
-        wake = await anext(aiter(fleet.completions("c-2")))
-    letters = await fleet.dead_letters()
+        wake = await anext(aiter(fleet.wakeups.completions("c-2")))
+    letters = await fleet.dead_letters.list()
 
     assert (waited.success, waited.result) == (True, {"text": "✓"})
     assert repeated.success
     assert f"toolfleet:call:{repeated.audit.call_id}" in (FIXTURES / f"{kept}.json").read_text()
     assert (job.state, wake.type, wake.wake_id) == ("completed", "job.completed", left["job"])
-    assert len(await fleet.jobs(ADA)) == 2
+    assert len(await fleet.jobs.list(ADA)) == 2
     assert len(letters) == 5
     assert all(isinstance(letter, DeadLetter) for letter in letters)
 

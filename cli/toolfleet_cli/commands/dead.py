@@ -121,7 +121,7 @@ async def _list(limit: int, offset: int) -> "list[Kept]":
     from toolfleet import ToolFleet  # noqa: PLC0415 - takes a second to load, which `--help` should not
 
     async with progress("Asking Redis"), ToolFleet() as fleet:
-        return await fleet.dead_letters(limit, offset)
+        return await fleet.dead_letters.list(limit, offset)
 
 
 async def _show(call_id: str) -> "Kept":
@@ -129,7 +129,7 @@ async def _show(call_id: str) -> "Kept":
 
     try:
         async with progress("Asking Redis"), ToolFleet() as fleet:
-            return await fleet.dead_letter(call_id)
+            return await fleet.dead_letters.show(call_id)
     except NoSuchDeadLetter as exc:
         fail(str(exc), code=1)
 
@@ -139,14 +139,14 @@ async def _replay(call_id: str, words: list[str], whole: str | None, seconds: fl
 
     try:
         async with ToolFleet() as fleet:
-            letter = await fleet.dead_letter(call_id)
+            letter = await fleet.dead_letters.show(call_id)
             tools = await fleet.tools(letter.caller) if isinstance(letter, DeadLetter) else []
             tool = next((tool for tool in tools if tool.name == getattr(letter, "tool_name", None)), None)
             arguments = read_arguments(words, whole, tool)
             if not isinstance(arguments, dict):
                 raise typer.BadParameter("--args must be a JSON object.")
             async with progress(f"{call_id} is running once more"):
-                return await fleet.replay(call_id, arguments=arguments, timeout=seconds)
+                return await fleet.dead_letters.replay(call_id, arguments=arguments, timeout=seconds)
     except NoSuchDeadLetter as exc:
         fail(str(exc), code=1)
 
@@ -156,7 +156,7 @@ async def _drop(call_ids: list[str]) -> int | tuple[str, ...]:
     from toolfleet import ToolFleet  # noqa: PLC0415 - as above
 
     async with progress("Asking Redis"), ToolFleet() as fleet:
-        return await (fleet.drop_dead_letters(*call_ids) if call_ids else fleet.drop_all_dead_letters())
+        return await (fleet.dead_letters.drop(*call_ids) if call_ids else fleet.dead_letters.drop_all())
 
 
 def _as_json(letter: "Kept") -> dict[str, Any]:

@@ -134,10 +134,12 @@ async def _cancel_all(user: str | None, workflow: str | None) -> int:
 
 @asynccontextmanager
 async def _desk() -> "AsyncGenerator[JobDesk]":
-    from toolfleet import ToolFleet  # noqa: PLC0415 - takes a second to load, which `--help` should not
+    # They take a second to load, which `--help` should not.
+    from toolfleet_tasks.background.job_service import worker_desk  # noqa: PLC0415
+    from toolfleet_tasks.client.fleet_settings import fleet_settings  # noqa: PLC0415
 
-    async with progress("Asking Redis"), ToolFleet() as fleet:
-        yield await fleet.job_desk()
+    async with progress("Asking Redis"), worker_desk(fleet_settings()) as desk:
+        yield desk
 
 
 def _there(job_id: str, job: Job | None) -> Job:

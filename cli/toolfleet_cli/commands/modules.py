@@ -64,7 +64,7 @@ async def _look(*, ask: bool) -> tuple[Settings, dict[str, ModuleStatus], "Modul
 
     settings = load_settings()
     async with progress("Asking the modules"), ToolFleet(settings=settings) as fleet:
-        statuses = await (fleet.refresh() if ask else fleet.statuses())
+        statuses = await (fleet.modules.refresh() if ask else fleet.modules.statuses())
         return settings, statuses, await read_overview(settings)
 
 

@@ -107,7 +107,7 @@ async def _asked(
     from toolfleet import ToolFleet  # noqa: PLC0415 - takes a second to load, which `--help` should not
 
     async with progress("Asking the modules"), ToolFleet(settings=load_settings()) as fleet:
-        found, statuses = await ask(fleet), await fleet.statuses()
+        found, statuses = await ask(fleet), await fleet.modules.statuses()
     refuse_unknown(caller, statuses)
     return found, statuses
 

@@ -108,14 +108,14 @@ async def _look(limit: int, offset: int, *, dead: bool) -> "list[KeptWake]":
     from toolfleet import ToolFleet  # noqa: PLC0415 - takes a second to load, which `--help` should not
 
     async with progress("Asking Redis"), ToolFleet() as fleet:
-        return await (fleet.dead_wakes(limit, offset) if dead else fleet.waiting_wakes(limit, offset))
+        return await (fleet.wakeups.dead(limit, offset) if dead else fleet.wakeups.waiting(limit, offset))
 
 
 async def _show(wake_id: str) -> "KeptWake | None":
     from toolfleet import ToolFleet  # noqa: PLC0415 - as above
 
     async with progress("Asking Redis"), ToolFleet() as fleet:
-        return await fleet.kept_wake(wake_id)
+        return await fleet.wakeups.show(wake_id)
 
 
 async def _replay(wake_ids: list[str]) -> tuple[int, list[str]]:
@@ -124,10 +124,10 @@ async def _replay(wake_ids: list[str]) -> tuple[int, list[str]]:
 
     problems = list[str]()
     async with progress("Asking Redis"), ToolFleet() as fleet:
-        wanted = list(dict.fromkeys(wake_ids)) or [wake.wake_id for wake in await fleet.dead_wakes(1000)]
+        wanted = list(dict.fromkeys(wake_ids)) or [wake.wake_id for wake in await fleet.wakeups.dead(1000)]
         for wake_id in wanted:
             try:
-                problems += [] if await fleet.replay_wake(wake_id) else [_none(wake_id)]
+                problems += [] if await fleet.wakeups.replay(wake_id) else [_none(wake_id)]
             except NotReplayable as exc:
                 problems.append(str(exc))
     return len(wanted) - len(problems), problems
@@ -138,7 +138,7 @@ async def _drop(wake_ids: list[str]) -> int | tuple[str, ...]:
     from toolfleet import ToolFleet  # noqa: PLC0415 - as above
 
     async with progress("Asking Redis"), ToolFleet() as fleet:
-        return await (fleet.drop_dead_wakes(*wake_ids) if wake_ids else fleet.drop_all_dead_wakes())
+        return await (fleet.wakeups.drop(*wake_ids) if wake_ids else fleet.wakeups.drop_all())
 
 
 def _show_all(wakes: "list[KeptWake]", none: str, *, as_json: bool, more_at: int | None) -> None:

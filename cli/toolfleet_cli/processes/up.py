@@ -94,7 +94,7 @@ def _announced(fleet: LocalFleet, folder: Path) -> Generator[Callable[[Mapping[s
 async def _introduce(fleet: LocalFleet, folder: Path) -> None:
     """Say what runs where, and how to try it."""
     async with ToolFleet(settings=fleet.settings) as client:
-        statuses = await client.refresh()
+        statuses = await client.modules.refresh()
         tools = await client.tools(_OWNER)
     say("")
     say(f"Redis   {shown_url(str(fleet.settings.redis_url))}")

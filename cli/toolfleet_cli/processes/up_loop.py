@@ -90,6 +90,6 @@ class UpLoop:
 async def _refresh(settings: Settings) -> None:
     try:
         async with asyncio.timeout(_REFRESH_SECONDS), ToolFleet(settings=settings) as client:
-            await client.refresh()
+            await client.modules.refresh()
     except (FleetError, OSError) as exc:  # beat looks at every module anyway
         note(f"The tools that agents see may be the old ones for some minutes: {exc or 'no answer'}.")

@@ -17,7 +17,7 @@ class JobSettings(BaseSettings):
     """What jobs may do, and how the news of their ends travel."""
 
     core_url: str | None = Field(default=None, repr=False)
-    """The agent's core: `POST {core_url}/continue` wakes a conversation. None: `fleet.completions` has the news."""
+    """The agent's core: `POST {core_url}/continue` wakes a conversation. None: `fleet.wakeups.completions` has the news."""
     core_secret: str | None = Field(default=None, repr=False)
     """Signs them, as Standard Webhooks does: `whsec_` and base64 of 24 to 64 random bytes. Needed with `core_url`."""
     core_timeout_seconds: float = Field(default=30, gt=0)

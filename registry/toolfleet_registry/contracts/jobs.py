@@ -174,7 +174,7 @@ class Job(Message):
 
 
 class WakeUp(Message):
-    """What a conversation is told: the body of `POST {core_url}/continue` (or `/notify`), and of `fleet.completions`."""
+    """What a conversation is told: the body of `POST {core_url}/continue` (or `/notify`), and of `fleet.wakeups.completions`."""
 
     type: Literal["job.completed", "job.failed", "job.timed_out"]
     """How the job has ended."""

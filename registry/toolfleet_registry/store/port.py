@@ -154,7 +154,7 @@ class ToolRegistry(Protocol):
         """What happened after the event with that id, oldest first; the last 10,000 are kept.
 
         Ids grow, as text too, and the number at their end counts the events: a gap says that some are gone. Raises
-        `ValueError` if `after` is no id, or `limit` not above zero. `ToolFleet.registry_events` awaits them; one in memory
+        `ValueError` if `after` is no id, or `limit` not above zero. `ToolFleet.modules.events` awaits them; one in memory
         calls whoever has called `subscribe`.
         """
         ...

@@ -10,6 +10,6 @@ from toolfleet_tasks.jobs.service import JobDesk
 
 @asynccontextmanager
 async def worker_desk(settings: Settings) -> AsyncGenerator[JobDesk]:
-    """The desk of this worker's loop; under a pool without a loop, one for this use. Raises `FleetUnavailable`."""
+    """The desk of this worker's loop; elsewhere, and under a pool without a loop, one for this use. Raises `FleetUnavailable`."""
     async with worker_session(settings) as session:
         yield session.jobs

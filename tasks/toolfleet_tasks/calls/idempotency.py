@@ -89,11 +89,26 @@ class JoinedHandle(CallHandle):
                     yield progress
 
 
-def handle_of(follow: Follow | Joined, spoken: Spoken = UNSPOKEN) -> CallHandle:
-    """The handle on a call that is under way, as it was `spoken`."""
+def handle_of(follow: Follow | Joined | ToolResult, spoken: Spoken = UNSPOKEN) -> CallHandle:
+    """Return the handle on a call that was `spoken` so: it is under way, or has its result already."""
     if isinstance(follow, Joined):
         return JoinedHandle(follow, spoken=spoken)
+    if isinstance(follow, ToolResult):
+        ending: asyncio.Future[ToolResult] = asyncio.get_running_loop().create_future()
+        ending.set_result(follow)
+        return CallHandle(follow.audit.call_id, follow.tool_name, ending, spoken=spoken)
     return CallHandle(follow.call_id, follow.tool_name, follow.ending, follow, spoken=spoken)
+
+
+async def end_of(follow: Follow | Joined | ToolResult) -> ToolResult:
+    """Wait for the call's result; if whoever waits for it is cancelled, the call is taken back."""
+    if isinstance(follow, ToolResult):
+        return follow
+    try:
+        return await follow.ending
+    except asyncio.CancelledError:
+        follow.give_up()
+        raise
 
 
 class Joins:

@@ -1,5 +1,6 @@
 """How a call that somebody wishes becomes one that may be published: judged, routed, with its deadline and its tool's facts."""
 
+import math
 from typing import Any
 
 from toolfleet_registry.catalog.catalog import Catalog, Judged
@@ -82,3 +83,9 @@ class Drafts:
         if seconds is None:
             seconds = 2 * route.hard_limit + 2 * self._settings.lease_seconds
         return fleet_clock.now() + min(seconds, _LONGEST_TIMEOUT)
+
+
+def check_timeout(seconds: float | None) -> None:
+    """Check the time that a caller gives a call. Raises `ValueError` for what is no number."""
+    if seconds is not None and math.isnan(seconds):
+        raise ValueError("timeout must be a number of seconds, not nan")

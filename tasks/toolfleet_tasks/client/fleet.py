@@ -2,64 +2,65 @@
 
 import asyncio
 import functools
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Iterable, Sequence
+from typing import Self
 
-from toolfleet_registry.contracts import Caller, Conversation, ModuleStatus, ToolCall, ToolDefinition, ToolResult
-from toolfleet_registry.contracts.dead_letters import DeadLetter
-from toolfleet_registry.errors import FleetUnavailable, SettingsError
+from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolDefinition, ToolResult
+from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.formats import Converted, as_spoken, tools_to_openai_format
 from toolfleet_registry.policy.limits import Remaining
-from toolfleet_registry.policy.reach import as_sent
-from toolfleet_registry.redis.urls import check_redis_url
-from toolfleet_registry.settings import Settings, load_settings
+from toolfleet_registry.settings import Settings
 from toolfleet_registry.tags.tags import ToolContext
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.calls.audit_trail import refused_without_redis
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, EvalGate
 from toolfleet_tasks.calls.handle import CallHandle, Follow
-from toolfleet_tasks.calls.idempotency import Joined, handle_of
-from toolfleet_tasks.client.loop_runner import SyncToolFleet
-from toolfleet_tasks.client.namespaces.canvas import CanvasMethods
-from toolfleet_tasks.client.namespaces.dead_letters import LetterMethods
-from toolfleet_tasks.client.namespaces.jobs import JobMethods
-from toolfleet_tasks.client.namespaces.modules import RegistryMethods
-from toolfleet_tasks.client.namespaces.wakeups import WakeMethods
+from toolfleet_tasks.calls.idempotency import Joined, end_of, handle_of
+from toolfleet_tasks.calls.prepare import check_timeout
+from toolfleet_tasks.client.fleet_settings import fleet_settings
+from toolfleet_tasks.client.loop_runner import LoopRunner
+from toolfleet_tasks.client.namespaces.canvas import CanvasApp, FleetCanvas, SyncFleetCanvas
+from toolfleet_tasks.client.namespaces.dead_letters import FleetDeadLetters, SyncFleetDeadLetters
+from toolfleet_tasks.client.namespaces.jobs import FleetJobs, SyncFleetJobs
+from toolfleet_tasks.client.namespaces.modules import FleetModules, SyncFleetModules
+from toolfleet_tasks.client.namespaces.wakeups import FleetWakeups, SyncFleetWakeups
 from toolfleet_tasks.client.progress_listener import OnProgress, telling
-from toolfleet_tasks.client.replay import replay_of, run_replay
 from toolfleet_tasks.client.sessions import Sessions
+from toolfleet_tasks.client.sync_face import SyncFace, blocking, blocking_with_progress
+from toolfleet_tasks.client.sync_handle import SyncCallHandle
 from toolfleet_tasks.messages import fleet_results
 
 
-class ToolFleet(JobMethods, LetterMethods, WakeMethods, CanvasMethods, RegistryMethods):
+class ToolFleet:
     """The fleet, for asyncio agents: `async with ToolFleet() as fleet: await fleet.call(call, caller)`.
 
     `url` is the Redis URL; without it that of `settings`, of the environment, of `toolfleet.toml` or of a running
     `toolfleet up` in this folder or above. `gate` is asked before each call of a tool that requires it. Entering it raises `SettingsError` if there is none and
     `FleetUnavailable` if Redis does not answer. Once entered it works on any event loop of the process, and of processes
     forked from it: each opens connections of its own with its first call. Leaving it closes them all.
+
+    What it does beside calls is in its namespaces: `jobs`, `dead_letters`, `wakeups`, `modules` and `canvas`.
     """
 
     def __init__(
         self, url: str | None = None, settings: Settings | None = None, *, gate: EvalGate | None = None
     ) -> None:
-        settings = settings or load_settings()
-        if url is not None:
-            settings = settings.model_copy(update={"redis_url": _checked(url)})
-        if settings.redis_url is None:
-            raise SettingsError(
-                "No fleet to talk to: set TOOLFLEET_REDIS_URL, or run `toolfleet up` here or in a folder above."
-            )
+        settings = fleet_settings(url, settings)
         self._settings = settings
         self._sessions = Sessions(settings, gate)
+        self._canvas_app = CanvasApp(settings)
+        self.jobs = FleetJobs(self._sessions)
+        self.dead_letters = FleetDeadLetters(self._sessions)
+        self.wakeups = FleetWakeups(self._sessions)
+        self.modules = FleetModules(self._sessions, settings)
+        self.canvas = FleetCanvas(self._sessions, self._canvas_app)
 
     @classmethod
     def sync(
         cls, url: str | None = None, settings: Settings | None = None, *, gate: EvalGate | None = None
-    ) -> SyncToolFleet:
+    ) -> "SyncToolFleet":
         """The same for programs without an event loop: `with ToolFleet.sync() as fleet: fleet.call(call, caller)`."""
-        return SyncToolFleet(lambda: cls(url, settings, gate=gate))
+        return SyncToolFleet(cls(url, settings, gate=gate))
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -78,7 +79,7 @@ class ToolFleet(JobMethods, LetterMethods, WakeMethods, CanvasMethods, RegistryM
     async def close(self) -> None:
         """Close what `open` has opened. Calls that are under way end with a result that says so; a closed fleet stays closed."""
         await self._sessions.leave()
-        self._leave_canvas()
+        self._canvas_app.close()
 
     async def tools(self, caller: Caller) -> list[ToolDefinition]:
         """The tools that `caller` may use, sorted by name. From memory: costs no round trip."""
@@ -97,14 +98,6 @@ class ToolFleet(JobMethods, LetterMethods, WakeMethods, CanvasMethods, RegistryM
     def tools_to_openai_format(tools: Iterable[ToolDefinition]) -> Converted:
         """Tools as OpenAI's Chat Completions take them."""
         return tools_to_openai_format(tools)
-
-    async def statuses(self) -> dict[str, ModuleStatus]:
-        """What is known of every module, without asking any."""
-        return await (await self._sessions.opened()).statuses()
-
-    async def refresh(self) -> dict[str, ModuleStatus]:
-        """Ask every module now for what it offers."""
-        return await (await self._sessions.opened()).refresh()
 
     async def remaining(self, caller: Caller) -> Remaining:
         """What the caller's user has left today of each cost class with a budget, and of each limited tool.
@@ -143,9 +136,9 @@ class ToolFleet(JobMethods, LetterMethods, WakeMethods, CanvasMethods, RegistryM
         asked = call, caller, conversation, timeout
         follow = await self._begin(*asked, waits=True, waits_for_worker=waits_for_worker, around=around)
         if on_progress is None or isinstance(follow, ToolResult):
-            return as_spoken(await _ended(follow), call.spoken)
+            return as_spoken(await end_of(follow), call.spoken)
         async with telling(handle_of(follow).progress(), on_progress):
-            return as_spoken(await _ended(follow), call.spoken)
+            return as_spoken(await end_of(follow), call.spoken)
 
     async def call_around(
         self,
@@ -157,7 +150,7 @@ class ToolFleet(JobMethods, LetterMethods, WakeMethods, CanvasMethods, RegistryM
         timeout: float | None = None,  # noqa: ASYNC109 - as in `call`
     ) -> ToolResult:
         """As `call`, with more around it than a context: `TagRegistry` has terms of its own."""
-        return await _ended(await self._begin(call, caller, conversation, timeout, waits=True, around=around))
+        return await end_of(await self._begin(call, caller, conversation, timeout, waits=True, around=around))
 
     async def call_many(
         self,
@@ -201,48 +194,7 @@ class ToolFleet(JobMethods, LetterMethods, WakeMethods, CanvasMethods, RegistryM
         around = Circumstances(context) if context is not None else NOTHING_MORE
         asked = call, caller, conversation, timeout
         follow = await self._begin(*asked, waits=False, waits_for_worker=waits_for_worker, around=around)
-        if not isinstance(follow, ToolResult):
-            return handle_of(follow, call.spoken)
-        ending: asyncio.Future[ToolResult] = asyncio.get_running_loop().create_future()
-        ending.set_result(follow)
-        return CallHandle(follow.audit.call_id, follow.tool_name, ending, spoken=call.spoken)
-
-    async def replay(
-        self,
-        call_id: str,
-        caller: Caller | None = None,
-        *,
-        arguments: Mapping[str, Any] | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - as in `call`
-    ) -> ToolResult:
-        """Run a dead letter's call once more, as a new call that names it, judged anew; by default for its old caller.
-
-        `arguments` replace the letter's, each as a whole; those that it does not have any more must be among them. The
-        letter is dropped when the replay succeeds, or is a dead letter itself; only one replay of it runs at a time.
-        Raises `NoSuchDeadLetter`.
-        """
-        _check_seconds(timeout)
-        session = await self._sessions.opened()
-        letter = await session.dead.show(call_id)
-        old = letter.caller if isinstance(letter, DeadLetter) else Caller()
-        asked_by = caller or as_sent(old, self._settings.default_guest_modules)
-
-        def ended(result: ToolResult) -> ToolResult:
-            if result.audit.call_id:  # the new call's own
-                return result
-            return session.trail.refused(ToolCall(tool_name=result.tool_name), asked_by, result, {})
-
-        again = replay_of(letter, arguments or {}, asked_by)
-        if isinstance(again, ToolResult):
-            return ended(again)
-        seconds = session.drafts.seconds_for(again.call, again.caller, again.conversation, timeout)
-
-        async def run() -> ToolResult:
-            asked = again.call, again.caller, again.conversation
-            around = again.around
-            return await _ended(await session.begin(*asked, seconds, waits=True, replay_of=call_id, around=around))
-
-        return ended(await run_replay(session.dead, call_id, seconds=seconds, run=run))
+        return handle_of(follow, call.spoken)
 
     async def _begin(  # noqa: PLR0913 - what an agent may say of a call
         self,
@@ -255,7 +207,7 @@ class ToolFleet(JobMethods, LetterMethods, WakeMethods, CanvasMethods, RegistryM
         waits_for_worker: bool = False,
         around: Circumstances = NOTHING_MORE,
     ) -> Follow | Joined | ToolResult:
-        _check_seconds(seconds)
+        check_timeout(seconds)
         session = self._sessions.here()
         if session is None:  # the loop's first call
             clock = asyncio.get_running_loop().time
@@ -272,24 +224,63 @@ class ToolFleet(JobMethods, LetterMethods, WakeMethods, CanvasMethods, RegistryM
         return await session.begin(*asked, waits=waits, waits_for_worker=waits_for_worker, around=around)
 
 
-async def _ended(follow: Follow | Joined | ToolResult) -> ToolResult:
-    """The call's result; if whoever waits for it is cancelled, the call is taken back."""
-    if isinstance(follow, ToolResult):
-        return follow
-    try:
-        return await follow.ending
-    except asyncio.CancelledError:
-        follow.give_up()
-        raise
+class SyncToolFleet(SyncFace[ToolFleet]):
+    """`ToolFleet` with plain methods: `with ToolFleet.sync() as fleet: fleet.call(call, caller)`.
 
+    Safe from many threads, and in processes that are forked while it is open; a handle stays with its process.
+    """
 
-def _check_seconds(seconds: float | None) -> None:
-    if seconds is not None and math.isnan(seconds):
-        raise ValueError("timeout must be a number of seconds, not nan")
+    def __init__(self, fleet: ToolFleet) -> None:
+        super().__init__(fleet, runner := LoopRunner())
+        self.jobs = SyncFleetJobs(fleet.jobs, runner)
+        self.dead_letters = SyncFleetDeadLetters(fleet.dead_letters, runner)
+        self.wakeups = SyncFleetWakeups(fleet.wakeups, runner)
+        self.modules = SyncFleetModules(fleet.modules, runner)
+        self.canvas = SyncFleetCanvas(fleet.canvas, runner)
 
+    def __enter__(self) -> Self:
+        return self.open()
 
-def _checked(url: str) -> str:
-    try:
-        return check_redis_url(url)
-    except ValueError as exc:
-        raise SettingsError(f"The Redis URL {exc}.") from exc
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def open(self) -> Self:
+        """Open the fleet without `with`, in a shell or where a framework starts; `close` it at the end. Raises what `with` does."""
+        if not self._runner.is_started:
+            self._runner.start()
+            try:
+                self._runner.wait(self._face.open())
+            except BaseException:
+                self._runner.stop()
+                raise
+        return self
+
+    def close(self) -> None:
+        """Close what `open` has opened. Calls that are under way end with a result that says so; a closed fleet stays closed."""
+        if self._runner.is_started:
+            try:
+                self._runner.wait(self._face.close())
+            finally:
+                self._runner.stop()
+
+    tools = blocking(ToolFleet.tools)
+    search = blocking(ToolFleet.search)
+    tools_to_openai_format = staticmethod(ToolFleet.tools_to_openai_format)
+    remaining = blocking(ToolFleet.remaining)
+    call = blocking_with_progress(ToolFleet.call)
+    call_many = blocking(ToolFleet.call_many)
+
+    def submit(
+        self,
+        call: ToolCall,
+        caller: Caller,
+        *,
+        conversation: Conversation | None = None,
+        context: ToolContext | None = None,
+        timeout: float | None = None,
+        waits_for_worker: bool = False,
+    ) -> SyncCallHandle:
+        """As `ToolFleet.submit`."""
+        submit = functools.partial(self._face.submit, conversation=conversation, context=context, timeout=timeout)
+        handle = self._runner.wait(submit(call, caller, waits_for_worker=waits_for_worker))
+        return SyncCallHandle(handle, self._runner)

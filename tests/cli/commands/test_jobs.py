@@ -33,7 +33,7 @@ def make(jobs: Run) -> Make:
     def make(user: str = "ada", **fields: Any) -> Job:
         async def made() -> Job:
             async with ToolFleet() as fleet:
-                return await fleet.start_job(
+                return await fleet.jobs.start(
                     None,
                     Poll(tool_name="owls.echo", arguments={"secret": "1234-5678"}, interval_seconds=3600),
                     conversation=Conversation(conversation_id="talk-1"),

@@ -147,7 +147,7 @@ async def test_what_is_not_in_effect_is_an_event(stage: Stage, operator: Operato
     await stage.refresh()
     (drifted, withheld) = await operator.differences()
     async with ToolFleet(settings=stage.settings) as fleet, asyncio.timeout(30):
-        events = fleet.registry_events(after)
+        events = fleet.modules.events(after)
         heard = [await anext(events) for _ in range(3)]
 
     told = [(event.kind, event.tool_name, event.version) for event in heard]
@@ -165,7 +165,7 @@ def test_a_program_without_a_loop_follows_too(redis_url: str) -> None:
     registry.register_many([ToolSpec(tool_name=name, input_schema={}, output_schema={}) for name in "ab"])
     registry.close()
     with ToolFleet.sync(settings=settings) as fleet:
-        heard = itertools.islice(fleet.registry_events(""), 2)
+        heard = itertools.islice(fleet.modules.events(""), 2)
         assert [event.tool_name for event in heard] == ["a", "b"]
         with pytest.raises(ValueError, match="not the id"):
-            fleet.registry_events("x")
+            fleet.modules.events("x")

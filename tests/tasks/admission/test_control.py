@@ -74,7 +74,7 @@ async def test_an_open_breaker_turns_calls_away(make: Make, redis: Redis, worker
     """At once, without a place in the queue; shortly before its time is over they get in again, to wait there."""
     settings = make()
     async with ToolFleet(settings=settings) as fleet:
-        await fleet.refresh()
+        await fleet.modules.refresh()
         seconds, _ = await redis.time()
         await redis.hset(KEYS.breaker("owls"), mapping={"failures": 20, "open_until": (seconds + 9) * 1000})
         await redis.expire(KEYS.breaker("owls"), 60)
@@ -90,7 +90,7 @@ async def test_an_open_breaker_turns_calls_away(make: Make, redis: Redis, worker
 async def test_a_call_that_would_be_too_late_is_turned_away(make: Make, redis: Redis, worker: HandWorker) -> None:
     """It could not wait for its module."""
     async with ToolFleet(settings=make()) as fleet:
-        await fleet.refresh()
+        await fleet.modules.refresh()
         seconds, _ = await redis.time()
         await redis.hset(KEYS.breaker("owls"), mapping={"failures": 20, "open_until": (seconds + 2) * 1000})
         await redis.expire(KEYS.breaker("owls"), 60)

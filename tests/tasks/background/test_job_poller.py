@@ -69,7 +69,7 @@ async def all_due(redis: "Redis") -> None:
 async def with_end(fleet: ToolFleet, redis: "Redis", caller: Caller, then: ToolCall, **schedule: Any) -> str:
     """A reminder that is due, whose end makes a call. Returns that call's id."""
     schedule = schedule or {"at": time.time() + 60}
-    job = await fleet.start_job(None, None, then, schedule=Schedule(**schedule), caller=caller)
+    job = await fleet.jobs.start(None, None, then, schedule=Schedule(**schedule), caller=caller)
     await all_due(redis)
     return f"{job.job_id}.then.0"
 
@@ -92,7 +92,7 @@ async def test_jobs_leave_room_for_others_in_a_modules_queue(
     monkeypatch.setattr(calls, "_MOST_WAITING", 20)
     for number in range(150):
         caller = Caller(user_id=f"u{number % 3}", permission="owner", allowed_modules="*")
-        await fleet.start_job(None, POLL, conversation=HERE, caller=caller)
+        await fleet.jobs.start(None, POLL, conversation=HERE, caller=caller)
     await all_due(redis)
     await redis.delete("toolfleet.control")
     await keeper_of(settings).resume(seconds=4)
@@ -124,7 +124,7 @@ async def test_ticks_that_pile_up_in_a_worker_are_one(
 
     monkeypatch.setattr(WorkerJobs, "_tick", tick)
     for _ in range(10):
-        await fleet.start_job(None, POLL, conversation=HERE, caller=owner)
+        await fleet.jobs.start(None, POLL, conversation=HERE, caller=owner)
     await all_due(redis)
     worker_connections.start(asyncio.get_running_loop(), broker=str(settings.broker))
     try:
@@ -143,7 +143,7 @@ async def test_a_tick_that_waits_hears_of_what_is_made_meanwhile(
 ) -> None:
     """It sleeps until the next job is due; a job that is made then, and due before, does not wait for that."""
     settings = settings.model_copy(update={"jobs_interval_seconds": 60})
-    await fleet.start_job(None, POLL, conversation=HERE, caller=owner)
+    await fleet.jobs.start(None, POLL, conversation=HERE, caller=owner)
     (job_id,) = await redis.zrange(KEYS.jobs_due, 0, -1)
     await redis.zadd(KEYS.jobs_due, {str(job_id): (time.time() + 5) * 1000})
     worker_connections.start(asyncio.get_running_loop(), broker=str(settings.broker))
@@ -152,7 +152,7 @@ async def test_a_tick_that_waits_hears_of_what_is_made_meanwhile(
         tick = asyncio.ensure_future(keeper.resume(seconds=20))
         await asyncio.sleep(0.2)
         assert not tick.done()
-        await fleet.start_job(ECHO, None, conversation=HERE, caller=owner)
+        await fleet.jobs.start(ECHO, None, conversation=HERE, caller=owner)
         async with asyncio.timeout(4):
             await keeper.resume(seconds=20)
             while await redis.llen("tools.owls") == 0:  # noqa: ASYNC110 - Redis has no better word
@@ -173,7 +173,7 @@ async def test_a_worker_without_a_loop_of_its_own_opens_one_session_a_tick(
         await real(self)
 
     for _ in range(20):
-        await fleet.start_job(None, POLL, conversation=HERE, caller=owner)
+        await fleet.jobs.start(None, POLL, conversation=HERE, caller=owner)
     await all_due(redis)
     monkeypatch.setattr(Session, "open", opening)
     await keeper_of(settings).resume(seconds=4)
@@ -229,7 +229,7 @@ async def test_a_call_of_an_end_waits_for_a_worker_with_its_key(
     """While keys are changed, a worker that cannot verify it leaves it to one that can."""
     signed = settings.model_copy(update={"signing_key": "a key of at least 32 characters, I think"})
     async with ToolFleet(settings=signed) as fleet:
-        job = await fleet.start_job(None, None, ECHO, schedule=Schedule(at=time.time()), caller=owner)
+        job = await fleet.jobs.start(None, None, ECHO, schedule=Schedule(at=time.time()), caller=owner)
     call_id = f"{job.job_id}.then.0"
     keeper, other = keeper_of(signed), keeper_of(signed, signing_key="another one of at least 32 characters, I think")
     with monkeypatch.context() as nobody:

@@ -150,7 +150,7 @@ async def test_a_loops_first_call_without_redis_is_told(redis_url: str, owner: C
 async def test_a_replay_that_is_refused_has_a_line(fleet: ToolFleet, redis: Redis) -> None:
     """Its letter cannot be read, say; the line has the id that the result has."""
     await redis.hset("toolfleet:dead", "call-1", "nonsense")
-    result = await fleet.replay("call-1")
+    result = await fleet.dead_letters.replay("call-1")
     await wait_until_async(redis, 1)
     (line,) = await lines(redis)
 

@@ -99,7 +99,7 @@ async def test_a_dead_letter_goes_on_in_its_conversation(settings: Settings, own
         handle = await fleet.submit(ToolCall(tool_name=name, arguments={"text": "hi"}), owner, conversation=HERE)
         first = await worker.take(QUEUE)
         await worker.finish(first, unknown)
-        replaying = asyncio.create_task(fleet.replay(handle.id, timeout=20))
+        replaying = asyncio.create_task(fleet.dead_letters.replay(handle.id, timeout=20))
         async with asyncio.timeout(10):
             while not await worker.queued(QUEUE) and not replaying.done():
                 await asyncio.wait({replaying}, timeout=0.01)

@@ -59,7 +59,7 @@ def session_of(fleet: ToolFleet) -> Session:
 async def warm(settings: Settings) -> AsyncGenerator[ToolFleet]:
     """A fleet whose Redis knows the scripts."""
     async with ToolFleet(settings=settings) as fleet:
-        await fleet.refresh()
+        await fleet.modules.refresh()
         handle = await fleet.submit(ECHO, ADA)
         await handle.cancel()
         async with Redis.from_url(str(settings.redis_url)) as redis:
@@ -167,7 +167,7 @@ async def test_who_is_cancelled_before_its_turn_leaves_nothing(
 ) -> None:
     """Nothing was published, nothing is counted, and nobody waits for it."""
     async with ToolFleet(settings=settings) as fleet:
-        await fleet.refresh()
+        await fleet.modules.refresh()
         session = session_of(fleet)
         window = session._posting._back.window
         taken = sum(window.take() for _ in range(1000))
@@ -232,7 +232,7 @@ async def test_a_redis_that_takes_nothing_is_named(settings: Settings, faulty: F
     """The call surely did nothing, and the result says when to come back; once Redis is well, calls get in again."""
     settings = settings.model_copy(update={"broker_patience_seconds": 0.5})
     async with ToolFleet(settings=settings) as fleet:
-        await fleet.refresh()
+        await fleet.modules.refresh()
         await (await fleet.submit(ECHO, ADA)).cancel()
         with taking_nothing(faulty, how):
             results = [await asyncio.wait_for(fleet.call(KEYED, ADA, timeout=10), 20) for _ in range(2)]
@@ -246,7 +246,7 @@ async def test_a_redis_that_takes_nothing_is_named(settings: Settings, faulty: F
 async def test_a_redis_that_is_away_is_waited_for(settings: Settings, faulty: FaultyRedis, worker: HandWorker) -> None:
     """Within the deadline a call is published when Redis is back; it is told `fleet_unavailable` when patience ends before."""
     async with ToolFleet(settings=settings) as fleet:
-        await fleet.refresh()
+        await fleet.modules.refresh()
         session = session_of(fleet)
         with faulty.restarted():
             await wait_until(lambda: not session._line.is_connected, "that is known")

@@ -74,7 +74,7 @@ START = ToolCall(tool_name="owls.echo", arguments={"id": 1})
 async def test_a_job_begins_at_once(fleet: ToolFleet, redis: Redis) -> None:
     """Somebody is asked to begin each, also where its time, in whole milliseconds, is a little later than now."""
     for number in range(20):
-        await fleet.start_job(START, caller=ADA, conversation=PLACE)
+        await fleet.jobs.start(START, caller=ADA, conversation=PLACE)
         async with asyncio.timeout(10):
             while await redis.llen("toolfleet.control") <= number:  # noqa: ASYNC110 - Redis has no better word
                 await asyncio.sleep(0.01)
@@ -86,7 +86,7 @@ async def test_a_gate_is_asked_about_nothing_that_nobody_knows(
 ) -> None:
     """Arguments from the start's result go past it, so such a job is refused, whether or not they fit the tool's schema."""
     with pytest.raises(JobRefused, match="requires the agent's gate") as error:
-        await fleet.start_job(START, Poll(tool_name="owls.guarded", arguments=wish), caller=ADA, conversation=PLACE)
+        await fleet.jobs.start(START, Poll(tool_name="owls.guarded", arguments=wish), caller=ADA, conversation=PLACE)
 
     assert error.value.result.error_code == "blocked_by_gate"
     assert gate.asked == []
@@ -113,11 +113,11 @@ async def test_what_is_wrong_with_a_wish_is_said_in_a_sentence(
     """Also what has the wrong type, or is beyond what the fleet waits for: nothing is made."""
     wanted: dict[str, Any] = {"start": START, "caller": ADA, "conversation": PLACE, **wish}
     with pytest.raises(JobRefused, match=words) as error:
-        await fleet.start_job(**wanted)
+        await fleet.jobs.start(**wanted)
 
     assert error.value.result.error_code == "invalid_arguments"
     assert "\n" not in str(error.value)
-    assert await fleet.jobs(ADA) == []
+    assert await fleet.jobs.list(ADA) == []
 
 
 async def test_an_address_needs_the_module_that_fetches_it(fleet: ToolFleet) -> None:
@@ -125,10 +125,10 @@ async def test_an_address_needs_the_module_that_fetches_it(fleet: ToolFleet) -> 
     with pytest.raises(
         JobRefused, match=r"'research\.check_url' of the module 'research', which this fleet does not have"
     ) as error:
-        await fleet.start_job(None, url_poll("https://owls.example/state"), caller=ADA, conversation=PLACE)
+        await fleet.jobs.start(None, url_poll("https://owls.example/state"), caller=ADA, conversation=PLACE)
 
     assert error.value.result.error_code == "unknown_module"
-    assert await fleet.jobs(ADA) == []
+    assert await fleet.jobs.list(ADA) == []
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_what_cannot_be_polled_is_said_in_a_sentence(url: str, expected: dict[st
 async def test_a_gate_lets_one_call_pass_and_not_its_tool(fleet: ToolFleet, redis: Redis, gate: Gate) -> None:
     """What the job keeps is worth nothing for other arguments."""
     poll = Poll(tool_name="owls.guarded", arguments={"n": 1}, until=None)
-    job = await fleet.start_job(None, poll, caller=ADA, conversation=PLACE)
+    job = await fleet.jobs.start(None, poll, caller=ADA, conversation=PLACE)
     kept = (await spec_of(redis, job.job_id))["gated"]
 
     assert [name for name, _ in gate.asked] == ["owls.guarded"]
@@ -163,10 +163,10 @@ async def test_a_gate_lets_one_call_pass_and_not_its_tool(fleet: ToolFleet, redi
 
 async def test_a_step_is_ready_as_it_was_let_pass_only(fleet: ToolFleet, gate: Gate) -> None:
     """The worker compares, too."""
-    job = await fleet.start_job(
+    job = await fleet.jobs.start(
         None, Poll(tool_name="owls.guarded", arguments={"n": 1}), caller=ADA, conversation=PLACE
     )
-    desk = await fleet.job_desk()
+    desk = (await fleet._sessions.opened()).jobs
     records: JobRecords = desk._records
     found = await records.get(job.job_id)
     assert found is not None
@@ -189,32 +189,32 @@ async def test_a_step_is_ready_as_it_was_let_pass_only(fleet: ToolFleet, gate: G
 async def test_only_a_poll_takes_from_the_starts_result(fleet: ToolFleet, start: ToolCall, on_complete: Any) -> None:
     """Elsewhere nobody would fill it in, and the tool would get the marker itself."""
     with pytest.raises(JobRefused, match="only its poll's arguments"):
-        await fleet.start_job(start, None, on_complete, caller=ADA, conversation=PLACE)
+        await fleet.jobs.start(start, None, on_complete, caller=ADA, conversation=PLACE)
 
 
 async def test_a_job_is_its_callers(fleet: ToolFleet) -> None:
     """A user's id in a call makes no job that its maker can neither see nor cancel."""
     nobody = Caller(permission="owner", allowed_modules="*")
     with pytest.raises(JobRefused, match="`user_id`"):
-        await fleet.start_job(ToolCall(tool_name="owls.echo", user_id="bob"), caller=nobody, conversation=PLACE)
+        await fleet.jobs.start(ToolCall(tool_name="owls.echo", user_id="bob"), caller=nobody, conversation=PLACE)
 
-    job = await fleet.start_job(ToolCall(tool_name="owls.echo", user_id="bob"), caller=ADA, conversation=PLACE)
+    job = await fleet.jobs.start(ToolCall(tool_name="owls.echo", user_id="bob"), caller=ADA, conversation=PLACE)
     assert job.user_id == "ada"
-    assert await fleet.job(job.job_id, ADA) is not None
+    assert await fleet.jobs.get(job.job_id, ADA) is not None
 
 
 async def test_a_key_names_a_job_without_a_start(fleet: ToolFleet) -> None:
     """Who hears nothing of Redis asks again, and has one job; another user's is another."""
     bob = ADA.model_copy(update={"user_id": "bob"})
     made = [
-        await fleet.start_job(
+        await fleet.jobs.start(
             None, Poll(tool_name="owls.echo"), caller=caller, conversation=PLACE, idempotency_key="watch-1"
         )
         for caller in (ADA, ADA, bob)
     ]
 
     assert made[0].job_id == made[1].job_id != made[2].job_id
-    assert len(await fleet.jobs(ADA)) == 1
+    assert len(await fleet.jobs.list(ADA)) == 1
 
 
 @pytest.mark.parametrize(
@@ -229,21 +229,21 @@ async def test_a_key_names_a_job_without_a_start(fleet: ToolFleet) -> None:
 async def test_a_key_stands_for_one_wish(fleet: ToolFleet, redis: Redis, other: dict[str, Any]) -> None:
     """Another one under it is refused, also when the first has ended; the same one is the same job, whenever it is to end."""
     wish: dict[str, Any] = {"start": START, "caller": ADA, "conversation": PLACE, "idempotency_key": "k"}
-    job = await fleet.start_job(**wish, deadline=50)
-    assert (await fleet.start_job(**wish, deadline=60)).job_id == job.job_id
+    job = await fleet.jobs.start(**wish, deadline=50)
+    assert (await fleet.jobs.start(**wish, deadline=60)).job_id == job.job_id
     for ends in (False, True):
         if ends:
-            await fleet.cancel_job(job.job_id, ADA)
+            await fleet.jobs.cancel(job.job_id, ADA)
         with pytest.raises(JobRefused, match="stands for another one") as error:
-            await fleet.start_job(**{**wish, **other})
+            await fleet.jobs.start(**{**wish, **other})
         assert error.value.result.error_code == "conflict"
 
 
 async def test_what_is_sensitive_is_found_out(fleet: ToolFleet, redis: Redis) -> None:
     """Of the tools whose results a job would keep, and of those that its end calls."""
     login = ToolCall(tool_name="owls.login", arguments={"password": "hunter2"})
-    open_job = await fleet.start_job(START, None, [login], caller=ADA)
-    secret_job = await fleet.start_job(None, Poll(tool_name="owls.secretive"), caller=ADA, conversation=PLACE)
+    open_job = await fleet.jobs.start(START, None, [login], caller=ADA)
+    secret_job = await fleet.jobs.start(None, Poll(tool_name="owls.secretive"), caller=ADA, conversation=PLACE)
     spec = await spec_of(redis, open_job.job_id)
 
     assert (spec.get("hides_results", False), spec.get("secret_tools", [])) == (False, ["owls.login"])
@@ -255,22 +255,22 @@ async def test_all_jobs_of_a_user_are_cancelled(fleet: ToolFleet) -> None:
     """And nobody else's."""
     bob = ADA.model_copy(update={"user_id": "bob"})
     for caller in (ADA, ADA, ADA, bob):
-        await fleet.start_job(None, Poll(tool_name="owls.echo"), caller=caller, conversation=PLACE)
-    desk = await fleet.job_desk()
+        await fleet.jobs.start(None, Poll(tool_name="owls.echo"), caller=caller, conversation=PLACE)
+    desk = (await fleet._sessions.opened()).jobs
 
     assert await desk.cancel_all_of("ada") == 3
     assert await desk.cancel_all_of("ada") == 0
-    assert [job.state for job in await fleet.jobs(ADA)] == ["cancelled"] * 3
-    assert [job.state for job in await fleet.jobs(bob)] == ["waiting"]
+    assert [job.state for job in await fleet.jobs.list(ADA)] == ["cancelled"] * 3
+    assert [job.state for job in await fleet.jobs.list(bob)] == ["waiting"]
 
 
 async def test_a_job_keeps_the_modules_that_it_was_made_with(fleet: ToolFleet, redis: Redis) -> None:
     """What a caller reaches who names none is decided when the job is made, whatever rules and settings are later."""
-    job = await fleet.start_job(START, caller=Caller(user_id="bob", permission="user"), conversation=PLACE)
+    job = await fleet.jobs.start(START, caller=Caller(user_id="bob", permission="user"), conversation=PLACE)
     assert (await spec_of(redis, job.job_id))["caller"]["allowed_modules"] == "*"
 
     reminder = Schedule(at=fleet_clock.now() + 60)
-    job = await fleet.start_job(caller=Caller(user_id="gus"), conversation=PLACE, schedule=reminder, message="Owls!")
+    job = await fleet.jobs.start(caller=Caller(user_id="gus"), conversation=PLACE, schedule=reminder, message="Owls!")
     kept = (await spec_of(redis, job.job_id))["caller"]["allowed_modules"]
     assert sorted(kept) == sorted(Settings().default_guest_modules)
 

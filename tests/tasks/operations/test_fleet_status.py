@@ -39,7 +39,7 @@ def settings(request: pytest.FixtureRequest, redis_url: str, owls: ModuleServer)
 @pytest.fixture
 async def fleet(settings: Settings) -> AsyncIterator[ToolFleet]:
     async with ToolFleet(settings=settings) as fleet:
-        await fleet.refresh()
+        await fleet.modules.refresh()
         yield fleet
 
 

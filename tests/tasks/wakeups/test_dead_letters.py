@@ -48,7 +48,7 @@ async def test_what_waits_is_shown(fleet: ToolFleet, redis_url: str, redis: Redi
 
         await wakes.deliver_due(publish=fail, seconds=5)
     await put(redis, "job-0", since=10)
-    waiting = await fleet.waiting_wakes()
+    waiting = await fleet.wakeups.waiting()
 
     assert waiting[0].wake_id == "job-0"
     assert {one.wake_id: (one.kind, one.tries) for one in waiting} == {
@@ -56,35 +56,35 @@ async def test_what_waits_is_shown(fleet: ToolFleet, redis_url: str, redis: Redi
         "job-1.then.0": ("call", 1),
         "job-2": ("notify", 1),
     }
-    found = await fleet.kept_wake("job-2")
+    found = await fleet.wakeups.show("job-2")
     assert found is not None
     assert "ConnectError" in found.error
     assert found.due_at is not None
     assert 0 < found.due_at - time.time() < 2
     assert found.told("conversation_id") == "talk-1"
     assert found.died_at is None
-    assert [one.wake_id for one in await fleet.waiting_wakes(limit=1, offset=0)] == ["job-0"]
-    assert await fleet.dead_wakes() == []
+    assert [one.wake_id for one in await fleet.wakeups.waiting(limit=1, offset=0)] == ["job-0"]
+    assert await fleet.wakeups.dead() == []
 
 
 async def test_dead_news_are_tried_anew_under_their_id(fleet: ToolFleet, redis_url: str, redis: Redis) -> None:
     """With all their time again."""
     await bury(redis_url, redis, "job-1", "job-2")
-    dead = await fleet.dead_wakes()
+    dead = await fleet.wakeups.dead()
     assert [one.wake_id for one in dead] == ["job-2", "job-1"]
     assert dead[0].died_at is not None
     assert dead[0].tries == 1
-    assert [one.wake_id for one in await fleet.dead_wakes(limit=1, offset=1)] == ["job-1"]
+    assert [one.wake_id for one in await fleet.wakeups.dead(limit=1, offset=1)] == ["job-1"]
 
-    assert await fleet.replay_wake("job-1")
-    assert [one.wake_id for one in await fleet.dead_wakes()] == ["job-2"]
-    found = await fleet.kept_wake("job-1")
+    assert await fleet.wakeups.replay("job-1")
+    assert [one.wake_id for one in await fleet.wakeups.dead()] == ["job-2"]
+    found = await fleet.wakeups.show("job-1")
     assert found is not None
     assert found.first_at > time.time() - 10
     async with raw_module(ACCEPTS) as core, delivering(redis_url, core.url) as wakes:
         assert await wakes.deliver_due(publish=never, seconds=5) == 1
     assert [one.headers["webhook-id"] for one in core.requests] == ["job-1"]
-    assert await fleet.kept_wake("job-1") is None
+    assert await fleet.wakeups.show("job-1") is None
 
 
 async def test_waiting_news_are_tried_now(fleet: ToolFleet, redis_url: str, redis: Redis) -> None:
@@ -92,15 +92,15 @@ async def test_waiting_news_are_tried_now(fleet: ToolFleet, redis_url: str, redi
     await put(redis, "job-1")
     async with delivering(redis_url, "http://127.0.0.1:1") as wakes:
         await wakes.deliver_due(publish=never, seconds=5)
-    before = (await fleet.waiting_wakes())[0].due_at
-    is_there = await fleet.replay_wake("job-1")
-    (waiting,) = await fleet.waiting_wakes()
+    before = (await fleet.wakeups.waiting())[0].due_at
+    is_there = await fleet.wakeups.replay("job-1")
+    (waiting,) = await fleet.wakeups.waiting()
 
     assert is_there
     assert waiting.due_at is not None
     assert before is not None
     assert waiting.due_at < before
-    assert not await fleet.replay_wake("job-2")
+    assert not await fleet.wakeups.replay("job-2")
 
 
 async def test_a_waiting_call_is_tried_now_and_tells_no_secret(fleet: ToolFleet, redis: Redis) -> None:
@@ -110,30 +110,30 @@ async def test_a_waiting_call_is_tried_now_and_tells_no_secret(fleet: ToolFleet,
         await put(redis, f"job-1.then.{number}", kind="call", body=body)
         await redis.zadd(Keys().calls_due, {f"job-1.then.{number}": time.time() * 1000 + 60_000})
 
-    assert await fleet.replay_wake("job-1.then.1")
-    due = {wake.wake_id: (wake.due_at or 0) - time.time() for wake in await fleet.waiting_wakes()}
+    assert await fleet.wakeups.replay("job-1.then.1")
+    due = {wake.wake_id: (wake.due_at or 0) - time.time() for wake in await fleet.wakeups.waiting()}
     assert due["job-1.then.1"] < 1
     assert due["job-1.then.0"] > 50
-    shown = [str(await fleet.kept_wake(f"job-1.then.{number}")) for number in range(2)]
+    shown = [str(await fleet.wakeups.show(f"job-1.then.{number}")) for number in range(2)]
     assert ["hunter2" in one for one in shown] == [True, False]
 
 
 async def test_a_dead_call_is_replayed_among_the_calls(fleet: ToolFleet, redis_url: str, redis: Redis) -> None:
     """As what it was."""
     await bury(redis_url, redis, "job-1.then.0", kind="call")
-    found = await fleet.kept_wake("job-1.then.0")
+    found = await fleet.wakeups.show("job-1.then.0")
     assert found is not None
     assert found.error == "Never."
-    assert await fleet.replay_wake("job-1.then.0")
+    assert await fleet.wakeups.replay("job-1.then.0")
     assert await redis.zrange(Keys().calls_due, 0, -1) == ["job-1.then.0"]
 
 
 async def test_dead_news_are_dropped(fleet: ToolFleet, redis_url: str, redis: Redis) -> None:
     """Those that were there are named."""
     await bury(redis_url, redis, "job-1", "job-2", "job-3")
-    assert await fleet.drop_dead_wakes("job-1", "job-9", "job-1") == ("job-1",)
-    assert await fleet.drop_all_dead_wakes() == 2
-    assert await fleet.dead_wakes() == []
+    assert await fleet.wakeups.drop("job-1", "job-9", "job-1") == ("job-1",)
+    assert await fleet.wakeups.drop_all() == 2
+    assert await fleet.wakeups.dead() == []
     assert await redis.keys() in ([], [Keys().data_id])
 
 
@@ -143,7 +143,7 @@ async def test_news_that_are_not_the_fleets_are_shown_as_such(redis_url: str, re
     await bury(redis_url, redis, "job-2")
     settings = Settings(redis_url=redis_url, signing_key="kJ3vR9wQ2mZx7LpT5bNc8YdF1gHs4VuAeXoPq6WiMzE=")
     async with ToolFleet(settings=settings) as fleet:
-        (waiting,), (dead,) = await fleet.waiting_wakes(), await fleet.dead_wakes()
+        (waiting,), (dead,) = await fleet.wakeups.waiting(), await fleet.wakeups.dead()
 
     assert (waiting.wake_id, waiting.body) == ("job-1", None)
     assert (dead.wake_id, dead.body) == ("job-2", None)
@@ -158,19 +158,19 @@ async def test_what_cannot_be_read_is_shown_as_such(
     await redis.hset(Keys().dead_wakes, "job-1", value)
     between = sum((await scores(redis, Keys().dead_wakes_order)).values()) / 2
     await redis.zadd(Keys().dead_wakes_order, {"job-1": between})
-    latest, found, first = await fleet.dead_wakes()
+    latest, found, first = await fleet.wakeups.dead()
 
     assert (found.wake_id, found.body) == ("job-1", None)
     assert [(one.wake_id, one.told("wake_id")) for one in (first, latest)] == [("job-0", "job-0"), ("job-2", "job-2")]
     with pytest.raises(NotReplayable, match="dropped only"):
-        await fleet.replay_wake("job-1")
-    assert await fleet.drop_dead_wakes("job-1") == ("job-1",)
+        await fleet.wakeups.replay("job-1")
+    assert await fleet.wakeups.drop("job-1") == ("job-1",)
 
 
 @pytest.mark.parametrize(("limit", "offset"), [(0, 0), (1001, 0), (1, -1)])
 async def test_a_list_has_bounds(fleet: ToolFleet, limit: int, offset: int) -> None:
     """Asking for none, or for more than memory should hold, is a programming error."""
-    for look in (fleet.dead_wakes, fleet.waiting_wakes):
+    for look in (fleet.wakeups.dead, fleet.wakeups.waiting):
         with pytest.raises(ValueError, match="limit must be from 1 to 1000"):
             await look(limit, offset)
 
@@ -181,4 +181,4 @@ async def test_a_redis_that_is_away_is_named(tmp_path: Path, monkeypatch: pytest
     with faulty_redis(tmp_path) as server:
         async with ToolFleet(settings=Settings(redis_url=server.url)) as fleet:
             with server.frozen(), pytest.raises(FleetUnavailable, match="no answer within"):
-                await asyncio.wait_for(fleet.dead_wakes(), 5)
+                await asyncio.wait_for(fleet.wakeups.dead(), 5)

@@ -298,8 +298,8 @@ async def test_a_dead_call_keeps_no_sensitive_arguments(redis_url: str, redis: R
     assert "hunter2" in dead["job-1.then.1"]
     async with ToolFleet(settings=Settings(redis_url=redis_url)) as fleet:
         with pytest.raises(NotReplayable, match="sensitive arguments"):
-            await fleet.replay_wake("job-1.then.0")
-        assert await fleet.replay_wake("job-1.then.1")
+            await fleet.wakeups.replay("job-1.then.0")
+        assert await fleet.wakeups.replay("job-1.then.1")
 
 
 async def test_dead_news_together_are_bounded(redis_url: str, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,10 +317,10 @@ async def test_dead_news_together_are_bounded(redis_url: str, redis: Redis, monk
     assert await redis.zrange(keys.dead_wakes_order, 0, -1) == ["job-2", "job-3", "job-4"]
     assert int(await redis.get(keys.dead_wakes_bytes) or 0) == await sizes() > 30_000
     async with ToolFleet(settings=Settings(redis_url=redis_url)) as fleet:
-        assert await fleet.replay_wake("job-2")
-        assert await fleet.drop_dead_wakes("job-3") == ("job-3",)
+        assert await fleet.wakeups.replay("job-2")
+        assert await fleet.wakeups.drop("job-3") == ("job-3",)
         assert int(await redis.get(keys.dead_wakes_bytes) or 0) == await sizes() < 12_000
-        assert await fleet.drop_dead_wakes("job-4") == ("job-4",)
+        assert await fleet.wakeups.drop("job-4") == ("job-4",)
     assert await left(redis) == [keys.wake("job-2"), keys.wakes_due]
 
 

@@ -1,4 +1,4 @@
-"""News for an agent without HTTP: `async for wake in fleet.completions(conversation_id)`, on a real Redis."""
+"""News for an agent without HTTP: `async for wake in fleet.wakeups.completions(conversation_id)`, on a real Redis."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ from toolfleet import Settings, ToolFleet
 
 async def main():
     async with ToolFleet(settings=Settings(redis_url=sys.argv[1])) as fleet:
-        async for wake in fleet.completions("talk-1"):
+        async for wake in fleet.wakeups.completions("talk-1"):
             print(wake.wake_id, flush=True)
             await asyncio.Event().wait()
 
@@ -58,7 +58,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 async def read(fleet: ToolFleet, count: int, *, consumer: str | None = None) -> list[WakeUp]:
     """So many, each read to its end."""
     found = list[WakeUp]()
-    async with aclosing(fleet.completions("talk-1", consumer=consumer)) as news, asyncio.timeout(20):
+    async with aclosing(fleet.wakeups.completions("talk-1", consumer=consumer)) as news, asyncio.timeout(20):
         if count:
             async for one in news:
                 found.append(one)
@@ -77,7 +77,7 @@ async def test_a_fleet_that_signs_reads_nobody_elses_news(redis_url: str, redis:
     settings = Settings(redis_url=redis_url, signing_key=key)
     async with (
         ToolFleet(settings=settings) as fleet,
-        aclosing(fleet.completions("talk-1")) as news,
+        aclosing(fleet.wakeups.completions("talk-1")) as news,
         asyncio.timeout(20),
     ):
         assert await anext(news) == wake("job-1")
@@ -104,7 +104,7 @@ async def test_news_come_in_order_and_are_forgotten_when_read(fleet: ToolFleet, 
     heard = list[str]()
 
     async def listen() -> None:
-        async for one in fleet.completions("talk-1"):
+        async for one in fleet.wakeups.completions("talk-1"):
             assert one == wake(one.wake_id)
             heard.append(one.wake_id)
 
@@ -140,7 +140,7 @@ async def test_where_a_core_is_woken_nobody_waits_for_completions(redis_url: str
     settings = Settings(redis_url=redis_url, core_url="http://127.0.0.1:1", core_secret=SECRET)
     async with ToolFleet(settings=settings) as fleet:
         with pytest.raises(SettingsError, match="TOOLFLEET_CORE_URL"):
-            await anext(fleet.completions("talk-1"))
+            await anext(fleet.wakeups.completions("talk-1"))
 
 
 async def test_readers_share_the_news(fleet: ToolFleet, redis: Redis) -> None:
@@ -149,7 +149,7 @@ async def test_readers_share_the_news(fleet: ToolFleet, redis: Redis) -> None:
     by = Counter[int]()
 
     async def listen(number: int) -> None:
-        async for one in fleet.completions("talk-1"):
+        async for one in fleet.wakeups.completions("talk-1"):
             heard[one.wake_id] += 1
             by[number] += 1
             await asyncio.sleep(0.001)
@@ -172,7 +172,7 @@ async def test_a_loop_that_is_left_gives_its_news_back(fleet: ToolFleet, redis: 
         await complete(redis, f"job-{number}")
 
     async def fail() -> None:
-        async with aclosing(fleet.completions("talk-1")) as news:
+        async with aclosing(fleet.wakeups.completions("talk-1")) as news:
             async for one in news:
                 raise RuntimeError(one.wake_id)
 
@@ -204,7 +204,7 @@ async def test_what_a_dead_agent_was_given_is_given_to_another(fleet: ToolFleet,
     heard = list[str]()
 
     async def listen() -> None:
-        async for one in fleet.completions("talk-1"):
+        async for one in fleet.wakeups.completions("talk-1"):
             heard.append(one.wake_id)
 
     listening = asyncio.create_task(listen())
@@ -220,10 +220,10 @@ async def test_who_takes_long_is_not_taken_for_dead(fleet: ToolFleet, redis: Red
     heard = list[str]()
 
     async def rival() -> None:
-        async for one in fleet.completions("talk-1"):
+        async for one in fleet.wakeups.completions("talk-1"):
             heard.append(one.wake_id)
 
-    async with aclosing(fleet.completions("talk-1")) as news:
+    async with aclosing(fleet.wakeups.completions("talk-1")) as news:
         assert (await anext(news)).wake_id == "job-1"
         rivalry = asyncio.create_task(rival())
         await asyncio.sleep(4)
@@ -240,7 +240,7 @@ async def test_a_restart_of_redis_loses_nothing(tmp_path: Path) -> None:
 
         async def listen() -> None:
             async with ToolFleet(settings=Settings(redis_url=server.url)) as fleet:
-                async for one in fleet.completions("talk-1"):
+                async for one in fleet.wakeups.completions("talk-1"):
                     heard.append(one.wake_id)
 
         listening = asyncio.create_task(listen())
@@ -266,7 +266,7 @@ async def test_leaving_the_fleet_ends_all_readers(redis_url: str, redis: Redis, 
     ended = list[str]()
 
     async def listen(fleet: ToolFleet, conversation_id: str) -> None:
-        async for _ in fleet.completions(conversation_id):
+        async for _ in fleet.wakeups.completions(conversation_id):
             await left.wait()
         ended.append(conversation_id)
 
@@ -338,18 +338,18 @@ async def test_a_waiting_reader_costs_next_to_nothing(fleet: ToolFleet, redis: R
 
 
 def test_programs_without_a_loop_hear_as_well(redis_url: str) -> None:
-    """`for wake in fleet.completions(id)`; what was left comes again."""
+    """`for wake in fleet.wakeups.completions(id)`; what was left comes again."""
     asyncio.run(_complete_all(redis_url, "job-1", "job-2"))
     with ToolFleet.sync(settings=Settings(redis_url=redis_url)) as fleet:
-        news = fleet.completions("talk-1")
+        news = fleet.wakeups.completions("talk-1")
         assert [next(news).wake_id, next(news).wake_id] == ["job-1", "job-2"]
         news.close()
-        assert next(fleet.completions("talk-1")).wake_id == "job-2"
-        assert fleet.waiting_wakes() == fleet.dead_wakes() == []
-        assert fleet.kept_wake("job-1") is None
-        assert not fleet.replay_wake("job-1")
-        assert fleet.drop_dead_wakes("job-1") == ()
-        assert fleet.drop_all_dead_wakes() == 0
+        assert next(fleet.wakeups.completions("talk-1")).wake_id == "job-2"
+        assert fleet.wakeups.waiting() == fleet.wakeups.dead() == []
+        assert fleet.wakeups.show("job-1") is None
+        assert not fleet.wakeups.replay("job-1")
+        assert fleet.wakeups.drop("job-1") == ()
+        assert fleet.wakeups.drop_all() == 0
 
 
 async def _complete_all(redis_url: str, *wake_ids: str) -> None:

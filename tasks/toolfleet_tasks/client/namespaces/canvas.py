@@ -1,12 +1,12 @@
-"""The part of `ToolFleet` that makes signatures, for Celery's own canvas: `group`, `chord` and `chain`."""
+"""Makes signatures for Celery's canvas, and reads their results: `fleet.canvas`."""
 
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from toolfleet_registry.contracts import Caller, Conversation, PublishedCall, ToolCall, ToolResult
 from toolfleet_registry.errors import FleetError
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.client.sessions import Sessions
+from toolfleet_tasks.client.sync_face import SyncFace, blocking
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.messages.envelope import TASK, args_shown, seconds_kept
 from toolfleet_tasks.queues import Route
@@ -30,11 +30,39 @@ class CallRefused(FleetError):
         super().__init__(result.error or "The call is refused.")
 
 
-class CanvasMethods:
-    """Methods of `ToolFleet`, which has the sessions."""
+class CanvasApp:
+    """Holds the Celery app of a fleet's signatures, made with the first of them: its connections are Celery's own."""
 
-    _sessions: Sessions
-    _settings: Settings
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._app: FleetApp | None = None
+
+    def get(self) -> "FleetApp":
+        """Return the app, and make it if there is none."""
+        if self._app is None:
+            from toolfleet_tasks.app import make_app  # noqa: PLC0415 - Celery, which most agents never load
+
+            self._app = make_app(self._settings)
+            self._app.conf.result_backend_thread_safe = True  # else each thread that publishes would listen by itself
+        return self._app
+
+    def close(self) -> None:
+        """Close what Celery has opened, which else speaks to Redis when Python ends. Results can still be asked for."""
+        app, self._app = self._app, None
+        if app is not None:
+            consumer = app.backend.result_consumer
+            consumer.stop()
+            consumer.subscribed_to.clear()  # else every result of a group unsubscribes when it is dropped
+            app.backend.client.connection_pool.disconnect()
+            app.close()
+
+
+class FleetCanvas:
+    """Signatures of calls, for Celery's `group`, `chord` and `chain`."""
+
+    def __init__(self, sessions: Sessions, app: CanvasApp) -> None:
+        self._sessions = sessions
+        self._app = app
 
     async def signature(
         self,
@@ -44,7 +72,7 @@ class CanvasMethods:
         timeout: float | None = None,  # noqa: ASYNC109 - the call's deadline, which travels with it
         conversation: Conversation | None = None,
     ) -> "Signature":
-        """A call as a link of Celery's canvas: judged now, sealed, and with id, queue, limits and deadline fixed.
+        """Make a call a link of Celery's canvas: judged now, sealed, and with id, queue, limits and deadline fixed.
 
         It is immutable: no other link's result becomes an argument. It is one call, and published twice it is run once;
         what `call` guarantees holds for each link, whatever stops meanwhile: ledger, permission, limits (taken when it
@@ -68,7 +96,7 @@ class CanvasMethods:
         drafted = await session.draft(call, caller, conversation, seconds)
         if isinstance(drafted, ToolResult):
             raise CallRefused(drafted)
-        return _signed(self._canvas_app(), *drafted)
+        return _signed(self._app.get(), *drafted)
 
     async def result_of(
         self,
@@ -76,7 +104,7 @@ class CanvasMethods:
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - how long to wait
     ) -> ToolResult | None:
-        """The result of a link, by its signature, Celery's result of it or its id; `None` if it has not ended in time.
+        """Return the result of a link, by its signature, Celery's result of it or its id; `None` if it has not ended in time.
 
         Celery's own `AsyncResult(id).get()` gives it as JSON text, waits by blocking, and raises `LinkFailed` for a link
         that was not called because one before it has failed. Raises `NotPublished` if the fleet is left meanwhile.
@@ -87,25 +115,12 @@ class CanvasMethods:
         meta = await (await self._sessions.opened()).ends.of(call_id, seconds=timeout)
         return None if meta is None else _result_in(meta, tool_name)
 
-    def _canvas_app(self) -> "FleetApp":
-        """One for all signatures of a fleet: its connections are Celery's own."""
-        app = _apps.get(self)
-        if app is None:
-            from toolfleet_tasks.app import make_app  # noqa: PLC0415 - Celery, which most agents never load
 
-            app = _apps[self] = make_app(self._settings)
-            app.conf.result_backend_thread_safe = True  # else each thread that publishes would listen by itself
-        return app
+class SyncFleetCanvas(SyncFace[FleetCanvas]):
+    """`FleetCanvas` with plain methods."""
 
-    def _leave_canvas(self) -> None:
-        """Close what Celery has opened, which else speaks to Redis when Python ends. Results can still be asked for."""
-        app = _apps.pop(self, None)
-        if app is not None:
-            consumer = app.backend.result_consumer
-            consumer.stop()
-            consumer.subscribed_to.clear()  # else every result of a group unsubscribes when it is dropped
-            app.backend.client.connection_pool.disconnect()
-            app.close()
+    signature = blocking(FleetCanvas.signature)
+    result_of = blocking(FleetCanvas.result_of)
 
 
 def _signed(app: "FleetApp", call: PublishedCall, route: Route) -> "Signature":
@@ -135,6 +150,3 @@ def _result_in(meta: Meta, tool_name: str) -> ToolResult:
     if meta["status"] == "REVOKED":
         return fleet_results.cancelled(tool_name, effect_state="unknown")
     return fleet_results.outcome_unknown(tool_name, f"the worker failed ({kind}).")
-
-
-_apps: "WeakKeyDictionary[CanvasMethods, FleetApp]" = WeakKeyDictionary()

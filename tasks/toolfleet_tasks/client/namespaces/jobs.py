@@ -1,5 +1,6 @@
-"""The part of `ToolFleet` that makes, shows and cancels jobs."""
+"""Starts, shows and cancels jobs: `fleet.jobs`."""
 
+import builtins
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,19 +12,20 @@ from toolfleet_registry.policy.reach import resolved
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.client.sessions import Sessions
-from toolfleet_tasks.jobs.service import JobDesk
+from toolfleet_tasks.client.sync_face import SyncFace, blocking
 from toolfleet_tasks.messages.ids import job_id_for
 
 _NO_DEADLINE_SECONDS = 7 * 86_400  # of a job that nobody gave one: longer than anything that is still waited for
 _LONGEST_NAME = 200
 
 
-class JobMethods:
-    """Methods of `ToolFleet`, which has the sessions."""
+class FleetJobs:
+    """The jobs of a caller's user: long work that is polled until it is over."""
 
-    _sessions: Sessions
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
 
-    async def start_job(  # noqa: PLR0913 - what there is to say of a job
+    async def start(  # noqa: PLR0913 - what there is to say of a job
         self,
         start: ToolCall | None = None,
         poll: Poll | None = None,
@@ -64,28 +66,34 @@ class JobMethods:
         )
         return await session.jobs.start(spec, by_key=bool(key))
 
-    async def job(self, job_id: str, caller: Caller) -> Job | None:
-        """A job of the caller's user; `None` if there is none, or not any more. Raises `FleetUnavailable`."""
+    async def get(self, job_id: str, caller: Caller) -> Job | None:
+        """Return a job of the caller's user; `None` if there is none, or not any more. Raises `FleetUnavailable`."""
         return await (await self._sessions.opened()).jobs.get(job_id, caller.user_id)
 
-    async def jobs(
+    async def list(
         self, caller: Caller, *, ended: bool = True, limit: int = 100, workflow_id: str | None = None
-    ) -> list[Job]:
-        """At most `limit` jobs of the caller's user, the newest first; with `ended` those that are over, too; or of one workflow."""
+    ) -> builtins.list[Job]:
+        """List at most `limit` jobs of the caller's user, the newest first; with `ended` those that are over, too; or of one workflow."""
         desk = (await self._sessions.opened()).jobs
         return await desk.list(caller.user_id, ended=ended, limit=limit, workflow_id=workflow_id)
 
-    async def cancel_job(self, job_id: str, caller: Caller) -> Job | None:
-        """End a job of the caller's user, with no news of it. A call of it that runs is left to end. `None`: no such job."""
+    async def cancel(self, job_id: str, caller: Caller) -> Job | None:
+        """End a job of the caller's user, and send no wake-up. A call of it that runs is left to end. `None`: no such job."""
         return await (await self._sessions.opened()).jobs.cancel(job_id, caller.user_id)
 
     async def cancel_workflow(self, workflow_id: str, caller: Caller) -> int:
-        """End all jobs of a workflow of the caller's user, as `cancel_job`. Returns how many; those that have ended stay as they are."""
+        """End all jobs of a workflow of the caller's user, as `cancel`. Returns how many; those that have ended stay as they are."""
         return await (await self._sessions.opened()).jobs.cancel_workflow(workflow_id, caller.user_id)
 
-    async def job_desk(self) -> JobDesk:
-        """The jobs of all users, for operators. Raises `FleetUnavailable`."""
-        return (await self._sessions.opened()).jobs
+
+class SyncFleetJobs(SyncFace[FleetJobs]):
+    """`FleetJobs` with plain methods."""
+
+    start = blocking(FleetJobs.start)
+    get = blocking(FleetJobs.get)
+    list = blocking(FleetJobs.list)
+    cancel = blocking(FleetJobs.cancel)
+    cancel_workflow = blocking(FleetJobs.cancel_workflow)
 
 
 def _spec(

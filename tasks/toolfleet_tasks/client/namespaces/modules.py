@@ -1,23 +1,35 @@
-"""The part of `ToolFleet` that follows the registry."""
+"""Shows and refreshes what modules offer, and follows the registry: `fleet.modules`."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 
 from toolfleet_registry.catalog.operator import fleets_registry
 from toolfleet_registry.catalog.registry_events import RegistryEvents
+from toolfleet_registry.contracts import ModuleStatus
+from toolfleet_registry.manifests.specs import RegistryEvent
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.port import ToolRegistry
 from toolfleet_tasks.client.sessions import Sessions
+from toolfleet_tasks.client.sync_face import SyncFace, blocking
 
 
-class RegistryMethods:
-    """Methods of `ToolFleet`, which has the sessions and the settings."""
+class FleetModules:
+    """The modules of a fleet, and the tools that they register."""
 
-    _sessions: Sessions
-    _settings: Settings
+    def __init__(self, sessions: Sessions, settings: Settings) -> None:
+        self._sessions = sessions
+        self._settings = settings
 
-    def registry_events(self, after: str | None = None) -> RegistryEvents:
-        """What happens to the fleet's tools: `async for event in fleet.registry_events()`.
+    async def statuses(self) -> dict[str, ModuleStatus]:
+        """Return what is known of every module, by its name, without asking any."""
+        return await (await self._sessions.opened()).statuses()
+
+    async def refresh(self) -> dict[str, ModuleStatus]:
+        """Ask every module now for what it offers."""
+        return await (await self._sessions.opened()).refresh()
+
+    def events(self, after: str | None = None) -> RegistryEvents:
+        """Follow what happens to the fleet's tools: `async for event in fleet.modules.events()`.
 
         Registered, changed, enabled, disabled, removed, rolled back, drifted and withheld, in order, each once, about a second
         later. `after` is the id of the last event that was heard of; '' for all of the last 10,000; `None` for those from now
@@ -25,10 +37,21 @@ class RegistryMethods:
         registry has been away for 60 s; either may be followed on with. Raises `ValueError` if `after` is no id, and
         `RuntimeError` when the fleet is left.
         """
-        return RegistryEvents(self._fleets_registry, after)
+        return RegistryEvents(self._registry, after)
 
     @asynccontextmanager
-    async def _fleets_registry(self) -> AsyncGenerator[ToolRegistry]:
+    async def _registry(self) -> AsyncGenerator[ToolRegistry]:
         self._sessions.here()
         async with fleets_registry(self._settings) as registry:
             yield registry
+
+
+class SyncFleetModules(SyncFace[FleetModules]):
+    """`FleetModules` with plain methods."""
+
+    statuses = blocking(FleetModules.statuses)
+    refresh = blocking(FleetModules.refresh)
+
+    def events(self, after: str | None = None) -> Generator[RegistryEvent]:
+        """As `FleetModules.events`: `for event in fleet.modules.events()`. After an error it has ended: follow on by `after`."""
+        return self._each(self._face.events(after))
