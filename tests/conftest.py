@@ -20,8 +20,8 @@ from toolfleet import Caller, ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.app import FleetApp, make_app
-from toolfleet_tasks.redis import worker_connections
 
 # What properties are tried on is the same in each run: what a change has broken is seen, and nothing else. `make explore`
 # tries others, each time. How long an example takes is the machine's, and fails no test.
@@ -113,9 +113,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 async def lined_app() -> AsyncIterator[FleetApp]:
     """An app whose worker has lines; nothing is at their other end."""
-    worker_connections.start(asyncio.get_running_loop())
+    worker_runtime.start(asyncio.get_running_loop())
     yield make_app(Settings(redis_url="redis://127.0.0.1:1/0", fast_transport=True))
-    await worker_connections.stop()
+    await worker_runtime.stop()
 
 
 @pytest.fixture(scope="session")

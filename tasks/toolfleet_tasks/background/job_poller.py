@@ -4,12 +4,12 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
-from weakref import WeakKeyDictionary
 
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.app import FleetApp
 from toolfleet_tasks.background.session import worker_session
 from toolfleet_tasks.jobs.calls import JobSteps
@@ -20,7 +20,6 @@ from toolfleet_tasks.jobs.state_machine import is_unknown, passes
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.ids import RESUME
 from toolfleet_tasks.publish.control_tasks import kick
-from toolfleet_tasks.redis import worker_connections
 from toolfleet_tasks.redis.connection import Line
 from toolfleet_tasks.wakeups.outbox import DueWake, NotYet, Wakes
 
@@ -44,7 +43,6 @@ class WorkerJobs:
         self._settings = app.settings
         # As soon as a message of a dead worker comes back, its jobs do.
         self._lease_seconds = min(_MOST_LEASE_SECONDS, max(app.settings.lease_seconds / 2, 1.0))
-        self._benches: WeakKeyDictionary[worker_connections.Lines, _Bench] = WeakKeyDictionary()
 
     async def resume(self, *, seconds: float) -> None:
         """As `ports.JobKeeper`."""
@@ -116,7 +114,7 @@ class WorkerJobs:
         await bench.wakes.deliver_due(publish=bench.publish, seconds=seconds)
 
     async def _kick(self) -> None:
-        await kick(self._app, self._settings, worker_connections.current(), RESUME)
+        await kick(self._app, self._settings, worker_runtime.current(), RESUME)
 
     async def _deliver_soon(self, bench: "_Bench") -> None:
         await asyncio.sleep(_NEWS_DELAY_SECONDS)
@@ -126,17 +124,18 @@ class WorkerJobs:
         except Exception:  # as above
             log.exception("wakes_not_delivered")
 
+    def _make_bench(self, here: worker_runtime.WorkerRuntime) -> "_Bench":
+        line = here.to(str(self._settings.redis_url), master=self._settings.sentinel_master)
+        bench = _Bench(line, self, here)
+        here.settle.append(bench.wakes.aclose)
+        return bench
+
     @asynccontextmanager
     async def _bench(self) -> AsyncGenerator["_Bench"]:
         """Of this worker's loop; under a pool without a loop, for this use."""
-        here, settings = worker_connections.current(), self._settings
+        here, settings = worker_runtime.current(), self._settings
         if here is not None:
-            bench = self._benches.get(here)
-            if bench is None:
-                line = here.to(str(settings.redis_url), master=settings.sentinel_master)
-                bench = self._benches[here] = _Bench(line, self, here)
-                here.settle.append(bench.wakes.aclose)
-            yield bench
+            yield here.part(self._make_bench)
             return
         line = Line(connection_factory(str(settings.redis_url), master=settings.sentinel_master), name="jobs")
         line.start()
@@ -157,7 +156,11 @@ class _Bench:
     """What one loop has for jobs. `stack` closes what is opened for a single use."""
 
     def __init__(
-        self, line: Line, owner: WorkerJobs, here: worker_connections.Lines | None, stack: AsyncExitStack | None = None
+        self,
+        line: Line,
+        owner: WorkerJobs,
+        here: worker_runtime.WorkerRuntime | None,
+        stack: AsyncExitStack | None = None,
     ) -> None:
         settings = owner._settings  # noqa: SLF001 - a part of it
         self.is_kicked = self.is_ticking = False

@@ -3,20 +3,19 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from weakref import WeakKeyDictionary
 
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.client.session import Session
-from toolfleet_tasks.redis import worker_connections
-from toolfleet_tasks.redis.worker_connections import Lines
+from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 
 @asynccontextmanager
 async def worker_session(settings: Settings) -> AsyncGenerator[Session]:
     """The session of this worker's loop; under a pool without a loop, one for this use. Raises `FleetUnavailable`."""
-    here = worker_connections.current()
+    here = worker_runtime.current()
     if here is not None:
-        yield await _session_of(here, settings)
+        yield await here.part(_SharedSession, settings).opened()
         return
     session = Session(settings, has_agent=False)
     await session.open()
@@ -26,18 +25,22 @@ async def worker_session(settings: Settings) -> AsyncGenerator[Session]:
         await session.aclose()
 
 
-async def _session_of(here: Lines, settings: Settings) -> Session:
-    opening = _sessions.get(here)
-    if opening is None or (opening.done() and (opening.cancelled() or opening.exception() is not None)):
-        opening = _sessions[here] = here.loop.create_task(_opened(here, settings), name="toolfleet-worker-session")
-    return await asyncio.shield(opening)  # others may wait for it, too
+class _SharedSession:
+    """Opens the session of a worker's loop once, and anew after it could not be opened."""
 
+    def __init__(self, here: WorkerRuntime, settings: Settings) -> None:
+        self._here, self._settings = here, settings
+        self._opening: asyncio.Task[Session] | None = None
 
-async def _opened(here: Lines, settings: Settings) -> Session:
-    session = Session(settings, has_agent=False)
-    await session.open()
-    here.settle.append(session.aclose)
-    return session
+    async def opened(self) -> Session:
+        """Return the open session. Raises `FleetUnavailable`."""
+        opening = self._opening
+        if opening is None or (opening.done() and (opening.cancelled() or opening.exception() is not None)):
+            opening = self._opening = self._here.loop.create_task(self._open(), name="toolfleet-worker-session")
+        return await asyncio.shield(opening)  # others may wait for it, too
 
-
-_sessions: WeakKeyDictionary[Lines, "asyncio.Task[Session]"] = WeakKeyDictionary()
+    async def _open(self) -> Session:
+        session = Session(self._settings, has_agent=False)
+        await session.open()
+        self._here.settle.append(session.aclose)
+        return session

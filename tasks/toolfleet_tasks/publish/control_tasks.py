@@ -8,19 +8,19 @@ from celery import Celery, Task
 from toolfleet_registry.errors import PublishUnconfirmed
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.broker.kombu_connections import Connections
 from toolfleet_tasks.messages.ids import EVALUATE
 from toolfleet_tasks.publish.redis_publisher import LinePublisher
 from toolfleet_tasks.queues import CONTROL
-from toolfleet_tasks.redis import worker_connections
-from toolfleet_tasks.redis.worker_connections import Lines
+from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 log = get_logger(__name__)
 
 _EVALUATE_SECONDS = 20.0  # for a job to hear of its call's end
 
 
-async def kick(app: Celery, settings: Settings, here: Lines | None, task: str, *args: str) -> None:
+async def kick(app: Celery, settings: Settings, here: WorkerRuntime | None, task: str, *args: str) -> None:
     """From a worker: over its line where there is one, else through kombu, in a thread. Raises nothing but cancellation."""
     try:
         if here is not None and settings.is_fast:
@@ -35,7 +35,7 @@ async def kick(app: Celery, settings: Settings, here: Lines | None, task: str, *
 
 async def evaluate_soon(task: Task, job_id: str) -> None:
     """Have a job looked at whose call has ended: in this worker, where it has a loop, else by any. Where that gets lost, the sweep finds it."""
-    here, keeper = worker_connections.current(), task.app.jobs
+    here, keeper = worker_runtime.current(), task.app.jobs
     if here is None or keeper is None:
         await kick(task.app, task.app.settings, here, EVALUATE, job_id)
     else:  # the call's message is not held for that

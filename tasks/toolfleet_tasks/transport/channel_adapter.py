@@ -1,28 +1,27 @@
 """A channel's place at the worker's lines: what it consumes comes in here."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from celery.worker import state
 from redis import Redis
 
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.queues import queue_of
-from toolfleet_tasks.redis import worker_connections as lines
-from toolfleet_tasks.redis.worker_connections import Lines
 from toolfleet_tasks.transport.broadcast import Broadcasts
 from toolfleet_tasks.transport.burst_fetcher import BurstIntake
 from toolfleet_tasks.transport.consumed_queues import ConsumedQueues
 from toolfleet_tasks.transport.fetcher import Intake, Quarantine, Room
 from toolfleet_tasks.transport.leases import Leases, Store
 from toolfleet_tasks.transport.notify_keys import Bells
+from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 
 class Dock:
     """Consumer of an intake and hearer of broadcasts, on behalf of one of kombu's channels."""
 
-    def __init__(self, channel: Any, workers_lines: Lines) -> None:
+    def __init__(self, channel: Any, workers_lines: WorkerRuntime) -> None:
         self._channel = channel
         self._lines = workers_lines
         self._is_closed = False
@@ -30,7 +29,7 @@ class Dock:
         self._consumed = ConsumedQueues(channel, workers_lines.resting)
         keys = Keys(channel.global_keyprefix)
         line = workers_lines.to_broker()
-        self.leases = _leases_of(workers_lines, lambda: Leases(line, _store(channel, keys), workers_lines.loop))
+        self.leases = workers_lines.part(_make_leases, channel, keys)
         self.intake = Intake(
             self,
             line=line,
@@ -125,7 +124,7 @@ class Dock:
             task.cancel()
         self._lines.listeners.remove(self.broadcasts.take)
         self._lines.resting.on_end.remove(self.intake.wake)
-        if lines.current() is self._lines:
+        if worker_runtime.current() is self._lines:
             self.broadcasts.close()
             running = {request.message.delivery_tag for request in tuple(state.active_requests)}
             delivered = self._channel.qos._delivered  # noqa: SLF001
@@ -142,16 +141,12 @@ class Dock:
             client.execute_command(*command)
 
 
-_LEASES: WeakKeyDictionary[Lines, Leases] = WeakKeyDictionary()  # they outlive channels and connections
-
-
-def _leases_of(workers_lines: Lines, make: Callable[[], Leases]) -> Leases:
-    leases = _LEASES.get(workers_lines)
-    if leases is None:
-        leases = _LEASES[workers_lines] = make()
-        workers_lines.settle.append(leases.settled)
-        workers_lines.leaving.append(leases.leave)
-        leases.show_life(workers_lines.to_broker("broadcasts"))
+def _make_leases(workers_lines: WorkerRuntime, channel: Any, keys: Keys) -> Leases:
+    """They outlive channels and connections."""
+    leases = Leases(workers_lines.to_broker(), _store(channel, keys), workers_lines.loop)
+    workers_lines.settle.append(leases.settled)
+    workers_lines.leaving.append(leases.leave)
+    leases.show_life(workers_lines.to_broker("broadcasts"))
     return leases
 
 

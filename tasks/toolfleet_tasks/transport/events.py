@@ -12,7 +12,6 @@ import time
 import uuid
 from collections import deque
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from celery.app.events import Events
 from celery.events.dispatcher import EventDispatcher
@@ -25,9 +24,9 @@ from redis.exceptions import ResponseError
 
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_tasks.redis import worker_connections
+from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.redis.connection import Line, LineClosed
-from toolfleet_tasks.redis.worker_connections import Lines
+from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 log = get_logger(__name__)
 
@@ -72,9 +71,9 @@ class FleetDispatcher(EventDispatcher):  # type: ignore[misc] # as above
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        here = worker_connections.current()
+        here = worker_runtime.current()
         if here is not None and self.buffer_group:  # not one that somebody has made for a single event
-            self._outbox = _outbox_of(here, self)
+            self._outbox = here.part(_make_outbox, self)
 
     def send(  # pyright: ignore[reportIncompatibleMethodOverride] # nobody gives the rest by position
         self,
@@ -101,7 +100,9 @@ class Outbox:
     `topic` is what kombu's topics of the exchange begin with, the routing key follows. `sender` is in every event.
     """
 
-    def __init__(self, here: Lines, line: Line, *, topic: str, exchange: str, sender: Event, serializer: str) -> None:
+    def __init__(
+        self, here: WorkerRuntime, line: Line, *, topic: str, exchange: str, sender: Event, serializer: str
+    ) -> None:
         self._line = line
         self._topic = topic
         self._exchange = exchange
@@ -202,20 +203,18 @@ class Outbox:
 
 
 _OPTIONS = ("utcoffset", "retry", "retry_policy", "Event")  # of the stock `send`: how, not what
-_OUTBOXES: WeakKeyDictionary[Lines, Outbox] = WeakKeyDictionary()  # they outlive Celery's connections and dispatchers
 
 
-def _outbox_of(here: Lines, dispatcher: Any) -> Outbox:
-    if here not in _OUTBOXES:
-        settings, exchange = dispatcher.app.settings, dispatcher.exchange.name
-        reached_by = {"url": settings.broker, "master": settings.sentinel_master}
-        database = connection_factory(**reached_by)().db
-        _OUTBOXES[here] = Outbox(
-            here,
-            here.to(**reached_by),
-            topic=f"{settings.key_prefix}/{database}.{exchange}/",
-            exchange=exchange,
-            sender={"hostname": dispatcher.hostname, "pid": dispatcher.pid},
-            serializer=dispatcher.serializer,
-        )
-    return _OUTBOXES[here]
+def _make_outbox(here: WorkerRuntime, dispatcher: Any) -> Outbox:
+    """It outlives Celery's connections and dispatchers."""
+    settings, exchange = dispatcher.app.settings, dispatcher.exchange.name
+    reached_by = {"url": settings.broker, "master": settings.sentinel_master}
+    database = connection_factory(**reached_by)().db
+    return Outbox(
+        here,
+        here.to(**reached_by),
+        topic=f"{settings.key_prefix}/{database}.{exchange}/",
+        exchange=exchange,
+        sender={"hostname": dispatcher.hostname, "pid": dispatcher.pid},
+        serializer=dispatcher.serializer,
+    )

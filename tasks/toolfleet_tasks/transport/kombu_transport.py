@@ -23,13 +23,13 @@ from redis.exceptions import RedisError, ResponseError
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio.greenlet_bridge import await_, in_bridge
 from toolfleet_tasks.lua import queues as scripts
 from toolfleet_tasks.messages.envelope import TASK
-from toolfleet_tasks.redis import worker_connections
 from toolfleet_tasks.redis.connection import Line, LineLost, Part
-from toolfleet_tasks.redis.worker_connections import Lines
 from toolfleet_tasks.transport.channel_adapter import Dock
+from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 log = get_logger(__name__)
 
@@ -174,13 +174,13 @@ class _Docked:
         dock, was_open = self.dock, not self.closed
         if dock is not None and was_open:
             dock.close()
-            if worker_connections.current() is None:
+            if worker_runtime.current() is None:
                 self._give_up(dock)
         super().close()  # type: ignore[misc] # as above
 
     def _workers_line(self: Any) -> Line | None:
         """In a worker, for code of its loop: kombu would try for seconds to send an answer, and all calls would wait."""
-        here = worker_connections.current()
+        here = worker_runtime.current()
         return here.to_broker() if here is not None and in_bridge() else None
 
     def _give_up(self: Any, dock: Dock) -> None:
@@ -202,11 +202,11 @@ class FleetSentinelChannel(_Docked, kombu_redis.SentinelChannel):
 class _Registered:
     """What both transport classes have on top of kombu's."""
 
-    workers_lines: Lines | None = None
+    workers_lines: WorkerRuntime | None = None
 
     def register_with_event_loop(self: Any, connection: Any, loop: Any) -> None:
         """In a worker nothing is read by Celery's hub: see `transport/channel_adapter.py`."""
-        self.workers_lines = worker_connections.current()
+        self.workers_lines = worker_runtime.current()
         if self.workers_lines is None:
             super().register_with_event_loop(connection, loop)  # type: ignore[misc] # kombu's transport
 

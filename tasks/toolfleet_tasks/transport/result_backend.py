@@ -20,16 +20,16 @@ from kombu.utils.objects import cached_property
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio.blocking_retry import insisted
 from toolfleet_tasks.aio.greenlet_bridge import Bridge, await_, in_bridge
 from toolfleet_tasks.lua import queues
 from toolfleet_tasks.messages.signatures import Signatures
-from toolfleet_tasks.redis import worker_connections
 from toolfleet_tasks.redis.connection import Line, LineClosed, LineLost, Part
 from toolfleet_tasks.redis.durable_write import written
-from toolfleet_tasks.redis.worker_connections import Lines
 from toolfleet_tasks.results.reader import ANNOUNCED_AT_MOST, STORED
 from toolfleet_tasks.results.verifier import signed_part
+from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 log = get_logger(__name__)
 
@@ -87,7 +87,7 @@ class _OverTheLine(_Signing):
         """
         if getattr(request, "is_stored", False) and state == states.SUCCESS:  # by the ledger, with the call's record
             return result
-        here = worker_connections.current()
+        here = worker_runtime.current()
         if here is None or here.thread_id != threading.get_ident():
             return super().store_result(task_id, result, state, traceback, request=request, **kwargs)  # type: ignore[misc] # Celery's backend
         result = self.encode_result(result, state)
@@ -101,7 +101,7 @@ class _OverTheLine(_Signing):
 
     def get(self: Any, key: bytes) -> bytes | None:
         """As the stock backend; in a call it waits for Redis like `store_result`."""
-        here = worker_connections.current() if in_bridge() else None
+        here = worker_runtime.current() if in_bridge() else None
         if here is None:
             stock: bytes | None = super().get(key)  # type: ignore[misc] # as above
             return stock
@@ -133,7 +133,7 @@ class _OverTheLine(_Signing):
 
     def get_state(self: Any, task_id: str) -> str:
         """As the stock backend, in a call without the result: remote control asks for it, whatever its size."""
-        here = worker_connections.current() if in_bridge() else None
+        here = worker_runtime.current() if in_bridge() else None
         if here is None:
             stock: str = super().get_state(task_id)  # type: ignore[misc] # as above
             return stock
@@ -161,7 +161,7 @@ class _OverTheLine(_Signing):
             meta["parent_id"] = parent
         return meta
 
-    def _line_of(self: Any, here: Lines) -> Line:
+    def _line_of(self: Any, here: WorkerRuntime) -> Line:
         settings = self.app.settings
         return here.to(settings.redis_url, master=settings.sentinel_master)
 

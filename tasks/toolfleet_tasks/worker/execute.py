@@ -20,6 +20,7 @@ from toolfleet_registry.policy.limits import strictest
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio.greenlet_bridge import bridged
 from toolfleet_tasks.calls.message_bounds import opened
 from toolfleet_tasks.ledger.claims import Claim
@@ -32,7 +33,6 @@ from toolfleet_tasks.messages.json_text import NewerMessage
 from toolfleet_tasks.ports import Runner
 from toolfleet_tasks.publish.control_tasks import evaluate_soon
 from toolfleet_tasks.queues import SOFT_LIMIT_MARGIN
-from toolfleet_tasks.redis import worker_connections
 from toolfleet_tasks.transport.delivery import deaths_of
 from toolfleet_tasks.worker import ledgers, rejected
 from toolfleet_tasks.worker.canvas import CallTask, is_followed
@@ -66,7 +66,7 @@ async def run(task: Any, message: str) -> str:
 
     Raises `Ignore`, `Reject` and `Retry` as Celery's tracer understands them.
     """
-    if (here := worker_connections.current()) is not None:
+    if (here := worker_runtime.current()) is not None:
         return await _run(task, message, ledgers.ledger_of(here, task.app.settings))
     async with ledgers.own_ledger(task.app.settings) as ledger:
         return await _run(task, message, ledger)

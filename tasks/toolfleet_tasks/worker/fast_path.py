@@ -12,9 +12,9 @@ from typing import Any
 from celery import signals
 from celery.app.trace import fast_trace_task
 
+from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio.greenlet_bridge import Bridge
 from toolfleet_tasks.messages.envelope import TASK, has_no_links
-from toolfleet_tasks.redis import worker_connections
 from toolfleet_tasks.worker import execute
 from toolfleet_tasks.worker.canvas import LINKS
 
@@ -62,7 +62,7 @@ def untraced(app: Any, target: Callable[..., Any], args: tuple[Any, ...], bridge
     if target is not fast_trace_task or len(args) != _OF_TRACER or args[0] != TASK:
         return None
     _, _, said, body, *_ = args
-    if worker_connections.current() is None or not app.settings.is_fast or any(signal.receivers for signal in _AROUND):
+    if worker_runtime.current() is None or not app.settings.is_fast or any(signal.receivers for signal in _AROUND):
         return None
     if not has_no_links(body) or not _is_as_ours(said):
         return None

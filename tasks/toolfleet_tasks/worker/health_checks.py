@@ -8,7 +8,6 @@ import asyncio
 import random
 from dataclasses import dataclass, field
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary
 
 from redis.exceptions import ResponseError
 
@@ -18,15 +17,15 @@ from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.ledger.claims import Claim, NotClaimed
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.ports import Runner
 from toolfleet_tasks.queues import queue_of
-from toolfleet_tasks.redis import worker_connections
 from toolfleet_tasks.redis.connection import LineClosed, LineLost
-from toolfleet_tasks.redis.worker_connections import Lines
 from toolfleet_tasks.worker.prober import Finding, Look, Prober
+from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 log = get_logger(__name__)
 
@@ -85,7 +84,7 @@ class HealthChecks:
     """A worker's, on its loop, from the first trouble with a module until it is over."""
 
     def __init__(
-        self, here: Lines, settings: Settings, runner: Runner, ledger: Ledger, known: KnownModules | None = None
+        self, here: WorkerRuntime, settings: Settings, runner: Runner, ledger: Ledger, known: KnownModules | None = None
     ) -> None:
         self._here = here
         self._settings = settings
@@ -240,13 +239,10 @@ class SingleCheck:
 
 def checks_of(app: Any, ledger: Ledger) -> Checks:
     """The ones of this worker's loop, or for one call; `app` is a worker's."""
-    here = worker_connections.current()
+    here = worker_runtime.current()
     if here is None:
         return SingleCheck(app.settings, app.runner, ledger)
-    checks = _checks.get(here)
-    if checks is None:
-        checks = _checks[here] = HealthChecks(here, app.settings, app.runner, ledger, app.modules)
-    return checks
+    return here.part(HealthChecks, app.settings, app.runner, ledger, app.modules)
 
 
 def _is_queued(claim: Claim | NotClaimed) -> bool:
@@ -259,6 +255,3 @@ def _is_away(claim: Claim | NotClaimed) -> bool:
 
 def _module(call: PublishedCall) -> str:
     return call.tool_name.partition(".")[0]
-
-
-_checks: WeakKeyDictionary[Lines, HealthChecks] = WeakKeyDictionary()

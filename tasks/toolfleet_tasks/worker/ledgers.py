@@ -2,23 +2,17 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from weakref import WeakKeyDictionary
 
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.redis.connection import Line
-from toolfleet_tasks.redis.worker_connections import Lines
+from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 
-def ledger_of(here: Lines, settings: Settings) -> Ledger:
+def ledger_of(here: WorkerRuntime, settings: Settings) -> Ledger:
     """The one of this worker's loop."""
-    ledger = _ledgers.get(here)
-    if ledger is None:
-        line = here.to(str(settings.redis_url), master=settings.sentinel_master)
-        ledger = _ledgers[here] = Ledger(line, settings, writes_results=settings.is_fast)
-        here.settle.append(ledger.claims.aclose)
-    return ledger
+    return here.part(_make_ledger, settings)
 
 
 @asynccontextmanager
@@ -34,4 +28,8 @@ async def own_ledger(settings: Settings) -> AsyncGenerator[Ledger]:
         await line.aclose()
 
 
-_ledgers: WeakKeyDictionary[Lines, Ledger] = WeakKeyDictionary()
+def _make_ledger(here: WorkerRuntime, settings: Settings) -> Ledger:
+    line = here.to(str(settings.redis_url), master=settings.sentinel_master)
+    ledger = Ledger(line, settings, writes_results=settings.is_fast)
+    here.settle.append(ledger.claims.aclose)
+    return ledger

@@ -10,7 +10,6 @@ import json
 import math
 import threading
 from contextvars import Context
-from weakref import WeakKeyDictionary
 
 from redis.exceptions import ResponseError
 
@@ -19,11 +18,11 @@ from toolfleet_registry.contracts.progress import Progress
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.messages.signatures import Signatures, after_json
-from toolfleet_tasks.redis import worker_connections
 from toolfleet_tasks.redis.connection import LineLost
-from toolfleet_tasks.redis.worker_connections import Lines
+from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 log = get_logger(__name__)
 
@@ -52,7 +51,7 @@ class Reports:
         if self._is_over:
             return
         self._latest = Progress(fraction=progress.fraction) if self.call.hides_results else progress
-        here = worker_connections.current()
+        here = worker_runtime.current()
         if self._is_listed or here is None:  # under a pool without a loop there is no board
             return
         self._is_listed = True
@@ -83,7 +82,7 @@ class Reports:
 class ProgressBoard:
     """The worker's one writer of progress. Belongs to the loop of its lines."""
 
-    def __init__(self, here: Lines, settings: Settings) -> None:
+    def __init__(self, here: WorkerRuntime, settings: Settings) -> None:
         self._loop = here.loop
         self._keys = settings.keys
         self._signatures = Signatures(settings, "progress")
@@ -147,12 +146,6 @@ class ProgressBoard:
         self._listed.clear()
 
 
-def _list(here: Lines, reports: Reports) -> None:
+def _list(here: WorkerRuntime, reports: Reports) -> None:
     """On the board of this worker's loop, which is made with the first report."""
-    board = _boards.get(here)
-    if board is None:
-        board = _boards[here] = ProgressBoard(here, reports.settings)
-    board.add(reports)
-
-
-_boards: WeakKeyDictionary[Lines, ProgressBoard] = WeakKeyDictionary()
+    here.part(ProgressBoard, reports.settings).add(reports)

@@ -12,13 +12,13 @@ from celery import Task
 from toolfleet_registry.errors import PublishUnconfirmed
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.broker.kombu_connections import Connections
 from toolfleet_tasks.messages.envelope import Label, message, sender
 from toolfleet_tasks.publish.redis_publisher import LinePublisher
-from toolfleet_tasks.redis import worker_connections
-from toolfleet_tasks.redis.worker_connections import Lines
 from toolfleet_tasks.transport.delivery import deaths_of, with_deaths
 from toolfleet_tasks.worker.canvas import links_of
+from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 _SECONDS = 10.0  # to get it into the queue; after that the first attempt's end is the call's
 # Of a message that others wrote without limits: the next one has none, either.
@@ -32,7 +32,7 @@ async def publish_again(task: Task, delay: float, *, retries: int) -> None:
 
     Over the worker's line where there is one, else through kombu, in a thread.
     """
-    here, settings = worker_connections.current(), task.app.settings
+    here, settings = worker_runtime.current(), task.app.settings
     if here is not None and settings.is_fast:
         await _over_the_line(here, settings, task.request, delay, retries)
         return
@@ -44,7 +44,7 @@ async def publish_again(task: Task, delay: float, *, retries: int) -> None:
     )
 
 
-async def _over_the_line(here: Lines, settings: Settings, request: Any, delay: float, retries: int) -> None:
+async def _over_the_line(here: WorkerRuntime, settings: Settings, request: Any, delay: float, retries: int) -> None:
     hard_limit, soft_limit = request.timelimit or _UNLIMITED
     queue = request.delivery_info["routing_key"]
     limits, links = (soft_limit, hard_limit), links_of(request)

@@ -18,6 +18,7 @@ from toolfleet import Caller, Conversation, Poll, Schedule, ToolCall, ToolFleet
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.background import job_poller
 from toolfleet_tasks.background.job_poller import WorkerJobs
 from toolfleet_tasks.calls.prepare import Drafts
@@ -25,7 +26,6 @@ from toolfleet_tasks.client.session import Session
 from toolfleet_tasks.control import jobs_tick
 from toolfleet_tasks.jobs import calls
 from toolfleet_tasks.publish import control_tasks as kicks
-from toolfleet_tasks.redis import worker_connections
 from toolfleet_workers.main import make_worker_app
 
 KEYS = Keys()
@@ -126,13 +126,13 @@ async def test_ticks_that_pile_up_in_a_worker_are_one(
     for _ in range(10):
         await fleet.jobs.start(None, POLL, conversation=HERE, caller=owner)
     await all_due(redis)
-    worker_connections.start(asyncio.get_running_loop(), broker=str(settings.broker))
+    worker_runtime.start(asyncio.get_running_loop(), broker=str(settings.broker))
     try:
         keeper = keeper_of(settings)
         async with asyncio.timeout(30):
             await asyncio.gather(*(keeper.resume(seconds=20) for _ in range(20)))
     finally:
-        await worker_connections.stop()
+        await worker_runtime.stop()
 
     assert (most, ticks) == (1, 2)
     assert await redis.llen("tools.owls") == 10
@@ -146,7 +146,7 @@ async def test_a_tick_that_waits_hears_of_what_is_made_meanwhile(
     await fleet.jobs.start(None, POLL, conversation=HERE, caller=owner)
     (job_id,) = await redis.zrange(KEYS.jobs_due, 0, -1)
     await redis.zadd(KEYS.jobs_due, {str(job_id): (time.time() + 5) * 1000})
-    worker_connections.start(asyncio.get_running_loop(), broker=str(settings.broker))
+    worker_runtime.start(asyncio.get_running_loop(), broker=str(settings.broker))
     try:
         keeper = keeper_of(settings)
         tick = asyncio.ensure_future(keeper.resume(seconds=20))
@@ -159,7 +159,7 @@ async def test_a_tick_that_waits_hears_of_what_is_made_meanwhile(
                 await asyncio.sleep(0.01)
         tick.cancel()
     finally:
-        await worker_connections.stop()
+        await worker_runtime.stop()
 
 
 async def test_a_worker_without_a_loop_of_its_own_opens_one_session_a_tick(
@@ -318,10 +318,10 @@ async def test_after_its_call_a_job_is_looked_at_in_the_same_worker(
     monkeypatch.setattr(kicks, "kick", kick)
     task: Any = SimpleNamespace(app=SimpleNamespace(jobs=Jobs(), settings=settings))
     if has_loop:
-        worker_connections.start(asyncio.get_running_loop(), broker=str(settings.broker))
+        worker_runtime.start(asyncio.get_running_loop(), broker=str(settings.broker))
     try:
         await kicks.evaluate_soon(task, "j")
     finally:
-        await worker_connections.stop()
+        await worker_runtime.stop()
 
     assert done == [("here", "j") if has_loop else ("toolfleet.evaluate_job", "j")]

@@ -18,8 +18,8 @@ from support.servers.redis_faults import faulty_redis
 from support.waiting import wait_until
 from support.workers.fast_worker import fast_fleet
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.app import FleetApp, make_app
-from toolfleet_tasks.redis import worker_connections as lines
 from toolfleet_tasks.transport import events as events_module
 
 
@@ -89,12 +89,12 @@ def ear(look: Redis) -> Generator[Ear]:
 @asynccontextmanager
 async def dispatching(**settings: Any) -> AsyncGenerator[Any]:
     """The dispatcher of a worker with lines on this loop."""
-    lines.start(asyncio.get_running_loop())
+    worker_runtime.start(asyncio.get_running_loop())
     try:
         app = make_app(Settings(**settings))
         yield dispatcher_of(app)
     finally:
-        await lines.stop()
+        await worker_runtime.stop()
 
 
 def dispatcher_of(app: FleetApp) -> Any:
@@ -256,7 +256,7 @@ async def test_while_redis_is_away_the_latest_events_are_kept(tmp_path: Path, mo
     monkeypatch.setattr(events_module, "KEPT_AT_MOST", 10)
     with faulty_redis(tmp_path / "redis") as redis, capture_logs() as logs:
         async with dispatching(redis_url=redis.url) as dispatcher:
-            line = lines.current().to(redis.url, master=None)  # type: ignore[union-attr] # started above
+            line = worker_runtime.current().to(redis.url, master=None)  # type: ignore[union-attr] # started above
             await line.connected()
             with redis.restarted():
                 await wait_until(lambda: not line.is_connected, "the line has noticed")

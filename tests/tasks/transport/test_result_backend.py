@@ -18,9 +18,10 @@ from redis import Redis
 from support.servers.redis_faults import FaultyRedis, faulty_redis
 from support.waiting import wait_until
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio.greenlet_bridge import Bridge
 from toolfleet_tasks.app import FleetApp, make_app
-from toolfleet_tasks.redis import durable_write, worker_connections
+from toolfleet_tasks.redis import durable_write
 from toolfleet_tasks.results.reader import ANNOUNCED_AT_MOST
 from toolfleet_tasks.transport.result_backend import FleetBackend, FleetSentinelBackend, ResultRefused
 
@@ -38,11 +39,11 @@ MEBIBYTE = 2**20
 @asynccontextmanager
 async def worker_app(**settings: Any) -> AsyncGenerator[FleetApp]:
     """The fleet's app as in a worker: with lines, on this loop."""
-    worker_connections.start(asyncio.get_running_loop())
+    worker_runtime.start(asyncio.get_running_loop())
     try:
         yield make_app(Settings(**settings))
     finally:
-        await worker_connections.stop()
+        await worker_runtime.stop()
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from celery import signals
 from celery.app.trace import fast_trace_task, trace_task_ret
 
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio.greenlet_bridge import Bridge
 from toolfleet_tasks.app import FleetApp, make_app
 from toolfleet_tasks.messages.envelope import TASK
-from toolfleet_tasks.redis import worker_connections
 from toolfleet_tasks.worker import execute
 from toolfleet_tasks.worker.fast_path import untraced
 
@@ -92,5 +92,5 @@ async def test_stock_parts_need_the_tracer(lined_app: FleetApp) -> None:
     stock = make_app(Settings(redis_url="redis://127.0.0.1:1/0", fast_transport=False, visibility_timeout=7200))
     assert taken(stock) is None
 
-    await worker_connections.stop()
+    await worker_runtime.stop()
     assert taken(lined_app) is None

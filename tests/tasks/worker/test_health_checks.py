@@ -17,10 +17,10 @@ from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.ledger.claims import Claim, NotClaimed
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.presence.fleet_versions import note_of
-from toolfleet_tasks.redis import worker_connections
 from toolfleet_tasks.redis.connection import LineClosed
 from toolfleet_tasks.worker import health_checks
 from toolfleet_tasks.worker.health_checks import HealthChecks, SingleCheck, checks_of
@@ -50,22 +50,22 @@ def modules() -> Modules:
 
 
 @pytest.fixture
-async def here(redis: Redis, redis_url: str) -> AsyncIterator[worker_connections.Lines]:
+async def here(redis: Redis, redis_url: str) -> AsyncIterator[worker_runtime.WorkerRuntime]:
     """The lines of a worker."""
-    here = worker_connections.start(asyncio.get_running_loop(), broker=redis_url)
+    here = worker_runtime.start(asyncio.get_running_loop(), broker=redis_url)
     yield here
-    await worker_connections.stop()
+    await worker_runtime.stop()
 
 
 @pytest.fixture
-async def ledger(here: worker_connections.Lines, redis_url: str) -> AsyncIterator[Ledger]:
+async def ledger(here: worker_runtime.WorkerRuntime, redis_url: str) -> AsyncIterator[Ledger]:
     ledger = Ledger(here.to_broker(), Settings(redis_url=redis_url), writes_results=True)
     yield ledger
     await ledger.claims.aclose()
 
 
 @pytest.fixture
-def checks(here: worker_connections.Lines, ledger: Ledger, modules: Modules, redis_url: str) -> HealthChecks:
+def checks(here: worker_runtime.WorkerRuntime, ledger: Ledger, modules: Modules, redis_url: str) -> HealthChecks:
     runner: Any = modules
     return HealthChecks(here, Settings(redis_url=redis_url), runner, ledger)
 
@@ -97,7 +97,7 @@ def call(number: int, **fields: Any) -> PublishedCall:
 
 
 async def test_a_worker_that_is_cut_off_leaves_the_queue_until_it_can_connect(
-    redis: Redis, here: worker_connections.Lines, checks: HealthChecks, modules: Modules
+    redis: Redis, here: worker_runtime.WorkerRuntime, checks: HealthChecks, modules: Modules
 ) -> None:
     """And is told again then; of two that work on a module's calls it keeps itself away, and says nothing of the module."""
     ended: list[bool] = []
@@ -135,7 +135,7 @@ async def test_an_old_call_is_put_off_by_redis_only(
 
 @pytest.mark.usefixtures("impatient")
 async def test_a_worker_goes_on_where_nobody_stands_in_for_it(
-    redis: Redis, here: worker_connections.Lines, checks: HealthChecks
+    redis: Redis, here: worker_runtime.WorkerRuntime, checks: HealthChecks
 ) -> None:
     """Others live, and take nothing from the queue: rather than leave calls there it tries them."""
     await with_another(redis)
@@ -152,7 +152,7 @@ async def test_a_worker_goes_on_where_nobody_stands_in_for_it(
 
 @pytest.mark.usefixtures("impatient")
 async def test_a_queue_that_others_take_from_is_left_to_them(
-    redis: Redis, here: worker_connections.Lines, checks: HealthChecks, modules: Modules
+    redis: Redis, here: worker_runtime.WorkerRuntime, checks: HealthChecks, modules: Modules
 ) -> None:
     """However long: what is next in it changes."""
     await with_another(redis)
@@ -168,7 +168,7 @@ async def test_a_queue_that_others_take_from_is_left_to_them(
 
 async def test_a_redis_that_refuses_a_look_ends_no_watch(
     redis: Redis,
-    here: worker_connections.Lines,
+    here: worker_runtime.WorkerRuntime,
     checks: HealthChecks,
     modules: Modules,
     monkeypatch: pytest.MonkeyPatch,
@@ -191,7 +191,7 @@ async def test_a_redis_that_refuses_a_look_ends_no_watch(
 
 
 async def test_a_fault_of_our_own_leaves_no_queue_alone_for_ever(
-    here: worker_connections.Lines, checks: HealthChecks, monkeypatch: pytest.MonkeyPatch
+    here: worker_runtime.WorkerRuntime, checks: HealthChecks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The watch ends, and the next call that misses begins another one."""
 
@@ -206,7 +206,7 @@ async def test_a_fault_of_our_own_leaves_no_queue_alone_for_ever(
 
 
 async def test_what_was_heard_in_an_earlier_trouble_does_not_count(
-    here: worker_connections.Lines, checks: HealthChecks, modules: Modules
+    here: worker_runtime.WorkerRuntime, checks: HealthChecks, modules: Modules
 ) -> None:
     """A module is not ready for half a minute anew each time, also if the worker has last looked on behalf of all."""
     modules.health = Health.NOT_READY
@@ -221,7 +221,7 @@ async def test_what_was_heard_in_an_earlier_trouble_does_not_count(
 
 @pytest.mark.parametrize(("seconds", "rests"), [(1.5, True), (60, False)])
 async def test_calls_of_a_module_that_all_leave_alone_wait_in_the_queue_for_a_moment(
-    redis: Redis, here: worker_connections.Lines, checks: HealthChecks, seconds: float, rests: bool
+    redis: Redis, here: worker_runtime.WorkerRuntime, checks: HealthChecks, seconds: float, rests: bool
 ) -> None:
     """If it is one only: else they are taken and refused. A miss in the meantime makes it the worker's own trouble as well."""
     open_until = round((await redis.time())[0] * 1000 + seconds * 1000)
@@ -241,7 +241,7 @@ async def test_calls_of_a_module_that_all_leave_alone_wait_in_the_queue_for_a_mo
 
 
 async def test_a_worker_that_closes_looks_no_more(
-    here: worker_connections.Lines, checks: HealthChecks, modules: Modules, monkeypatch: pytest.MonkeyPatch
+    here: worker_runtime.WorkerRuntime, checks: HealthChecks, modules: Modules, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether its lines close while it looks, or it is told before."""
 
@@ -302,7 +302,7 @@ async def test_a_worker_that_runs_one_call_looks_when_it_must(
 
 
 async def test_a_loop_has_one_view_of_its_modules(
-    here: worker_connections.Lines, ledger: Ledger, redis_url: str
+    here: worker_runtime.WorkerRuntime, ledger: Ledger, redis_url: str
 ) -> None:
     """All its calls share what it knows; outside of a worker's pool each call looks for itself."""
 
@@ -314,5 +314,5 @@ async def test_a_loop_has_one_view_of_its_modules(
     assert isinstance(first, HealthChecks)
     assert checks_of(App, ledger) is first
     await here.aclose()
-    await worker_connections.stop()
+    await worker_runtime.stop()
     assert isinstance(checks_of(App, ledger), SingleCheck)

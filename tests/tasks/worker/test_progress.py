@@ -12,7 +12,7 @@ from support.published_call import published
 from support.waiting import wait_until
 from toolfleet_registry.contracts.progress import Progress, progress_of, report, report_to
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.redis import worker_connections
+from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.worker import progress as progress_board
 from toolfleet_tasks.worker.progress import Reports
 
@@ -22,9 +22,9 @@ KEY = "toolfleet:progress:{}"
 @pytest.fixture
 async def settings(redis_url: str) -> AsyncIterator[Settings]:
     """Those of a worker whose pool runs."""
-    worker_connections.start(asyncio.get_running_loop(), broker=redis_url)
+    worker_runtime.start(asyncio.get_running_loop(), broker=redis_url)
     yield Settings(redis_url=redis_url)
-    await worker_connections.stop()
+    await worker_runtime.stop()
 
 
 def reports_of(settings: Settings, call_id: str, *, seconds: float = 60) -> Reports:
@@ -91,9 +91,9 @@ async def test_a_redis_that_refuses_is_told_no_more_than_the_latest(settings: Se
     call = reports_of(settings, "call")
     call.take(Progress(message="before"))
     await stored_in_the_end(redis, "call", "before")
-    here = worker_connections.current()
+    here = worker_runtime.current()
     assert here is not None
-    board = progress_board._boards[here]
+    board = here.part(progress_board.ProgressBoard, settings)
     await redis.config_set("maxmemory", 1)
     try:
         call.take(Progress(message="lost"))

@@ -12,7 +12,7 @@ import pytest
 from redis.asyncio import Redis
 
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.redis import worker_connections
+from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.worker.republish import publish_again
 
 SIGNED = 'eyJhbGciOi.signed "text".\u2028'
@@ -20,9 +20,9 @@ SIGNED = 'eyJhbGciOi.signed "text".\u2028'
 
 @pytest.fixture
 async def settings(redis_url: str) -> AsyncIterator[Settings]:
-    worker_connections.start(asyncio.get_running_loop())
+    worker_runtime.start(asyncio.get_running_loop())
     yield Settings(redis_url=redis_url, fast_transport=True)
-    await worker_connections.stop()
+    await worker_runtime.stop()
 
 
 def task_of(settings: Settings, **fields: Any) -> Any:

@@ -17,9 +17,9 @@ from celery.concurrency.base import BasePool
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio.greenlet_bridge import require_greenlet_stacks
 from toolfleet_tasks.fairness.fair_slots import UNBOUNDED
-from toolfleet_tasks.redis import worker_connections
 from toolfleet_workers.pool.hub_loop import Hub, Pump
 from toolfleet_workers.pool.task_run import GRACE_SECONDS, Assignment, Job
 from toolfleet_workers.pool.wait_list import WaitingJobs
@@ -69,7 +69,7 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
         if settings.redis_url is not None:
             knows_calls = settings.is_fast and settings.broker == settings.redis_url
             bounds = settings.module_concurrency if knows_calls else None
-            here = worker_connections.start(
+            here = worker_runtime.start(
                 self.pump.loop, broker=settings.broker or "", master=settings.sentinel_master, bounds=bounds
             )
             if settings.is_fast and hasattr(self.app, "settings"):  # the transport is ours, and counts
@@ -187,7 +187,7 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
         if self._is_stopping:
             return  # a signal handler has interrupted the wait below; what it killed ends there
         self._is_stopping = True
-        here = worker_connections.current()
+        here = worker_runtime.current()
         for leave in here.leaving if here is not None else ():
             leave()
         if self._hub is not None:
@@ -199,7 +199,7 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
                 job.terminate()
             self._drain(2 * GRACE_SECONDS)
         self.pump.run(_close_runner(getattr(self.app, "runner", None)))
-        self.pump.run(_within(_SETTLE_SECONDS, worker_connections.stop(), "lines_not_closed"))
+        self.pump.run(_within(_SETTLE_SECONDS, worker_runtime.stop(), "lines_not_closed"))
         self.pump.close()
 
     def _drain(self, seconds: float) -> None:

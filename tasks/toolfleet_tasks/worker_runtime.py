@@ -1,12 +1,13 @@
-"""The lines of a worker process: one to each Redis, on the loop of its pool.
+"""Holds what a worker process has once: its connections to each Redis, its slots, and the parts that live as long as they do.
 
-The pool starts them with its loop and closes them when all calls have ended. The transport, the backend and the events
-are made by Celery and kombu, which hand nothing on: they find the process's lines here, or none outside of a worker.
+The pool starts the runtime with its loop and stops it when all calls have ended. Celery and kombu make the transport, the
+backend and the events, and hand nothing on to them: these find the process's runtime here, or none outside of a worker.
 """
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.system.loggers import get_logger
@@ -14,13 +15,16 @@ from toolfleet_tasks.fairness.fair_slots import UNBOUNDED, FairSlots
 from toolfleet_tasks.fairness.paused_queues import RestingQueues
 from toolfleet_tasks.redis.connection import Line, Push
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 log = get_logger(__name__)
 
 _SETTLE_SECONDS = 5.0  # for what was written last to be answered, before the lines are closed
 
 
-class Lines:
-    """Lines by their Redis, to be used on the thread that made them.
+class WorkerRuntime:
+    """Connects a worker to each Redis, and keeps its parts, from `start` to `stop`. For the thread that made it.
 
     `bounds`: how many calls may run at once in a module that has a bound, if the broker's Redis knows what runs there.
     `listeners` get every push frame of every line. `leaving`: who is to hear that the worker was told to end. `settle`: what must be over before the lines may close, each within a
@@ -42,6 +46,7 @@ class Lines:
         self.leaving: list[Callable[[], object]] = []
         self.resting = RestingQueues()
         self._lines: dict[tuple[str, str], Line] = {}
+        self._parts: dict[Hashable, Any] = {}
         self._later: set[asyncio.Future[object]] = set()
         self.settle.append(self._later_ended)
 
@@ -61,6 +66,16 @@ class Lines:
         One that subscribes is for nothing else: Redis gives up a subscriber that has 32 MB to read.
         """
         return self.to(self._broker, master=self._master, purpose=purpose)
+
+    def part(self, make: Callable[Concatenate["WorkerRuntime", P], T], *args: P.args, **options: P.kwargs) -> T:
+        """Return what `make` makes for this worker: with the first call, and the same ever after.
+
+        What it must end before the lines close it appends to `settle`.
+        """
+        if make not in self._parts:
+            self._parts[make] = make(self, *args, **options)
+        made: T = self._parts[make]
+        return made
 
     def later(self, work: Awaitable[object]) -> None:
         """Do something for which nobody can wait here; the lines stay open for it, within the same time."""
@@ -91,10 +106,10 @@ async def _settled(settle: Callable[[], Awaitable[object]]) -> None:
         log.warning("line_not_settled", error=str(exc) or repr(exc))
 
 
-_current: Lines | None = None
+_current: WorkerRuntime | None = None
 
 
-def current() -> Lines | None:
+def current() -> WorkerRuntime | None:
     """The lines of this process, if it is a worker whose pool is running."""
     return _current
 
@@ -105,14 +120,14 @@ def start(
     broker: str = "",
     master: str | None = None,
     bounds: Mapping[str, int] | None = None,
-) -> Lines:
+) -> WorkerRuntime:
     """Called by the pool, with its loop, before anything is consumed.
 
     `broker` is the URL of the Redis that carries the queues. From here and not from Celery's settings, which
     `inspect` shows to everybody, with the password.
     """
     global _current  # noqa: PLW0603 - one worker a process: so it is with Celery's hub
-    _current = Lines(loop, broker, master, bounds)
+    _current = WorkerRuntime(loop, broker, master, bounds)
     return _current
 
 
