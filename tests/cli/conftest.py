@@ -14,7 +14,7 @@ from toolfleet_cli import main
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], elsewhere: Path) -> Iterator[Run]:
     """Runs the command in this process, far from any other fleet."""
-    before = structlog.get_config()
+    was_configured, before = structlog.is_configured(), structlog.get_config()
 
     def run(*words: str) -> Ended:
         monkeypatch.setattr(sys, "argv", ["toolfleet", *words])
@@ -24,4 +24,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], els
         return Ended(ended.value.code, said.out, said.err)
 
     yield run
-    structlog.configure(**before)
+    if was_configured:
+        structlog.configure(**before)
+    else:  # what is not configured prints nothing
+        structlog.reset_defaults()

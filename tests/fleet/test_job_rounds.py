@@ -21,6 +21,7 @@ from toolfleet import Caller, Conversation, Job, Poll, Schedule, ToolCall, ToolF
 from toolfleet.webhooks import SQLSeen, WakeReceiver, WakeRefused
 from toolfleet_registry.contracts.jobs import ENDED, Completion, WakeUp
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.time import fleet_clock
 
 KEYS = Keys()
 BEGIN = ToolCall(tool_name="works.begin")
@@ -277,7 +278,7 @@ async def test_a_job_with_two_rounds_completes_and_tells_what_they_brought(
 
 async def test_a_job_begins_after_its_delay(fleet: ToolFleet, works: Works, owner: Caller) -> None:
     """And if it fails then, it says what it was to say in that case."""
-    here, began_at = Conversation(conversation_id="c-delay"), time.time()
+    here, began_at = Conversation(conversation_id="c-delay"), fleet_clock.now()
     job = await fleet.jobs.start(
         ToolCall(tool_name="works.refuse"),
         conversation=here,

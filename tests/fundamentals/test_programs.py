@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from support.up import Up, up
 
@@ -35,6 +36,7 @@ def test_a_program_prints_what_it_says(
     program = PROGRAMS / f"{name}.py"
     monkeypatch.chdir(running.folder)
     monkeypatch.delenv("TOOLFLEET_UNSERVED_SECONDS")
+    structlog.reset_defaults()  # a program of its own has configured nothing, whatever ran here before
 
     runpy.run_path(str(program), run_name="__main__")
 

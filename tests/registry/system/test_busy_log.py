@@ -15,9 +15,12 @@ from toolfleet_registry.system.busy_log import BusyLog
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
-    before = structlog.get_config()
+    was_configured, before = structlog.is_configured(), structlog.get_config()
     yield
-    structlog.configure(**before)
+    if was_configured:
+        structlog.configure(**before)
+    else:  # what is not configured prints nothing
+        structlog.reset_defaults()
 
 
 def to_stdlib(level: int, processors: list[Any]) -> None:
