@@ -93,10 +93,11 @@ async def announce(text: str) -> str:
     return f"told everybody: {text}"
 
 
-@module.tool(effect="once", sensitive=("card",))
+@module.tool(effect="once", timeout_seconds=0.5, sensitive=("card",))
 async def order_mice(number: int, card: str) -> str:
-    """Order mice from a shop whose answer is lost on its way."""
-    raise ToolError("The shop did not answer.", effect_state="unknown")
+    """Order mice from a shop that never answers in time."""
+    await asyncio.sleep(60)
+    return "ordered"
 
 
 @module.tool(effect="once")
