@@ -1,0 +1,1 @@
+"""A module of one function: `toolfleet up --module examples/larks` serves it."""
