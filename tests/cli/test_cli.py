@@ -147,6 +147,15 @@ def test_a_refused_call_fails(run: Run, two_modules: ModuleServer) -> None:
     assert ended.err.splitlines() == ["unknown_tool: Unknown tool: owls.ecko", "Did you mean owls.echo?"]
 
 
+def test_a_call_may_name_the_tools_version(run: Run, two_modules: ModuleServer) -> None:
+    """And fails where another one is in effect."""
+    ended = run("call", "owls.echo", "--tool-version", "1.2.0")
+    assert ended.code == 1
+    assert ended.err.splitlines()[0] == (
+        "version_mismatch: Tool 'owls.echo' has no version now, and the call names version '1.2.0'."
+    )
+
+
 def test_a_refused_call_has_a_form_for_programs(run: Run, two_modules: ModuleServer) -> None:
     """`--json` prints the whole result; the exit code is the same."""
     ended = run("call", "owls.admin_only", "--permission", "user", "--json")

@@ -48,24 +48,34 @@ def call(  # noqa: PLR0913 - these are the command line's options
             help="Wait no longer, queue time included; by default twice the tool's limit and lease, some minutes.",
         ),
     ] = None,
+    tool_version: Annotated[
+        str | None,
+        typer.Option(metavar="VERSION", help="Run it only while the tool has this version, letter for letter."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole ToolResult.")] = False,
 ) -> None:
     """Run a tool and print its result. Exit code 1 if the call did not succeed."""
     caller = caller_of(user, permission, modules)
     shows = err.is_terminal and not as_json
-    result = asyncio.run(_run(tool, arguments or [], whole, caller, timeout, shows=shows))
+    said = arguments or [], whole
+    result = asyncio.run(_run(tool, said, caller, timeout, version=tool_version, shows=shows))
     show_result(result, as_json=as_json)
 
 
 async def _run(
-    name: str, words: list[str], whole: str | None, caller: Caller, seconds: float | None, *, shows: bool
+    name: str,
+    said: tuple[list[str], str | None],
+    caller: Caller,
+    seconds: float | None,
+    *,
+    version: str | None,
+    shows: bool,
 ) -> ToolResult:
     from toolfleet import ToolFleet  # noqa: PLC0415 - takes a second to load, which `--help` should not
 
     async with ToolFleet() as fleet:
         tool = next((tool for tool in await fleet.tools(caller) if tool.name == name), None)
-        arguments = read_arguments(words, whole, tool)
-        asked = ToolCall(tool_name=name, arguments=arguments)
+        asked = ToolCall(tool_name=name, arguments=read_arguments(*said, tool), tool_version=version)
         result = await _begun(fleet, asked, caller, seconds, shows=shows)
         if result is not None:
             return result

@@ -56,6 +56,7 @@ ErrorCode = Literal[
     "invalid_tool_name",
     "unknown_module",
     "unknown_tool",
+    "version_mismatch",
     "invalid_arguments",
     "permission_denied",
     "rate_limited",
@@ -97,6 +98,8 @@ class ToolCall(Message):
     """In whose name, at most 256 characters; the caller's own `user_id` wins over it."""
     idempotency_key: str | None = None
     """Names the intention: a second call of the same user with the same key brings the first one's result."""
+    tool_version: Annotated[str | None, Since(2)] = None
+    """The version of the tool that is meant, letter for letter: while another one is in effect the call is a `version_mismatch`. `None`: whichever there is."""
     spoken: SkipJsonSchema[Spoken] = Field(default=UNSPOKEN, exclude=True, repr=False)
     """How a model has named the tool, if `to_call` has read it: errors are in the names of its provider. Never sent."""
 
@@ -231,7 +234,8 @@ class PublishedCall(Message):
     share. `sensitive` arguments (JSON pointers) are not kept, nor, if it `hides_results`, its module's words. `replay_of`: the
     dead letter that it repeats. `decisions`: its agent's, for the audit. `terms`: the limits it was let in under, if any.
     `job_id`: the job that it is a step of, and that is looked at once it has ended. `context`: what a tool that takes one is
-    told by its agent. `newer_job`: it asks for a job with what the scheduler of earlier versions does not know.
+    told by its agent. `newer_job`: it asks for a job with what the scheduler of earlier versions does not know. `tool_version`: it
+    is run only while its tool has this version.
     """
 
     call_id: str
@@ -253,6 +257,7 @@ class PublishedCall(Message):
     job_id: str | None = None
     context: Annotated[ToolContext | None, Since(2)] = None
     newer_job: Annotated[bool, Since(2)] = False
+    tool_version: Annotated[str | None, Since(2)] = None
 
 
 NEVER_LOOKED_AT = "no manifest yet"

@@ -50,3 +50,5 @@ class DeadLetter(Message):
     """The letter that this call repeated."""
     context: Annotated[ToolContext | None, Since(2)] = None
     """What its tool was told by its agent, beside the arguments."""
+    tool_version: Annotated[str | None, Since(2)] = None
+    """The version of the tool that it named; a replay names it as well."""

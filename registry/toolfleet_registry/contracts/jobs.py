@@ -61,6 +61,12 @@ class Poll(Message):
     """The job has failed if that result fulfils this as well."""
     max_seconds: PositiveSeconds = 86_400
     """After so long the job has timed out."""
+    tool_version: Annotated[str | None, Since(2)] = None
+    """As that of a `ToolCall`: a poll that meets another version ends the job as failed."""
+
+    def call_with(self, arguments: dict[str, Any]) -> ToolCall:
+        """Return the call of one poll, with `arguments` in the place of its own."""
+        return ToolCall(tool_name=self.tool_name, arguments=arguments, tool_version=self.tool_version)
 
 
 class Schedule(Message):

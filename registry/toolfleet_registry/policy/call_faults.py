@@ -1,6 +1,6 @@
-"""Judges what a caller says of a call, whatever tool it is for: its names, and the arguments as JSON."""
+"""Judges what a caller says of a call, whatever tool it is for: its names, the arguments as JSON, and the version that it names."""
 
-from toolfleet_registry.contracts import Caller, ToolCall
+from toolfleet_registry.contracts import Caller, ToolCall, ToolDefinition
 from toolfleet_registry.policy.identities import fault_in_names
 from toolfleet_registry.schemas.arguments import fault_in, size_fault
 
@@ -15,3 +15,22 @@ def fault_in_call(call: ToolCall, caller: Caller, *, most_bytes: int, are_small:
         or fault_in(call.arguments, are_small=are_small)
         or size_fault(call.arguments, most=most_bytes, are_small=are_small)
     )
+
+
+def version_fault(tool: ToolDefinition, named: str | None) -> str | None:
+    """Why a call that names this version of the tool is not for the one in effect; `None` if it is, or names none.
+
+    Versions are the same if they are the same text: what a module calls two versions are two.
+    """
+    if named is None or named == tool.version:
+        return None
+    now = "no version" if tool.version is None else f"version {_quoted(tool.version)}"
+    return f"Tool {tool.name!r} has {now} now, and the call names version {_quoted(named)}."
+
+
+def _quoted(version: str) -> str:
+    shown = version if len(version) <= _MOST_SHOWN else f"{version[:_MOST_SHOWN]}…"
+    return repr(shown.encode("utf-8", "replace").decode())
+
+
+_MOST_SHOWN = 128  # characters

@@ -69,6 +69,7 @@ _BY_CODE: dict[ErrorCode, str] = {
     "invalid_tool_name": _OTHER_NAME,
     "unknown_module": _OTHER_NAME,
     "unknown_tool": _OTHER_NAME,
+    "version_mismatch": "Nothing was executed: the tool has changed, so look at how it is described now before you call it anew.",
     "invalid_arguments": "Nothing was executed: correct the arguments, as the tool's schema has them, and call it anew.",
     "permission_denied": "Nothing was executed: use another tool, or tell the person that this one is not allowed to them.",
     "rate_limited": "Nothing was executed: the limit for this tool is reached, so go on without it, or tell the person.",

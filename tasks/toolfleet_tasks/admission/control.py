@@ -214,14 +214,15 @@ def refused(tool_name: str, refusal: Refusal) -> ToolResult:
     if refusal.kind == "open":
         return fleet_results.module_away(tool_name, refusal.seconds)
     if refusal.kind == "conflict":
-        text = "Tool call refused: its idempotency key stands for a call with another tool or other arguments."
+        text = "Tool call refused: its idempotency key stands for a call with another tool, other arguments or another version."
         return ToolResult.refused(tool_name, "conflict", text)
     return _busy(tool_name, _FULL.get(refusal.kind, _FULL["share"]).format(count=refusal.count))
 
 
 def digest_of(call: PublishedCall) -> str:
-    """The same for calls that would do the same: SHA-256 of tool and arguments, whatever the order of their names."""
-    text = json.dumps([call.tool_name, call.arguments], sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    """The same for calls that would do the same: SHA-256 of tool, arguments in whatever order, and the version if one is named."""
+    asked = [call.tool_name, call.arguments, *([] if call.tool_version is None else [call.tool_version])]
+    text = json.dumps(asked, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -7,6 +7,7 @@ from toolfleet_registry.catalog.catalog import Catalog, Judged
 from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.manifests.effects import effect_of
+from toolfleet_registry.policy.call_faults import version_fault
 from toolfleet_registry.policy.sensitive_arguments import sensitive_paths
 from toolfleet_registry.policy.sensitive_results import has_sensitive_results
 from toolfleet_registry.settings import Settings
@@ -38,7 +39,10 @@ class Drafts:
         """What may be published for the call, with what its module is told of the conversation; or the refusal."""
         modules = self._settings.context_modules
         told = told_by(conversation, call.tool_name, modules)
-        if around.tag is not None and isinstance(tool := self.tool_of(call, caller), ToolDefinition):
+        is_looked_at = around.tag is not None or call.tool_version is not None
+        if is_looked_at and isinstance(tool := self.tool_of(call, caller), ToolDefinition):
+            if fault := _version_fault(tool, call):
+                return ToolResult.refused(tool.name, "version_mismatch", fault)
             call = as_before(call, tool, around)
         judged = self._catalog.judge(models_part(call, modules), caller, told)
         if around.context is None or isinstance(judged, ToolResult):
@@ -89,3 +93,11 @@ def check_timeout(seconds: float | None) -> None:
     """Check the time that a caller gives a call. Raises `ValueError` for what is no number."""
     if seconds is not None and math.isnan(seconds):
         raise ValueError("timeout must be a number of seconds, not nan")
+
+
+def _version_fault(tool: ToolDefinition, call: ToolCall) -> str | None:
+    """Of a call with an idempotency key nothing: its first one may have been executed, whose result it must bring.
+
+    Where it is the first, the worker refuses it.
+    """
+    return None if call.idempotency_key else version_fault(tool, call.tool_version)

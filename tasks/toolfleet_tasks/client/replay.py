@@ -49,7 +49,8 @@ def replay_of(letter: Kept, given: Mapping[str, Any], caller: Caller | None = No
     missing = [name for name, value in kept.items() if name not in given and _is_incomplete(value)]
     if letter.is_redacted and missing:
         return _incomplete(letter, missing)
-    call = ToolCall(tool_name=letter.tool_name, arguments={**kept, **given}, user_id=letter.user_id)
+    arguments, version = {**kept, **given}, letter.tool_version
+    call = ToolCall(tool_name=letter.tool_name, arguments=arguments, user_id=letter.user_id, tool_version=version)
     return Replay(call, caller or letter.caller, _conversation_in(call.arguments), letter.context)
 
 

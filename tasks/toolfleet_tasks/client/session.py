@@ -250,6 +250,7 @@ class Session:
             replay_of=replay_of,
             decisions=noted,
             newer_job=is_newer_job(tool.name, judged.arguments),
+            tool_version=call.tool_version,
             **self.drafts.facts_of(tool, route, around),
         )
         return drafted, route

@@ -79,6 +79,7 @@ class JobSteps:
             idempotency_key=call.idempotency_key or None,
             decisions=noted,
             job_id=spec.job_id,
+            tool_version=call.tool_version,
             **self._drafts.facts_of(tool, route, NOTHING_MORE),
         )
         return Ready(published, route)

@@ -213,7 +213,7 @@ def _next_call(job: Found) -> ToolCall:
         return spec.start
     if spec.poll is None:
         raise ValueError(f"The job {spec.job_id!r} has nothing to call.")
-    return ToolCall(tool_name=spec.poll.tool_name, arguments=filled(spec.poll.arguments, job.told))
+    return spec.poll.call_with(filled(spec.poll.arguments, job.told))
 
 
 def _may_wait(job: Found) -> bool:

@@ -22,7 +22,9 @@ _UNKNOWN_REST = 15.0  # seconds, before a tool is looked for again that nobody k
 _MOST_UNKNOWN = 40  # such tries of a job's first call: ten minutes
 
 # A poll that is refused so is refused for good.
-_FOR_GOOD = frozenset({"permission_denied", "invalid_arguments", "blocked_by_gate", "invalid_tool_name"})
+_FOR_GOOD = frozenset(
+    {"permission_denied", "invalid_arguments", "blocked_by_gate", "invalid_tool_name", "version_mismatch"}
+)
 # What passes by itself, as long as nothing was executed.
 _PASSING = frozenset({"busy", "rate_limited", "expired", "module_unreachable", "fleet_unavailable"})
 # What a module that is being replaced, or that is not up yet, may look like.

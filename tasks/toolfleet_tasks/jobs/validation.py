@@ -31,7 +31,7 @@ def steps_of(spec: JobSpec) -> Iterator[ToolCall]:
     if spec.start is not None:
         yield spec.start
     if spec.poll is not None:
-        yield ToolCall(tool_name=spec.poll.tool_name, arguments=spec.poll.arguments)
+        yield spec.poll.call_with(spec.poll.arguments)
     yield from (wish for wish in spec.on_complete if isinstance(wish, ToolCall))
 
 

@@ -40,6 +40,7 @@ _REFUSED = frozenset(
         "invalid_tool_name",
         "unknown_module",
         "unknown_tool",
+        "version_mismatch",
         "invalid_arguments",
         "permission_denied",
         "rate_limited",

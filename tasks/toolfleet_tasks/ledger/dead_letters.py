@@ -90,6 +90,7 @@ def dead_letter(
         idempotency_key=call.idempotency_key and call.idempotency_key[:_LONGEST_TEXT],
         replay_of=call.replay_of,
         context=_kept_context(call, most=_MOST_BYTES - (_size(kept) or 0)),
+        tool_version=call.tool_version and call.tool_version[:_LONGEST_TEXT],
     )
     try:
         return json_text.dump(letter)

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import uuid
+from typing import Any
 
 from toolfleet_registry.contracts import Message
 from toolfleet_registry.contracts.jobs import JobSpec
@@ -31,15 +32,20 @@ def job_id_for(user_id: str | None, idempotency_key: str | None) -> str:
 
 def wish_digest(spec: JobSpec) -> str:
     """What tells two wishes under one key apart: calls, and when they recur. Times differ when a wish is repeated."""
-    calls = [
-        one.model_dump(mode="json") if isinstance(one, Message) else one
-        for one in (spec.start, spec.poll, *spec.on_complete)
-    ]
+    calls = [_as_wished(one) if isinstance(one, Message) else one for one in (spec.start, spec.poll, *spec.on_complete)]
     when = None if spec.schedule is None else [spec.schedule.cron, spec.schedule.timezone]
     if when is not None and spec.schedule is not None and spec.schedule.max_runs is not None:
         when = [*when, str(spec.schedule.max_runs)]
     wish = json.dumps([calls, when], sort_keys=True)
     return hashlib.sha256(wish.encode()).hexdigest()[:_WISH]
+
+
+def _as_wished(call: Message) -> dict[str, Any]:
+    """All that a call says; a version only if it names one: agents of earlier releases know of none."""
+    said = call.model_dump(mode="json")
+    if said.get("tool_version") is None:
+        said.pop("tool_version", None)
+    return said
 
 
 def workflow_mark(workflow_id: str | None) -> str:

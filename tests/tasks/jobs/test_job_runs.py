@@ -1,6 +1,8 @@
 """A recurring job that ends after so many rounds: each counts once, whoever dies and however many look after it."""
 
 import asyncio
+import hashlib
+import json
 import time
 from typing import Any
 
@@ -129,6 +131,18 @@ def test_a_key_stands_for_one_count() -> None:
     """Another number of rounds is another wish; without one the digest is as it always was."""
     jobs = [job_of(schedule=Schedule(cron="* * * * *", max_runs=most)) for most in (None, 3, 4)]
     assert len({wish_digest(job) for job in jobs}) == 3
+
+
+def test_a_key_stands_for_the_versions_that_are_named() -> None:
+    """A wish that names none has the digest that agents of earlier releases give it."""
+    polls = [Poll(tool_name="a.b", tool_version=version) for version in (None, "1", "2")]
+    starts = [ToolCall(tool_name="a.b", tool_version=version) for version in (None, "1")]
+    wishes = [job_of(poll=poll) for poll in polls] + [job_of(start=start) for start in starts]
+    assert len({wish_digest(wish) for wish in wishes}) == 5
+
+    said = polls[0].model_dump(mode="json", exclude={"tool_version"})
+    known = json.dumps([[None, said, "resume_conversation"], None], sort_keys=True)
+    assert wish_digest(job_of(poll=polls[0], schedule=None)) == hashlib.sha256(known.encode()).hexdigest()[:16]
 
 
 @pytest.mark.parametrize(

@@ -281,6 +281,18 @@ def test_a_replay_is_the_same_call_without_its_key() -> None:
     assert again.conversation.model_dump(exclude_none=True) == {"platform": "chat", "conversation_id": "7"}
 
 
+def test_a_replay_means_the_version_that_its_call_named() -> None:
+    """As long as it may be; a letter without one is read by workers of earlier releases."""
+    named = read(dead_letter(published("owls.pay", tool_version="1.2.0"), UNKNOWN, died_at=7.5))
+    again = replay_of(named, {})
+
+    assert isinstance(again, Replay)
+    assert again.call.tool_version == "1.2.0"
+    assert [json_text.version_of(one) for one in (named, letter())] == [2, 1]
+    endless = read(dead_letter(published("owls.pay", tool_version="1" * 9_000), UNKNOWN, died_at=7.5))
+    assert len(endless.tool_version or "") == 2_000
+
+
 def test_a_replay_can_be_for_another_caller() -> None:
     """Whose user id wins over the old one, as with any call."""
     again = replay_of(letter(user_id="ada"), {}, Caller(user_id="root", permission="owner"))

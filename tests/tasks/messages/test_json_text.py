@@ -6,7 +6,8 @@ from typing import Annotated, Any
 import pytest
 from kombu.utils.json import loads as kombu_loads
 
-from toolfleet_registry.contracts import Audit, Caller, Message, PublishedCall, Since, ToolResult
+from toolfleet_registry.contracts import Audit, Caller, Message, PublishedCall, Since, ToolCall, ToolResult
+from toolfleet_registry.contracts.jobs import JobSpec, Poll
 from toolfleet_registry.local.scheduler_tools import is_newer_job
 from toolfleet_tasks.messages import json_text
 
@@ -104,6 +105,21 @@ def test_a_worker_gets_no_job_that_it_would_make_another_one_of(
     call = published({}).model_copy(update={"tool_name": tool, "newer_job": is_newer_job(tool, arguments)})
 
     assert json_text.version_of(call) == version
+
+
+def test_a_worker_gets_no_call_whose_version_it_would_not_look_at() -> None:
+    """Version 1 knows nothing of that: not in a call, a job, or a job's poll."""
+    named = published({}).model_copy(update={"tool_version": "1.0.0"})
+    poll = Poll(tool_name="a.b", tool_version="1.0.0")
+    start = ToolCall(tool_name="a.b", tool_version="1.0.0")
+    spec = JobSpec(job_id="j", caller=Caller(), created_at=1, deadline_at=2)
+    jobs = [
+        spec.model_copy(update={name: step})
+        for name, step in (("poll", poll), ("start", start), ("on_complete", (start,)))
+    ]
+
+    assert [json_text.version_of(one) for one in (named, *jobs)] == [2, 2, 2, 2]
+    assert [json_text.version_of(one) for one in (published({}), spec)] == [1, 1]
 
 
 def test_a_message_of_this_version_is_read_as_it_was() -> None:

@@ -1,5 +1,6 @@
 """A worker looks at a caller's rights once more, with what it knows itself."""
 
+import dataclasses
 import itertools
 
 import pytest
@@ -235,3 +236,57 @@ async def test_what_a_module_asks_for_is_not_shown_at_length() -> None:
 
     assert "is closed" in str(attempt.result.error)
     assert len(str(attempt.result.error)) < 400
+
+
+class Versioned(Known):
+    """Knows a tool's version, and hears of the `next` one when it looks at what has changed."""
+
+    def __init__(self, version: str, later: str | None = None) -> None:
+        super().__init__(count="guest")
+        self.version, self.next = version, later
+
+    def find(self, tool_name: str) -> SeenTool | None:
+        seen = super().find(tool_name)
+        return seen and dataclasses.replace(
+            seen, definition=seen.definition.model_copy(update={"version": self.version})
+        )
+
+    async def refresh(self, *, reads_all: bool = True) -> None:
+        await super().refresh(reads_all=reads_all)
+        self.version = self.next or self.version
+
+
+@pytest.mark.parametrize(
+    ("known", "later", "named", "runs"),
+    [
+        ("1.0.0", None, "1.0.0", True),
+        ("1.0.0", None, "1.0", False),  # letter for letter
+        ("1.0.0", "1.1.0", "1.0.0", False),  # it has changed since this worker looked last
+        ("1.0.0", "1.1.0", "1.1.0", True),
+        ("1.0.0", "1.1.0", None, True),
+    ],
+)
+async def test_a_call_is_run_only_under_the_version_that_it_names(
+    known: str, later: str | None, named: str | None, runs: bool
+) -> None:
+    """Which is looked up anew for each such call, and for no other."""
+    tools = Versioned(known, later)
+    attempt = await PermissionCheck(tools, EVERYWHERE)(published("owls.count", tool_version=named), run)
+
+    assert (attempt is SUCCESS) == runs
+    assert tools.looks == (named is not None)
+    if not runs:
+        result = attempt.result
+        assert (attempt.outcome, result.error_code, result.effect_state) == (
+            Outcome.PERMANENT,
+            "version_mismatch",
+            "none",
+        )
+
+
+async def test_who_may_not_use_a_tool_does_not_hear_of_its_version() -> None:
+    """The refusal is the one that everybody gets."""
+    call = asks(permission="guest", modules=frozenset({"owls"})).model_copy(update={"tool_version": "2"})
+    attempt = await PermissionCheck(Known(count="admin"), EVERYWHERE)(call, run)
+
+    assert attempt.result.error_code == "permission_denied"

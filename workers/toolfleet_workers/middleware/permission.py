@@ -8,6 +8,7 @@ from toolfleet_registry.contracts.decisions import note
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.manifests.overrides import SeenTool
 from toolfleet_registry.permissions import Modules, denial, module_denial, reaches
+from toolfleet_registry.policy.call_faults import version_fault
 from toolfleet_registry.policy.hints import FOR_NOBODY
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_workers.runner.runner import Proceed
@@ -50,6 +51,9 @@ class Tools(Protocol):
 class PermissionCheck:
     """Runs a call only if its caller may use the tool, by the same rule as when it was listed and published.
 
+    A call that names a version is run only while that one is in effect: asked of Redis anew. If Redis does not answer, what
+    was known last holds, as for everything here.
+
     `default_modules` are those of a caller whose agent does not say, as earlier ones did: it has decided by the same.
 
     Fails closed: a call of a tool that nothing is known of has to wait (`wait_for`), and is `busy` where it comes all the
@@ -63,7 +67,7 @@ class PermissionCheck:
     _named: set[str] = field(default_factory=set[str], init=False)
 
     async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
-        """Proceed, or refuse: with `permission_denied`, `unknown_tool`, or `busy` where nobody can say."""
+        """Proceed, or refuse: with `permission_denied`, `unknown_tool`, `version_mismatch`, or `busy` where nobody can say."""
         caller = call.caller
         modules = self._modules_of(call)
         module = call.tool_name.partition(".")[0]
@@ -76,11 +80,16 @@ class PermissionCheck:
         elif tool is None or denial(tool.access, caller.permission, modules):
             await self.tools.refresh()
             tool = self.tools.find(call.tool_name)
+        elif call.tool_version is not None:  # which may have changed since it was published, and just now
+            await self.tools.refresh(reads_all=False)
+            tool = self.tools.find(call.tool_name)
         if tool is None:
             return await self._unknown(call, proceed)
         if reason := denial(tool.access, caller.permission, modules):
             return _denied(call, reason, hint=FOR_NOBODY if reason == tool.access.closed else None)
         note("permission", "allowed")
+        if fault := version_fault(tool.definition, call.tool_version):
+            return _refused(call, Outcome.PERMANENT, "version_mismatch", fault)
         return await proceed(call)
 
     def wait_for(self, call: PublishedCall) -> float | None:
