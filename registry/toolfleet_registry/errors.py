@@ -24,7 +24,8 @@ Programming and set-up errors raise; what happens to a call never does, it is a 
     ├── CallRefused          a call cannot be made a signature: its `result` says why
     ├── LinkFailed           a call of a chain or a chord has not succeeded; in Celery's results only
     ├── JobRefused           a job cannot be made as it is wished: its `result` says why
-    ├── WakeRefused          a wake-up does not come from the fleet
+    ├── WebhookRefused       a webhook does not come from the fleet
+    │   └── WakeRefused      neither does a wake-up
     ├── WakeBusy             a wake-up is being acted on
     ├── WakeLost             a wake-up has become another delivery's
     ├── ToolRateLimited      a tag's tool is at its limit: raised by `TagRegistry.execute` only
@@ -137,7 +138,11 @@ class NotReplayable(FleetError):
     """Dead news cannot be tried anew: they cannot be read, or are a call whose arguments were not kept; they can be dropped."""
 
 
-class WakeRefused(FleetError):
+class WebhookRefused(FleetError):
+    """A webhook is not signed as the fleet signs it, is too old, or cannot be read; it must be answered with an error."""
+
+
+class WakeRefused(WebhookRefused):
     """A wake-up is not signed as the fleet signs it, is too old, or is none; it must be answered with an error."""
 
 

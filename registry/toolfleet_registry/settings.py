@@ -30,6 +30,7 @@ from toolfleet_registry.config.run_file import find_run_file
 from toolfleet_registry.config.server_settings import ServerSettings
 from toolfleet_registry.config.setting_values import Count, Seconds, read_json
 from toolfleet_registry.config.signing_settings import SigningSettings
+from toolfleet_registry.config.webhook_settings import WebhookSettings
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.redis.keys import Keys
@@ -53,6 +54,7 @@ class Settings(
     ServerSettings,
     ModuleSettings,
     JobSettings,
+    WebhookSettings,
     LocalSettings,
     ProbeSettings,
     BaseSettings,
@@ -282,7 +284,7 @@ def _sentence(error: Any, overrides: Mapping[str, Any]) -> str:
         like = setting_sources.likeliest(name, Settings.model_fields)
         return f"{shown}: there is no such setting{'.' if like is None else f'; did you mean {like}?'}"
     # Our own words say enough; and a URL may hold a password that must not be shown.
-    if error["type"] == "value_error" or name in _WITH_URLS:
+    if error["type"] == "value_error" or not Settings.model_fields[name].repr:
         return f"{shown}: {reason}."
     return f"{shown}: {reason}, not {error['input']!r}."
 
@@ -294,7 +296,3 @@ def _shown(name: str, overrides: Mapping[str, Any]) -> str:
         if origin.source == "file":
             return f"{origin.place}: {name}"
     return PREFIX + name.upper()
-
-
-_URLS = {"redis_url", "broker_url", "registry_url", "module_services", "core_url"}
-_WITH_URLS = frozenset({*_URLS, "signing_key", "signing_keys_old", "core_secret", "module_headers"})

@@ -1,4 +1,6 @@
-"""For an agent's core that the fleet wakes over HTTP: who sent it, and was it acted on before? Needs `toolfleet[webhooks]`.
+"""For whoever the fleet sends webhooks to: an agent's core that it wakes, and followers of the registry. Needs `toolfleet[webhooks]`.
+
+Who sent it, and was it acted on before?
 
 `SQLSeen` needs `toolfleet[sql]` as well, and is imported when somebody asks for it.
 """
@@ -6,11 +8,13 @@
 from typing import TYPE_CHECKING
 
 from toolfleet_registry.contracts.jobs import WakeUp
-from toolfleet_registry.errors import WakeBusy, WakeLost, WakeRefused
+from toolfleet_registry.errors import WakeBusy, WakeLost, WakeRefused, WebhookRefused
+from toolfleet_registry.manifests.specs import RegistryEvent
 from toolfleet_tasks.webhooks.dedup import Seen
 from toolfleet_tasks.webhooks.dedup import lazy_attribute as __getattr__  # noqa: F401 - Python asks it for what is not here
 from toolfleet_tasks.webhooks.dedup_redis import RedisSeen
 from toolfleet_tasks.webhooks.receiver import Delivery, WakeReceiver
+from toolfleet_tasks.webhooks.registry_receiver import RegistryReceiver
 
 if TYPE_CHECKING:
     from toolfleet_tasks.webhooks.dedup_sql import SQLSeen
@@ -18,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Delivery",
     "RedisSeen",
+    "RegistryEvent",
+    "RegistryReceiver",
     "SQLSeen",
     "Seen",
     "WakeBusy",
@@ -25,4 +31,5 @@ __all__ = [
     "WakeReceiver",
     "WakeRefused",
     "WakeUp",
+    "WebhookRefused",
 ]

@@ -15,8 +15,17 @@ from toolfleet_registry.errors import FleetError
 from toolfleet_registry.policy.reach import newly_reached
 from toolfleet_registry.settings import Settings, load_settings
 
-SECRETS = frozenset({"signing_key", "signing_keys_old", "core_secret", "module_headers"})
-"""Settings that are shown to nobody. Of those with URLs the passwords are not."""
+SECRETS = frozenset(
+    {
+        "signing_key",
+        "signing_keys_old",
+        "core_secret",
+        "registry_webhooks",
+        "registry_webhooks_secret",
+        "module_headers",
+    }
+)
+"""Settings that are shown to nobody: of webhooks, the path may be a token. Of other URLs the passwords are not shown."""
 
 _HIDDEN = "(hidden)"
 _ASK_SECONDS = 2.5

@@ -13,8 +13,9 @@ from toolfleet_cli.console.output import add_row, age, note, progress, say, say_
 from toolfleet_cli.processes.completion import complete_modules, complete_modules_and_tools, complete_tools
 from toolfleet_registry.catalog.operator import Difference, Operator
 from toolfleet_registry.catalog.operator import adopt_registry as adopt
+from toolfleet_registry.contracts.event_kinds import FindingKind
 from toolfleet_registry.manifests.overrides import Pending
-from toolfleet_registry.manifests.specs import FindingKind, RegistryEvent
+from toolfleet_registry.manifests.specs import RegistryEvent
 from toolfleet_registry.manifests.versions import is_later
 from toolfleet_registry.settings import load_settings
 

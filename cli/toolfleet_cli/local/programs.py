@@ -21,9 +21,15 @@ _UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
 # A child gets our whole environment, but what lets workers into modules is the business of workers.
 _NO_HEADERS = {f"{PREFIX}MODULE_HEADERS": ""}
 # And so is what signs: a module could act for anybody, and wake an agent with whatever it likes.
-_NO_KEYS = {
-    f"{PREFIX}{name}": "" for name in ("SIGNING_KEY", "SIGNING_KEYS_OLD", "CORE_SECRET", "CORE_URL")
-} | _NO_HEADERS
+_SIGNING = (
+    "SIGNING_KEY",
+    "SIGNING_KEYS_OLD",
+    "CORE_SECRET",
+    "CORE_URL",
+    "REGISTRY_WEBHOOKS",
+    "REGISTRY_WEBHOOKS_SECRET",
+)
+_NO_KEYS = {f"{PREFIX}{name}": "" for name in _SIGNING} | _NO_HEADERS
 _MODULE_GRACE_SECONDS = 5  # the workers have ended by then, so nobody waits for what a module still does
 
 

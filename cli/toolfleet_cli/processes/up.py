@@ -35,7 +35,16 @@ _OWN_AFFAIRS = {"lane", "worker_concurrency", "drain_seconds", "loop_stall_secon
 _AGENTS_NEED = {"redis_url", "broker_url", "sentinel_master", "key_prefix", "fast_transport", "registry_url"}
 # What is in no file of ours: whoever may use it has it from the environment, or the `toolfleet.toml`.
 # Some are wrong without the others.
-_SECRETS = {"signing_key", "signing_keys_old", "require_signed_results", "core_secret", "core_url", "module_headers"}
+_SECRETS = {
+    "signing_key",
+    "signing_keys_old",
+    "require_signed_results",
+    "core_secret",
+    "core_url",
+    "registry_webhooks",
+    "registry_webhooks_secret",
+    "module_headers",
+}
 
 
 def run_up(modules: Sequence[Path] = (), *, reload: bool = False) -> int:

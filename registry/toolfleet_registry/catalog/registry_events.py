@@ -57,7 +57,7 @@ class RegistryEvents:
         """Ask once; returns whether there was something."""
         try:
             async with self._open() as registry:
-                news = await asked(lambda: _news(registry, self._read_until))
+                news = await asked(lambda: events_after(registry, self._read_until))
         except FleetUnavailable as exc:
             self._note_away(exc)
             return False
@@ -81,22 +81,26 @@ class RegistryEvents:
 
 
 @dataclass(frozen=True, slots=True)
-class _News:
-    """What came after an event. `are_lost`: something between it and these is gone."""
+class EventsAfter:
+    """What came after an event, up to the one with the id `until`. `are_lost`: something between it and these is gone."""
 
     events: list[RegistryEvent]
     until: str
     are_lost: bool = False
 
 
-def _news(registry: ToolRegistry, after: str | None) -> _News:
+def events_after(registry: ToolRegistry, after: str | None) -> EventsAfter:
+    """Ask the registry for at most 1,000 events after one; '': after none, `None`: after the last one that there is.
+
+    Raises `ValueError` if `after` is no id, and what the registry raises.
+    """
     if after is None:
-        return _News([], registry.last_event())
+        return EventsAfter([], registry.last_event())
     events = registry.events(after, limit=_AT_ONCE)
     if events:
-        return _News(events, events[-1].id, bool(after) and _has_gap(registry, after, events[0]))
+        return EventsAfter(events, events[-1].id, bool(after) and _has_gap(registry, after, events[0]))
     last = registry.last_event()
-    return _News([], last, are_lost=True) if last < after else _News([], after)
+    return EventsAfter([], last, are_lost=True) if last < after else EventsAfter([], after)
 
 
 def _has_gap(registry: ToolRegistry, after: str, first: RegistryEvent) -> bool:

@@ -5,17 +5,12 @@ registry's.
 """
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, JsonValue
 
 from toolfleet_registry.contracts import Message, Since
-
-FindingKind = Literal["drifted", "withheld"]
-"""What was found about a tool that is offered: other content under the same version, or what nobody has approved."""
-
-EventKind = Literal["registered", "changed", "enabled", "disabled", "removed", "rolled_back"] | FindingKind
-"""What happened to a tool: it is new, it has another specification, an operator has put an earlier one in force, …"""
+from toolfleet_registry.contracts.event_kinds import EventKind, FindingKind
 
 
 class ToolSpec(Message):

@@ -63,6 +63,16 @@ RULES = (
         lasting="not accepted yet; after `wake_give_up_seconds` they are dead",
     ),
     KeyRule(
+        re.compile(rf"{OURS}wakes-due:webhooks:[0-9a-f]{{16}}"),
+        lasting="not accepted yet, at most 1,000; after `wake_give_up_seconds` they are dead",
+        since=2,
+    ),
+    KeyRule(
+        re.compile(rf"{OURS}webhook-positions"),
+        lasting="up to where each receiver was told; without it events are lost",
+        since=2,
+    ),
+    KeyRule(
         re.compile(rf"{OURS}dead-wakes(-order|-bytes)?"), lasting="kept for an operator; at most `dead_wakes_kept`"
     ),
     KeyRule(re.compile(rf"{OURS}(completions|seen|progress):.+")),

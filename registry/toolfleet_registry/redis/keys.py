@@ -225,6 +225,15 @@ class Keys:
         """The same of those that are calls: a core that is slow must not hold them up."""
         return f"{self.wakes_due}:calls"
 
+    def webhooks_due(self, receiver: str) -> str:
+        """The same of the registry's events for one receiver of webhooks: one that is slow must not hold up others."""
+        return f"{self.wakes_due}:webhooks:{receiver}"
+
+    @property
+    def webhook_positions(self) -> str:
+        """A hash: by receiver of webhooks, the id of the last event of the registry that was put into the outbox for it."""
+        return f"{self.prefix}{OURS}webhook-positions"
+
     @property
     def dead_wakes(self) -> str:
         """News that nobody accepted, by their id, at most `dead_wakes_kept`."""

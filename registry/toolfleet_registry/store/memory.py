@@ -9,8 +9,8 @@ from threading import RLock
 from typing import TypeAlias
 from uuid import uuid4
 
+from toolfleet_registry.contracts.event_kinds import EventKind
 from toolfleet_registry.manifests.specs import (
-    EventKind,
     RegistryEvent,
     ToolFinding,
     ToolRegistration,

@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from toolfleet_registry.contracts.event_kinds import EventKind
 from toolfleet_registry.manifests.digests import digest_of
-from toolfleet_registry.manifests.specs import EventKind, ToolRegistration, ToolRegistrySnapshot, ToolSpec
+from toolfleet_registry.manifests.specs import ToolRegistration, ToolRegistrySnapshot, ToolSpec
 from toolfleet_registry.manifests.versions import version_key
 
 MARK = '{"rolled_back_from":'

@@ -7,7 +7,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, case, delete, insert, select, update
 
-from toolfleet_registry.manifests.specs import EventKind, ToolRegistration, ToolSpec
+from toolfleet_registry.contracts.event_kinds import EventKind
+from toolfleet_registry.manifests.specs import ToolRegistration, ToolSpec
 from toolfleet_registry.store import rules
 from toolfleet_registry.store.port import EVENTS_KEPT
 from toolfleet_registry.store.rules import Standing

@@ -10,6 +10,7 @@ from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks import worker_runtime
+from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.app import FleetApp
 from toolfleet_tasks.background.session import worker_session
 from toolfleet_tasks.jobs.calls import JobSteps
@@ -21,7 +22,8 @@ from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.ids import RESUME
 from toolfleet_tasks.publish.control_tasks import kick
 from toolfleet_tasks.redis.connection import Line
-from toolfleet_tasks.wakeups.outbox import DueWake, NotYet, Wakes
+from toolfleet_tasks.wakeups.due_wakes import DueWake
+from toolfleet_tasks.wakeups.outbox import NotYet, Wakes
 
 log = get_logger(__name__)
 
@@ -49,7 +51,8 @@ class WorkerJobs:
         seconds = min(seconds, self._lease_seconds) * _SHARE
         try:
             async with self._bench() as bench:
-                await asyncio.gather(self._tick_alone(bench, seconds), self._deliver(bench, seconds))
+                webhooks = bench.send_webhooks(seconds)
+                await asyncio.gather(self._tick_alone(bench, seconds), self._deliver(bench, seconds), webhooks)
         except Exception:  # the next tick will do; a defect must not end up in Celery's store for results
             log.exception("jobs_not_resumed")
 
@@ -127,7 +130,7 @@ class WorkerJobs:
     def _make_bench(self, here: worker_runtime.WorkerRuntime) -> "_Bench":
         line = here.to(str(self._settings.redis_url), master=self._settings.sentinel_master)
         bench = _Bench(line, self, here)
-        here.settle.append(bench.wakes.aclose)
+        here.settle.append(bench.aclose)
         return bench
 
     @asynccontextmanager
@@ -167,6 +170,7 @@ class _Bench:
         self.wanted = asyncio.Event()
         self.called_at = float("-inf")
         self._opening = asyncio.Lock()
+        self._sending = set[asyncio.Task[int]]()
         self.records = JobRecords(line, settings)
         self.wakes = Wakes(line, settings)
         self._owner, self._here, self._settings, self._stack = owner, here, settings, stack
@@ -177,6 +181,25 @@ class _Bench:
             lease_seconds=owner._lease_seconds,  # noqa: SLF001 - as above
             on_end=self._kick_soon,
         )
+
+    async def send_webhooks(self, seconds: float) -> None:
+        """Send events of the registry; on a loop that stays, nobody waits for that: a receiver that is slow takes no slot of a call."""
+        if self._here is None:
+            await self.wakes.send_webhooks(seconds=seconds)
+            return
+        sending = self._here.loop.create_task(self.wakes.send_webhooks(seconds=seconds), name="toolfleet-webhooks")
+        self._sending.add(sending)
+        sending.add_done_callback(self._sent)
+
+    async def aclose(self) -> None:
+        """End what is under way."""
+        await end(self._sending)
+        await self.wakes.aclose()
+
+    def _sent(self, sending: asyncio.Task[int]) -> None:
+        self._sending.discard(sending)
+        if not sending.cancelled() and (exc := sending.exception()) is not None:  # a defect; the next tick will do
+            log.error("webhooks_not_sent", error=repr(exc))
 
     async def publish(self, wake: DueWake) -> str | None:
         """As `outbox.Publish`: a call that a job's end makes. Raises where a later try may do."""

@@ -1,4 +1,4 @@
-"""Beat's scheduler: knows whether its loop turns, answers probes, feeds the directory of modules, gets over a lost connection."""
+"""Beat's scheduler: knows whether its loop turns, answers probes, feeds the directory and webhooks, gets over a lost connection."""
 
 import time
 from typing import Any
@@ -12,6 +12,7 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.broker.kombu_connections import confirming
 from toolfleet_tasks.control.module_feed import ModuleFeed
 from toolfleet_tasks.control.probes import STILL_SECONDS, Probes
+from toolfleet_tasks.control.registry_feed import RegistryFeed
 
 ROLE = "beat"
 
@@ -25,6 +26,7 @@ class FleetScheduler(Scheduler):  # type: ignore[misc] # Celery ships no types
 
     probes: Probes | None = None
     feed: ModuleFeed | None = None
+    webhooks: RegistryFeed | None = None
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self._rests_until = time.monotonic()
@@ -65,6 +67,8 @@ class FleetScheduler(Scheduler):  # type: ignore[misc] # Celery ships no types
         super().close()
         if self.probes is not None:
             self.probes.leave()
+        if self.webhooks is not None:
+            self.webhooks.end()
         if self.feed is not None:
             self.feed.end()
 
@@ -113,5 +117,17 @@ def _feed_directory(sender: Any, **_: object) -> None:
     feed.start()
 
 
+def _feed_webhooks(sender: Any, **_: object) -> None:
+    """Have the registry's events told to the webhooks of beat's settings, for as long as it runs."""
+    settings = sender.app.settings
+    if not settings.registry_webhooks or settings.redis_url is None:
+        return
+    feed = RegistryFeed(settings)
+    if isinstance(sender.scheduler, FleetScheduler):
+        sender.scheduler.webhooks = feed
+    feed.start()
+
+
 beat_init.connect(_feed_directory, weak=False)
+beat_init.connect(_feed_webhooks, weak=False)
 beat_init.connect(_answer_probes, weak=False)

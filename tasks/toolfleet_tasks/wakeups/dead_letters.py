@@ -1,4 +1,4 @@
-"""News of jobs' ends that wait, or that nobody accepted: how they are shown, delivered after all, and dropped."""
+"""News of jobs' ends and of the registry that wait, or that nobody accepted: how they are shown, delivered after all, and dropped."""
 
 import asyncio
 import json
@@ -15,6 +15,7 @@ from toolfleet_tasks.redis.connection import Line, LineLost, Part
 from toolfleet_tasks.wakeups.events import opened_wake
 from toolfleet_tasks.wakeups.scripts import DROP, REPLAY
 from toolfleet_tasks.wakeups.sender import PATHS
+from toolfleet_tasks.wakeups.webhook_events import REGISTRY, parts_of
 
 MOST_LISTED = 1_000
 """News that one look may bring."""
@@ -24,12 +25,12 @@ _PATIENCE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class KeptWake:
-    """News of a job's end that wait, or were given up."""
+    """News of a job's end, or an event of the registry for one receiver, that wait or were given up."""
 
     wake_id: str
     """The id of the news."""
     kind: str
-    """`continue`, `notify`, or `call`."""
+    """`continue`, `notify`, `call`, or `registry`: an event for a webhook."""
     tries: int
     """How many tries were begun."""
     first_at: float
@@ -61,11 +62,9 @@ class KeptWakes:
     async def waiting(self, limit: int = 50, offset: int = 0) -> list[KeptWake]:
         """At most `limit` of those that wait for a try, those due next first."""
         first, last = _range(limit, offset)
-        keys = self._keys
-        due = [
-            *await self._ask("ZRANGE", keys.calls_due, 0, last, "WITHSCORES"),
-            *await self._ask("ZRANGE", keys.wakes_due, 0, last, "WITHSCORES"),
-        ]
+        receivers = [name.decode(errors="replace") for name in await self._ask("HKEYS", self._keys.webhook_positions)]
+        sets = [self._keys.calls_due, self._keys.wakes_due, *map(self._keys.webhooks_due, receivers)]
+        due = [pair for name in sets for pair in await self._ask("ZRANGE", name, 0, last, "WITHSCORES")]
         ids = [wake_id.decode(errors="replace") for wake_id, _ in sorted(due, key=lambda one: float(one[1]))]
         found = [await self._waiting_one(wake_id) for wake_id in ids[first : last + 1]]
         return [wake for wake in found if wake is not None]  # None: delivered just now
@@ -116,7 +115,7 @@ class KeptWakes:
         kind, body, tries, first_at, error = await self._ask("HMGET", self._keys.wake(wake_id), *names)
         if kind is None:
             return None
-        due = await self._ask("ZSCORE", self._keys.calls_due if kind == b"call" else self._keys.wakes_due, wake_id)
+        due = await self._ask("ZSCORE", self._due_set(wake_id, kind), wake_id)
         return KeptWake(
             wake_id=wake_id,
             kind=kind.decode(errors="replace"),
@@ -127,6 +126,11 @@ class KeptWakes:
             error=(error or b"").decode(errors="replace"),
             body=self._body(wake_id, kind.decode(errors="replace"), (body or b"").decode(errors="replace")),
         )
+
+    def _due_set(self, wake_id: str, kind: bytes) -> str:
+        if kind == REGISTRY.encode():
+            return self._keys.webhooks_due(parts_of(wake_id)[1])
+        return self._keys.calls_due if kind == b"call" else self._keys.wakes_due
 
     def _dead_one(self, wake_id: str, value: bytes) -> KeptWake:
         """Whatever is kept under this id."""
@@ -144,7 +148,7 @@ class KeptWakes:
         )
 
     def _body(self, wake_id: str, kind: str, text: str) -> dict[str, Any] | None:
-        if kind not in PATHS:
+        if kind not in {*PATHS, REGISTRY}:
             found = _object(text)
             is_secret = found is not None and found.get("is_secret")
             # The call is sealed and not encrypted.

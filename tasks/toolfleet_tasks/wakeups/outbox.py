@@ -1,11 +1,10 @@
-"""Delivering the news of jobs' ends: what is due is claimed with a lease, tried, and forgotten, put off or given up.
+"""Delivers the news of jobs' ends and of the registry: what is due is claimed with a lease, tried, and forgotten, put off or given up.
 
 At least once, under one id: whoever dies between a core's answer and our note of it leaves the news to the next.
 """
 
 import asyncio
-import json
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
@@ -20,9 +19,20 @@ from toolfleet_tasks.lua.script import Script
 from toolfleet_tasks.messages.signing import seal_of
 from toolfleet_tasks.redis.connection import Line, LineLost
 from toolfleet_tasks.redis.durable_write import run_written
+from toolfleet_tasks.wakeups.due_wakes import DueWake, by_conversation, kept_when_dead
 from toolfleet_tasks.wakeups.events import opened_wake
 from toolfleet_tasks.wakeups.scripts import ACCEPTED, CLAIM, FAILED, MOST_DEAD_BYTES, RELEASED
-from toolfleet_tasks.wakeups.sender import AT_ONCE, PATHS, Answer, CoreSender, one_line, seconds_until_next
+from toolfleet_tasks.wakeups.sender import (
+    AT_ONCE,
+    PATHS,
+    WEBHOOK_SECONDS,
+    WEBHOOKS_AT_ONCE,
+    Answer,
+    WebhookSender,
+    one_line,
+    seconds_until_next,
+)
+from toolfleet_tasks.wakeups.webhook_receivers import WebhookReceivers
 
 log = get_logger(__name__)
 
@@ -32,21 +42,6 @@ _PUBLISH_SECONDS = 20.0  # for one call to be judged and published
 _TURN_SECONDS = 5.0  # of its lease that news may wait for earlier ones of the same conversation; less than the margin
 
 _CLAIM, _ACCEPTED, _RELEASED, _FAILED = (Script(text) for text in (CLAIM, ACCEPTED, RELEASED, FAILED))
-
-
-@dataclass(frozen=True, slots=True)
-class DueWake:
-    """News that this process has claimed, under `token`. `tries` counts this one; what `body` (JSON) says depends on `kind`.
-
-    `fault`: why they must not be told.
-    """
-
-    wake_id: str
-    kind: str
-    body: str
-    tries: int
-    token: str
-    fault: str = ""
 
 
 Publish = Callable[[DueWake], Awaitable[str | None]]
@@ -71,9 +66,11 @@ class Wakes:
         self._seal = seal_of(settings, purpose="job")
         url, secret = settings.core_url, settings.core_secret
         timeout = settings.core_timeout_seconds
-        self._sender = CoreSender(url, secret, timeout_seconds=timeout) if url and secret else None
+        self._sender = WebhookSender(url, secret, timeout_seconds=timeout) if url and secret else None
         self._core = _Lane(self._keys.wakes_due, AT_ONCE, timeout)
         self._calls = _Lane(self._keys.calls_due, _CALLS_AT_ONCE, _PUBLISH_SECONDS)
+        self._receivers = WebhookReceivers(settings)
+        self._webhooks = dict[str, _Lane]()
 
     async def deliver_due(self, *, publish: Publish, seconds: float) -> int:
         """Deliver what is due, as long as there is any, for at most so many seconds. Returns how many were accepted.
@@ -88,14 +85,28 @@ class Wakes:
         )
         return sum(await asyncio.gather(*(self._serve(lane, attempt, until) for lane, attempt in tries)))
 
+    async def send_webhooks(self, *, seconds: float) -> int:
+        """Send the registry's events that are due, as `deliver_due` does; each receiver has a lane of its own."""
+        until = asyncio.get_running_loop().time() + seconds
+        try:
+            async with asyncio.timeout(seconds):
+                names = await self._line.execute("HKEYS", self._keys.webhook_positions)
+        except (TimeoutError, LineLost, ResponseError) as exc:
+            log.warning("webhooks_not_claimed", error=str(exc) or "no answer in time")
+            return 0
+        lanes = [self._webhook_lane(name.decode(errors="replace")) for name in names]
+        return sum(await asyncio.gather(*(self._serve(lane, self._try_webhook, until) for lane in lanes)))
+
     async def aclose(self, *, seconds: float = 0) -> None:
         """Wait so long for tries under way; those that have not ended are made again, by whoever comes when their lease is over."""
-        running = self._core.running | self._calls.running
+        lanes = (self._core, self._calls, *self._webhooks.values())
+        running = {task for lane in lanes for task in lane.running}
         if running and seconds > 0:
             await asyncio.wait(running, timeout=seconds)
         await end(running)
         if self._sender is not None:
             await self._sender.aclose()
+        await self._receivers.aclose()
 
     async def _serve(self, lane: "_Lane", attempt: "Try", until: float) -> int:
         loop = asyncio.get_running_loop()
@@ -103,7 +114,7 @@ class Wakes:
         while (left := until - loop.time()) > 0:
             free = lane.size - len(lane.running) - lane.claiming
             wakes = await self._claim(lane, free, seconds=left) if free > 0 else []
-            for turn in _by_conversation(wakes):
+            for turn in by_conversation(wakes):
                 task = loop.create_task(self._deliver(turn, lane, attempt, loop.time() + _TURN_SECONDS))
                 lane.running.add(task)
                 task.add_done_callback(lane.running.discard)
@@ -136,7 +147,7 @@ class Wakes:
 
     def _opened(self, wake_id: str, kind: str, body: str, *, tries: int, token: str) -> DueWake:
         """A call is opened by whoever publishes it."""
-        if kind not in PATHS:
+        if kind == "call":
             return DueWake(wake_id, kind, body, tries, token)
         try:
             return DueWake(wake_id, kind, opened_wake(body, self._seal, wake_id=wake_id, kind=kind), tries, token)
@@ -162,7 +173,16 @@ class Wakes:
             return Answer(accepted=False, refused=True, reason="These are no news of a kind that is known.")
         if wake.fault:  # for good only if nobody else of the fleet can verify it, either
             return Answer(accepted=False, refused=True, reason=wake.fault)
-        return await self._sender.send(wake.wake_id, wake.kind, wake.body)
+        return await self._sender.send(wake.wake_id, wake.body, path=PATHS[wake.kind])
+
+    async def _try_webhook(self, wake: DueWake) -> Answer:
+        if wake.fault:  # as above
+            return Answer(accepted=False, refused=True, reason=wake.fault)
+        return await self._receivers.send(wake.wake_id, wake.body)
+
+    def _webhook_lane(self, receiver: str) -> "_Lane":
+        due = self._keys.webhooks_due(receiver)
+        return self._webhooks.setdefault(receiver, _Lane(due, WEBHOOKS_AT_ONCE, WEBHOOK_SECONDS))
 
     @staticmethod
     async def _try_call(wake: DueWake, publish: Publish) -> Answer:
@@ -204,7 +224,7 @@ class Wakes:
                 round(settings.wake_give_up_seconds * 1000),
                 settings.dead_wakes_kept,
                 MOST_DEAD_BYTES,
-                _kept_when_dead(wake),
+                kept_when_dead(wake),
             ),
         )
         facts = {"wake_id": wake.wake_id, "kind": wake.kind, "tries": wake.tries, "reason": reason}
@@ -226,32 +246,3 @@ class _Lane:
     seconds: float
     claiming: int = 0
     running: set[asyncio.Task[int]] = field(default_factory=set)
-
-
-def _kept_when_dead(wake: DueWake) -> str:
-    """What stands in a secret call's place; "" for whatever is kept as it is."""
-    if wake.kind != "call":
-        return ""
-    try:
-        body = json.loads(wake.body)
-        if not body.get("is_secret"):
-            return ""
-    except (ValueError, AttributeError, RecursionError):
-        return ""
-    return json.dumps({name: value for name, value in body.items() if name != "call"}, separators=(",", ":"))
-
-
-def _by_conversation(wakes: Iterable[DueWake]) -> list[list[DueWake]]:
-    """Those of one conversation together, in their order; those of none, and calls, each by itself."""
-    turns = dict[str, list[DueWake]]()
-    for wake in wakes:
-        turns.setdefault(_conversation_of(wake) or f"\0{wake.wake_id}", []).append(wake)
-    return list(turns.values())
-
-
-def _conversation_of(wake: DueWake) -> str | None:
-    try:
-        found = json.loads(wake.body).get("conversation_id") if wake.kind in PATHS else None
-    except (ValueError, AttributeError, RecursionError):
-        return None
-    return found if isinstance(found, str) else None

@@ -1,8 +1,9 @@
 """What happens at once inside Redis with the news of jobs' ends.
 
-News are a hash each (`kind`: continue, notify or call; `body`: JSON; `tries`: how many were begun; `first_at`: since when it is
+News are a hash each (`kind`: continue, notify, call or registry; `body`: JSON; `tries`: how many were begun; `first_at`: since when it is
 due, ms; `error`: of the last try; `rest`: for how many ms it was put off last), and an id in a sorted set, by when the next try is due (ms). Those of kind `call` have a
-set of their own, its name with `:calls` behind, so that a core that is slow holds up no call. Who tries has a token in the
+set of their own, its name with `:calls` behind, so that a core that is slow holds up no call; so have events of the registry, for each
+receiver of webhooks (`:webhooks:<receiver>`; their ids end with `@<receiver>`). Who tries has a token in the
 hash, and a lease: the id's score, until which nobody else does. Dead news are a hash, id -> JSON with all that as text, a
 sorted set, id -> when they were given up (ms), and how many bytes all of them have.
 
@@ -20,11 +21,16 @@ local now = math.floor(fleet_time(KEYS[#KEYS]) / 1000)
 )
 
 WAKES = """
+local function due_set(due_key, kind, id)
+  if kind == 'call' then return due_key .. ':calls' end
+  if kind == 'registry' then return due_key .. ':webhooks:' .. (string.match(id, '@(%x+)$') or '') end
+  return due_key
+end
+
 local function wake_put(hash_key, due_key, id, now_ms, kind, body)
   if redis.call('EXISTS', hash_key) == 1 then return end
-  if kind == 'call' then due_key = due_key .. ':calls' end
   redis.call('HSET', hash_key, 'kind', kind, 'body', body, 'tries', 0, 'first_at', now_ms)
-  redis.call('ZADD', due_key, now_ms, id)
+  redis.call('ZADD', due_set(due_key, kind, id), now_ms, id)
 end
 
 local function completion_put(stream_key, id, body, seconds)
@@ -35,7 +41,7 @@ local function completion_put(stream_key, id, body, seconds)
 end
 """
 """`wake_put(hash_key, due_key, id, now_ms, kind, body)`: have news delivered, from now on; those that wait already stay as they are.
-`due_key` is `keys.wakes_due`, whatever the kind.
+`due_key` is `keys.wakes_due`, whatever the kind; `due_set(due_key, kind, id)` is the set for it.
 
 `completion_put(stream_key, id, body, seconds)`: for an agent without HTTP; kept for so long after the last, about 1,000 of them at
 most.
@@ -160,7 +166,7 @@ REPLAY = (
     + """
 local kept = redis.call('HGET', KEYS[1], ARGV[1])
 if not kept then -- it waits, if it is there: it is tried now
-  local due = redis.call('HGET', KEYS[4], 'kind') == 'call' and KEYS[5] .. ':calls' or KEYS[5]
+  local due = due_set(KEYS[5], redis.call('HGET', KEYS[4], 'kind'), ARGV[1])
   return redis.call('ZADD', due, 'XX', 'CH', now, ARGV[1])
 end
 local is_read, dead = pcall(cjson.decode, kept)

@@ -1,4 +1,4 @@
-"""One try to wake a conversation: `POST {core_url}/continue` or `/notify`, signed as Standard Webhooks has it.
+"""Sends one webhook once: a `POST`, signed as Standard Webhooks has it, to an agent's core or to who follows the registry.
 
 Nothing of one try stays for the next: no cookies, redirects or proxies. The status decides; a body is words for an operator.
 """
@@ -26,6 +26,12 @@ PATHS: Final = {"continue": "/continue", "notify": "/notify"}
 
 AT_ONCE: Final = 50
 """How many conversations one process wakes at once: a core that hangs holds so many connections, not more."""
+
+WEBHOOKS_AT_ONCE: Final = 5
+"""How many events of the registry one process sends to one receiver at once."""
+
+WEBHOOK_SECONDS: Final = 15.0
+"""For a receiver's answer to an event of the registry."""
 
 # Seconds from one try to the next; hourly from then on.
 _WAITS = (1.0, 5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0)
@@ -55,8 +61,8 @@ class Answer:
     retry_after_seconds: float | None = None
 
 
-class CoreSender:
-    """Sends to one core, each try within `timeout_seconds`. Belongs to the loop of its first try.
+class WebhookSender:
+    """Sends to one receiver, such as a core, each try within `timeout_seconds`. Belongs to the loop of its first try.
 
     Needs `toolfleet[webhooks]`, which a worker has and an agent need not: raises `ImportError`.
     """
@@ -69,12 +75,12 @@ class CoreSender:
         self._timeout_seconds = timeout_seconds
         self._client: httpx.AsyncClient | None = None
 
-    async def send(self, wake_id: str, kind: str, body: str) -> Answer:
-        """Try once. Raises nothing but a cancellation."""
+    async def send(self, webhook_id: str, body: str, *, path: str = "") -> Answer:
+        """Try once, at the URL with this path behind it. Raises nothing but a cancellation."""
         heard = list[Answer]()  # once the status is there, it counts, whatever becomes of the rest
         try:
             async with asyncio.timeout(self._timeout_seconds):
-                await self._post(wake_id, PATHS[kind], body, heard)
+                await self._post(webhook_id, path, body, heard)
         except TimeoutError:
             failure = Answer(accepted=False, reason=f"no answer within {self._timeout_seconds:g} s")
         except (httpx.ConnectError, httpx.ConnectTimeout) as exc:
@@ -82,7 +88,7 @@ class CoreSender:
         except (httpx.HTTPError, OSError) as exc:
             failure = Answer(accepted=False, reason=one_line(f"{type(exc).__name__}: {exc}"))
         except Exception as exc:  # what httpx makes of an answer that is none, and what cannot be a header
-            log.exception("wake_not_sent", wake_id=wake_id)
+            log.exception("webhook_not_sent", webhook_id=webhook_id)
             failure = Answer(accepted=False, refused=True, reason=f"it cannot be sent: {type(exc).__name__}")
         else:
             return heard[-1]
@@ -94,14 +100,14 @@ class CoreSender:
         if client is not None:
             await client.aclose()
 
-    async def _post(self, wake_id: str, path: str, body: str, heard: list[Answer]) -> None:
+    async def _post(self, webhook_id: str, path: str, body: str, heard: list[Answer]) -> None:
         now = fleet_clock.utc_now()
         headers = {
             "Content-Type": "application/json",
-            "Idempotency-Key": wake_id,
-            "webhook-id": wake_id,
+            "Idempotency-Key": webhook_id,
+            "webhook-id": webhook_id,
             "webhook-timestamp": str(int(now.timestamp())),
-            "webhook-signature": self._webhook.sign(wake_id, now, body),
+            "webhook-signature": self._webhook.sign(webhook_id, now, body),
         }
         client = self._client = self._client or _new_client(self._url, self._timeout_seconds)
         async with client.stream("POST", f"{self._url}{path}", content=body.encode(), headers=headers) as response:

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, overload
 from uuid import uuid4
 
-from toolfleet_registry.config.job_settings import secret_fault
 from toolfleet_registry.contracts.jobs import WakeKind, WakeUp
 from toolfleet_registry.errors import FleetUnavailable, WakeBusy, WakeLost, WakeRefused
 from toolfleet_registry.system.loggers import get_logger
@@ -14,11 +13,7 @@ from toolfleet_tasks.aio.cancellation import end, is_wanted
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.ids import wake_key
 from toolfleet_tasks.webhooks.dedup import Seen
-
-try:
-    from standardwebhooks import Webhook, WebhookVerificationError
-except ImportError as exc:
-    raise ImportError("Wake-ups need 'standardwebhooks': pip install 'toolfleet[webhooks]'.") from exc
+from toolfleet_tasks.webhooks.signed_requests import SignedRequests
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -32,7 +27,6 @@ log = get_logger(__name__)
 LEASE_SECONDS = 30.0
 """After which a delivery whose process has died may be acted on anew."""
 
-_MOST_BYTES = 1_000_000  # of a body; a wake-up has a quarter at most
 _LONGEST_ID = 300
 
 
@@ -111,13 +105,7 @@ class WakeReceiver:
     """
 
     def __init__(self, secret: str | Sequence[str], seen: Seen) -> None:
-        secrets = [secret] if isinstance(secret, str) else list(secret)
-        if not secrets:
-            raise ValueError("a receiver needs a secret, or anybody could wake its conversations")
-        for one in secrets:
-            if (fault := secret_fault(one)) is not None:
-                raise ValueError(f"a receiver's secret {fault}")
-        self._webhooks = [Webhook(one) for one in secrets]
+        self._requests = SignedRequests(secret, WakeRefused)
         self._seen = seen
 
     @asynccontextmanager
@@ -151,31 +139,13 @@ class WakeReceiver:
 
     def read(self, headers: Mapping[str, str], body: bytes, *, kind: WakeKind = "continue") -> WakeUp:
         """What the fleet says, if it is the fleet. Raises `WakeRefused`. By itself no protection from repeats."""
-        if len(body) > _MOST_BYTES:
-            raise WakeRefused("The wake-up is too large.")
-        known = {name.lower(): value for name, value in headers.items()}
-        self._verify(known, body)
+        webhook_id = self._requests.verify(headers, body)
         try:
             wake = json_text.load(WakeUp, body.decode())
         except ValueError:
             raise WakeRefused("The wake-up cannot be read.") from None
-        if wake.wake_id != known.get("webhook-id") or len(wake.wake_id) > _LONGEST_ID:
+        if wake.wake_id != webhook_id or len(wake.wake_id) > _LONGEST_ID:
             raise WakeRefused("The wake-up has another id than its message.")
         if wake.kind != kind:
             raise WakeRefused(f"The wake-up is of the kind {wake.kind!r}, and was sent to another path.")
         return wake
-
-    def _verify(self, headers: dict[str, str], body: bytes) -> None:
-        is_timely = True
-        for webhook in self._webhooks:
-            try:
-                webhook.verify(body, headers, json_parse=False)
-            except WebhookVerificationError as exc:
-                is_timely = is_timely and "timestamp" not in str(exc)
-            except ValueError:  # the library's own, for headers that are none
-                continue
-            else:
-                return
-        if not is_timely:
-            raise WakeRefused("The wake-up was not sent in these five minutes; or a clock is wrong.")
-        raise WakeRefused("The wake-up is not signed with the secret of this core.")

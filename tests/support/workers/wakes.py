@@ -14,8 +14,9 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.wakeups.due_wakes import DueWake
 from toolfleet_tasks.wakeups.events import wake_body
-from toolfleet_tasks.wakeups.outbox import DueWake, Wakes
+from toolfleet_tasks.wakeups.outbox import Wakes
 from toolfleet_tasks.wakeups.scripts import WAKES
 
 SECRET = "whsec_" + base64.b64encode(b"o" * 32).decode()

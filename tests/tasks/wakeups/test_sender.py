@@ -14,15 +14,15 @@ from support.waiting import wait_until
 from support.workers.wakes import OTHER_SECRET, SECRET, wake
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.wakeups.events import wake_body
-from toolfleet_tasks.wakeups.sender import Answer, CoreSender, seconds_until_next
+from toolfleet_tasks.wakeups.sender import Answer, WebhookSender, seconds_until_next
 
 BODY = wake_body(wake())
 
 
 async def one_try(behaviour: Behaviour, *, seconds: float = 5, kind: str = "continue") -> Answer:
     async with raw_module(behaviour) as core:
-        sender = CoreSender(core.url, SECRET, timeout_seconds=seconds)
-        answer = await sender.send("job-1", kind, BODY)
+        sender = WebhookSender(core.url, SECRET, timeout_seconds=seconds)
+        answer = await sender.send("job-1", BODY, path=f"/{kind}")
         await sender.aclose()
     return answer
 
@@ -31,8 +31,8 @@ async def one_try(behaviour: Behaviour, *, seconds: float = 5, kind: str = "cont
 async def test_news_are_posted_signed(kind: str, path: str) -> None:
     """The standard's own package verifies them; id and idempotency key are the wake's."""
     async with raw_module(answering(http(b"{}"))) as core:
-        sender = CoreSender(core.url, SECRET, timeout_seconds=5)
-        assert await sender.send("job-1", kind, BODY) == Answer(accepted=True)
+        sender = WebhookSender(core.url, SECRET, timeout_seconds=5)
+        assert await sender.send("job-1", BODY, path=f"/{kind}") == Answer(accepted=True)
         await sender.aclose()
     (request,) = core.requests
 
@@ -49,10 +49,10 @@ async def test_every_try_is_signed_anew(monkeypatch: pytest.MonkeyPatch) -> None
     then = fleet_clock.utc_now()
     monkeypatch.setattr(fleet_clock, "utc_now", lambda: then)
     async with raw_module(answering(http(b""))) as core:
-        sender = CoreSender(core.url, SECRET, timeout_seconds=5)
-        await sender.send("job-1", "continue", BODY)
+        sender = WebhookSender(core.url, SECRET, timeout_seconds=5)
+        await sender.send("job-1", BODY, path="/continue")
         monkeypatch.setattr(fleet_clock, "utc_now", lambda: then + timedelta(hours=1))
-        await sender.send("job-1", "continue", BODY)
+        await sender.send("job-1", BODY, path="/continue")
         await sender.aclose()
     first, second = (request.headers for request in core.requests)
 
@@ -106,9 +106,9 @@ async def test_a_redirect_is_not_followed() -> None:
 async def test_cookies_are_not_kept() -> None:
     """One try has nothing of another."""
     async with raw_module(answering(http(b"", "500 Oops", "Set-Cookie: owl=1"))) as core:
-        sender = CoreSender(core.url, SECRET, timeout_seconds=5)
+        sender = WebhookSender(core.url, SECRET, timeout_seconds=5)
         for _ in range(2):
-            await sender.send("job-1", "continue", BODY)
+            await sender.send("job-1", BODY, path="/continue")
         await sender.aclose()
 
     assert len(core.requests) == 2
@@ -161,8 +161,8 @@ async def test_a_core_that_does_not_answer_is_left_in_time(behaviour: Behaviour,
 
 async def test_a_core_that_is_not_there_is_named_by_its_error() -> None:
     """Not by its address, which may have a password."""
-    sender = CoreSender("http://owl:s3cret@127.0.0.1:1", SECRET, timeout_seconds=5)
-    answer = await sender.send("job-1", "continue", BODY)
+    sender = WebhookSender("http://owl:s3cret@127.0.0.1:1", SECRET, timeout_seconds=5)
+    answer = await sender.send("job-1", BODY, path="/continue")
     await sender.aclose()
 
     assert not answer.accepted
@@ -186,8 +186,8 @@ async def drip(peer: Peer) -> None:
 async def test_the_status_accepts_whatever_the_body_does(behaviour: Behaviour) -> None:
     """It is not read on, and the connection is closed."""
     async with raw_module(behaviour) as core:
-        sender = CoreSender(core.url, SECRET, timeout_seconds=0.8)
-        assert (await asyncio.wait_for(sender.send("job-1", "continue", BODY), 5)).accepted
+        sender = WebhookSender(core.url, SECRET, timeout_seconds=0.8)
+        assert (await asyncio.wait_for(sender.send("job-1", BODY, path="/continue"), 5)).accepted
         await wait_until(lambda: core.departures == 1, "the connection is closed")
         await sender.aclose()
 
@@ -196,9 +196,9 @@ async def test_the_status_accepts_whatever_the_body_does(behaviour: Behaviour) -
 async def test_an_id_that_is_no_header_does_no_harm(wake_id: str) -> None:
     """It can only have been planted; it is not sent, waits, and is given up."""
     async with raw_module(answering(http(b"", "202 Taken"))) as core:
-        sender = CoreSender(core.url, SECRET, timeout_seconds=5)
-        answer = await sender.send(wake_id, "continue", BODY)
-        assert (await sender.send("job-1", "continue", BODY)).accepted
+        sender = WebhookSender(core.url, SECRET, timeout_seconds=5)
+        answer = await sender.send(wake_id, BODY, path="/continue")
+        assert (await sender.send("job-1", BODY, path="/continue")).accepted
         await sender.aclose()
 
     assert not answer.accepted

@@ -1,0 +1,40 @@
+"""Feeds the outbox of webhooks with the registry's events, in a thread of beat; workers send them."""
+
+import functools
+
+from toolfleet_registry.catalog.operator import fleets_registry
+from toolfleet_registry.redis.servers import connection_factory
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.aio.loop_thread import LoopThread
+from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.wakeups.webhook_feed import WebhookFeed
+
+_END_SECONDS = 2.0  # what it was at is done by the next beat
+
+
+class RegistryFeed:
+    """Of one process whose settings have `registry_webhooks`. Raises nothing while Redis or the registry is away."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._line: Line | None = None
+        self._thread = LoopThread(self._feed, name="toolfleet-webhooks", last=self._leave)
+
+    def start(self) -> None:
+        """Feed from now on, each second."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """Feed no more. Takes two seconds at most; safe to call twice, and from a signal's handler."""
+        self._thread.end(seconds=_END_SECONDS)
+
+    async def _feed(self) -> None:
+        settings = self._settings
+        factory = connection_factory(str(settings.redis_url), master=settings.sentinel_master)
+        self._line = Line(factory, name="webhooks")
+        self._line.start()
+        await WebhookFeed(self._line, settings, functools.partial(fleets_registry, settings)).keep()
+
+    async def _leave(self) -> None:
+        if self._line is not None:
+            await self._line.aclose()

@@ -1,0 +1,51 @@
+"""What a process has claimed of the outbox: news that are due, in turns, and what is kept of them when they are dead."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from toolfleet_tasks.wakeups.sender import PATHS
+
+
+@dataclass(frozen=True, slots=True)
+class DueWake:
+    """News that this process has claimed, under `token`. `tries` counts this one; what `body` (JSON) says depends on `kind`.
+
+    `fault`: why they must not be told.
+    """
+
+    wake_id: str
+    kind: str
+    body: str
+    tries: int
+    token: str
+    fault: str = ""
+
+
+def kept_when_dead(wake: DueWake) -> str:
+    """What stands in a secret call's place; "" for whatever is kept as it is."""
+    if wake.kind != "call":
+        return ""
+    try:
+        body = json.loads(wake.body)
+        if not body.get("is_secret"):
+            return ""
+    except (ValueError, AttributeError, RecursionError):
+        return ""
+    return json.dumps({name: value for name, value in body.items() if name != "call"}, separators=(",", ":"))
+
+
+def by_conversation(wakes: Iterable[DueWake]) -> list[list[DueWake]]:
+    """Those of one conversation together, in their order; those of none, and calls, each by itself."""
+    turns = dict[str, list[DueWake]]()
+    for wake in wakes:
+        turns.setdefault(_conversation_of(wake) or f"\0{wake.wake_id}", []).append(wake)
+    return list(turns.values())
+
+
+def _conversation_of(wake: DueWake) -> str | None:
+    try:
+        found = json.loads(wake.body).get("conversation_id") if wake.kind in PATHS else None
+    except (ValueError, AttributeError, RecursionError):
+        return None
+    return found if isinstance(found, str) else None

@@ -1,0 +1,50 @@
+"""Writes events of the registry as the outbox of webhooks keeps them, and as they are sent."""
+
+import hashlib
+import json
+from typing import Any, Final
+
+from toolfleet_registry.manifests.specs import RegistryEvent
+
+REGISTRY: Final = "registry"
+"""The kind of such news in the outbox."""
+
+_LONGEST_TEXT = 1_000  # characters: names and versions are others', and of any length
+_RECEIVER_DIGITS = 16
+
+
+def receiver_of(url: str) -> str:
+    """Names a receiver in Redis and in logs: 16 hexadecimal digits of its URL's SHA-256, for a URL may hold a token."""
+    return hashlib.sha256(url.encode()).hexdigest()[:_RECEIVER_DIGITS]
+
+
+def outbox_id(event_id: str, receiver: str) -> str:
+    """What the event is called in the outbox for this receiver; the same whoever puts it there."""
+    return f"{event_id}@{receiver}"
+
+
+def parts_of(wake_id: str) -> tuple[str, str]:
+    """The id of the event, which is the `webhook-id`, and the receiver."""
+    event_id, _, receiver = wake_id.rpartition("@")
+    return event_id, receiver
+
+
+def outbox_body(event: RegistryEvent, receiver: str) -> str:
+    """The event as the outbox keeps it: JSON with what is to be sent, and for whom. Of a text over 1,000 characters, its beginning."""
+    told = {name: _bounded(value) for name, value in event.model_dump(mode="json").items()}
+    payload = {"type": f"registry.{event.kind}", "timestamp": told["at"], "data": told}
+    kept = {"wake_id": outbox_id(event.id, receiver), "kind": REGISTRY, "payload": payload}
+    return json.dumps(kept, separators=(",", ":"))
+
+
+def sent_body(kept: str) -> str:
+    """What is sent of it, as JSON. Raises `ValueError` if it is none."""
+    found = json.loads(kept)
+    if not isinstance(found, dict) or not isinstance(found.get("payload"), dict):
+        raise ValueError("it has no payload")  # noqa: TRY004 - what is stored cannot be read
+    return json.dumps(found["payload"], separators=(",", ":"))
+
+
+def _bounded(value: Any) -> Any:
+    is_long = isinstance(value, str) and len(value) > _LONGEST_TEXT
+    return f"{value[: _LONGEST_TEXT - 1]}…" if is_long else value
