@@ -6,6 +6,7 @@ The index is SQLite's, in memory: of one set of things, made once.
 import re
 import sqlite3
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -51,6 +52,8 @@ class TextIndex(Generic[T]):
         self._things = sorted(things, key=lambda each: each[0].name)
         self._lock = threading.Lock()
         self._index = sqlite3.connect(":memory:", check_same_thread=False)
+        # An index lives as long as a catalog's state does, which nobody closes; Python 3.13 warns of an open database.
+        weakref.finalize(self, self._index.close).atexit = False
         self._index.execute(_SCHEMA)
         rows = ((number, *document.texts()) for number, (document, _) in enumerate(self._things))
         self._index.executemany(_FILL, rows)
