@@ -4,7 +4,7 @@ import asyncio
 import json
 from base64 import b64decode
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from redis.asyncio import Redis
 
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.worker.republish import publish_again
 
@@ -71,7 +72,7 @@ async def test_a_retry_is_the_message_that_came(settings: Settings, redis: Redis
 
 async def test_a_call_that_is_put_off_is_no_retry(settings: Settings, redis: Redis) -> None:
     """One that another worker is at comes back later, and Flower counts no further attempt."""
-    before = datetime.now(UTC)
+    before = fleet_clock.utc_now()
     await publish_again(task_of(settings, retries=1), 2.5, retries=1)
     headers = (await published(redis))["headers"]
     delay = datetime.fromisoformat(headers["eta"]) - before
