@@ -206,6 +206,7 @@ def test_a_misused_command_is_a_usage_error(
     assert message in ended.err
 
 
+_NO_FLEET = "No fleet to talk to: set TOOLFLEET_REDIS_URL, or run `toolfleet up` here or in a folder above."
 _NO_REDIS = "There is no Redis to work with: set TOOLFLEET_REDIS_URL, such as redis://127.0.0.1:6379/0."
 
 
@@ -213,7 +214,11 @@ _NO_REDIS = "There is no Redis to work with: set TOOLFLEET_REDIS_URL, such as re
     ("words", "env", "message"),
     [
         # No fleet is known here.
-        (["tools", "list"], {}, "No fleet to talk to: set TOOLFLEET_REDIS_URL, or run `toolfleet up`"),
+        *(
+            (words, {}, _NO_FLEET)
+            for words in (["tools", "list"], ["tools", "diff"], ["modules", "list"], ["audit", "tail"], ["status"])
+        ),
+        (["redis-cli"], {}, _NO_FLEET),
         (["worker"], {}, _NO_REDIS),
         (["beat"], {}, _NO_REDIS),
         # A setting is wrong.

@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 import typer
 
 from toolfleet_registry.errors import NoRedis, SettingsError
-from toolfleet_registry.redis.urls import is_sentinel_url
+from toolfleet_registry.redis.urls import fleet_url, is_sentinel_url
 from toolfleet_registry.settings import load_settings
 
 
@@ -22,11 +22,10 @@ def register(app: typer.Typer) -> None:
 def redis_cli(context: typer.Context) -> None:
     """Open redis-cli at the fleet's Redis, with what follows as its arguments."""
     settings = load_settings()
-    if settings.redis_url is None:
-        raise SettingsError("No fleet: set TOOLFLEET_REDIS_URL, or run `toolfleet up` here or in a folder above.")
-    if is_sentinel_url(settings.redis_url):
+    url = fleet_url(settings.redis_url)
+    if is_sentinel_url(url):
         raise SettingsError("redis-cli knows no sentinels: ask one for the master's address, and connect to that.")
-    words, env = arguments(settings.redis_url)
+    words, env = arguments(url)
     binary = _binary()
     os.execve(binary, [str(binary), *words, *context.args], {**os.environ, **env})  # noqa: S606 - no shell is the point
 

@@ -14,7 +14,7 @@ from toolfleet_registry.catalog.registration import Registrar
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
-from toolfleet_registry.errors import OperationRefused, SettingsError
+from toolfleet_registry.errors import OperationRefused
 from toolfleet_registry.manifests.definitions import definition_of, spec_of
 from toolfleet_registry.manifests.digests import digest_of
 from toolfleet_registry.manifests.manifest_cache import CachedManifest, ManifestCache
@@ -22,6 +22,7 @@ from toolfleet_registry.manifests.overrides import Pending, pending_because, see
 from toolfleet_registry.manifests.specs import RegistryEvent, ToolRegistration
 from toolfleet_registry.permissions import Access, denial
 from toolfleet_registry.redis.servers import async_client
+from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.factory import open_store
 from toolfleet_registry.store.port import EVENTS_KEPT, ToolRegistry
@@ -264,11 +265,7 @@ async def adopt_registry(settings: Settings) -> None:
 
 @asynccontextmanager
 async def _registrar(settings: Settings) -> AsyncGenerator[tuple[Redis, ManifestCache, Registrar]]:
-    if settings.redis_url is None:
-        raise SettingsError(
-            "No fleet to operate: set TOOLFLEET_REDIS_URL, or run `toolfleet up` here or in a folder above."
-        )
-    async with async_client(str(settings.redis_url), master=settings.sentinel_master) as redis:
+    async with async_client(fleet_url(settings.redis_url), master=settings.sentinel_master) as redis:
         cache = ManifestCache(redis, ttl_seconds=settings.manifest_ttl_seconds, keys=settings.keys)
         yield redis, cache, Registrar(cache, functools.partial(open_store, settings))
 

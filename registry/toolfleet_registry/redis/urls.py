@@ -4,6 +4,8 @@ import functools
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from toolfleet_registry.errors import SettingsError
+
 _SENTINEL = "sentinel"
 _REDIS_SCHEMES = ("redis", "rediss", "unix", _SENTINEL)
 _BROKER_SCHEMES = (*_REDIS_SCHEMES, "amqp", "amqps")
@@ -36,6 +38,15 @@ class SentinelUrl:
     password: str | None
     db: int
     options: dict[str, str]
+
+
+def fleet_url(url: str | None) -> str:
+    """The URL of a fleet's Redis, if the settings name one. Raises `SettingsError`."""
+    if url is None:
+        raise SettingsError(
+            "No fleet to talk to: set TOOLFLEET_REDIS_URL, or run `toolfleet up` here or in a folder above."
+        )
+    return url
 
 
 def check_redis_url(url: str) -> str:

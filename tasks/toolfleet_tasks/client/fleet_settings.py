@@ -1,7 +1,7 @@
 """Finds the settings of the fleet that a program talks to."""
 
 from toolfleet_registry.errors import SettingsError
-from toolfleet_registry.redis.urls import check_redis_url
+from toolfleet_registry.redis.urls import check_redis_url, fleet_url
 from toolfleet_registry.settings import Settings, load_settings
 
 
@@ -13,8 +13,5 @@ def fleet_settings(url: str | None = None, settings: Settings | None = None) -> 
             settings = settings.model_copy(update={"redis_url": check_redis_url(url)})
         except ValueError as exc:
             raise SettingsError(f"The Redis URL {exc}.") from exc
-    if settings.redis_url is None:
-        raise SettingsError(
-            "No fleet to talk to: set TOOLFLEET_REDIS_URL, or run `toolfleet up` here or in a folder above."
-        )
+    fleet_url(settings.redis_url)
     return settings

@@ -10,10 +10,11 @@ from typing import Any, Self
 from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
-from toolfleet_registry.errors import FleetUnavailable, SettingsError
+from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.redis_errors import answering
 from toolfleet_registry.redis.servers import async_client
+from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio.cancellation import is_wanted
 from toolfleet_tasks.ledger.audit import FIELD, AuditLine
@@ -57,12 +58,8 @@ class AuditReader:
     @asynccontextmanager
     async def of(cls, settings: Settings) -> AsyncGenerator[Self]:
         """The reader of a fleet. Raises `SettingsError` where no Redis is set."""
-        if settings.redis_url is None:
-            raise SettingsError(
-                "No fleet to talk to: set TOOLFLEET_REDIS_URL, or run `toolfleet up` here or in a folder above."
-            )
         timeout = _BLOCK_SECONDS + _PATIENCE_SECONDS
-        client = async_client(settings.redis_url, master=settings.sentinel_master, timeout_seconds=timeout)
+        client = async_client(fleet_url(settings.redis_url), master=settings.sentinel_master, timeout_seconds=timeout)
         async with client as redis:
             yield cls(redis, settings.keys)
 

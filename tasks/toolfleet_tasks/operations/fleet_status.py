@@ -20,10 +20,10 @@ from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.directory.probe_failures import LookFailure, state_without_manifest
-from toolfleet_registry.errors import BrokerUnavailable, FleetUnavailable, SettingsError
+from toolfleet_registry.errors import BrokerUnavailable, FleetUnavailable
 from toolfleet_registry.redis.redis_errors import answering
 from toolfleet_registry.redis.servers import async_client
-from toolfleet_registry.redis.urls import is_redis_url
+from toolfleet_registry.redis.urls import fleet_url, is_redis_url
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.lua.fleet_status import BREAKERS, NOW, QUEUES
 from toolfleet_tasks.lua.overload import SLOTS_COUNT_SECONDS
@@ -107,11 +107,7 @@ class FleetStatus:
 
 async def read_status(settings: Settings) -> FleetStatus:
     """The status of the fleet that the settings name. Raises `FleetUnavailable` within 3 s, or `SettingsError` if they name none."""
-    if settings.redis_url is None:
-        raise SettingsError(
-            "No fleet to look at: set TOOLFLEET_REDIS_URL, or run `toolfleet up` here or in a folder above."
-        )
-    client = async_client(settings.redis_url, master=settings.sentinel_master, timeout_seconds=_SECONDS)
+    client = async_client(fleet_url(settings.redis_url), master=settings.sentinel_master, timeout_seconds=_SECONDS)
     async with client as redis, answering(redis, seconds=_SECONDS):
         known = KnownModules(settings)
         directory = ModuleDirectory(redis, settings)

@@ -12,9 +12,10 @@ from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.entries import ModuleEntry, plain_url
 from toolfleet_registry.directory.networks import ModuleNetworks
-from toolfleet_registry.errors import OperationRefused, SettingsError
+from toolfleet_registry.errors import OperationRefused
 from toolfleet_registry.redis.redis_errors import answering
 from toolfleet_registry.redis.servers import async_client
+from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
@@ -42,11 +43,7 @@ class ModuleChanges:
     @asynccontextmanager
     async def of(cls, settings: Settings) -> AsyncGenerator[Self]:
         """Those of the fleet that the settings name. Raises `SettingsError` if they name none."""
-        if settings.redis_url is None:
-            raise SettingsError(
-                "No fleet to operate: set TOOLFLEET_REDIS_URL, or run `toolfleet up` here or in a folder above."
-            )
-        async with async_client(settings.redis_url, master=settings.sentinel_master) as redis:
+        async with async_client(fleet_url(settings.redis_url), master=settings.sentinel_master) as redis:
             yield cls(redis, settings)
 
     async def add(self, entry: ModuleEntry) -> ModuleEntry:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.entries import ModuleEntry
 from toolfleet_registry.directory.known_modules import KnownModules
-from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.redis.servers import async_client
+from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.operations.fleet_status import MET_BY_CALLS, ModuleTrouble, read_status
 from toolfleet_tasks.presence.consumers import workers_by_queue
@@ -32,11 +32,7 @@ class ModuleOverview:
 
 async def read_overview(settings: Settings) -> ModuleOverview:
     """The overview of the fleet that the settings name. Raises `FleetUnavailable` within some seconds, or `SettingsError`."""
-    if settings.redis_url is None:
-        raise SettingsError(
-            "No fleet to look at: set TOOLFLEET_REDIS_URL, or run `toolfleet up` here or in a folder above."
-        )
-    async with async_client(settings.redis_url, master=settings.sentinel_master) as redis:
+    async with async_client(fleet_url(settings.redis_url), master=settings.sentinel_master) as redis:
         directory = ModuleDirectory(redis, settings)
         listing, fed = await directory.read(), await directory.fed()
     known = KnownModules(settings)

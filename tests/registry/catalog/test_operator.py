@@ -319,7 +319,7 @@ async def test_an_operator_changes_neither_a_manifests_age_nor_its_life(stage: S
 
 async def test_without_a_fleet_there_is_nothing_to_operate(elsewhere: Path) -> None:
     """One sentence, as for agents."""
-    with pytest.raises(SettingsError, match="No fleet to operate"):
+    with pytest.raises(SettingsError, match="No fleet to talk to"):
         async with operating(Settings()):
             pass
 
