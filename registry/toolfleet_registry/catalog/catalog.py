@@ -1,15 +1,15 @@
 """The heart of the registry: which tools exist now, and which of them may this caller use."""
 
 import asyncio
-import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from toolfleet_registry.catalog.hidden_tools import say_hidden
+from toolfleet_registry.catalog.manifest_reader import ManifestReader
 from toolfleet_registry.catalog.refresh import look_at_modules
-from toolfleet_registry.catalog.registration import OpenRegistry, Registrar
+from toolfleet_registry.catalog.registration import OpenRegistry
 from toolfleet_registry.catalog.search import ToolSearch
 from toolfleet_registry.catalog.state import CatalogState, newer_failures
 from toolfleet_registry.catalog.told_arguments import checked_with
@@ -37,7 +37,6 @@ from toolfleet_registry.policy.reach import modules_of
 from toolfleet_registry.schemas.arguments import size_fault
 from toolfleet_registry.schemas.small_values import is_small
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.store.factory import open_store
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.offload import aside
 from toolfleet_registry.time import fleet_clock
@@ -74,8 +73,7 @@ class Catalog:
         self._settings = settings
         self._known = KnownModules(settings) if known is None else known
         self._directory, self._asks_fleet = directory, asks_fleet
-        self._cache = cache
-        self._registrar = Registrar(cache, open_registry or functools.partial(open_store, settings))
+        self._reader = ManifestReader.of(settings, cache, open_registry)
         self._state = CatalogState()
         self._search: tuple[ToolSet, ToolSearch] | None = None
         self._reads = itertools.count(1)
@@ -102,10 +100,10 @@ class Catalog:
         """
         read = next(self._reads)
         await self._read_directory()
-        manifests = await self._cache.load(self._modules)
+        found = await self._reader.read(self._modules, self._state.manifests, needs_cache=True)
+        manifests = found.manifests
         if not manifests and self._modules:
             return False
-        manifests |= await self._kept(self._modules - manifests.keys())
         noted = {} if self._directory is None else await self._directory.failures.read()
         failures = newer_failures({**self._state.failures, **noted}, manifests)
         await self._take_over(read, manifests, failures)
@@ -127,14 +125,16 @@ class Catalog:
         errors = {module: look.error for module, look in looks.items() if isinstance(look, ManifestFailure)}
         found = {module: offered for module, look in looks.items() if (offered := offered_by(look)) is not None}
         try:
-            taken = await self._registrar.take_in(found)
+            taken = await self._reader.registrar.take_in(found)
             manifests, errors = taken.saved, errors | taken.errors
         except RegistryAway as exc:
             manifests = {}
             errors |= dict.fromkeys(found, str(exc))
-        kept = [module for module in errors if module not in manifests and await self._cache.renew(module)]
-        manifests |= await self._cache.load([*kept, *(self._modules - looks.keys())])
-        manifests |= await self._kept(self._modules - manifests.keys())
+        cache = self._reader.cache
+        kept = [module for module in errors if module not in manifests and await cache.renew(module)]
+        manifests |= await cache.load([*kept, *(self._modules - looks.keys())])
+        expired = await self._reader.read_kept(self._modules - manifests.keys(), self._state.manifests)
+        manifests |= expired.manifests
         now = fleet_clock.now()
         failures = {module: LookFailure(error, now) for module, error in errors.items()}
         if self._directory is not None:
@@ -219,12 +219,6 @@ class Catalog:
     async def _read_directory(self) -> None:
         if self._directory is not None:
             self._known.take((await self._directory.read()).entries)
-
-    async def _kept(self, modules: frozenset[str]) -> Mapping[str, CachedManifest]:
-        """What the registry keeps of modules whose manifests have expired; as it is known here, where it cannot be asked."""
-        kept = await self._registrar.kept(modules)
-        known = self._state.manifests
-        return {name: known[name] for name in modules & known.keys()} if kept is None else kept
 
     def _index_of(self, tools: ToolSet) -> ToolSearch:
         """The index of these tools; two who ask for a new one at the same moment may both make it."""

@@ -1,18 +1,18 @@
 """Takes what modules offer into the registry, and writes what of it is in effect beside their manifests.
 
-The registry is asked in a thread, and by nobody else. Agents and workers read manifests with their verdicts from the cache,
-and through this those that have expired.
+The registry is asked in a thread. Agents and workers read manifests with their verdicts from the cache, or through
+`manifest_reader` what it keeps of those that have expired.
 """
 
 import asyncio
 import functools
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 
 from toolfleet_registry.catalog.batch_registration import MOST_TRIES, TURN_SECONDS, BatchRegistration, TakenIn, asked
-from toolfleet_registry.catalog.module_registration import ModuleTooCostly, Moment, Turn, kept_in_effect, moment_of
+from toolfleet_registry.catalog.module_registration import ModuleTooCostly, Moment, Turn, moment_of
 from toolfleet_registry.contracts import ModuleManifest
-from toolfleet_registry.errors import FleetUnavailable, RegistryAway, SettingsError
+from toolfleet_registry.errors import FleetUnavailable, RegistryAway
 from toolfleet_registry.manifests.manifest_cache import CachedManifest, ManifestCache, kept_text
 from toolfleet_registry.store.port import ToolRegistry
 from toolfleet_registry.system.loggers import get_logger
@@ -82,20 +82,6 @@ class Registrar:
                 return saved
         _log.warning("module_keeps_changing", module=module)
         return (await self._cache.load([module])).get(module)
-
-    async def kept(self, modules: Collection[str]) -> dict[str, CachedManifest] | None:
-        """What the registry keeps of these modules, whose manifests have expired, with what operators say now.
-
-        `None`, with a warning, if it cannot be asked.
-        """
-        if not modules:
-            return {}
-        try:
-            async with self.registry() as registry:
-                return await asked(functools.partial(kept_in_effect, registry, sorted(modules)))
-        except (FleetUnavailable, SettingsError) as exc:
-            _log.warning("registry_not_read", error=str(exc))
-            return None
 
     @asynccontextmanager
     async def registry(self) -> AsyncGenerator[ToolRegistry]:

@@ -1,14 +1,13 @@
 """Knows the modules' tools, and what operators have decided about them: from Redis and the registry, read aside."""
 
 import asyncio
-import functools
 import time
 from collections.abc import Callable, Collection
 from contextvars import Context
 
 from toolfleet_registry.catalog.batch_registration import asked
 from toolfleet_registry.catalog.manifest_fetcher import ManifestFetcher
-from toolfleet_registry.catalog.registration import Registrar
+from toolfleet_registry.catalog.manifest_reader import ManifestReader
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
@@ -18,7 +17,6 @@ from toolfleet_registry.manifests.manifest_cache import CachedManifest, Manifest
 from toolfleet_registry.manifests.overrides import SeenTool, seen_tools
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.store.factory import open_store
 from toolfleet_registry.system.loggers import get_logger
 
 log = get_logger(__name__)
@@ -122,7 +120,7 @@ class KnownTools:
         if self._sources is None:
             return False
         try:
-            async with self._sources.registrar.registry() as registry:
+            async with self._sources.reader.registrar.registry() as registry:
                 pins = (await asked(registry.pins)).get(tool.name.partition(".")[0])
         except (FleetUnavailable, SettingsError) as exc:
             log.warning("approval_not_known", tool=tool.name, error=str(exc))
@@ -197,7 +195,7 @@ class KnownTools:
     async def _look_at_redis(self, *, reads_all: bool) -> None:
         if self._sources is None:
             self._sources = _Sources(self._settings, self._known, self._take, self._clock)
-        cache = self._sources.cache
+        cache = self._sources.reader.cache
         try:
             revision = await cache.revision()  # before reading: what changes meanwhile is seen the next time
             if reads_all or revision != self._revision:
@@ -212,14 +210,11 @@ class KnownTools:
         self._check_at = self._clock() + _CHECK_SECONDS
 
     async def _load(self, sources: "_Sources") -> None:
-        modules = self._known.served
-        found = await sources.cache.load(modules)
-        missing = modules - found.keys()
-        kept = await sources.registrar.kept(missing)
-        for module, cached in (found | (kept or {})).items():
+        found = await sources.reader.read(self._known.served, self._read)
+        for module, cached in found.manifests.items():
             self._take(module, cached)
-        self._is_complete = self._is_complete or kept is not None
-        self._old_at = self._clock() + (_OLD_SECONDS if kept is not None else _LONG_PAUSE_SECONDS)
+        self._is_complete = self._is_complete or found.is_whole
+        self._old_at = self._clock() + (_OLD_SECONDS if found.is_whole else _LONG_PAUSE_SECONDS)
 
     def _take(self, module: str, cached: CachedManifest) -> None:
         if cached is not self._read.get(module):
@@ -240,9 +235,10 @@ class _Sources:
         clock: Callable[[], float],
     ) -> None:
         self._redis = async_client(str(settings.redis_url), master=settings.sentinel_master)
-        self.cache = ManifestCache(self._redis, ttl_seconds=settings.manifest_ttl_seconds, keys=settings.keys)
-        self.registrar = Registrar(self.cache, functools.partial(open_store, settings))
-        self.fetcher = ManifestFetcher(settings, self._redis, self.registrar, on_fetched=take, clock=clock, known=known)
+        cache = ManifestCache(self._redis, ttl_seconds=settings.manifest_ttl_seconds, keys=settings.keys)
+        self.reader = ManifestReader.of(settings, cache)
+        registrar = self.reader.registrar
+        self.fetcher = ManifestFetcher(settings, self._redis, registrar, on_fetched=take, clock=clock, known=known)
 
     async def aclose(self) -> None:
         await self.fetcher.aclose()
