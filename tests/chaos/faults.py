@@ -244,6 +244,9 @@ QUEUE_KINDS: dict[str, Callable[[Stage, Program, random.Random], Awaitable[None]
 }
 """Faults of messages in Redis; RabbitMQ gives to others what it takes from a worker whose connection it closes."""
 
+UNSTORED = frozenset({"Redis restarted", "Redis frozen", "Redis full"})
+"""Faults during which Redis takes nothing."""
+
 KINDS: dict[str, Callable[[Stage, Program, random.Random], Awaitable[None]]] = {
     "worker killed": _kill_worker,
     "worker paused beyond its lease": _freeze_worker,

@@ -93,12 +93,17 @@ def _allowed_state(evidence: JobEvidence) -> Iterator[_Fact]:
 
 
 def _last_word(evidence: JobEvidence) -> Iterator[_Fact]:
-    """Where a poll has heard that the work is over, the job ended so, and was polled no more."""
+    """Where a poll has heard that the work is over, the job ended so, and was polled no more.
+
+    What could not be stored by the job's deadline, nobody has heard.
+    """
     for job in evidence.records.values():
         for number, entries in evidence.steps[job.job_id].items():
             result = evidence.stored.get(entries[0].call_id)
             status = _status(result) if result is not None and entries[0].is_look else None
-            if status in {"completed", "failed"} and job.place.state not in {status, "cancelled"}:
+            is_in_time = result is None or not evidence.came_too_late(result.audit.ts, job.spec.deadline_at)
+            allowed = {status, "cancelled"} if is_in_time else {status, "cancelled", "timed_out"}
+            if status in {"completed", "failed"} and job.place.state not in allowed:
                 yield f"{_shown(job)}: step {number} has heard that it is {status}", job
             if status in {"completed", "failed"} and number < job.place.step:
                 yield (

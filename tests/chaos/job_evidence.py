@@ -11,12 +11,16 @@ from chaos.job_notes import JobNote, JobRecord
 from chaos.journal import Entry, Journal
 from toolfleet_registry.contracts import ToolResult
 
+LOOK_SECONDS = 3.0
+"""What it takes, when Redis is back, until a worker has found it, stored a reply, and looked at the job."""
+
 
 @dataclass(frozen=True)
 class JobEvidence:
     """`records` are by their ids; `stored` has the results of their calls; `expected`: how many were asked for.
 
-    `time`: what times in the journal are by the fleet's clock. `away`: from when to when, by the machine's, RabbitMQ was.
+    `time`: what times in the journal are by the fleet's clock. By the machine's: `away` has from when to when RabbitMQ was,
+    `unstored` the same of a Redis that took nothing.
     """
 
     notes: list[JobNote]
@@ -28,6 +32,7 @@ class JobEvidence:
     has_core: bool = True
     time: FleetTime = field(default_factory=FleetTime)
     away: Sequence[tuple[float, float]] = ()
+    unstored: Sequence[tuple[float, float]] = ()
 
     def late(self, deadline_at: float, ended_at: float) -> float:
         """By how many seconds, without those in which RabbitMQ was away: nobody is told then what is due."""
@@ -35,6 +40,14 @@ class JobEvidence:
             (max(self.time.at(since), deadline_at), min(self.time.at(until), ended_at)) for since, until in self.away
         ]
         return ended_at - deadline_at - sum(max(until - since, 0) for since, until in spans)
+
+    def came_too_late(self, replied_at: float, deadline_at: float) -> bool:
+        """Whether Redis took nothing from a reply on, until there was no time left to look at it."""
+        return any(
+            self.time.at(since) <= replied_at <= self.time.at(until)
+            and self.time.at(until) + LOOK_SECONDS > deadline_at
+            for since, until in self.unstored
+        )
 
     @cached_property
     def note_of(self) -> dict[str, JobNote]:

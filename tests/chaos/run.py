@@ -13,7 +13,7 @@ from chaos.agent import MADE, endings_of
 from chaos.append_only_file import written_results
 from chaos.checks import Evidence, Violation, check_calls
 from chaos.fault_report import came_to
-from chaos.faults import Fault, inflict, planned
+from chaos.faults import UNSTORED, Fault, inflict, planned
 from chaos.fleet_time import FleetWatch
 from chaos.job_agent import MADE as JOBS_MADE
 from chaos.job_checks import check_jobs, step_ids, then_ids
@@ -155,6 +155,7 @@ def _job_evidence(here: Stage, calls: Evidence, clock: FleetWatch, faults: list[
             for fault in faults
             if fault.kind in AWAY_SECONDS and fault.is_done
         ],
+        unstored=[(fault.began_at, fault.ended_at) for fault in faults if fault.kind in UNSTORED and fault.is_done],
     )
 
 

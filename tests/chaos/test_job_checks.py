@@ -227,3 +227,19 @@ def test_a_job_may_be_late_by_what_rabbitmq_was_away() -> None:
 
     assert not check_jobs(replace(late, away=[(10, 18.5)]))[IN_TIME]
     assert check_jobs(replace(late, away=[(10, 17.5)]))[IN_TIME]
+
+
+def test_what_could_not_be_stored_in_time_was_not_heard() -> None:
+    """A poll's reply that came while Redis took nothing, until the job's deadline: that job may have timed out."""
+    audit = Audit(call_id="j.2", tool="bank.look", ts=10, worker="w")
+    heard = replace(
+        GOOD,
+        records={"j": record("timed_out", ended_at=16)},
+        acts=[act(kind="job.timed_out")],
+        stored={**GOOD.stored, "j.2": result(2, OVER, audit=audit)},
+    )
+
+    assert not check_jobs(replace(heard, unstored=[(9, 14.9)]))[LAST]
+    assert check_jobs(replace(heard, unstored=[(9, 11)]))[LAST]
+    assert check_jobs(replace(heard, unstored=[(11, 14.9)]))[LAST]
+    assert check_jobs(heard)[LAST]
