@@ -1,0 +1,244 @@
+"""Loads Lua scripts from `.lua` files, and builds their parameters for Redis from named keys and arguments.
+
+The comments at the head of a file say what the loader must know of it; all of these lines may be left out, or come again:
+
+    -- keys: record, limits...
+    -- args: token, seconds, terms(daily, cooldown)...
+    -- include: now, overload/room
+    -- constants: LONGEST_LEASE_MS
+
+Names of keys and arguments, in their order, are local variables of the script. `limits...` is a list of the rest; a rest of
+groups, `terms(daily, cooldown)...`, is a list of tables. `intent?`, which comes last, may be nil. Included files stand before
+the script, each once; they see its keys and arguments. Constants are numbers and texts that Python has, too.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+Parameters = tuple[Any, ...]
+"""What follows a script in `EVAL` and `EVALSHA`: the number of keys, keys, arguments."""
+
+# Not compiled here: a process that runs no script does without.
+_DIRECTIVE = r"-- (keys|args|include|constants): *(.*)"
+_NAME = r"(\w+)(?:\(([\w, ]+)\))?(\.\.\.|\?)?(?:, *|$)"
+
+
+class ScriptFolder:
+    """The `.lua` files below a folder, all of which are read at once: a process that runs is not changed by an upgrade.
+
+    `constants` are those that the files may ask for.
+    """
+
+    def __init__(self, folder: Path, constants: Mapping[str, float | str] | None = None) -> None:
+        self._constants = constants or {}
+        self.folder = folder
+        self.sources = dict(_read(str(folder), ""))
+
+    def script(self, name: str) -> "Script":
+        """The script of this file, without its suffix. Raises `KeyError` where there is none."""
+        return Script(name, self.sources[name], self)
+
+    def source(self, name: str) -> "Source":
+        """Read one file's head. Raises `ValueError` where it cannot be understood."""
+        return Source.read(name, self.sources[name])
+
+    def constant(self, name: str) -> str:
+        """The line that defines a constant in Lua."""
+        value = self._constants[name]
+        return f"local {name} = {value!r}"
+
+
+class Script:
+    """A script that runs inside Redis. `digest` is what Redis calls it, once it has seen its `text`.
+
+    `parameters(**named)` takes every key and argument by its name, `parameters_of(keys, **named)` the keys as one sequence in
+    their order. Both raise `TypeError` for one too many or too few.
+    """
+
+    def __init__(self, name: str, source: str, folder: ScriptFolder) -> None:
+        self.name, self._source, self._folder = name, source, folder
+
+    @cached_property
+    def text(self) -> str:
+        """Lua, with what it includes, and without comments."""
+        head = Source.read(self.name, self._source)
+        files = list(_included(head, self._folder, {}).values())
+        constants = dict.fromkeys(constant for file in files for constant in file.constants)
+        lines = [*map(self._folder.constant, constants), *head.keys.lua("KEYS"), *head.args.lua("ARGV")]
+        return "\n".join((*lines, *(file.body for file in files)))
+
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-1 of the text."""
+        return hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
+    @cached_property
+    def parameters(self) -> Callable[..., Parameters]:
+        """Build the parameters from named keys and arguments."""
+        head = Source.read(self.name, self._source)
+        names = [*head.keys.signature, *head.args.signature]
+        signature = f"*, {', '.join(names)}" if names else ""
+        return self._compiled(signature, f"({head.keys.number}, {head.keys.values}{head.args.values})")
+
+    @cached_property
+    def parameters_of(self) -> Callable[..., Parameters]:
+        """Build the parameters from keys in their order, and named arguments."""
+        head = Source.read(self.name, self._source)
+        names = ", ".join(("keys, *" if head.args.signature else "keys", *head.args.signature))
+        return self._compiled(names, f"(len(keys), *{head.keys.checked('keys')}, {head.args.values})")
+
+    def command(self, **named: Any) -> Parameters:
+        """The whole command for a script that is sent as text each time, and so survives whatever Redis forgets."""
+        return ("EVAL", self.text, *self.parameters(**named))
+
+    def _compiled(self, signature: str, values: str) -> Callable[..., Parameters]:
+        """A function that has the names in its signature, as a dataclass's: it costs no more than the tuple itself."""
+        space: dict[str, Any] = {"_flat": _flat, "_counted": _counted}
+        function = f"{self.name.replace('/', '_')}"
+        exec(f"def {function}({signature}): return {values}", space)  # noqa: S102 - of names out of our own files
+        return space[function]  # type: ignore[no-any-return]
+
+
+class Names(NamedTuple):
+    """The names of keys, or of arguments. `rest`: of a list that follows, `group` of its members if each is a group."""
+
+    fixed: tuple[str, ...]
+    optional: str = ""
+    rest: str = ""
+    group: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, text: str) -> "Names":
+        """Raises `ValueError`."""
+        fixed, optional, rest, group, end = list[str](), "", "", tuple[str, ...](), 0
+        for found in re.finditer(_NAME, text):
+            if found.start() != end or optional or rest or (found[2] and found[3] != "..."):
+                break
+            end = found.end()
+            if found[3] == "...":
+                rest, group = found[1], tuple(re.findall(r"\w+", found[2] or ""))
+            elif found[3]:
+                optional = found[1]
+            else:
+                fixed.append(found[1])
+        if end != len(text):
+            raise ValueError(f"what follows {text[:end]!r} is no name, or comes after a rest: {text[end:]!r}")
+        return cls(tuple(fixed), optional, rest, group)
+
+    def lua(self, table: str) -> Iterator[str]:
+        """The lines that define the names in Lua."""
+        named = (*self.fixed, *filter(None, [self.optional]))
+        if named:
+            yield f"local {', '.join(named)} = {', '.join(f'{table}[{at}]' for at in range(1, len(named) + 1))}"
+        first = len(named) + 1
+        if self.group:
+            fields = ", ".join(f"{name} = {table}[i + {at}]" for at, name in enumerate(self.group))
+            step = f"for i = {first}, #{table}, {len(self.group)} do {self.rest}[#{self.rest} + 1] = {{{fields}}} end"
+            yield f"local {self.rest} = {{}}\n{step}"
+        elif self.rest and first == 1:
+            yield f"local {self.rest} = {table}"
+        elif self.rest:
+            yield f"local {self.rest} = {{}}\nfor i = {first}, #{table} do {self.rest}[i - {first - 1}] = {table}[i] end"
+
+    @property
+    def signature(self) -> Sequence[str]:
+        """The same names as Python's parameters."""
+        last = [f"{self.optional}=None"] if self.optional else [f"{self.rest}=()"] if self.rest else []
+        return [*self.fixed, *last]
+
+    @property
+    def values(self) -> str:
+        """Python's expressions for the values, each with a comma behind it."""
+        values = "".join(f"{name}, " for name in self.fixed)
+        if self.optional:
+            values += f"*(() if {self.optional} is None else ({self.optional},)), "
+        if self.rest:
+            values += f"*_flat({self.rest}, {len(self.group)}), " if self.group else f"*{self.rest}, "
+        return values
+
+    @property
+    def number(self) -> str:
+        """Python's expression for how many there are."""
+        if self.optional:
+            return f"{len(self.fixed)} + ({self.optional} is not None)"
+        return f"{len(self.fixed)} + {len(self.group) or 1} * len({self.rest})" if self.rest else f"{len(self.fixed)}"
+
+    def checked(self, name: str) -> str:
+        """Python's expression for a sequence of that name, if it has as many."""
+        most = "None" if self.rest else len(self.fixed) + bool(self.optional)
+        return f"_counted({name}, {len(self.fixed)}, {most}, {len(self.group) or 1})"
+
+
+class Source(NamedTuple):
+    """What one file says: the names at its head, and its body without comments."""
+
+    keys: Names
+    args: Names
+    include: tuple[str, ...]
+    constants: tuple[str, ...]
+    body: str
+
+    @classmethod
+    def read(cls, name: str, text: str) -> "Source":
+        """Raises `ValueError`."""
+        said: dict[str, list[str]] = {"keys": [], "args": [], "include": [], "constants": []}
+        for line in text.splitlines():
+            if not line.startswith("--"):
+                break
+            if found := re.fullmatch(_DIRECTIVE, line.rstrip()):
+                said[found[1]].append(found[2])
+        try:
+            keys, args = (Names.read(", ".join(said[kind])) for kind in ("keys", "args"))
+        except ValueError as exc:
+            raise ValueError(f"the head of {name}.lua cannot be read: {exc}") from exc
+        include, constants = (tuple(re.findall(r"[\w/]+", " ".join(said[kind]))) for kind in ("include", "constants"))
+        lines = (line.strip() for line in text.splitlines())
+        body = "\n".join(line for line in lines if line and not line.startswith("--"))
+        return cls(keys, args, include, constants, body)
+
+
+def _read(folder: str, prefix: str) -> Iterator[tuple[str, str]]:
+    """The names and texts of all files below; pathlib would take several times as long, in each process that starts."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(".lua"):
+                with open(entry.path, encoding="utf-8") as file:  # noqa: PTH123 - as above
+                    yield prefix + entry.name.removesuffix(".lua"), file.read()
+            elif entry.is_dir():
+                yield from _read(entry.path, f"{prefix}{entry.name}/")
+
+
+def _included(source: Source, folder: ScriptFolder, found: dict[str, Source]) -> dict[str, Source]:
+    """A file behind those that it includes, by name, each once."""
+    for name in source.include:
+        if name not in found:
+            _included_as(name, folder, found)
+    found[""] = source
+    return found
+
+
+def _included_as(name: str, folder: ScriptFolder, found: dict[str, Source]) -> None:
+    source = folder.source(name)
+    for other in source.include:
+        if other not in found:
+            _included_as(other, folder, found)
+    found[name] = source
+
+
+def _flat(groups: Iterable[Sequence[Any]], size: int) -> Iterator[Any]:
+    members = list(groups)
+    if any(len(group) != size for group in members):
+        raise TypeError(f"each group must have {size} members")
+    return chain.from_iterable(members)
+
+
+def _counted(keys: Sequence[Any], least: int, most: int | None, step: int) -> Sequence[Any]:
+    if len(keys) < least or (most is not None and len(keys) > most) or (most is None and (len(keys) - least) % step):
+        raise TypeError(f"{len(keys)} keys do not fit: the script names {least}")
+    return keys

@@ -1,0 +1,62 @@
+"""Scripts out of `.lua` files, with named keys and arguments."""
+
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from toolfleet_registry.redis.script import Script, ScriptFolder
+
+CLAIM = """
+-- Begins a claim.
+-- keys: record, limits...
+-- args: token, terms(daily, cooldown)...
+-- include: numbers
+-- constants: LONGEST
+
+-- This is a comment.
+local found = {}
+for i, key in ipairs(limits) do found[#found + 1] = key .. ' ' .. terms[i].daily .. ' ' .. terms[i].cooldown end
+return {record, token, twice(LONGEST), unpack(found)}
+"""
+
+
+@pytest.fixture
+def claim(tmp_path: Path) -> Script:
+    (tmp_path / "claim.lua").write_text(CLAIM.lstrip())
+    (tmp_path / "numbers.lua").write_text("local function twice(number) return 2 * number end\n")
+    return ScriptFolder(tmp_path, {"LONGEST": 15}).script("claim")
+
+
+async def test_a_body_reads_names_and_not_positions(claim: Script, redis: Redis) -> None:
+    """Keys, arguments, lists and groups are local variables, what is included and constants, too."""
+    named = claim.parameters(record="r", limits=["a", "b"], token="t", terms=[(1, 2), (3, 4)])
+
+    assert named == (3, "r", "a", "b", "t", 1, 2, 3, 4)
+    assert claim.parameters_of(["r", "a", "b"], token="t", terms=[(1, 2), (3, 4)]) == named
+    assert claim.command(record="r", token="t") == ("EVAL", claim.text, 1, "r", "t")
+    assert "comment" not in claim.text
+    answer = await redis.eval(claim.text, *named)
+    assert [one.decode() if isinstance(one, bytes) else one for one in answer] == ["r", "t", 30, "a 1 2", "b 3 4"]
+    assert await redis.script_load(claim.text) in {claim.digest, claim.digest.encode()}
+
+
+def test_one_argument_too_many_or_too_few_is_an_error(claim: Script) -> None:
+    """Also a key, and a member of a group."""
+    with pytest.raises(TypeError, match="token"):
+        claim.parameters(record="r")
+    with pytest.raises(TypeError, match="effect"):
+        claim.parameters(record="r", token="t", effect="read")
+    with pytest.raises(TypeError, match="2 members"):
+        claim.parameters(record="r", token="t", terms=[(1, 2, 3)])
+    with pytest.raises(TypeError, match="0 keys"):
+        claim.parameters_of([], token="t")
+
+
+def test_an_optional_key_comes_last_and_may_be_left_out(tmp_path: Path) -> None:
+    """It is then not sent."""
+    (tmp_path / "retract.lua").write_text("-- keys: share, intent?\n-- args: call_id\n\nreturn intent\n")
+    retract = ScriptFolder(tmp_path).script("retract")
+
+    assert retract.parameters(share="s", call_id="c") == (1, "s", "c")
+    assert retract.parameters(share="s", intent="i", call_id="c") == (2, "s", "i", "c")
