@@ -76,6 +76,6 @@ class FleetWatch:
 
     async def _look(self, redis: Redis) -> None:
         keys, asked_at = Keys(), self._clock.monotonic()
-        run: Any = redis.eval(clock_scripts.LOOK, 2, keys.clock, keys.clock_notes, "", "")
+        run: Any = redis.eval(clock_scripts.LOOK.text, 2, keys.clock, keys.clock_notes, "", "")
         server, fleet, reached = (int(each) / 1e6 for each in (await run)[:3])
         self._clock.hear(Reading(server, fleet, asked_at, self._clock.monotonic()), reached)

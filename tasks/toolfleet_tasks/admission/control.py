@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from redis.exceptions import ResponseError
@@ -16,17 +17,18 @@ from redis.exceptions import ResponseError
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.contracts.decisions import note
 from toolfleet_registry.errors import BegunBefore, NotPublished
+from toolfleet_registry.redis.script import Script
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.admission.limits import limits_of, refused_by
 from toolfleet_tasks.lua import admission
-from toolfleet_tasks.lua.overload import SHARE_KEPT_SECONDS
-from toolfleet_tasks.lua.script import Script
+from toolfleet_tasks.lua.constants import SHARE_KEPT_SECONDS
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.messages.ids import kept_seconds
 from toolfleet_tasks.queues import queue_of
 from toolfleet_tasks.redis.connection import Line, LineLost, Part
 from toolfleet_tasks.redis.refusals import unavailable
+from toolfleet_tasks.redis.script_runner import is_unknown_script
 
 _BOUND_SECONDS = 5.0  # a lane's slots are looked up so often: workers note them no more often
 _SERVED_SECONDS = 1.0  # a queue that somebody consumes is looked at so often
@@ -85,23 +87,33 @@ class Entrance:
 
         `limit` is `backlog_limit`, where the queue lies in the same Redis. `needs_worker`: somebody must consume the queue.
         """
-        now = fleet_clock.now()
+        now, terms = fleet_clock.now(), call.terms
         share, keep_ms = self._share_of(call, now)
-        names: tuple[str, ...] = (*self._names_of(queue), share, self._slots[call.lane], self._keys.call(call.call_id))
-        bound = self._bound_of(call.lane, now)
-        settings = self._settings
-        rest: tuple[Part, ...] = (call.call_id, call.deadline_at, message, limit, bound, keep_ms)
-        looks = "1" if needs_worker and now >= self._served.get(_module(call), 0.0) else ""
-        most: tuple[Part, ...] = (settings.backlog_bytes, settings.stored_bytes_per_caller, looks)
-        if not call.idempotency_key:
-            rest = (*rest, 0, "", *most)
-            return (6, *names, *rest) if call.terms is None else self._limited(call, (*names, names[5]), rest)
-        names = (*names, self._keys.intent(call.user_id, call.idempotency_key))
-        kept = max(
-            kept_seconds(call.idempotency_key, self._settings), math.ceil(call.deadline_at - now) + _MARGIN_SECONDS
+        queue_key, bell, breaker = self._names_of(queue)
+        intent, intent_seconds, intention = self._intent_of(call, now) if call.idempotency_key else (None, 0, "")
+        record, build = self._keys.call(call.call_id), admission.ADMIT.parameters
+        if terms is not None:
+            intent, build = intent or record, partial(admission.ADMIT_LIMITED.parameters, **self._limits_of(call))
+        return build(
+            queue=queue_key,
+            bell=bell,
+            breaker=breaker,
+            share=share,
+            slots=self._slots[call.lane],
+            record=record,
+            intent=intent,
+            call_id=call.call_id,
+            deadline=call.deadline_at,
+            message=message,
+            limit=limit,
+            bound=self._bound_of(call.lane, now),
+            keep_ms=keep_ms,
+            intent_seconds=intent_seconds,
+            intention=intention,
+            backlog_bytes=self._settings.backlog_bytes,
+            stored_bytes_most=self._settings.stored_bytes_per_caller,
+            needs_worker="1" if needs_worker and now >= self._served.get(_module(call), 0.0) else "",
         )
-        rest = (*rest, kept, f"{digest_of(call)} {int(now)}", *most)
-        return (7, *names, *rest) if call.terms is None else self._limited(call, names, rest)
 
     def answered(self, call: PublishedCall, reply: Any) -> Refusal | None:
         """What the script says of the call, unless it was let in. Raises `NotPublished`, or `BegunBefore`."""
@@ -147,17 +159,30 @@ class Entrance:
 
     async def retract(self, line: Line, call: PublishedCall) -> None:
         """The call was let in, and is surely in no queue. Without Redis it counts until its deadline; raises nothing."""
-        keys = [self._keys.share(call.lane, call.user_id), self._keys.held(call.call_id)]
-        if call.idempotency_key:
-            keys.append(self._keys.intent(call.user_id, call.idempotency_key))
+        keys, key = self._keys, call.idempotency_key
+        parameters = admission.RETRACT.parameters(
+            share=keys.share(call.lane, call.user_id),
+            held=keys.held(call.call_id),
+            intent=keys.intent(call.user_id, key) if key else None,
+            call_id=call.call_id,
+        )
         with contextlib.suppress(LineLost, ResponseError):
-            await _run(line, admission.RETRACT, (len(keys), *keys, call.call_id))
+            await _run(line, admission.RETRACT, parameters)
 
-    def _limited(self, call: PublishedCall, names: tuple[str, ...], rest: tuple[Part, ...]) -> tuple[Part, ...]:
+    def _intent_of(self, call: PublishedCall, now: float) -> tuple[str, int, str]:
+        """The key of a call's intention, for how many seconds it is kept, and what it stands for."""
+        kept = kept_seconds(call.idempotency_key, self._settings)
+        kept = max(kept, math.ceil(call.deadline_at - now) + _MARGIN_SECONDS)
+        return self._keys.intent(call.user_id, call.idempotency_key or ""), kept, f"{digest_of(call)} {int(now)}"
+
+    def _limits_of(self, call: PublishedCall) -> dict[str, Any]:
         limits = limits_of(call.tool_name, call.user_id, call.terms, self._settings)
-        keys = (*names, self._keys.held(call.call_id), *(limit.key for limit in limits))
-        until_ms = math.ceil((call.deadline_at + _MARGIN_SECONDS) * 1000)
-        return (len(keys), *keys, *rest, until_ms, *(part for limit in limits for part in limit.args))
+        return {
+            "held": self._keys.held(call.call_id),
+            "limits": [limit.key for limit in limits],
+            "until_ms": math.ceil((call.deadline_at + _MARGIN_SECONDS) * 1000),
+            "terms": [limit.args for limit in limits],
+        }
 
     def _names_of(self, queue: str) -> tuple[str, str, str]:
         names = self._names.get(queue)
@@ -196,7 +221,7 @@ def script_for(call: PublishedCall, *, again: bool = False) -> Script:
 
 
 def refusal_in(reply: Any) -> Refusal | None:
-    """What `ADMIT` and `lua.queues.PUBLISH_BELOW` have against a call."""
+    """What `ADMIT` and `PUBLISH_BELOW` have against a call."""
     if not isinstance(reply, list):
         return None
     kind, value = reply[0].decode(), reply[1]
@@ -254,8 +279,3 @@ async def _sent(line: Line, *command: Part) -> Any:
             if line.is_closed:
                 raise
             await line.connected()
-
-
-def is_unknown_script(error: ResponseError) -> bool:
-    """Whether Redis has not seen the script that was named, and so has done nothing."""
-    return str(error).startswith("NOSCRIPT")

@@ -10,9 +10,9 @@ from toolfleet_registry.contracts.decisions import note
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.policy.limits import Remaining
 from toolfleet_tasks.admission.limits import Limit, refused_by, remaining
-from toolfleet_tasks.lua import limits as limits_scripts
-from toolfleet_tasks.lua.script import Script
-from toolfleet_tasks.redis.connection import Line, Part
+from toolfleet_tasks.lua.limits import JUDGE, LOOK
+from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.redis.script_runner import run
 
 _PATIENCE_SECONDS = 5.0  # a look takes a millisecond, or Redis is away
 _LOOK_SECONDS = 2.0  # before a gate, which may take as long: an agent's user waits meanwhile
@@ -26,9 +26,9 @@ async def look_at(line: Line, limits: Sequence[Limit]) -> Remaining:
         async with asyncio.timeout(_PATIENCE_SECONDS):
             for start in range(0, max(len(limits), 1), _CHUNK):
                 chunk = limits[start : start + _CHUNK]
-                keys = [limit.key for limit in chunk]
-                args = [part for limit in chunk for part in limit.args]
-                now, *used = await line.execute("EVAL", limits_scripts.LOOK, len(keys), *keys, *args)
+                terms = [limit.args for limit in chunk]
+                command = LOOK.command(limits=[limit.key for limit in chunk], terms=terms)
+                now, *used = await line.execute(*command)
                 uses += used
     except (OSError, ResponseError) as exc:  # TimeoutError is an OSError
         raise FleetUnavailable(f"Redis does not say what is left: {str(exc) or 'no answer'}") from exc
@@ -45,23 +45,18 @@ async def refusal_now(
     """
     if not limits:
         return None
-    keys = [*(limit.key for limit in limits), *([intent] if intent else [])]
-    args = [len(limits), *(part for limit in limits for part in limit.args)]
+    parameters = JUDGE.parameters(
+        intent=intent or limits[0].key,
+        limits=[limit.key for limit in limits],
+        has_intent=int(bool(intent)),
+        terms=[limit.args for limit in limits],
+    )
     try:
         async with asyncio.timeout(min(seconds, _LOOK_SECONDS)):
-            answer = await _answer(line, limits_scripts.JUDGE, len(keys), *keys, *args)
+            answer = await run(line, JUDGE, parameters)
     except (OSError, ResponseError):
         return None
     if not isinstance(answer, list):
         return None
     note("limits", "denied")
     return refused_by(tool_name, limits, answer[1:])
-
-
-async def _answer(line: Line, script: Script, *rest: Part) -> object:
-    try:
-        return await line.execute("EVALSHA", script.digest, *rest)
-    except ResponseError as exc:
-        if "NOSCRIPT" not in str(exc):
-            raise
-    return await line.execute("EVAL", script.text, *rest)

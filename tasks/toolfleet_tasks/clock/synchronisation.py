@@ -14,11 +14,12 @@ from weakref import WeakKeyDictionary
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
+from toolfleet_registry.redis.script import Parameters
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.time.slewed_clock import STEP_SECONDS, Reading, SlewedClock, Verdict
-from toolfleet_tasks.lua import clock as clock_scripts
+from toolfleet_tasks.lua.clock import BRIDGE, LOOK
 from toolfleet_tasks.redis.connection import Line
 
 log = get_logger(__name__)
@@ -56,9 +57,11 @@ class Timekeeper:
         mine = "" if not self._worker or clock.is_young else f"{clock.now() * 1e6:.0f}"
         note = f"{self._worker} {clock.wall_lead:.0f}" if self._worker and clock.is_set else ""
         asked_at = self.clock.monotonic()
-        run: Any = redis.eval(clock_scripts.LOOK, 2, *self._keys, mine, note)
+        clock_key, notes_key = self._keys
+        look = LOOK.parameters(clock_key=clock_key, notes_key=notes_key, shown=mine, note=note)
+        run: Any = redis.eval(LOOK.text, *look)
         if bridge := self._take(await run, asked_at):
-            run = redis.eval(clock_scripts.BRIDGE, 1, self._keys[0], *bridge)
+            run = redis.eval(BRIDGE.text, *bridge)
             await run
 
     async def begin(self, redis: Redis, *, runs_calls: bool = False) -> None:
@@ -93,11 +96,13 @@ class Timekeeper:
 
         def heard(reply: "asyncio.Future[Any]") -> None:
             if _is_answered(reply) and (bridge := self._take(reply.result(), asked_at)):
-                line.send("EVAL", clock_scripts.BRIDGE, 1, self._keys[0], *bridge).add_done_callback(_is_answered)
+                line.send("EVAL", BRIDGE.text, *bridge).add_done_callback(_is_answered)
 
-        line.send("EVAL", clock_scripts.LOOK, 2, *self._keys, "", "").add_done_callback(heard)
+        clock_key, notes_key = self._keys
+        look = LOOK.command(clock_key=clock_key, notes_key=notes_key, shown="", note="")
+        line.send(*look).add_done_callback(heard)
 
-    def _take(self, answer: Sequence[Any], asked_at: float) -> tuple[str, str, str, str] | None:
+    def _take(self, answer: Sequence[Any], asked_at: float) -> Parameters | None:
         """Let the fleet clock hear it. Returns what is to be written where Redis's clock was set."""
         server, fleet, reached = (int(each) for each in answer[:3])
         heard_at = self.clock.monotonic()
@@ -112,7 +117,13 @@ class Timekeeper:
         if verdict != "stepped" or reading.doubt > _MOST_DOUBT_SECONDS:
             return None
         shown = self.clock.at(reading.at) * 1e6
-        return answer[3].decode(), f"{shown - server:.0f}", str(server), f"{shown:.0f}"
+        return BRIDGE.parameters(
+            clock_key=self._keys[0],
+            since=answer[3].decode(),
+            offset=f"{shown - server:.0f}",
+            server_time=str(server),
+            fleet_time=f"{shown:.0f}",
+        )
 
     def _may_set(self, moment: float) -> bool:
         source, heard_at = self.clock.source

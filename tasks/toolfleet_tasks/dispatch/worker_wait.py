@@ -90,11 +90,11 @@ class WorkerWait:
         keys = self._settings.keys
         try:
             with contextlib.suppress(LineLost, ResponseError, TimeoutError):
-                seconds = 0.0
+                seconds, look = 0.0, LOOK.command(notes=keys.consumers, queue=keys.queue(queue))
                 while seconds >= 0 and not self._is_over(seconds):
                     await asyncio.sleep(_LOOK_SECONDS)
                     async with asyncio.timeout(_ANSWER_SECONDS):
-                        seconds = await self._line.send("EVAL", LOOK, 2, keys.consumers, keys.queue(queue)) / 1000
+                        seconds = await self._line.send(*look) / 1000
         finally:
             self._tell(queue)
 

@@ -20,4 +20,4 @@ def receipt_of(spec: JobSpec, place: Place, keys: Keys) -> tuple[Part, ...]:
     is_keyed = place.step == 0 and spec.start is not None and bool(spec.start.idempotency_key)
     reader = step if place.call_id is not None or is_keyed else ""
     names = (keys.call(call_id), keys.result(call_id), keys.readers(call_id), keys.stored(spec.user_id))
-    return ("EVAL", HAD.text, len(names), *names, call_id, "", reader)
+    return HAD.command(results=[names], had=[(call_id, "", reader)])

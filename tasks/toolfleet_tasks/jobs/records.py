@@ -14,11 +14,10 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
-from redis.exceptions import ResponseError
-
 from toolfleet_registry.contracts import ToolCall, ToolResult
 from toolfleet_registry.contracts.jobs import JobSpec
 from toolfleet_registry.errors import MessageRefused
+from toolfleet_registry.redis.script import Parameters
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
@@ -26,12 +25,12 @@ from toolfleet_tasks.jobs import lists, scripts
 from toolfleet_tasks.jobs.completion import EndNote, News, without_arguments
 from toolfleet_tasks.jobs.places import Place
 from toolfleet_tasks.jobs.receipts import confirm, receipt_of
-from toolfleet_tasks.lua.script import Script
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.ids import step_call_id, workflow_mark
 from toolfleet_tasks.messages.signatures import Signatures
 from toolfleet_tasks.messages.signing import seal_of
-from toolfleet_tasks.redis.connection import Line, Part
+from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.redis.script_runner import run
 from toolfleet_tasks.results import stored as results
 from toolfleet_tasks.results.verifier import Verifier
 
@@ -90,16 +89,24 @@ class JobRecords:
         self._seal = seal_of(settings, purpose="job")
         self._ends, self._verifier = Signatures(settings, "job end"), verifier or Verifier(line, settings)
         self._is_signed = self._verifier.is_on
-        self._names = (self._keys.job(""), self._keys.call(""), self._keys.result(""))
+        job, call, result = self._keys.job(""), self._keys.call(""), self._keys.result("")
+        self._prefixes = {"job_prefix": job, "call_prefix": call, "result_prefix": result}
 
     async def create(self, spec: JobSpec, place: Place, *, limit: int) -> Found | int:
         """Make a job; or the one that has its id already, or how many its user has, who may have no more."""
         keys, at = self._keys, self._bound("at", spec.job_id, json_text.dump(place))
-        names = (keys.job(spec.job_id), keys.jobs_due, keys.jobs_of(spec.user_id))
-        due_ms = _ms(place.due_at or 0)
-        sealed = self._seal.sign(json_text.dump(spec))
-        mark = workflow_mark(spec.workflow_id)
-        answer = await self._run(scripts.CREATE, names, spec.job_id, sealed, at, due_ms, limit, mark)
+        parameters = scripts.CREATE.parameters(
+            job=keys.job(spec.job_id),
+            due_jobs=keys.jobs_due,
+            users_jobs=keys.jobs_of(spec.user_id),
+            id=spec.job_id,
+            spec=self._seal.sign(json_text.dump(spec)),
+            at=at,
+            due_ms=_ms(place.due_at or 0),
+            limit=limit,
+            workflow=workflow_mark(spec.workflow_id),
+        )
+        answer = await run(self._line, scripts.CREATE, parameters)
         if answer[0] == b"full":
             return int(answer[1])
         if answer[0] == b"made":
@@ -109,7 +116,7 @@ class JobRecords:
 
     async def look(self, job_id: str) -> Found | None:
         """A job that can be read, with what its call came to."""
-        now_ms, *rest = await self._run(scripts.LOOK, (), *self._names, job_id)
+        now_ms, *rest = await run(self._line, scripts.LOOK, scripts.LOOK.parameters(**self._prefixes, id=job_id))
         found = await self._viewed(rest[0], now_ms / 1000) if rest and rest[0] else None
         if found is None or not rest[0][5]:
             return found
@@ -123,8 +130,14 @@ class JobRecords:
 
         Results of calls that have ended are not among it: `look` has one.
         """
-        args = (*self._names, count, round(lease_seconds * 1000), round(fleet_clock.now() * 1000))
-        now_ms, *views = await self._run(scripts.CLAIM, (self._keys.jobs_due,), *args)
+        parameters = scripts.CLAIM.parameters(
+            due_jobs=self._keys.jobs_due,
+            **self._prefixes,
+            count=count,
+            lease_ms=round(lease_seconds * 1000),
+            fleet_ms=round(fleet_clock.now() * 1000),
+        )
+        now_ms, *views = await run(self._line, scripts.CLAIM, parameters)
         found = [(view, await self._viewed(view, now_ms / 1000)) for view in views]
         for view, job in found:
             if job is None:
@@ -142,41 +155,46 @@ class JobRecords:
 
         One whose workflow has failed can only be cancelled.
         """
-        keys, spec, end, place = self._keys, job.spec, change.end, change.place
+        keys, spec, place = self._keys, job.spec, change.place
         if place != job.place:  # no two changes are alike, so that one that was sent twice is known
             place = place.model_copy(update={"by": uuid.uuid4().hex[:_BY]})
-        names = (
-            keys.job(spec.job_id),
-            keys.jobs_due,
-            keys.jobs_of(spec.user_id),
-            keys.jobs_ended_of(spec.user_id),
-            keys.jobs_ended,
-            keys.wakes_due,
-            keys.clock,
-        )
         at = job.at if place is job.place else self._bound("at", spec.job_id, json_text.dump(place))
-        end_text = "" if end is None else json_text.dump(end)
-        args: list[Part] = [
-            spec.job_id,
-            job.at,
-            at,
-            "" if change.due_at is None else _ms(change.due_at),
-            "" if change.told is None else self._bound("told", spec.job_id, _compact(change.told)),
-            end_text,
-            "" if end is None else self._seal.sign(json_text.dump(without_arguments(spec))),
-            math.ceil(self._settings.job_kept_seconds),
-            scripts.MOST_ENDED,
-            math.ceil(self._settings.completions_kept_seconds),
-            "1" if change.is_sent else "",
-            "" if end is None else self._ends.of(spec.job_id, end_text),
-            *_workflow_marks(spec, place),
-        ]
-        for one in change.news:
-            args += (one.kind, one.wake_id, one.body, self._place_of(one))
-        is_moved = await self._run(scripts.MOVE, names, *args)
+        is_moved = await run(self._line, scripts.MOVE, self._move_parameters(job, change, place, at))
         if is_moved and job.result is not None:
             confirm(self._line, receipt_of(job.spec, job.place, keys))
         return replace(job, place=place, at=at) if is_moved else None
+
+    def _move_parameters(self, job: Found, change: Change, place: Place, at: str) -> Parameters:
+        keys, spec, end = self._keys, job.spec, change.end
+        end_text = "" if end is None else json_text.dump(end)
+        is_failure = spec.workflow_id is not None and place.state in {"failed", "timed_out"}
+        told = "" if change.told is None else self._bound("told", spec.job_id, _compact(change.told))
+        return scripts.MOVE.parameters_of(
+            (
+                keys.job(spec.job_id),
+                keys.jobs_due,
+                keys.jobs_of(spec.user_id),
+                keys.jobs_ended_of(spec.user_id),
+                keys.jobs_ended,
+                keys.wakes_due,
+                keys.clock,
+            ),
+            id=spec.job_id,
+            before=job.at,
+            after=at,
+            due_ms="" if change.due_at is None else _ms(change.due_at),
+            told=told,
+            job_end=end_text,
+            spec="" if end is None else self._seal.sign(json_text.dump(without_arguments(spec))),
+            kept_seconds=math.ceil(self._settings.job_kept_seconds),
+            ended_kept=scripts.MOST_ENDED,
+            completion_seconds=math.ceil(self._settings.completions_kept_seconds),
+            is_sent="1" if change.is_sent else "",
+            end_signature="" if end is None else self._ends.of(spec.job_id, end_text),
+            is_cancelled="1" if place.state == "cancelled" else "",
+            stops="1" if is_failure else "",  # its workflow fails with it
+            news=[(one.kind, one.wake_id, one.body, self._place_of(one)) for one in change.news],
+        )
 
     async def get(self, job_id: str) -> Found | None:
         """A job as it stands, also one that has ended."""
@@ -227,9 +245,16 @@ class JobRecords:
 
     async def _put_off(self, job_id: str, at: bytes) -> None:
         rest = _UNREAD_REST * random.uniform(0.5, 1)  # noqa: S311 - spreads load, guards nothing
-        names = (self._keys.job(job_id), self._keys.jobs_due)
         seconds = math.ceil(self._settings.job_kept_seconds)
-        if await self._run(scripts.PUT_OFF, names, job_id, at, _ms(fleet_clock.now() + rest), seconds):
+        parameters = scripts.PUT_OFF.parameters(
+            job=self._keys.job(job_id),
+            due_jobs=self._keys.jobs_due,
+            id=job_id,
+            at=at,
+            due_ms=_ms(fleet_clock.now() + rest),
+            seconds=seconds,
+        )
+        if await run(self._line, scripts.PUT_OFF, parameters):
             log.error("job_taken_out", job_id=job_id, unread_days=round(seconds / 86_400, 1))
 
     def _bound(self, kind: str, job_id: str, text: str) -> str:
@@ -260,20 +285,6 @@ class JobRecords:
         except (MessageRefused, ValueError, RecursionError) as exc:
             log.error("job_refused", job_id=job_id, reason=str(exc).partition("\n")[0])  # noqa: TRY400 - it says all
             return None
-
-    async def _run(self, script: Script, keys: tuple[str, ...], *args: Part) -> Any:
-        try:
-            return await self._line.execute("EVALSHA", script.digest, len(keys), *keys, *args)
-        except ResponseError as exc:
-            if not str(exc).startswith("NOSCRIPT"):
-                raise
-        return await self._line.execute("EVAL", script.text, len(keys), *keys, *args)
-
-
-def _workflow_marks(spec: JobSpec, place: Place) -> tuple[str, str]:
-    """Whether a job may end so though its workflow has failed, and whether that fails with it."""
-    is_failure = spec.workflow_id is not None and place.state in {"failed", "timed_out"}
-    return "1" if place.state == "cancelled" else "", "1" if is_failure else ""
 
 
 def _compact(value: Any) -> str:

@@ -17,8 +17,8 @@ from toolfleet_registry.contracts import EffectState, PublishedCall, ToolResult
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.time.lease import ALLOWANCE_SECONDS
-from toolfleet_tasks.lua import ledger as ledger_scripts
-from toolfleet_tasks.lua import release
+from toolfleet_tasks.ledger.keys import CallKeys
+from toolfleet_tasks.lua import ledger as scripts
 from toolfleet_tasks.redis.connection import Line, LineLost, Part
 from toolfleet_tasks.redis.durable_write import written
 
@@ -47,7 +47,7 @@ class Claim:
     """
 
     call: PublishedCall
-    keys: tuple[str, ...]
+    keys: CallKeys
     token: str
     granted: Granted = "go"
     attempts: int = 0
@@ -129,15 +129,17 @@ class Claims:
 
     def give_back(self, claim: Claim) -> None:
         """Nothing was made of the claim, if it was granted at all."""
-        names = (claim.token, claim.call.call_id)
-        keys = (claim.keys[0], claim.keys[3], claim.keys[4])
-        self._line.send("EVAL", release.UNCLAIM, len(keys), *keys, *names).add_done_callback(_seen)
+        keys, names = claim.keys, {"token": claim.token, "call_id": claim.call.call_id}
+        command = scripts.UNCLAIM.command(record=keys.record, running=keys.running, breaker=keys.breaker, **names)
+        self._line.send(*command).add_done_callback(_seen)
 
     def note(self, claim: Claim, value: str, line_end: str) -> None:
         """Keep in the claim's record what its worker knows: Celery's value, and the end of the audit line."""
-        keys = (claim.keys[0], claim.keys[3])
-        args = (claim.token, claim.call.call_id, value, line_end)
-        self._line.send("EVAL", release.NOTE, len(keys), *keys, *args).add_done_callback(_seen)
+        keys, names = claim.keys, {"token": claim.token, "call_id": claim.call.call_id}
+        command = scripts.NOTE.command(
+            record=keys.record, running=keys.running, value=value, line_end=line_end, **names
+        )
+        self._line.send(*command).add_done_callback(_seen)
 
     async def aclose(self) -> None:
         """Renew no more, and let go of what is held: whoever gets the calls next need not wait."""
@@ -156,8 +158,8 @@ class Claims:
             self._let_go(claim)
 
     def _let_go(self, claim: Claim) -> "asyncio.Future[object]":
-        keys = (claim.keys[0], claim.keys[3])
-        command = ("EVAL", release.LET_GO, 2, *keys, claim.token, claim.call.call_id)
+        keys, names = claim.keys, {"token": claim.token, "call_id": claim.call.call_id}
+        command = scripts.LET_GO.command(record=keys.record, running=keys.running, **names)
         reply: asyncio.Future[object] = self._line.send(*command)
         reply.add_done_callback(_seen)  # if it is lost, the lease runs out
         return reply
@@ -182,9 +184,8 @@ class Claims:
         )
 
     def _renewal(self, claims: Sequence[Claim]) -> tuple[Part, ...]:
-        keys = [claim.keys[0] for claim in claims] + [claim.keys[3] for claim in claims]
-        parts = [part for claim in claims for part in claim.parts]
-        return ("EVAL", ledger_scripts.RENEW, len(keys), *keys, self.lease_ms, *parts)
+        calls = [(claim.keys.record, claim.keys.running) for claim in claims]
+        return scripts.RENEW.command(calls=calls, lease_ms=self.lease_ms, claims=[claim.parts for claim in claims])
 
     def _on_renewed(
         self, claims: Sequence[Claim], begin_by: tuple[float, float], reply: "asyncio.Future[list[bytes]]"

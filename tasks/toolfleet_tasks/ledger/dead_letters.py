@@ -1,6 +1,6 @@
 """Dead letters: calls whose end nobody can know, or that failed inside the fleet, kept in Redis for an operator.
 
-The ledger writes them, with what ends a call (`lua.dead_letters.BURY`); here they are worded, read and dropped.
+The ledger writes them, with what ends a call (`lua/scripts/dead_letters/bury.lua`); here they are worded, read and dropped.
 """
 
 import json
@@ -196,7 +196,7 @@ class DeadLetters:
         """
         async with self._answering():
             found: Sequence[Any] | None = await self._redis.execute_command(
-                "EVAL", TAKE, 1, self._keys.dead, call_id, math.ceil(seconds), **_AS_BYTES
+                *TAKE.command(dead=self._keys.dead, call_id=call_id, seconds=math.ceil(seconds)), **_AS_BYTES
             )
         if found is None or "/" in call_id:
             raise NoSuchDeadLetter(call_id)
@@ -204,12 +204,10 @@ class DeadLetters:
 
     async def settle(self, call_id: str, *, replay_id: str | None, succeeded: bool) -> bool:
         """A replay has ended: drop the letter if it succeeded, or is a dead letter itself. Returns whether it was dropped."""
+        keys = {"dead": self._keys.dead, "dead_order": self._keys.dead_order}
+        command = SETTLE.command(**keys, call_id=call_id, replay_id=replay_id or "", succeeded=int(succeeded))
         async with self._answering():
-            return bool(
-                await self._redis.execute_command(
-                    "EVAL", SETTLE, 2, self._keys.dead, self._keys.dead_order, call_id, replay_id or "", int(succeeded)
-                )
-            )
+            return bool(await self._redis.execute_command(*command))
 
     def _read(self, call_id: str, value: bytes) -> Kept:
         try:

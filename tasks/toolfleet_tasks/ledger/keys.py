@@ -1,13 +1,29 @@
-"""The keys that the ledger's scripts take, all the same ones: see `lua/ledger.py`."""
+"""Names the keys that the ledger's scripts take, all the same ones: see `lua/ledger.py`."""
 
 import functools
 from collections.abc import Container
+from typing import NamedTuple
 
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.contracts.names import ToolName
 from toolfleet_registry.redis.keys import Keys
 
 _MOST_KEPT = 1_024  # modules; and callers of a lane
+
+
+class CallKeys(NamedTuple):
+    """One call's keys, in the order in which the scripts name them; its record's stands where it has none of a kind."""
+
+    record: str
+    result: str
+    share: str
+    running: str
+    breaker: str
+    intent: str
+    dead: str
+    dead_order: str
+    data_id: str
+    audit_stream: str
 
 
 class LedgerKeys:
@@ -24,12 +40,12 @@ class LedgerKeys:
         self._share = functools.lru_cache(_MOST_KEPT)(keys.share)
         self._of_module = functools.lru_cache(_MOST_KEPT)(functools.partial(_of_module, keys))
 
-    def of(self, call: PublishedCall) -> tuple[str, ...]:
-        """A call's keys; its record's stands where it has none of a kind."""
+    def of(self, call: PublishedCall) -> CallKeys:
+        """A call's keys."""
         module = ToolName.parse(call.tool_name).module
         running, breaker = self._of_module(module)
         record = self._keys.call(call.call_id)
-        return (
+        return CallKeys(
             record,
             self._keys.result(call.call_id),
             self._share(call.lane, call.user_id),
@@ -42,10 +58,10 @@ class LedgerKeys:
             self._audit,
         )
 
-    def of_unknown(self, call_id: str) -> tuple[str, ...]:
+    def of_unknown(self, call_id: str) -> CallKeys:
         """The keys of a call of which nothing but its id is known."""
         record = self._keys.call(call_id)
-        return (record, self._keys.result(call_id), *[record] * 7, self._audit)
+        return CallKeys._make((record, self._keys.result(call_id), *[record] * 7, self._audit))
 
 
 def _of_module(keys: Keys, module: str) -> tuple[str, str]:

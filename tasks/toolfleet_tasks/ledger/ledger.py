@@ -1,7 +1,7 @@
 """The ledger: one record a call in Redis, and the truth about it. Says who may run it, and which result is its one result.
 
 If it cannot be reached, nothing is run: `claim` waits, and so does `finish` with a result. The scripts are in
-`lua/ledger.py`, the leases in `ledger/claims.py`.
+`lua/scripts/ledger`, the leases in `ledger/claims.py`.
 """
 
 import asyncio
@@ -15,23 +15,23 @@ from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import EffectState, PublishedCall, Terms, ToolResult
 from toolfleet_registry.contracts.decisions import note
-from toolfleet_registry.contracts.names import ToolName
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.redis.script import Parameters, Script
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.admission.limits import limits_of, refused_by
-from toolfleet_tasks.ledger.answering import is_away
+from toolfleet_tasks.ledger import parameters as build
 from toolfleet_tasks.ledger.audit import Auditor, PartsOfLine, tail_of
 from toolfleet_tasks.ledger.claims import Claim, Claims, Granted, NotClaimed, Refusal
 from toolfleet_tasks.ledger.dead_letters import dead_letter, is_dead
-from toolfleet_tasks.ledger.keys import LedgerKeys
-from toolfleet_tasks.ledger.retry import MAX_ATTEMPTS, MOST_DEATHS
+from toolfleet_tasks.ledger.keys import CallKeys, LedgerKeys
+from toolfleet_tasks.ledger.parameters import Ended, How, Seconds, Stored
+from toolfleet_tasks.ledger.retry import MAX_ATTEMPTS
 from toolfleet_tasks.ledger.window import LedgerWindow
-from toolfleet_tasks.lua import ledger as ledger_scripts
-from toolfleet_tasks.lua import limits as limits_scripts
+from toolfleet_tasks.lua.constants import LONGEST_LEASE_SECONDS
 from toolfleet_tasks.lua.dead_letters import BURY_ENDED
-from toolfleet_tasks.lua.overload import LONGEST_LEASE_SECONDS
-from toolfleet_tasks.lua.script import Script
+from toolfleet_tasks.lua.ledger import CLAIM, CLOSE, END, FINISH, LOOK
+from toolfleet_tasks.lua.limits import TAKE
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.fleet_results import Ending
 from toolfleet_tasks.messages.ids import kept_seconds
@@ -45,15 +45,11 @@ from toolfleet_tasks.results.verifier import Verifier
 __all__ = ["Ledger", "NotClaimed", "ResultRefused"]
 
 _MARGIN_SECONDS = 60  # a record outlives its call's deadline: clocks differ
-_PATIENCE_SECONDS = 5.0  # from its publishing on, a call waits so long for a module that is away
 ANY_DATA = "*"
 """Whatever data Redis has, those of a call are among them."""
 _ENDED = 1  # what `FINISH` says if there is nothing more to say
 _LOST = -1  # what `TAKE` says if others have the call
 _MOST_UNANSWERED = 1_000
-_CLAIM, _CLOSE, _TAKE = Script(ledger_scripts.CLAIM), Script(ledger_scripts.CLOSE), Script(limits_scripts.TAKE)
-_FINISH, _END, _LOOK = Script(ledger_scripts.FINISH), Script(ledger_scripts.END), Script(ledger_scripts.LOOK)
-_BURY_ENDED = Script(BURY_ENDED)
 
 
 class ResultRefused(Exception):
@@ -89,15 +85,12 @@ class Ledger:
         `deaths`: of workers that held it; `None` where nobody counts them, but the leases of those that had begun it.
         `can_reach`: whether this worker can connect to the call's module, as far as it knows.
         """
-        ttl = self._ttls_of(call)[1]
+        ttl, lease_ms = self._seconds_of(call).record, self.claims.lease_ms
         claim = Claim(call, self._keys_of(call), f"{self._name}-{next(self._turns)}", ttl_seconds=ttl)
-        bound = self._settings.module_concurrency.get(_module(call), 0)
-        killed = "lapsed" if deaths is None else "yes" if deaths >= MOST_DEATHS else "no"
-        patience = round((call.published_at + _PATIENCE_SECONDS - fleet_clock.now()) * 1000)
-        args = (call.effect or "", ttl, bound, MAX_ATTEMPTS, killed, patience, int(can_reach))
+        parameters = build.of_claim(claim, self._settings, lease_ms=lease_ms, deaths=deaths, can_reach=can_reach)
         claim.begin_by = self.claims.sending()
         try:
-            answer = await self._run(_CLAIM, claim.keys, claim.token, call.call_id, self.claims.lease_ms, *args)
+            answer = await self._run(CLAIM, parameters)
             kind = answer[0].decode()
             if kind == "done":
                 return NotClaimed("done", result=await self.verifier.believed(call.call_id, answer[1]))
@@ -123,9 +116,9 @@ class Ledger:
         limits = limits_of(call.tool_name, call.user_id, terms, self._settings)
         if not limits and call.terms is None:  # else its agent counts it, until somebody has begun it
             return None
-        keys = (self._keys.held(call.call_id), claim.keys[0], *(limit.key for limit in limits))
-        args = (self._ttls_of(call)[1] * 1000, *(part for limit in limits for part in limit.args))
-        answer = await self._run(_TAKE, keys, claim.token, call.call_id, *args)
+        held, held_ms = self._keys.held(call.call_id), self._seconds_of(call).record * 1000
+        parameters = build.of_take(claim, held, limits, held_ms=held_ms)
+        answer = await self._run(TAKE, parameters)
         if answer == _LOST:
             self.claims.drop(claim)
             claim.on_lost()
@@ -136,9 +129,10 @@ class Ledger:
     async def close(self, claim: Claim, attempt: Attempt, *, seconds: float, so_far: EffectState) -> bool:
         """An attempt has ended, and another follows. False if others have the call by now."""
         text = json_text.dump(attempt.result)
+        how, ttl = build.ended(claim.call, attempt, self._settings, seconds=seconds), self._seconds_of(claim.call)
         signature = self._attempts.of(claim.call.call_id, text)
-        args = (*self._noted(claim.call, attempt, seconds), so_far, text, self._ttls_of(claim.call)[1], signature)
-        is_ours = await self._run(_CLOSE, claim.keys, claim.token, claim.call.call_id, claim.attempts, *args)
+        parameters = build.of_close(claim, how, so_far=so_far, text=text, signature=signature, seconds=ttl)
+        is_ours = await self._run(CLOSE, parameters)
         self.claims.drop(claim)
         return bool(is_ours)
 
@@ -163,16 +157,22 @@ class Ledger:
         `None`, with nothing stored, if others have the call, or have ended it. Raises `ResultRefused`.
         """
         call, text = claim.call, json_text.dump(result)
-        noted = self._noted(call, attempt, seconds) if attempt else ("", "", 0, 0)
         value = self._value(call.call_id, text) if self._writes_results else ""
         kept = self._value(call.call_id, text) if self.verifier.is_on and not value else text  # in the record itself
         announced = announcement(call.call_id, value) if value else kept
-        args = (result.effect_state, *self._ttls_of(call), value, announced)
         is_unseen = attempt is None or attempt.outcome is Outcome.UNKNOWN
         letter = self._letter(call, result, is_unseen=is_unseen, is_exhausted=claim.attempts >= MAX_ATTEMPTS)
-        line, *line_kept = self._auditor.line_of(call, result, decisions)
-        rest = (letter, self._settings.dead_letters_kept, *line_kept)
-        answer = await self._finish(claim, *noted, *args, *rest, size=len(text))
+        line, line_text, lines_kept = self._auditor.line_of(call, result, decisions)
+        parameters = build.of_finish(
+            claim,
+            build.ended(call, attempt, self._settings, seconds=seconds) if attempt else Ended(),
+            result.effect_state,
+            Stored(value, announced, letter),
+            seconds=self._seconds_of(call),
+            line=(line_text, lines_kept),
+            settings=self._settings,
+        )
+        answer = await self._finish(parameters, size=len(text))
         self.claims.drop(claim)
         if not answer:
             return None
@@ -197,46 +197,50 @@ class Ledger:
         """End a call of which nothing but its id is known. `None`, with nothing changed, if a worker has ever begun it."""
         keys = self._keys_of_unknown(call_id)
         ttl, parts = kept_seconds(None, self._settings), self._auditor.parts_of_refusal(call_id, result)
-        args = self._end_args(call_id, ("refused", "", ttl, ttl), Ending(result, result, result), parts)
-        answer = await self._run(_END, keys, *args)
+        how = How(self._token_of_end(call_id), "refused", "", Seconds(ttl, ttl))
+        answer = await self._run(END, self._end_parameters(call_id, keys, how, Ending(result, result, result), parts))
         self._auditor.tell_end(answer, parts)
         return None if answer[0] == b"begun" else await self.verifier.believed(call_id, answer[1])
 
     async def bury(self, call: PublishedCall, result: ToolResult) -> None:
         """Keep a dead letter, as if it had ended so, of a call that has ended by now."""
         keys, letter = self._keys_of(call), self._letter(call, result)
-        args = (call.call_id, letter, self._settings.dead_letters_kept)
-        await self._run(_BURY_ENDED, (keys[0], keys[6], keys[7]), *args)
+        kept = self._settings.dead_letters_kept
+        names = {"record": keys.record, "dead": keys.dead, "dead_order": keys.dead_order}
+        await self._run(BURY_ENDED, BURY_ENDED.parameters(**names, call_id=call.call_id, letter=letter, kept=kept))
 
     async def _end_once(self, call: PublishedCall, mode: tuple[str, str], ending: Ending) -> Any:
         keys, letter = self._keys_of(call), self._letter(call, ending.unknown)
         parts = self._auditor.parts_of_end(call, ending)
-        args = self._end_args(call.call_id, (*mode, *self._ttls_of(call)), ending, parts, letter)
+        how = How(self._token_of_end(call.call_id), *mode, self._seconds_of(call))
         try:
-            answer = await self._send_end(keys, args)
+            answer = await self._send_end(self._end_parameters(call.call_id, keys, how, ending, parts, letter))
         except LineLost:
-            self._unanswered[call.call_id] = args[0]  # sent again with it, it is still known as ours
+            self._unanswered[call.call_id] = how.token  # sent again with it, it is still known as ours
             if len(self._unanswered) > _MOST_UNANSWERED:
                 del self._unanswered[next(iter(self._unanswered))]
             raise
         self._auditor.tell_end(answer, parts)
         return answer
 
-    async def _send_end(self, keys: tuple[str, ...], args: tuple[Any, ...]) -> Any:
+    async def _send_end(self, parameters: Parameters) -> Any:
         try:
-            return await self._line.send("EVALSHA", _END.digest, len(keys), *keys, *args)
+            return await self._line.send("EVALSHA", END.digest, *parameters)
         except ResponseError as exc:
             if "NOSCRIPT" not in str(exc):
                 raise
-        return await self._line.send("EVAL", _END.text, len(keys), *keys, *args)
+        return await self._line.send("EVAL", END.text, *parameters)
 
-    def _end_args(
-        self, call_id: str, how: tuple[str | int, ...], ending: Ending, parts: PartsOfLine, letter: str = ""
-    ) -> tuple[Any, ...]:
-        token = self._unanswered.pop(call_id, None) or f"{self._name}-{next(self._turns)}"
-        values = (self._value(call_id, json_text.dump(one)) for one in (ending.unbegun, ending.undone, ending.unknown))
-        yields = int(ending.yields)
-        return (token, call_id, *how, *values, letter, self._settings.dead_letters_kept, *parts, yields)
+    def _token_of_end(self, call_id: str) -> str:
+        return self._unanswered.pop(call_id, None) or f"{self._name}-{next(self._turns)}"
+
+    def _end_parameters(
+        self, call_id: str, keys: CallKeys, how: How, ending: Ending, parts: PartsOfLine, letter: str = ""
+    ) -> Parameters:
+        results = (ending.unbegun, ending.undone, ending.unknown)
+        values = [self._value(call_id, json_text.dump(one)) for one in results]
+        kept, yields = self._settings.dead_letters_kept, ending.yields
+        return build.of_end(call_id, keys, how, values, parts, letter=letter, letters_kept=kept, yields=yields)
 
     def _value(self, call_id: str, text: str) -> str:
         return celery_value(call_id, text, self._results.of(call_id, text))
@@ -261,30 +265,24 @@ class Ledger:
 
     async def look(self, call_id: str) -> str:
         """Where a call is: `queued`, `running`, `retrying` or `done`."""
-        found: bytes = await self._run(_LOOK, (self._keys.call(call_id),))
+        found: bytes = await self._run(LOOK, LOOK.parameters(record=self._keys.call(call_id)))
         return found.decode()
 
-    async def _finish(self, claim: Claim, *args: Any, size: int) -> Any:
-        names = (claim.token, claim.call.call_id, claim.attempts)
+    async def _finish(self, parameters: Parameters, *, size: int) -> Any:
         try:
-            return await run_written(self._line, _FINISH, claim.keys, *names, *args, size=size)
+            return await run_written(self._line, FINISH, parameters, size=size)
         except LineClosed:
             raise
         except (ResponseError, LineLost) as exc:
             raise ResultRefused(f"Redis refuses to store the result ({size} bytes): {exc}") from exc
 
-    def _run(self, script: Script, keys: tuple[str, ...], *args: Any) -> Coroutine[Any, Any, Any]:
-        return run_written(self._line, script, keys, *args)
+    def _run(self, script: Script, parameters: Parameters) -> Coroutine[Any, Any, Any]:
+        return run_written(self._line, script, parameters)
 
-    def _ttls_of(self, call: PublishedCall) -> tuple[int, int]:
-        """Seconds: its result's; and its record's, as long, and until nobody can begin the call any more."""
+    def _seconds_of(self, call: PublishedCall) -> Seconds:
+        """Its record lives as long as its result, and until nobody can begin the call any more."""
         kept = kept_seconds(call.idempotency_key, self._settings)
-        return kept, max(kept, round(call.deadline_at - fleet_clock.now()) + _MARGIN_SECONDS)
-
-    def _noted(self, call: PublishedCall, attempt: Attempt, seconds: float) -> tuple[str, int | str, int, int]:
-        failures, open_ms = self._settings.breaker_failures, round(self._settings.breaker_seconds * 1000)
-        away = is_away(attempt, call, seconds=seconds)
-        return f"{attempt.outcome} {seconds * 1000:.0f}", "" if away is None else int(away), failures, open_ms
+        return Seconds(kept, max(kept, round(call.deadline_at - fleet_clock.now()) + _MARGIN_SECONDS))
 
     def _letter(
         self, call: PublishedCall, result: ToolResult, *, is_unseen: bool = True, is_exhausted: bool = False
@@ -293,7 +291,3 @@ class Ledger:
         if not is_dead(call, result, is_unseen=is_unseen, is_exhausted=is_exhausted):
             return ""
         return self._letters.sign(dead_letter(call, result, died_at=fleet_clock.now()))
-
-
-def _module(call: PublishedCall) -> str:
-    return ToolName.parse(call.tool_name).module

@@ -25,8 +25,8 @@ from toolfleet_registry.redis.redis_errors import answering
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import fleet_url, is_redis_url
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks.lua.constants import SLOTS_COUNT_SECONDS
 from toolfleet_tasks.lua.fleet_status import BREAKERS, NOW, QUEUES
-from toolfleet_tasks.lua.overload import SLOTS_COUNT_SECONDS
 from toolfleet_tasks.presence.consumers import workers_by_queue
 from toolfleet_tasks.presence.fleet_versions import read_notes
 from toolfleet_tasks.queues import CONTROL, lane_of, queue_of
@@ -130,7 +130,7 @@ class _Look:
         self._errors = {module: failure.error for module, failure in failures.items()}
 
     async def status(self) -> FleetStatus:
-        now = float(await self._redis.eval(NOW, 1, self._keys.clock)) / 1e6
+        now = float(await self._redis.eval(NOW.text, *NOW.parameters(clock_key=self._keys.clock))) / 1e6
         lanes = (await self._lane("fast"), await self._lane("slow"))
         queues, held = await self._queues(now, await workers_by_queue(self._settings))
         keys, redis = self._keys, self._redis
@@ -181,7 +181,7 @@ class _Look:
         for part in _parts(names):
             keys = [self._keys.queue(name) for name in part]
             answer: list[tuple[int, int, bytes]] = await _ask(
-                redis, "EVAL", QUEUES, len(keys), *keys, _LARGEST_MESSAGE, _MESSAGES
+                redis, *QUEUES.command(queues=keys, most_bytes=_LARGEST_MESSAGE, most_looks=_MESSAGES)
             )
             found += [(part[number - 1], length, oldest) for number, length, oldest in answer]
         return self._sorted(found, now, workers), int(await redis.hlen(f"{self._keys.prefix}unacked"))
@@ -207,7 +207,7 @@ class _Look:
                 if (trouble := self._of_manifest(module, left)) is not None:
                     found[module] = trouble
             keys = [self._keys.breaker(module) for module in part]
-            answer: list[tuple[int, bytes, int, bytes]] = await _ask(self._redis, "EVAL", BREAKERS, len(keys), *keys)
+            answer: list[tuple[int, bytes, int, bytes]] = await _ask(self._redis, *BREAKERS.command(breakers=keys))
             for number, kind, rest, failures in answer:
                 found[part[number - 1]] = _of_breaker(part[number - 1], kind.decode(), rest, int(failures))
         return [found[module] for module in sorted(found)]

@@ -18,7 +18,8 @@ from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.redis.servers import async_client, sync_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_tasks.lua.consumers import COUNT, LEAVE, NOTE, NOTE_SECONDS, RESTART
+from toolfleet_tasks.lua.constants import NOTE_SECONDS, RESTART
+from toolfleet_tasks.lua.consumers import COUNT, LEAVE, NOTE
 
 _BEAT_SECONDS = 1.0
 _LOOK_SECONDS = 0.25  # for queues that have come, or gone
@@ -67,7 +68,7 @@ class ConsumerNotes:
             with self._client() as redis:
                 if restarts and self._settings.restart_seconds:
                     self._note(redis, RESTART, self._queues, self._settings.restart_seconds)
-                redis.eval(LEAVE, 1, self._keys.consumers, f"{self._worker} {_digest(self._queues)}")
+                self._leave(redis, self._queues)
         except (RedisError, OSError) as exc:
             log.warning("consumer_notes_not_left", error=str(exc))
 
@@ -95,13 +96,18 @@ class ConsumerNotes:
         self._note(redis, self._worker, queues, NOTE_SECONDS)
         self._queues, self._noted_at, self._is_silent = queues, now, False
         if before is not None and before != queues:
-            redis.eval(LEAVE, 1, self._keys.consumers, f"{self._worker} {_digest(before)}")
+            self._leave(redis, before)
+
+    def _leave(self, redis: Redis, queues: tuple[str, ...]) -> None:
+        parameters = LEAVE.parameters(notes=self._keys.consumers, note=f"{self._worker} {_digest(queues)}")
+        redis.eval(LEAVE.text, *parameters)
 
     def _note(self, redis: Redis, name: str, queues: tuple[str, ...], seconds: float) -> None:
         digest = _digest(queues)
-        keys, args = (self._keys.consumers, self._keys.consumed(digest)), (f"{name} {digest}", str(seconds))
-        if not redis.eval(NOTE, 2, *keys, *args) and queues:
-            redis.eval(NOTE, 2, *keys, *args, *queues)
+        keys = {"notes": self._keys.consumers, "consumed": self._keys.consumed(digest)}
+        parameters = NOTE.parameters(**keys, note=f"{name} {digest}", seconds=seconds)
+        if not redis.eval(NOTE.text, *parameters) and queues:
+            redis.eval(NOTE.text, *parameters, *queues)
 
     def _client(self) -> Redis:
         url, master = str(self._settings.redis_url), self._settings.sentinel_master
@@ -115,7 +121,9 @@ async def workers_by_queue(settings: Settings) -> Counter[str]:
     keys, counted = settings.keys, Counter[str]()
     try:
         async with async_client(settings.redis_url, master=settings.sentinel_master) as redis:
-            found = await redis.eval(COUNT, 2, keys.consumers, keys.consumed(""))
+            found = await redis.eval(
+                COUNT.text, *COUNT.parameters(notes=keys.consumers, consumed_prefix=keys.consumed(""))
+            )
     except (RedisError, OSError) as exc:
         raise FleetUnavailable(f"Redis does not say who serves which module: {str(exc) or 'no answer'}") from exc
     for queue, workers in found:

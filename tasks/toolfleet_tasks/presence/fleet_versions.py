@@ -9,13 +9,11 @@ from typing import Literal
 
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.lua.overload import SLOTS_COUNT_SECONDS
+from toolfleet_tasks.lua.constants import SLOTS_COUNT_SECONDS
+from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.messages import json_text
 
-_LIVE = """
-local since = redis.call('TIME')[1] - ARGV[1]
-return redis.call('ZRANGEBYSCORE', KEYS[1], since, '+inf')
-"""
+_LIVE = script("presence/live")
 _FIRST = 1  # the version whose workers do not say theirs
 
 
@@ -43,7 +41,8 @@ async def live_workers(settings: Settings, lane: Literal["fast", "slow"]) -> tup
     if settings.redis_url is None:
         return ()
     async with async_client(settings.redis_url, master=settings.sentinel_master) as redis:
-        return read_notes(await redis.eval(_LIVE, 1, settings.keys.slots(lane), str(SLOTS_COUNT_SECONDS)))
+        parameters = _LIVE.parameters(slots=settings.keys.slots(lane), seconds=SLOTS_COUNT_SECONDS)
+        return read_notes(await redis.eval(_LIVE.text, *parameters))
 
 
 def mixed_versions(workers: Iterable[LiveWorker]) -> str:

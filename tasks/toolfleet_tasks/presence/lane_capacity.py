@@ -13,18 +13,13 @@ from redis.exceptions import RedisError
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_tasks.lua.overload import SLOTS, SLOTS_COUNT_SECONDS
+from toolfleet_tasks.lua.constants import SLOTS_COUNT_SECONDS
+from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.presence.fleet_versions import mixed_versions, note_of, read_notes
 from toolfleet_tasks.results.verifier import SIGNS
 
 _BEAT_SECONDS = 5.0
-_NOTE = (
-    f"{SLOTS} local notes = {{}} "
-    "for _, key in ipairs(KEYS) do "
-    "slots_note(key, ARGV[1], tonumber(ARGV[2])) "
-    "for _, note in ipairs(redis.call('ZRANGE', key, 0, -1)) do notes[#notes + 1] = note end "
-    "end return notes"
-)
+_NOTE = script("presence/note_slots")
 
 log = get_logger(__name__)
 
@@ -53,7 +48,8 @@ class Slots:
         """Note it once, and log it when workers of other versions have come to its lanes, or gone. Raises redis-py's errors."""
         url, master = str(self._settings.redis_url), self._settings.sentinel_master
         async with async_client(url, master=master) as redis:
-            notes = await redis.eval(_NOTE, len(self._names), *self._names, self._note, str(SLOTS_COUNT_SECONDS))
+            parameters = _NOTE.parameters_of(self._names, note=self._note, seconds=SLOTS_COUNT_SECONDS)
+            notes = await redis.eval(_NOTE.text, *parameters)
         mixed = mixed_versions(read_notes(notes))
         if mixed != self._mixed:
             log.warning("workers_of_mixed_versions", workers=mixed or "no more")

@@ -63,8 +63,9 @@ class Presence:
                 await redis.zrem(self._settings.keys.modes, f"{self._mode} {self._worker}")
 
     async def _note(self, redis: Redis) -> None:
-        arguments = (self._mode, self._worker, _COUNTS_SECONDS)
-        other = await redis.eval(queues.ANNOUNCE, 1, self._settings.keys.modes, *map(str, arguments))
+        names = {"mode": self._mode, "worker": self._worker}
+        parameters = queues.ANNOUNCE.parameters(modes=self._settings.keys.modes, **names, seconds=_COUNTS_SECONDS)
+        other = await redis.eval(queues.ANNOUNCE.text, *parameters)
         if other is not None:
             mode, _, worker = other.decode().partition(" ")
             raise SettingsError(

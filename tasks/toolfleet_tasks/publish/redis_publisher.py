@@ -12,8 +12,8 @@ from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import BrokerUnavailable, NotPublished, PublishUnconfirmed
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_tasks.admission.control import Entrance, Refusal, is_unknown_script, refusal_in, script_for
-from toolfleet_tasks.lua import queues as scripts
+from toolfleet_tasks.admission.control import Entrance, Refusal, refusal_in, script_for
+from toolfleet_tasks.lua.queues import PUBLISH, PUBLISH_BELOW
 from toolfleet_tasks.messages.envelope import (
     call_message,
     control_message,
@@ -25,6 +25,7 @@ from toolfleet_tasks.messages.signing import Seal, seal_of
 from toolfleet_tasks.queues import CONTROL, Route
 from toolfleet_tasks.redis.connection import Line, LineLost, Part
 from toolfleet_tasks.redis.refusals import unavailable
+from toolfleet_tasks.redis.script_runner import is_unknown_script
 
 log = get_logger(__name__)
 
@@ -105,11 +106,11 @@ class LinePublisher:
 
         Raises `NotPublished` or `PublishUnconfirmed`, in `seconds` at the latest.
         """
-        names = (2, self._keys.queue(queue_name), self._keys.bell(queue_name), message)
+        names = {"queue": self._keys.queue(queue_name), "bell": self._keys.bell(queue_name), "message": message}
         give_up_at = self._loop.time() + seconds
         if limit:
-            return refusal_in(await self._put(give_up_at, "EVAL", scripts.PUBLISH_BELOW, *names, limit))
-        await self._put(give_up_at, "EVAL", scripts.PUBLISH, *names)
+            return refusal_in(await self._put(give_up_at, *PUBLISH_BELOW.command(**names, limit=limit)))
+        await self._put(give_up_at, *PUBLISH.command(**names))
         return None
 
     async def kick(self, task: str, *args: str) -> None:

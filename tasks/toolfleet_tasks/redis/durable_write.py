@@ -4,8 +4,8 @@ import asyncio
 
 from redis.exceptions import ResponseError
 
+from toolfleet_registry.redis.script import Parameters, Script
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_tasks.lua.script import Script
 from toolfleet_tasks.redis.connection import Line, Part
 
 log = get_logger(__name__)
@@ -29,15 +29,15 @@ async def written(line: Line, command: tuple[Part, ...], *, size: int) -> object
             await _repaired(exc)
 
 
-async def run_written(line: Line, script: Script, keys: tuple[str, ...], *args: Part, size: int = 0) -> object:
+async def run_written(line: Line, script: Script, parameters: Parameters, *, size: int = 0) -> object:
     """As `written`, for a script."""
     while True:
         try:  # not through `written`: this is what a worker does most
             losses = _LOSSES if size > _HEAVY else 0
-            return await line.execute("EVALSHA", script.digest, len(keys), *keys, *args, losses=losses)
+            return await line.execute("EVALSHA", script.digest, *parameters, losses=losses)
         except ResponseError as exc:
             if "NOSCRIPT" in str(exc):
-                return await written(line, ("EVAL", script.text, len(keys), *keys, *args), size=size)
+                return await written(line, ("EVAL", script.text, *parameters), size=size)
             await _repaired(exc)
 
 

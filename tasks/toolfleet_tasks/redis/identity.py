@@ -10,10 +10,11 @@ from uuid import uuid4
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.redis.connection import Line
 
 _RUN_ID = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
-_DATA_ID = "redis.pcall('SET', KEYS[1], ARGV[1], 'NX') return redis.call('GET', KEYS[1])"  # a replica takes nothing
+_DATA_ID = script("redis/data_id")
 
 
 class RedisIdentity:
@@ -62,7 +63,7 @@ class RedisIdentity:
     async def look_again(self) -> None:
         """Look at the data of the same connection. Raises `LineLost`."""
         try:
-            found = await self._line.send("EVAL", _DATA_ID, 1, self._key, uuid4().hex)
+            found = await self._line.send(*_DATA_ID.command(data_id=self._key, name=uuid4().hex))
         except ResponseError:  # as above
             found = None
         before, self.data_id = self.data_id, (found or b"").decode()

@@ -12,11 +12,12 @@ from redis.exceptions import ResponseError
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_tasks.lua.script import Script
-from toolfleet_tasks.lua.storage import COUNTED_FROM_BYTES, HAD
+from toolfleet_tasks.lua.constants import COUNTED_FROM_BYTES
+from toolfleet_tasks.lua.storage import HAD
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.signatures import Signatures
 from toolfleet_tasks.redis.connection import Line, LineClosed
+from toolfleet_tasks.redis.script_runner import run
 from toolfleet_tasks.results.stored import celery_value
 
 log = get_logger(__name__)
@@ -107,9 +108,8 @@ class Receipts:
             del self._waiting[: len(batch)]
 
     async def _send(self, batch: list[Receipt]) -> None:
-        names = [name for keys, _ in batch for name in keys]
-        args = [part for _, parts in batch for part in parts]
-        await _run(self._line, HAD, [*names, *args], keys=len(names))
+        keys, parts = zip(*batch, strict=True)
+        await run(self._line, HAD, HAD.parameters(results=keys, had=parts))
 
 
 def verdict_of(call: PublishedCall, result: ToolResult, text: str) -> ToolResult:
@@ -136,12 +136,3 @@ _DONE = "It was done, so do not repeat it: use the answer that you had then, or 
 def _seen(reply: "asyncio.Future[object]") -> None:
     if not reply.cancelled():
         reply.exception()
-
-
-async def _run(line: Line, script: Script, parts: list[str], *, keys: int) -> None:
-    try:
-        await line.execute("EVALSHA", script.digest, keys, *parts)
-    except ResponseError as exc:
-        if not str(exc).startswith("NOSCRIPT"):
-            raise
-        await line.execute("EVAL", script.text, keys, *parts)

@@ -114,8 +114,9 @@ class Intake:
         """A message is done with: another worker may have been waiting for its place."""
         room, store = self._rooms.get(queue), self._leases.store
         if room is not None:
-            keys = (3, room.running, store.queue_prefix + queue, store.bell_prefix + queue)
-            self._line.send("EVAL", scripts.MAKE_ROOM, *keys, call_id).add_done_callback(_seen)
+            keys = {"queue": store.queue_prefix + queue, "bell": store.bell_prefix + queue}
+            command = scripts.MAKE_ROOM.command(running=room.running, **keys, call_id=call_id)
+            self._line.send(*command).add_done_callback(_seen)
 
     def set_aside(self, tag: str, queue: str, item: bytes, reason: str) -> None:
         """Take a held message out of the way, for an operator to look at. It is held until Redis has done so.
@@ -130,9 +131,17 @@ class Intake:
         text = item.decode("utf-8", errors="backslashreplace")
         kept = kept_message(queue, reason, text)
         store, place = self._leases.store, self._quarantine
-        keys = (4, store.unacked, store.unacked_index, place.messages, place.counter)
+        command = scripts.QUARANTINE.command(
+            unacked=store.unacked,
+            unacked_index=store.unacked_index,
+            messages=place.messages,
+            counter=place.counter,
+            tag=tag,
+            kept=kept,
+            most=QUARANTINED_AT_MOST,
+        )
         try:
-            count = await self._line.execute("EVAL", scripts.QUARANTINE, *keys, tag, kept, QUARANTINED_AT_MOST)
+            count = await self._line.execute(*command)
         except (LineLost, ResponseError) as exc:
             log.warning("message_not_quarantined", queue=queue, error=str(exc))
             return
@@ -201,7 +210,7 @@ class Intake:
         possible = [f"{tag}{i}" for i in range(room)]
         self._leases.expect(possible)
         try:
-            left, *found = await self._line.send("EVAL", scripts.RESERVE, *self._reserve_parts(queues, room, tag))
+            left, *found = await self._line.send(*self._reserve_command(queues, room, tag))
         except (LineLost, asyncio.CancelledError) as exc:
             self._ready.doubt()
             if isinstance(exc, LineLost) and not exc.sent:
@@ -218,15 +227,19 @@ class Intake:
         self._ready.put(sorted((queues[number - 1] for number in left), key=served.__contains__))
         return held
 
-    def _reserve_parts(self, queues: list[str], room: int, tag: str) -> tuple[Part, ...]:
-        """The keys and arguments of one turn's `RESERVE`."""
+    def _reserve_command(self, queues: list[str], room: int, tag: str) -> tuple[Part, ...]:
         store = self._leases.store
-        keys = [store.unacked, store.unacked_index]
-        keys += [store.queue_prefix + queue for queue in queues] + [store.bell_prefix + queue for queue in queues]
-        bounded = [(number, self._rooms[queue]) for number, queue in enumerate(queues, 1) if queue in self._rooms]
-        keys += [one.running for _, one in bounded]
-        bounds: list[int] = [part for number, one in bounded for part in (number, one.bound)]
-        return (len(keys), *keys, room, tag, len(store.queue_prefix), _PLACE_MS, *bounds)
+        bounded = ((number, self._rooms[queue]) for number, queue in enumerate(queues, 1) if queue in self._rooms)
+        return scripts.RESERVE.command(
+            unacked=store.unacked,
+            unacked_index=store.unacked_index,
+            queues=[(store.queue_prefix + queue, store.bell_prefix + queue) for queue in queues],
+            wanted=room,
+            tag=tag,
+            prefix_length=len(store.queue_prefix),
+            reserve_ms=_PLACE_MS,
+            bounds=[(number, one.bound, one.running) for number, one in bounded],
+        )
 
     def _deliver_all(self, left: deque[tuple[str, str, bytes]]) -> None:
         """In a greenlet: what Celery stores of a call that it turns away is written without blocking the loop."""

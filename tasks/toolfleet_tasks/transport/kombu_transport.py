@@ -167,7 +167,9 @@ class _Docked:
             return
         keys = Keys(self.global_keyprefix)
         # Kombu's own client would put its prefix before the script's arguments.
-        Redis(connection_pool=self.pool).eval(scripts.PUBLISH, 2, keys.prefix + queue, keys.bell(queue), dumps(message))
+        names = {"queue": keys.prefix + queue, "bell": keys.bell(queue)}
+        parameters = scripts.PUBLISH.parameters(**names, message=dumps(message))
+        Redis(connection_pool=self.pool).eval(scripts.PUBLISH.text, *parameters)
 
     def close(self: Any) -> None:
         """Give the lines back, and at the worker's end what it still holds."""

@@ -129,13 +129,16 @@ class Leases:
     def put_back_commands(self, tags: Iterable[str], *, begun: bool) -> list[tuple[str, ...]]:
         """What puts messages back, as Redis commands: for a worker that ends, whose loop is closed by then."""
         store = self.store
-        keys = ("2", store.unacked, store.unacked_index, store.queue_prefix, store.bell_prefix, "01"[begun])
-        return [("EVAL", scripts.PUT_BACK, *keys, *chunk) for chunk in _chunks(list(tags))]
+        keys = {"unacked": store.unacked, "unacked_index": store.unacked_index}
+        prefixes = {"queue_prefix": store.queue_prefix, "bell_prefix": store.bell_prefix}
+        chunks = _chunks(list(tags))
+        return [scripts.PUT_BACK.command(**keys, **prefixes, begun="01"[begun], tags=chunk) for chunk in chunks]
 
     def ack_commands(self, tags: Iterable[str]) -> list[tuple[str, ...]]:
         """What forgets messages, as Redis commands."""
-        keys = ("2", self.store.unacked, self.store.unacked_index)
-        return [("EVAL", scripts.ACK, *keys, *chunk) for chunk in _chunks(list(tags))]
+        unacked, index = self.store.unacked, self.store.unacked_index
+        chunks = _chunks(list(tags))
+        return [scripts.ACK.command(unacked=unacked, unacked_index=index, tags=chunk) for chunk in chunks]
 
     async def settled(self) -> None:
         """Return when Redis knows of every ack, and of everything that was put back."""
@@ -198,7 +201,7 @@ class Leases:
             self._send_renewal(chunk)
 
     def _send_renewal(self, tags: list[str]) -> None:
-        reply = self._line.send("EVAL", scripts.RENEW, 1, self.store.unacked_index, *tags)
+        reply = self._line.send(*scripts.RENEW.command(unacked_index=self.store.unacked_index, tags=tags))
         reply.add_done_callback(self._on_renewed)
 
     def _on_renewed(self, reply: "asyncio.Future[Any]") -> None:
@@ -219,9 +222,7 @@ class Leases:
 
     async def _restore(self) -> None:
         store = self.store
-        keys = (2, store.unacked, store.unacked_index, store.queue_prefix, store.bell_prefix)
         asked_at = fleet_clock.suspend_aware()
-        holders = (store.holder_prefix, store.left_prefix)
         seconds, microseconds = await self._line.send("TIME")
         now = int(seconds) + int(microseconds) / 1e6
         if self._has_stepped((now - fleet_clock.suspend_aware(), now - asked_at)):
@@ -231,10 +232,20 @@ class Leases:
         # Only now, for the answers to this look's renewals are here as well.
         if self._is_refused or time.monotonic() - self._well_since <= store.seconds / _GRACE:
             return
-        arguments = (f"{now - store.seconds:.6f}", _CHUNK, f"{now:.6f}")
+        command = scripts.RESTORE.command(
+            unacked=store.unacked,
+            unacked_index=store.unacked_index,
+            queue_prefix=store.queue_prefix,
+            bell_prefix=store.bell_prefix,
+            began_by=f"{now - store.seconds:.6f}",
+            most=_CHUNK,
+            now=f"{now:.6f}",
+            channel_prefix=store.holder_prefix,
+            ending_prefix=store.left_prefix,
+        )
         expired = _CHUNK
         while expired == _CHUNK:
-            expired, restored, stuck = await self._line.send("EVAL", scripts.RESTORE, *keys, *arguments, *holders)
+            expired, restored, stuck = await self._line.send(*command)
             if restored:
                 log.warning("expired_leases_restored", messages=restored)
             if stuck:

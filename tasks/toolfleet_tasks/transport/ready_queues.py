@@ -70,7 +70,7 @@ class ReadyQueues:
                 return
             for start in range(0, len(queues), _SLICE):
                 some = queues[start : start + _SLICE]
-                keys = (self._prefix + queue for queue in some)
-                found: list[int] = await self._line.send("EVAL", scripts.HOLDING, len(some), *keys)
+                command = scripts.HOLDING.command(queues=[self._prefix + queue for queue in some])
+                found: list[int] = await self._line.send(*command)
                 self.put(some[number - 1] for number in found)
         self._look_at = now + _LOOK_SECONDS

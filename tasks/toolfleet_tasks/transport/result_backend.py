@@ -192,7 +192,8 @@ class _OverTheLine(_Signing):
     def _command(self: Any, meta: dict[str, Any], value: str) -> tuple[Part, ...]:
         key: bytes = self.get_key_for_task(meta["task_id"])
         seconds: int = self.failure_expires if meta["status"] == states.FAILURE else self.expires
-        return ("EVAL", queues.STORE, 1, key, key, value, seconds, _announcement(meta, value))
+        announcement = _announcement(meta, value)
+        return queues.STORE.command(result=key, channel=key, value=value, seconds=seconds, announcement=announcement)
 
 
 class FleetBackend(_OverTheLine, RedisBackend):  # type: ignore[misc] # Celery ships no types

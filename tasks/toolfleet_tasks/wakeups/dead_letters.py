@@ -90,7 +90,7 @@ class KeptWakes:
         Raises `NotReplayable` as well.
         """
         names = (*self._dead, self._keys.wake(wake_id), self._keys.wakes_due, self._keys.clock)
-        became: int = await self._ask("EVAL", REPLAY, len(names), *names, wake_id)
+        became: int = await self._ask("EVAL", REPLAY.text, *REPLAY.parameters_of(names, id=wake_id))
         if became < 0:
             why = "cannot be read" if became == -1 else "are a call with sensitive arguments, which are not kept"
             raise NotReplayable(f"The news {wake_id!r} {why}: they can be dropped only.")
@@ -100,7 +100,7 @@ class KeptWakes:
         """Forget these dead ones. Returns the ids of those that were there."""
         dropped = list[str]()
         for wake_id in dict.fromkeys(wake_ids):
-            if await self._ask("EVAL", DROP, len(self._dead), *self._dead, wake_id):
+            if await self._ask("EVAL", DROP.text, *DROP.parameters_of(self._dead, id=wake_id)):
                 dropped.append(wake_id)
         return tuple(dropped)
 

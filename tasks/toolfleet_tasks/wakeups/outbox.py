@@ -15,7 +15,6 @@ from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio.cancellation import end
-from toolfleet_tasks.lua.script import Script
 from toolfleet_tasks.messages.signing import seal_of
 from toolfleet_tasks.redis.connection import Line, LineLost
 from toolfleet_tasks.redis.durable_write import run_written
@@ -40,9 +39,6 @@ _LEASE_MARGIN_SECONDS = 10.0  # beyond a try's own deadline, to note what came o
 _CALLS_AT_ONCE = 100
 _PUBLISH_SECONDS = 20.0  # for one call to be judged and published
 _TURN_SECONDS = 5.0  # of its lease that news may wait for earlier ones of the same conversation; less than the margin
-
-_CLAIM, _ACCEPTED, _RELEASED, _FAILED = (Script(text) for text in (CLAIM, ACCEPTED, RELEASED, FAILED))
-
 
 Publish = Callable[[DueWake], Awaitable[str | None]]
 """Publishes the call of news of kind `call`. Returns `None`, or in a sentence why that can never be; whatever it raises is tried again."""
@@ -129,12 +125,18 @@ class Wakes:
 
     async def _claim(self, lane: "_Lane", count: int, *, seconds: float) -> list[DueWake]:
         token, lease_ms = uuid4().hex, int((lane.seconds + _LEASE_MARGIN_SECONDS) * 1000)
+        parameters = CLAIM.parameters(
+            due=lane.due,
+            clock_key=self._keys.clock,
+            prefix=self._keys.wake(""),
+            token=token,
+            lease_ms=lease_ms,
+            most=count,
+        )
         lane.claiming += count
         try:
             async with asyncio.timeout(seconds):
-                found: Any = await run_written(
-                    self._line, _CLAIM, (lane.due, self._keys.clock), self._keys.wake(""), token, lease_ms, count
-                )
+                found: Any = await run_written(self._line, CLAIM, parameters)
         except (TimeoutError, LineLost, ResponseError) as exc:
             log.warning("wakes_not_claimed", error=str(exc) or "no answer in time")
             return []
@@ -200,10 +202,11 @@ class Wakes:
         """Until Redis has it; `None`: it was not tried. Returns whether the news were delivered."""
         record = self._keys.wake(wake.wake_id)
         if answer is None:
-            names = (record, lane.due, self._keys.clock)
-            await run_written(self._line, _RELEASED, names, wake.wake_id, wake.token)
+            names = {"wake": record, "due": lane.due, "clock_key": self._keys.clock}
+            parameters = RELEASED.parameters(**names, id=wake.wake_id, token=wake.token)
+            await run_written(self._line, RELEASED, parameters)
         elif answer.accepted:
-            await run_written(self._line, _ACCEPTED, (record, lane.due), wake.wake_id)
+            await run_written(self._line, ACCEPTED, ACCEPTED.parameters(wake=record, due=lane.due, id=wake.wake_id))
             log.info("wake_delivered", wake_id=wake.wake_id, kind=wake.kind, tries=wake.tries)
         else:
             await self._note_failure(wake, answer, record, lane.due)
@@ -211,22 +214,24 @@ class Wakes:
 
     async def _note_failure(self, wake: DueWake, answer: Answer, record: str, due: str) -> None:
         keys, settings = self._keys, self._settings
-        reason, delay_ms = (
-            one_line(answer.reason),
-            "" if answer.is_final else int(seconds_until_next(wake.tries, answer) * 1000),
+        reason = one_line(answer.reason)
+        parameters = FAILED.parameters(
+            wake=record,
+            due=due,
+            dead=keys.dead_wakes,
+            dead_order=keys.dead_wakes_order,
+            dead_bytes=keys.dead_wakes_bytes,
+            clock_key=keys.clock,
+            id=wake.wake_id,
+            token=wake.token,
+            next_ms="" if answer.is_final else int(seconds_until_next(wake.tries, answer) * 1000),
+            reason=reason,
+            give_up_ms=round(settings.wake_give_up_seconds * 1000),
+            dead_kept=settings.dead_wakes_kept,
+            bytes_kept=MOST_DEAD_BYTES,
+            dead_body=kept_when_dead(wake),
         )
-        became = await run_written(
-            self._line,
-            _FAILED,
-            (record, due, keys.dead_wakes, keys.dead_wakes_order, keys.dead_wakes_bytes, keys.clock),
-            *(wake.wake_id, wake.token, delay_ms, reason),
-            *(
-                round(settings.wake_give_up_seconds * 1000),
-                settings.dead_wakes_kept,
-                MOST_DEAD_BYTES,
-                kept_when_dead(wake),
-            ),
-        )
+        became = await run_written(self._line, FAILED, parameters)
         facts = {"wake_id": wake.wake_id, "kind": wake.kind, "tries": wake.tries, "reason": reason}
         if became == b"dead":
             log.error("wake_given_up", **facts)

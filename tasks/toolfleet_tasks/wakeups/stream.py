@@ -11,9 +11,9 @@ from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts.jobs import WakeUp
 from toolfleet_registry.errors import MessageRefused
+from toolfleet_registry.redis.script import Script
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio.cancellation import end, is_wanted
-from toolfleet_tasks.lua.script import Script
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.signing import Seal
 from toolfleet_tasks.redis.connection import Line, LineLost, Part
@@ -28,8 +28,6 @@ _KEEP_SECONDS = 10.0
 _DEAD_AFTER_MS = 35_000  # a reader from whom nothing was heard for three times as long
 _LEAVE_SECONDS = 2.0
 _PAUSE_SECONDS = 1.0  # after an error of Redis
-
-_TAKE, _KEEP, _DONE, _SKIP, _LEAVE = (Script(text) for text in (TAKE, KEEP, DONE, SKIP, LEAVE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,7 @@ class Reader:
                 entry = await self._next(bell)
                 async with self._kept(entry):
                     yield entry.wake
-                await self._run(_DONE, entry.entry_id)
+                await self._run(DONE, entry_id=entry.entry_id)
         except LineLost:  # for good: the fleet was left
             return
         finally:
@@ -87,10 +85,10 @@ class Reader:
                 MessageRefused
             ) as exc:  # somebody else's, or our key is not the fleet's: it stays in the stream, for a look
                 log.error("completion_refused", entry_id=entry_id.decode(), reason=str(exc))  # noqa: TRY400
-                await self._run(_SKIP, entry_id)
+                await self._run(SKIP, entry_id=entry_id)
             except ValueError as exc:  # of another version: it will not get better
                 log.error("completion_unreadable", entry_id=entry_id.decode(), error=type(exc).__name__)  # noqa: TRY400
-                await self._run(_DONE, entry_id)
+                await self._run(DONE, entry_id=entry_id)
 
     def _read(self, body: bytes) -> WakeUp:
         wake = json_text.load(WakeUp, self._seal.read(body.decode()))
@@ -101,7 +99,7 @@ class Reader:
     async def _take(self) -> Any:
         while True:
             try:
-                return await self._run(_TAKE, self._consumer, _DEAD_AFTER_MS)
+                return await self._run(TAKE, consumer=self._consumer, idle_ms=_DEAD_AFTER_MS)
             except ResponseError as exc:  # the stream went just then, or is none
                 log.warning("completions_not_read", error=str(exc))
                 await asyncio.sleep(_PAUSE_SECONDS)
@@ -127,7 +125,7 @@ class Reader:
         while is_wanted():
             await asyncio.sleep(_KEEP_SECONDS)
             try:
-                await self._run(_KEEP, self._consumer, entry.entry_id)
+                await self._run(KEEP, consumer=self._consumer, entry_id=entry.entry_id)
             except LineLost:  # as above
                 return
             except ResponseError as exc:
@@ -136,9 +134,9 @@ class Reader:
     async def _leave(self) -> None:
         try:
             async with asyncio.timeout(_LEAVE_SECONDS):
-                await self._run(_LEAVE, self._consumer)
+                await self._run(LEAVE, consumer=self._consumer)
         except (TimeoutError, LineLost, ResponseError):  # it is taken over, a little later
             log.info("completions_left_behind")
 
-    async def _run(self, script: Script, *args: Part) -> object:
-        return await run_written(self._line, script, (self._stream,), _GROUP, *args)
+    async def _run(self, script: Script, **args: Part) -> object:
+        return await run_written(self._line, script, script.parameters(stream=self._stream, group=_GROUP, **args))

@@ -18,9 +18,8 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.port import ToolRegistry
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio.cancellation import is_wanted
-from toolfleet_tasks.lua.script import Script
 from toolfleet_tasks.messages.signing import seal_of
-from toolfleet_tasks.redis.connection import Line, LineLost, Part
+from toolfleet_tasks.redis.connection import Line, LineLost
 from toolfleet_tasks.redis.durable_write import run_written
 from toolfleet_tasks.wakeups.webhook_events import outbox_body, outbox_id, receiver_of
 from toolfleet_tasks.wakeups.webhook_scripts import FEED
@@ -29,8 +28,6 @@ log = get_logger(__name__)
 
 _EVERY_SECONDS = 1.0
 _AT_ONCE = 100  # events in one script: Redis does nothing else meanwhile
-
-_FEED = Script(FEED)
 
 
 class WebhookFeed:
@@ -102,13 +99,23 @@ class WebhookFeed:
 
     async def _move(self, receiver: str, at: str, to: str, events: Sequence[RegistryEvent]) -> bool:
         """Put these into the outbox and note that, in one step; whether it was done."""
-        kinds, entries = self._kinds[receiver], list[Part]()
+        kinds, entries = self._kinds[receiver], list[tuple[str, str]]()
         for event in events:
             if not kinds or event.kind in kinds:
-                entries += (outbox_id(event.id, receiver), self._seal.sign(outbox_body(event, receiver)))
+                entries.append((outbox_id(event.id, receiver), self._seal.sign(outbox_body(event, receiver))))
         keys = self._keys
-        names = (keys.webhook_positions, keys.wakes_due, keys.webhooks_due(receiver), keys.clock)
-        became = await run_written(self._line, _FEED, names, receiver, at, to, keys.wake(""), *entries)
+        parameters = FEED.parameters(
+            positions=keys.webhook_positions,
+            due=keys.wakes_due,
+            receiver_due=keys.webhooks_due(receiver),
+            clock_key=keys.clock,
+            receiver=receiver,
+            at=at,
+            to=to,
+            prefix=keys.wake(""),
+            events=entries,
+        )
+        became = await run_written(self._line, FEED, parameters)
         self._note_room(receiver, is_full=became == b"full")
         return became == b"fed"
 

@@ -2,7 +2,8 @@
 
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from pathlib import Path
+from typing import Any
 
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
@@ -10,48 +11,14 @@ from redis.asyncio.client import Pipeline
 from toolfleet_registry.errors import WakeLost
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.redis_errors import answering
+from toolfleet_registry.redis.script import Script, ScriptFolder
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_tasks.webhooks.dedup import REMEMBERED_SECONDS, Standing
 
 _PATIENCE_SECONDS = 5
 
-_CLAIM: Final = """
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local found = redis.call('HMGET', KEYS[1], 'token', 'until', 'done')
-if found[3] then return -1 end
-local rest = (tonumber(found[2]) or 0) - now
-if rest > ARGV[2] + 1000 then -- the server's clock was set back: it must not hold for that much longer
-  rest = tonumber(ARGV[2])
-  redis.call('HSET', KEYS[1], 'until', now + rest)
-end
-if found[1] and found[1] ~= ARGV[1] and rest > 0 then return rest end
-redis.call('HSET', KEYS[1], 'token', ARGV[1], 'until', now + ARGV[2])
-redis.call('EXPIRE', KEYS[1], ARGV[3])
-return 0
-"""
-# Returns 0: it is ours; -1: it was done; or for how many ms it is somebody else's.
-
-_RENEW: Final = """
-if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return 0 end
-local clock = redis.call('TIME')
-redis.call('HSET', KEYS[1], 'until', clock[1] * 1000 + math.floor(clock[2] / 1000) + ARGV[2])
-return 1
-"""
-
-_DONE: Final = """
-local token = redis.call('HGET', KEYS[1], 'token')
-if token and token ~= ARGV[1] then return 0 end
-redis.call('HSET', KEYS[1], 'token', ARGV[1], 'done', 1)
-redis.call('EXPIRE', KEYS[1], ARGV[2])
-return 1
-"""
-
-_RELEASE: Final = """
-local found = redis.call('HMGET', KEYS[1], 'token', 'done')
-if found[1] == ARGV[1] and not found[2] then return redis.call('DEL', KEYS[1]) end
-return 0
-"""
+FILES = ScriptFolder(Path(__file__).parent / "lua")
+_CLAIM, _RENEW, _DONE, _RELEASE = (FILES.script(name) for name in ("claim", "renew", "done", "release"))
 
 
 class RedisSeen:
@@ -76,18 +43,18 @@ class RedisSeen:
 
     async def claim(self, wake_id: str, token: str, *, seconds: float) -> Standing:
         """As `Seen`."""
-        rest = await self._run(_CLAIM, wake_id, token, int(seconds * 1000), self._remember_seconds)
+        rest = await self._run(_CLAIM, wake_id, token, ms=int(seconds * 1000), kept_seconds=self._remember_seconds)
         if rest < 0:
             return Standing("done")
         return Standing("busy", rest / 1000) if rest > 0 else Standing("ours")
 
     async def renew(self, wake_id: str, token: str, *, seconds: float) -> bool:
         """As `Seen`."""
-        return await self._run(_RENEW, wake_id, token, int(seconds * 1000)) == 1
+        return await self._run(_RENEW, wake_id, token, ms=int(seconds * 1000)) == 1
 
     async def done(self, wake_id: str, token: str) -> bool:
         """As `Seen`."""
-        return await self._run(_DONE, wake_id, token, self._remember_seconds) == 1
+        return await self._run(_DONE, wake_id, token, kept_seconds=self._remember_seconds) == 1
 
     async def is_done(self, wake_id: str) -> bool:
         """As `Seen`."""
@@ -118,9 +85,10 @@ class RedisSeen:
         pipe.execute_command("HSET", key, "token", token, "done", 1)
         pipe.execute_command("EXPIRE", key, self._remember_seconds)
 
-    async def _run(self, script: str, wake_id: str, *args: str | int) -> int:
+    async def _run(self, script: Script, wake_id: str, token: str, **args: int) -> int:
+        command = script.command(seen=self._key(wake_id), token=token, **args)
         async with self._answering():
-            answer: Any = await self._redis.execute_command("EVAL", script, 1, self._key(wake_id), *args)
+            answer: Any = await self._redis.execute_command(*command)
         return int(answer)
 
     def _key(self, wake_id: str) -> str:

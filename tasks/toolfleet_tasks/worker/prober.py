@@ -12,12 +12,12 @@ from typing import Any
 
 from toolfleet_registry.contracts.outcomes import Health
 from toolfleet_registry.directory.known_modules import KnownModules
+from toolfleet_registry.redis.script import Script
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
-from toolfleet_tasks.lua import breaker as breaker_scripts
-from toolfleet_tasks.lua.overload import SLOTS_COUNT_SECONDS
-from toolfleet_tasks.lua.script import Script
+from toolfleet_tasks.lua.breaker import ASK, PROBED, REACHED, UNREACHED
+from toolfleet_tasks.lua.constants import SLOTS_COUNT_SECONDS
 from toolfleet_tasks.ports import Runner
 from toolfleet_tasks.presence.fleet_versions import read_notes
 from toolfleet_tasks.queues import lane_of
@@ -31,9 +31,7 @@ _LOCK_SECONDS = PROBE_SECONDS + 1  # that nobody else looks: who has died meanwh
 UNREADY_SECONDS = 30.0
 """A module that says for so long that it cannot serve now is tried nevertheless: its `/health` may mean something else."""
 
-_UNREACHED, _REACHED = Script(breaker_scripts.UNREACHED), Script(breaker_scripts.REACHED)
 _VERDICTS = {Health.WELL: "well", Health.UNKNOWN: "none", Health.NOT_READY: "unready"}
-_ASK, _PROBED = Script(breaker_scripts.ASK), Script(breaker_scripts.PROBED)
 
 
 class Finding(Enum):
@@ -87,7 +85,7 @@ class Prober:
         Takes a few seconds at most while Redis answers. Raises `LineClosed` and `ResponseError`.
         """
         others = await self._others(module)
-        answer = await self._run(_ASK, module, round(_LOCK_SECONDS * 1000), int(bool(others)))
+        answer = await self._run(ASK, module, probe_ms=round(_LOCK_SECONDS * 1000), has_others=int(bool(others)))
         what = answer[0].decode()
         if what == "open":
             return Look(Finding.OPEN, answer[1] / 1000)
@@ -115,8 +113,9 @@ class Prober:
     async def _look_for_all(self, module: str) -> Look:
         health = await self._runner.probe(module, seconds=PROBE_SECONDS)
         log.info("module_probed", module=module, health=health)
-        verdict, bearable = _VERDICTS.get(health, "away"), round(self._unready_seconds * 1000)
-        open_ms = await self._run(_PROBED, module, verdict, self._longest_ms, bearable)
+        verdict, bearable_ms = _VERDICTS.get(health, "away"), round(self._unready_seconds * 1000)
+        longest_ms = self._longest_ms
+        open_ms = await self._run(PROBED, module, verdict=verdict, longest_ms=longest_ms, bearable_ms=bearable_ms)
         if health is Health.WELL:
             return Look(Finding.WELL)
         # Of one that is tried though it is not ready, the next look finds that the breaker lets calls in.
@@ -127,12 +126,12 @@ class Prober:
         if health is Health.UNKNOWN:
             return Look(Finding.BLOCKED)
         if health is Health.WELL:
-            await self._run(_REACHED, module)
+            await self._run(REACHED, module)
             return Look(Finding.WELL)
         return await self._unreached(module, others)
 
     async def _unreached(self, module: str, others: list[str]) -> Look:
-        open_ms = await self._run(_UNREACHED, module, self._longest_ms, self._worker, *others)
+        open_ms = await self._run(UNREACHED, module, longest_ms=self._longest_ms, live=[self._worker, *others])
         return Look(Finding.OPEN, open_ms / 1000) if open_ms else Look(Finding.AWAY)
 
     async def _health(self, module: str) -> Health:
@@ -144,5 +143,6 @@ class Prober:
         since = self._unready_since.setdefault(module, time.monotonic())
         return Health.WELL if time.monotonic() - since >= self._unready_seconds else health
 
-    async def _run(self, script: Script, module: str, *args: Any) -> Any:
-        return await run_written(self._line, script, (self._settings.keys.breaker(module),), self._worker, *args)
+    async def _run(self, script: Script, module: str, **args: Any) -> Any:
+        breaker = self._settings.keys.breaker(module)
+        return await run_written(self._line, script, script.parameters(breaker=breaker, worker=self._worker, **args))

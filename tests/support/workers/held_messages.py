@@ -31,7 +31,7 @@ def message(call_id: str | None = None, **changes: Any) -> bytes:
 
 def publish(redis: Redis, *items: bytes, queue: str = QUEUE) -> None:
     for item in items:
-        redis.eval(scripts.PUBLISH, 2, queue, KEYS.bell(queue), item)
+        redis.eval(scripts.PUBLISH.text, 2, queue, KEYS.bell(queue), item)
 
 
 @asynccontextmanager

@@ -13,17 +13,18 @@ from toolfleet_registry.contracts.jobs import WakeUp
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.redis.connection import Line
 from toolfleet_tasks.wakeups.due_wakes import DueWake
 from toolfleet_tasks.wakeups.events import wake_body
 from toolfleet_tasks.wakeups.outbox import Wakes
-from toolfleet_tasks.wakeups.scripts import WAKES
 
 SECRET = "whsec_" + base64.b64encode(b"o" * 32).decode()
 OTHER_SECRET = "whsec_" + base64.b64encode(b"w" * 32).decode()
 
-_PUT = WAKES + "wake_put(KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4])"
-_COMPLETE = WAKES + "completion_put(KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3]))"
+WAKES = script("wakeups/put").text
+_PUT = WAKES + " wake_put(KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4])"
+_COMPLETE = WAKES + " completion_put(KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3]))"
 
 
 def wake(wake_id: str = "job-1", **fields: Any) -> WakeUp:

@@ -190,7 +190,7 @@ async def test_the_wait_for_a_restart_ends(make: Make, redis: Redis, seconds: fl
     with noted(settings, "tools.owls", restarts=True):
         pass
     async with asyncio.timeout(20):
-        while await redis.eval(LOOK, 2, KEYS.consumers, "tools.owls") < 0:  # noqa: ASYNC110 - as above
+        while await redis.eval(LOOK.text, 2, KEYS.consumers, "tools.owls") < 0:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.01)
     async with ToolFleet(settings=settings) as fleet:
         assert is_refused(await fleet.call(ECHO, ADA))

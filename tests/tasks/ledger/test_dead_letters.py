@@ -18,7 +18,7 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.client.replay import Replay, replay_of, run_replay
 from toolfleet_tasks.ledger import dead_letters
 from toolfleet_tasks.ledger.dead_letters import DeadLetters, UnreadableLetter, dead_letter, parse_attempts
-from toolfleet_tasks.lua.dead_letters import BURY
+from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.fleet_results import outcome_unknown
 
@@ -46,15 +46,16 @@ def letter(call_id: str = "call-1", **fields: Any) -> DeadLetter:
     return json_text.load(DeadLetter, dead_letter(call, UNKNOWN, died_at=time.time()))
 
 
+BURY = script("dead_letters/bury").text
+
+
 async def bury(
     redis: Redis, keys: Keys, call_id: str, *, at: int = 1, kept: int = 100, log: str = "", **more: Any
 ) -> None:
     """As the ledger does."""
     value = more.get("value", json_text.dump(letter(call_id, **more.get("fields", {}))))
-    script = (
-        f"{BURY}\nbury(KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]), ARGV[5])\nreturn 1"
-    )
-    assert await redis.eval(script, 2, keys.dead, keys.dead_order, call_id, at, value, kept, log) == 1
+    text = f"{BURY}\nbury(KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]), ARGV[5])\nreturn 1"
+    assert await redis.eval(text, 2, keys.dead, keys.dead_order, call_id, at, value, kept, log) == 1
 
 
 def read(text: str) -> DeadLetter:

@@ -18,8 +18,10 @@ from hypothesis.stateful import (
 from redis import Redis
 
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_tasks.lua.breaker import BREAKER, DEFERENCE_MS, FRESH_MS, GLANCE_MS, PROBING, TOKENS, YOUNG_MS
+from toolfleet_tasks.lua.constants import DEFERENCE_MS, FRESH_MS, GLANCE_MS, TOKENS, YOUNG_MS
+from toolfleet_tasks.lua.files import script
 
+PROBING = script("breaker/probing").text
 KEY = Keys().breaker("owls")
 THRESHOLD, LONGEST, PROBE_MS = 3, 4_000, 3_000
 BEARABLE = 2_500
@@ -37,7 +39,7 @@ class Breaker:
 
     def call(self, function: str, *arguments: Any) -> Any:
         shown = [_lua(argument) for argument in (self.now, *arguments)]
-        return self.redis.eval(f"{BREAKER}{PROBING} return {{{function}({', '.join(['KEYS[1]', *shown])})}}", 1, KEY)
+        return self.redis.eval(f"{PROBING} return {{{function}({', '.join(['KEYS[1]', *shown])})}}", 1, KEY)
 
     def rest(self) -> int:
         return int(self.call("breaker_rest")[0])
@@ -57,7 +59,7 @@ class Breaker:
         return int(self.call("breaker_unreached", worker, list(live or [worker]), LONGEST)[0])
 
     def reached(self, worker: str) -> None:
-        self.redis.eval(f"{BREAKER}{PROBING} return breaker_reached(KEYS[1], '{worker}')", 1, KEY)
+        self.redis.eval(f"{PROBING} return breaker_reached(KEYS[1], '{worker}')", 1, KEY)
 
     def ask(self, worker: str, *, has_others: bool = False) -> tuple[str, int]:
         answer = self.call("breaker_ask", worker, PROBE_MS, has_others)
@@ -263,7 +265,7 @@ def test_a_call_that_says_nothing_makes_room_for_one(breaker: Breaker) -> None:
     breaker.come_back()
     for _ in range(TOKENS):
         breaker.passes()
-    breaker.redis.eval(f"{BREAKER} return breaker_spare(KEYS[1])", 1, KEY)
+    breaker.redis.eval(f"{PROBING} return breaker_spare(KEYS[1])", 1, KEY)
 
     assert [breaker.passes()[0] for _ in range(2)] == [0, GLANCE_MS]
 

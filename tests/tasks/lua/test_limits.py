@@ -7,8 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis import Redis
 
-from toolfleet_tasks.lua.limits import LIMITS, RETURN
+from toolfleet_tasks.lua.files import script
 
+LIMITS, RETURN = script("limits/limits").text + " ", script("limits/give_back").text + " "
 DAY = 86_400_000
 NOON = 20_000 * DAY + DAY // 2
 KEY = "toolfleet:limit:00000000000000000000000000000000"

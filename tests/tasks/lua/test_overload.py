@@ -6,8 +6,10 @@ import pytest
 from redis.asyncio import Redis
 
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_tasks.lua.overload import LONGEST_LEASE_SECONDS, ROOM, SHARE, SLOTS
+from toolfleet_tasks.lua.constants import LONGEST_LEASE_SECONDS
+from toolfleet_tasks.lua.files import script
 
+ROOM, SHARE, SLOTS = (script(f"overload/{name}").text for name in ("room", "share", "slots"))
 KEYS = Keys()
 ROOM_KEY, SHARE_KEY = KEYS.running("owls"), KEYS.share("fast", "ada")
 

@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.script import Script
 from toolfleet_tasks.lua import queues as scripts
 
 A, B, C = "tools.a", "tools.b", "tools.c"
@@ -32,8 +33,8 @@ def held_keys(keys: Keys) -> tuple[str, str]:
     return f"{keys.prefix}unacked", f"{keys.prefix}unacked_index"
 
 
-async def run(redis: Redis, script: str, keys: Sequence[str], *arguments: object) -> Any:
-    return await redis.eval(script, len(keys), *keys, *map(str, arguments))
+async def run(redis: Redis, script: Script, keys: Sequence[str], *arguments: object) -> Any:
+    return await redis.eval(script.text, len(keys), *keys, *map(str, arguments))
 
 
 async def publish(redis: Redis, keys: Keys, queue: str, *items: object) -> None:
@@ -45,8 +46,8 @@ async def reserve(
     redis: Redis, keys: Keys, queues: list[str], wanted: int, *, tag: str = "t-"
 ) -> tuple[bool, list[tuple[str, str, str]]]:
     """Whether something is left, and tag, queue and item of what was taken."""
-    names = (*held_keys(keys), *map(keys.queue, queues), *map(keys.bell, queues))
-    left, *found = await run(redis, scripts.RESERVE, names, wanted, tag, len(keys.prefix))
+    names = (*held_keys(keys), *(name for queue in queues for name in (keys.queue(queue), keys.bell(queue))))
+    left, *found = await run(redis, scripts.RESERVE, names, wanted, tag, len(keys.prefix), 1000)
     return bool(left), [(found[i], queues[found[i + 1] - 1], found[i + 2]) for i in range(0, len(found), 3)]
 
 
@@ -206,7 +207,7 @@ async def test_any_content_can_be_held_and_put_back(redis_url: str, keys: Keys) 
     async with Redis.from_url(redis_url) as redis:
         await redis.rpush(keys.queue(A), *items[::-1])
         names = (*held_keys(keys), keys.queue(A), keys.bell(A))
-        _, *found = await run(redis, scripts.RESERVE, names, 100, "t-", len(keys.prefix))
+        _, *found = await run(redis, scripts.RESERVE, names, 100, "t-", len(keys.prefix), 1000)
         assert found[2::3] == items
         assert await put_back(redis, keys, *[tag.decode() for tag in found[0::3]]) == len(items)
 

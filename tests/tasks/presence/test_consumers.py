@@ -37,7 +37,7 @@ async def counted(settings: Settings, expected: dict[str, int]) -> None:
 
 async def since(redis: Redis, queue: str) -> int:
     """For how many ms nobody has consumed it; -1 if somebody does."""
-    return int(await redis.eval(LOOK, 2, KEYS.consumers, queue))
+    return int(await redis.eval(LOOK.text, 2, KEYS.consumers, queue))
 
 
 async def test_workers_are_counted_by_queue(redis_url: str, leaving: ExitStack) -> None:

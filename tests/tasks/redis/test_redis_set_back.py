@@ -19,7 +19,7 @@ from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.time.slewed_clock import SlewedClock
 from toolfleet_tasks.clock.synchronisation import Timekeeper
-from toolfleet_tasks.lua.overload import SLOTS
+from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.presence.fleet_versions import live_workers, note_of
 from toolfleet_tasks.presence.transport_check import Presence
 
@@ -109,7 +109,7 @@ async def test_a_dead_workers_note_does_not_count_for_longer(stepped: tuple[str,
     """Neither for its slots nor for its transport, once anybody who lives has said so again."""
     url, clock = stepped
     settings = Settings(redis_url=url)
-    key, note = settings.keys.slots("fast"), SLOTS + "slots_note(KEYS[1], ARGV[1], 20)"
+    key, note = settings.keys.slots("fast"), script("overload/slots").text + " slots_note(KEYS[1], ARGV[1], 20)"
     async with async_client(url) as redis:
         await redis.eval(note, 1, key, note_of(8, "dead:1"))
         await Presence(settings).check_in()

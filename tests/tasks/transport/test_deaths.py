@@ -29,7 +29,7 @@ def put_back(redis: Redis, tag: str, item: str) -> str:
     redis.zadd(STORE.unacked_index, {tag: 1})
     keys = (2, STORE.unacked, STORE.unacked_index)
     holders = (STORE.holder_prefix, STORE.left_prefix)
-    redis.eval(queues.RESTORE, *keys, STORE.queue_prefix, STORE.bell_prefix, "2", 10, "3", *holders)
+    redis.eval(queues.RESTORE.text, *keys, STORE.queue_prefix, STORE.bell_prefix, "2", 10, "3", *holders)
     return str(redis.rpop(QUEUE))
 
 

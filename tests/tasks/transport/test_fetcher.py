@@ -182,7 +182,7 @@ async def test_a_turn_asks_for_the_queues_that_hold_something(ring: bool, redis_
         worker.line.send = lambda *command: sent.append(command) or send(*command)  # type: ignore[method-assign, func-returns-value]
         publish(redis, message("1")) if ring else redis.lpush(QUEUE, message("1"))
         await wait_until(lambda: worker.taker.ids == ["1"], "it was taken", seconds=5)
-        reserves = [command for command in sent if command[1] == scripts.RESERVE]
+        reserves = [command for command in sent if command[1] == scripts.RESERVE.text]
 
     assert [command[2] for command in reserves] == [4], "two keys of its own"
 

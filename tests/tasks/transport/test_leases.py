@@ -65,7 +65,7 @@ async def test_acks_of_one_tick_are_one_command(leases: Leases, redis: Redis, se
     assert leases.acked == set(tags)
     await settled(leases)
 
-    assert [command[1] for command in sent] == [queues.ACK]
+    assert [command[1] for command in sent] == [queues.ACK.text]
     assert not leases.held | leases.acked
     assert redis.exists(STORE.unacked, STORE.unacked_index) == 0
 

@@ -18,12 +18,12 @@ from toolfleet import Settings, ToolFleet
 from toolfleet_registry.catalog.operator import fleets_registry
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
+from toolfleet_tasks.lua.constants import MOST_EVENTS_WAITING
 from toolfleet_tasks.redis.connection import Line
 from toolfleet_tasks.wakeups import webhook_feed
 from toolfleet_tasks.wakeups.outbox import Wakes
 from toolfleet_tasks.wakeups.webhook_events import receiver_of
 from toolfleet_tasks.wakeups.webhook_feed import WebhookFeed
-from toolfleet_tasks.wakeups.webhook_scripts import MOST_WAITING
 
 KEYS = Keys()
 KEY = "kJ3vR9wQ2mZx7LpT5bNc8YdF1gHs4VuAeXoPq6WiMzE="
@@ -131,7 +131,7 @@ async def test_more_than_a_thousand_events_at_once_come_once(bed: Bed, redis: Re
     due = KEYS.webhooks_due(receiver_of(follower.url))
     while await feeds[0].feed():
         pass
-    assert await redis.zcard(due) == MOST_WAITING
+    assert await redis.zcard(due) == MOST_EVENTS_WAITING
 
     async with asyncio.timeout(60):
         while len(follower.events) < len(names):

@@ -1,0 +1,176 @@
+"""Builds the parameters of the ledger's scripts; what the names mean stands at the heads of `lua/scripts/ledger/*.lua`."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from toolfleet_registry.contracts import EffectState, PublishedCall
+from toolfleet_registry.contracts.names import ToolName
+from toolfleet_registry.contracts.outcomes import Attempt
+from toolfleet_registry.redis.script import Parameters
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks.admission.limits import Limit
+from toolfleet_tasks.ledger.answering import is_away
+from toolfleet_tasks.ledger.audit import PartsOfLine
+from toolfleet_tasks.ledger.claims import Claim
+from toolfleet_tasks.ledger.keys import CallKeys
+from toolfleet_tasks.ledger.retry import MAX_ATTEMPTS, MOST_DEATHS
+from toolfleet_tasks.lua.ledger import CLAIM, CLOSE, END, FINISH
+from toolfleet_tasks.lua.limits import TAKE
+
+_PATIENCE_SECONDS = 5.0  # from its publishing on, a call waits so long for a module that is away
+
+
+class Seconds(NamedTuple):
+    """How long a call's result and its record live."""
+
+    result: int
+    record: int
+
+
+class Ended(NamedTuple):
+    """How an attempt has ended, as `CLOSE` and `FINISH` take it."""
+
+    outcome: str = ""
+    away: int | str = ""
+    failures: int = 0
+    longest_ms: int = 0
+
+
+class Stored(NamedTuple):
+    """What `FINISH` stores: Celery's value or '', what is announced, and a dead letter or ''."""
+
+    value: str
+    announcement: str
+    letter: str
+
+
+class How(NamedTuple):
+    """How `END` ends a call: whose end it is, in which mode, which data Redis must have, and for how long it is known."""
+
+    token: str
+    mode: str
+    data: str
+    seconds: Seconds
+
+
+def of_claim(claim: Claim, settings: Settings, *, lease_ms: int, deaths: int | None, can_reach: bool) -> Parameters:
+    """What asks for a call."""
+    call = claim.call
+    return CLAIM.parameters_of(
+        claim.keys,
+        token=claim.token,
+        call_id=call.call_id,
+        lease_ms=lease_ms,
+        effect=call.effect or "",
+        seconds=claim.ttl_seconds,
+        bound=settings.module_concurrency.get(ToolName.parse(call.tool_name).module, 0),
+        most_attempts=MAX_ATTEMPTS,
+        killed="lapsed" if deaths is None else "yes" if deaths >= MOST_DEATHS else "no",
+        patience_ms=round((call.published_at + _PATIENCE_SECONDS - fleet_clock.now()) * 1000),
+        can_reach=int(can_reach),
+    )
+
+
+def of_take(claim: Claim, held: str, limits: Sequence[Limit], *, held_ms: int) -> Parameters:
+    """What has a call count in its limits; `held` is the key where they are noted."""
+    return TAKE.parameters(
+        held=held,
+        record=claim.keys.record,
+        limits=[limit.key for limit in limits],
+        token=claim.token,
+        call_id=claim.call.call_id,
+        held_ms=held_ms,
+        terms=[limit.args for limit in limits],
+    )
+
+
+def of_close(
+    claim: Claim, ended: Ended, *, so_far: EffectState, text: str, signature: str, seconds: Seconds
+) -> Parameters:
+    """What ends an attempt that another one follows; `text` is its result."""
+    return CLOSE.parameters_of(
+        claim.keys,
+        token=claim.token,
+        call_id=claim.call.call_id,
+        attempt=claim.attempts,
+        outcome=ended.outcome,
+        away=ended.away,
+        failures=ended.failures,
+        longest_ms=ended.longest_ms,
+        so_far=so_far,
+        last=text,
+        seconds=seconds.record,
+        signature=signature,
+    )
+
+
+def of_finish(  # noqa: PLR0913 - what a call's end consists of
+    claim: Claim,
+    ended: Ended,
+    effect_state: EffectState,
+    stored: Stored,
+    *,
+    seconds: Seconds,
+    line: tuple[str, int],
+    settings: Settings,
+) -> Parameters:
+    """What stores a call's one result with its audit `line`, of which so many are kept."""
+    return FINISH.parameters_of(
+        claim.keys,
+        token=claim.token,
+        call_id=claim.call.call_id,
+        attempt=claim.attempts,
+        outcome=ended.outcome,
+        away=ended.away,
+        failures=ended.failures,
+        longest_ms=ended.longest_ms,
+        effect_state=effect_state,
+        result_seconds=seconds.result,
+        record_seconds=seconds.record,
+        value=stored.value,
+        announcement=stored.announcement,
+        letter=stored.letter,
+        letters_kept=settings.dead_letters_kept,
+        line=line[0],
+        lines_kept=line[1],
+    )
+
+
+def of_end(  # noqa: PLR0913 - as above
+    call_id: str,
+    keys: CallKeys,
+    how: How,
+    values: Sequence[str],
+    parts: PartsOfLine,
+    *,
+    letter: str,
+    letters_kept: int,
+    yields: bool,
+) -> Parameters:
+    """What ends a call from outside; `values` are Celery's for one never begun, surely not done, and any other."""
+    return END.parameters_of(
+        keys,
+        token=how.token,
+        call_id=call_id,
+        mode=how.mode,
+        data=how.data,
+        result_seconds=how.seconds.result,
+        record_seconds=how.seconds.record,
+        **dict(zip(("unbegun", "undone", "unknown"), values, strict=True)),
+        letter=letter,
+        letters_kept=letters_kept,
+        **dict(zip(_PARTS, parts, strict=True)),
+        yields=int(yields),
+    )
+
+
+_PARTS = ("line", "line_unbegun", "line_undone", "line_unknown", "lines_kept")
+
+
+def ended(call: PublishedCall, attempt: Attempt, settings: Settings, *, seconds: float) -> Ended:
+    """How an attempt has ended that took so long."""
+    away = is_away(attempt, call, seconds=seconds)
+    longest_ms = round(settings.breaker_seconds * 1000)
+    outcome = f"{attempt.outcome} {seconds * 1000:.0f}"
+    return Ended(outcome, "" if away is None else int(away), settings.breaker_failures, longest_ms)

@@ -1,0 +1,72 @@
+"""Names the numbers that Python and the scripts inside Redis share."""
+
+from toolfleet_registry.time.slewed_clock import LONGEST_BRIDGE_SECONDS, RETURN_RATE
+from toolfleet_tasks.messages.json_text import VERSION
+
+LONGEST_LEASE_SECONDS = 15.0
+"""Of a call that runs. RabbitMQ delivers the calls of a dead worker at once, and they wait for this."""
+
+SHARE_KEPT_SECONDS = 3600
+"""How long the share's key lives at least after its last call, so that its end need hardly ever be moved."""
+
+SLOTS_COUNT_SECONDS = 20
+"""A worker that has noted no slots for so long has died."""
+
+WORKER_COUNTS_SECONDS = 20
+"""A worker that has said nothing of its clock for so long has died."""
+
+COUNTED_FROM_BYTES = 4096
+"""Of a stored result, that it counts: smaller ones take less room than their call's record and audit line."""
+
+FIRST_PAUSE_MS, GROWTH = 1000, 1.5
+"""How long a module is left alone at first, and how much longer each time. A restart takes a second or two."""
+
+TOKENS = 4
+"""So many calls begin at once when a module has come back; each that is answered lets two more in."""
+
+YOUNG_MS, GLANCE_MS = 5000, 100
+"""So long after a module has come back, calls wait for their turn, and ask again after so long."""
+
+DEFERENCE_MS = 400
+"""So long whoever has looked last in vain lets others go first: it may be its own trouble."""
+
+FRESH_MS = 30_000
+"""So long at least it counts that a worker could not connect. It must exceed the time between two looks of a worker's."""
+
+MEMORY_MS = 600_000
+"""Failures that are longer ago say nothing of now."""
+
+RESTART = "restart"
+"""In the place of the worker's name: a note of nobody, for the queues of a worker that is being restarted."""
+
+NOTE_SECONDS = 2.0
+"""A worker notes which queues it consumes every second, and one that is a second late has not died."""
+
+KEPT_SECONDS = 3600
+"""Notes that count no longer still tell since when a queue has had nobody."""
+
+MOST_EVENTS_WAITING = 1_000
+"""Of the registry, for one receiver of webhooks: the others wait in the registry, which keeps 10,000."""
+
+IN_LUA: dict[str, float | str] = {
+    "COUNTED_FROM_BYTES": COUNTED_FROM_BYTES,
+    "DEFERENCE_MS": DEFERENCE_MS,
+    "FIRST_PAUSE_MS": FIRST_PAUSE_MS,
+    "FRESH_MS": FRESH_MS,
+    "GLANCE_MS": GLANCE_MS,
+    "GROWTH": GROWTH,
+    "KEPT_SECONDS": KEPT_SECONDS,
+    "LONGEST_BRIDGE_SECONDS": LONGEST_BRIDGE_SECONDS,
+    "LONGEST_LEASE_MS": int(LONGEST_LEASE_SECONDS * 1000),
+    "MEMORY_MS": MEMORY_MS,
+    "MOST_EVENTS_WAITING": MOST_EVENTS_WAITING,
+    "RESTART": RESTART,
+    "RETURN_RATE": RETURN_RATE,
+    "SHARE_KEPT_SECONDS": SHARE_KEPT_SECONDS,
+    "SLOTS_COUNT_SECONDS": SLOTS_COUNT_SECONDS,
+    "TOKENS": TOKENS,
+    "VERSION": VERSION,
+    "WORKER_COUNTS_SECONDS": WORKER_COUNTS_SECONDS,
+    "YOUNG_MS": YOUNG_MS,
+}
+"""What a script may ask for at its head."""

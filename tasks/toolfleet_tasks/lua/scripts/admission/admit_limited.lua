@@ -1,0 +1,49 @@
+-- The same as `admission/admit` for a call that counts in limits of its caller's, from now on until it ends with nothing done.
+-- intent: the record where it has no idempotency key. held: where its limits are noted.
+-- until_ms: by the agent's clock; then the call must have begun, or counts no longer.
+-- Of each limit: daily: how many calls a day, 0 for any number; cooldown: ms.
+-- keys: queue, bell, breaker, share, slots, record, intent, held, limits...
+-- args: call_id, deadline, message, limit, bound, keep_ms, intent_seconds, intention, backlog_bytes, stored_bytes_most
+-- args: needs_worker, until_ms, terms(daily, cooldown)...
+-- include: overload/share, limits/limits, admission/publish, admission/decided
+
+local now
+until_ms = tonumber(until_ms)
+
+local function is_limited()
+  if redis.call('EXISTS', held) == 1 then return end
+  local clock, most, which, is_daily = redis.call('TIME'), 0, 0, 0
+  now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+  for i, key in ipairs(limits) do
+    limit_forget(key, now)
+    local rest, day = limit_rest(key, tonumber(terms[i].daily), tonumber(terms[i].cooldown), now)
+    if rest > most then most, which, is_daily = rest, i, day end
+  end
+  if most > 0 then return {'limited', which, is_daily, most, now} end
+end
+
+local function judged()
+  return stands_against() or is_limited() or has_no_room()
+end
+
+local function take_limits()
+  for i, key in ipairs(limits) do limit_take(key, call_id, tonumber(terms[i].cooldown), now, until_ms) end
+  local keep = until_ms - now - 1 -- it is gone when the call counts no longer
+  if keep > 0 then redis.call('SET', held, table.concat(limits, ' '), 'PX', keep) end
+end
+
+local function let_in()
+  if share_take(share, call_id, deadline, bound, tonumber(keep_ms)) == 0 then return {'share', bound} end
+  if now then take_limits() end
+  return publish()
+end
+
+local function undo()
+  for _, key in ipairs(limits) do
+    redis.pcall('ZREM', key, call_id)
+    redis.pcall('ZREM', key .. ':unbegun', call_id)
+  end
+  redis.pcall('DEL', held)
+end
+
+return decided(judged, let_in, undo)

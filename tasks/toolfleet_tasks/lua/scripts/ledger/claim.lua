@@ -1,0 +1,60 @@
+-- Asks for a call, and begins an attempt where one may begin.
+-- bound: how many calls of its module may run at once, 0 for any number.
+-- killed: whether two workers have died with the call: `yes`, `no`, or `lapsed` if the leases that ran out say so.
+-- patience_ms: how long the call may wait for a module that is away.
+-- can_reach: '1' if this worker can connect to the module, as far as it knows.
+-- keys: record, result, share, running, breaker, intent, dead, dead_order, data_id, audit_stream
+-- args: token, call_id, lease_ms, effect, seconds, bound, most_attempts, killed, patience_ms, can_reach
+-- include: now, ledger/told, breaker/pass, overload/room
+-- constants: VERSION
+
+bound, most_attempts = tonumber(bound), tonumber(most_attempts)
+local lease_end = now + lease_ms
+local found = redis.call('HMGET', record, 'state', 'token', 'lease', 'begun', 'effect', 'so_far', 'last', 'log', 'as',
+  'result', 'last_signature', 'lapsed', 'v')
+if tonumber(found[13] or 1) > VERSION then return {'newer'} end
+local state, holder, lease, begun = found[1], found[2], tonumber(found[3] or 0), tonumber(found[4] or 0)
+local so_far, last, log, as = found[6] or 'none', found[7] or '', found[8] or '', found[9]
+effect = found[5] or effect
+if found[11] then last = found[11] .. ' ' .. last end
+if state == 'done' then
+  if share ~= record then redis.call('ZREM', share, call_id) end -- it may have been let in after its end
+  return {'done', found[10] or told(result)}
+end
+if holder == token then -- the answer was lost, and the lease may have run out meanwhile
+  redis.call('HSET', record, 'lease', lease_end)
+  if bound > 0 then room_renew(running, call_id, lease_end) end
+  return {as, begun, so_far, last, log}
+end
+if holder and lease > lease_end + 1000 then -- Redis's clock was set back: it must not hold for that much longer
+  lease = lease_end
+  redis.call('HSET', record, 'lease', lease)
+end
+if holder and lease > now then return {'busy', lease - now} end
+local kind
+local lapsed = tonumber(found[12] or 0)
+if holder and as ~= 'go' then
+  kind = as -- who was to end the call has died
+elseif holder then
+  log, so_far = log .. begun .. ' never_closed 0;', 'unknown'
+  if lease > 0 then lapsed = lapsed + 1 end -- else whoever had it has let it go
+  kind = (begun < most_attempts and (effect == 'read' or effect == 'idempotent')) and 'go' or 'unknown'
+else
+  kind = begun < most_attempts and 'go' or 'exhausted'
+end
+local is_killed = killed == 'yes' or (killed == 'lapsed' and lapsed >= most_attempts)
+if is_killed and (kind == 'go' or kind == 'unknown') then kind = 'killed' end
+if kind == 'go' and bound > 0 and room_take(running, call_id, now, lease_end, bound) == 0 then return {'full'} end
+local rest, is_soon, state_of_module = 0, false, ''
+if kind == 'go' then rest, is_soon, state_of_module = breaker_pass(breaker, now, can_reach == '1') end
+if rest > 0 then
+  if bound > 0 then room_leave(running, call_id) end
+  if is_soon or rest <= tonumber(patience_ms) then return {state_of_module == 'half' and 'queued' or 'away', rest} end
+  kind = 'open'
+end
+if kind == 'go' then begun = begun + 1 end
+redis.call('HSET', record, 'token', token, 'lease', lease_end, 'begun', begun, 'effect', effect,
+  'so_far', so_far, 'log', log, 'as', kind)
+if lapsed > 0 then redis.call('HSET', record, 'lapsed', lapsed) end
+redis.call('EXPIRE', record, seconds)
+return {kind, begun, so_far, last, log, rest}

@@ -1,0 +1,63 @@
+-- `limit_forget(key, now)` comes before the others, which count what is there.
+-- `limit_rest(key, daily, cooldown, now)`: the ms until a call may be let in, 0 for now, and 1 if that is for the day's limit;
+-- `daily` and `cooldown` (ms) are 0 for none. `limit_rest_of` says the same of a call that counts already: 0 if it was let in
+-- rightly. `limit_take(key, id, cooldown, now, until_ms)` has a call count, from when it did before, if it did; until then only,
+-- if it is not begun by then, or without an `until_ms` for good.
+
+local day_ms, limit_margin_ms = 86400000, 60000
+
+-- Those that nobody ever began: their agent died before it had published them, or their message is lost. And what would count
+-- from later on: the server's clock was set back.
+local function limit_forget(key, now)
+  if tonumber(redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2] or 0) > now then
+    local after = '(' .. string.format('%.0f', now)
+    for _, id in ipairs(redis.call('ZRANGEBYSCORE', key, after, '+inf', 'LIMIT', 0, 500)) do redis.call('ZADD', key, now, id) end
+  end
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', key .. ':unbegun', '-inf', now, 'LIMIT', 0, 500)) do
+    redis.call('ZREM', key, id)
+    redis.call('ZREM', key .. ':unbegun', id)
+  end
+end
+
+local function limit_rest(key, daily, cooldown, now)
+  local rest, is_daily, midnight = 0, 0, now - now % day_ms
+  if daily > 0 and redis.call('ZCOUNT', key, midnight, '+inf') >= daily then
+    rest, is_daily = midnight + day_ms - now, 1
+  end
+  local newest = cooldown > 0 and redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2]
+  if newest and newest + cooldown - now > rest then rest, is_daily = newest + cooldown - now, 0 end
+  return rest, is_daily
+end
+
+-- Whoever let it in may have known of other terms.
+local function limit_rest_of(key, id, daily, cooldown, now)
+  local mine, rank = tonumber(redis.call('ZSCORE', key, id)), redis.call('ZRANK', key, id)
+  local rest, is_daily, midnight = 0, 0, mine - mine % day_ms
+  local before = '(' .. string.format('%.0f', midnight)
+  if daily > 0 and rank - redis.call('ZCOUNT', key, '-inf', before) >= daily then
+    rest, is_daily = math.max(now - now % day_ms + day_ms - now, 1), 1
+  end
+  local last = cooldown > 0 and rank > 0 and redis.call('ZRANGE', key, rank - 1, rank - 1, 'WITHSCORES')[2]
+  if last and mine - last < cooldown then rest = math.max(rest, last + cooldown - now, 1) end
+  return rest, is_daily
+end
+
+local function limit_take(key, id, cooldown, now, until_ms)
+  local midnight = now - now % day_ms
+  if not redis.call('ZSCORE', key, id) then -- one that counts since yesterday does not count anew today
+    -- The newest one stays, for the tool may have a longer cooldown where it is called in another way.
+    local old = redis.call('ZCOUNT', key, '-inf', '(' .. string.format('%.0f', math.min(midnight, now - cooldown)))
+    old = math.min(old, redis.call('ZCARD', key) - 1)
+    if old > 0 then redis.call('ZREMRANGEBYRANK', key, 0, old - 1) end
+    redis.call('ZADD', key, now, id)
+  end
+  local keep = math.max(midnight + day_ms - now, cooldown) + limit_margin_ms
+  if redis.call('PTTL', key) < keep then redis.call('PEXPIRE', key, keep) end
+  if not until_ms then
+    redis.call('ZREM', key .. ':unbegun', id)
+    return
+  end
+  redis.call('ZADD', key .. ':unbegun', until_ms, id)
+  keep = math.max(until_ms - now, 0) + limit_margin_ms
+  if redis.call('PTTL', key .. ':unbegun') < keep then redis.call('PEXPIRE', key .. ':unbegun', keep) end
+end

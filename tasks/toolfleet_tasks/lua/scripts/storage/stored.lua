@@ -1,0 +1,29 @@
+-- Counts stored results. `stored_key(share)`: where those of a share's caller stand, nil for what is no share.
+-- `stored_add(key, id, size, now, keep_ms)`, `stored_forget(key, member)`, and `stored_bytes(key, now)`: the sum, without the
+-- expired.
+
+local function stored_key(share)
+  local at, _, who = string.find(share, 'share:%a+:(%x+)$')
+  return at and string.sub(share, 1, at - 1) .. 'stored:' .. who
+end
+
+local function stored_forget(key, member)
+  if redis.call('ZREM', key, member) == 0 then return end
+  local size = tonumber(string.match(member, '%d+$'))
+  if redis.call('DECRBY', key .. ':bytes', size) <= 0 then redis.call('DEL', key .. ':bytes') end
+end
+
+local function stored_bytes(key, now)
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, 100)) do stored_forget(key, member) end
+  return tonumber(redis.call('GET', key .. ':bytes') or 0)
+end
+
+local function stored_add(key, id, size, now, keep_ms)
+  if redis.call('ZADD', key, now + keep_ms, id .. ' ' .. size) == 0 then return end
+  redis.call('INCRBY', key .. ':bytes', size)
+  if redis.call('PTTL', key) < keep_ms then
+    redis.call('PEXPIRE', key, math.ceil(keep_ms))
+    redis.call('PEXPIRE', key .. ':bytes', math.ceil(keep_ms))
+  end
+  stored_bytes(key, now)
+end

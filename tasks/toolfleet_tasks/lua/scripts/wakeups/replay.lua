@@ -1,0 +1,15 @@
+-- Has dead news delivered after all, under the same id. News that wait for their next try have it now.
+-- keys: dead, dead_order, dead_bytes, wake, due, clock_key
+-- args: id
+-- include: wakeups/now, wakeups/put, wakeups/dead
+
+local kept = redis.call('HGET', dead, id)
+if not kept then -- it waits, if it is there: it is tried now
+  local due_of_kind = due_set(due, redis.call('HGET', wake, 'kind'), id)
+  return redis.call('ZADD', due_of_kind, 'XX', 'CH', now, id)
+end
+local is_read, news = pcall(cjson.decode, kept)
+if not is_read or type(news) ~= 'table' or type(news.kind) ~= 'string' or type(news.body) ~= 'string' then return -1 end
+if news.kind == 'call' and string.find(news.body, '"is_secret":true', 1, true) then return -2 end
+wake_put(wake, due, id, now, news.kind, news.body)
+return dead_drop(id)

@@ -1,0 +1,23 @@
+"""Runs a Lua script by its digest, and sends its text where Redis has not seen it."""
+
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.redis.script import Parameters, Script
+from toolfleet_tasks.redis.connection import Line
+
+
+async def run(line: Line, script: Script, parameters: Parameters) -> Any:
+    """What the script returns, whichever connection brings it. Raises `ResponseError`, `LineLost` and `LineClosed`."""
+    try:
+        return await line.execute("EVALSHA", script.digest, *parameters)
+    except ResponseError as exc:
+        if not is_unknown_script(exc):
+            raise
+    return await line.execute("EVAL", script.text, *parameters)
+
+
+def is_unknown_script(error: ResponseError) -> bool:
+    """Whether Redis has not seen the script that was named, and so has done nothing."""
+    return str(error).startswith("NOSCRIPT")
