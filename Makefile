@@ -49,12 +49,13 @@ test-versions: $(READY) ## A short tier with each other version of Python that i
 explore: $(READY) ## The tests of properties, on other examples each time: what they find is a fault, here or in the test
 	@HYPOTHESIS_PROFILE=exploring $(BIN)/pytest -q -n $(JOBS) -m hypothesis tests
 
-lint: $(READY) ## Style, formatting, types twice, import rules
+lint: $(READY) ## Style, formatting, types twice, import rules, Lua
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/basedpyright
 	@$(BIN)/lint-imports
+	@PYTHONPATH=tests $(BIN)/python -m support.lua_check
 
 format: $(READY) ## Let ruff write the style
 	@$(BIN)/ruff check --fix
