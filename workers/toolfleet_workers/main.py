@@ -11,6 +11,7 @@ from toolfleet_tasks.app import FleetApp, make_app
 from toolfleet_tasks.background.lazy import LateJobs
 from toolfleet_tasks.messages.signing import caller_tokens
 from toolfleet_workers.executors.http.executor import HttpExecutor
+from toolfleet_workers.executors.http_client.client import HttpClient
 from toolfleet_workers.executors.routed import RoutedExecutor
 from toolfleet_workers.middleware.call_log import CallLog
 from toolfleet_workers.middleware.permission import PermissionCheck
@@ -40,6 +41,7 @@ def make_worker_app(settings: Settings) -> FleetApp:
     own = _own_executors(settings, tools)
     http = HttpExecutor(
         settings.module_services,
+        client=HttpClient(),
         max_reply_bytes=settings.max_reply_bytes,
         headers=app.modules.headers,
         caller_token=None if settings.signing_key is None else caller_tokens(settings.signing_key),

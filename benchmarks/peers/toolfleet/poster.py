@@ -1,4 +1,4 @@
-"""Posting a call to its module as our worker does, over its connections, for whoever else has an event loop."""
+"""Posting a call to its module as our worker does, by its HTTP client, for whoever else has an event loop."""
 
 import json
 from http import HTTPStatus
@@ -6,16 +6,17 @@ from typing import Any
 
 from benchmarks.work import MODULE_URL, path_of
 
-from toolfleet_workers.executors.connections.connections import Connections, Progress
-from toolfleet_workers.executors.connections.request import COMMON_HEADERS, ModuleRequest
-from toolfleet_workers.executors.connections.target import Target
+from toolfleet_workers.executors.http.module_client import SendProgress
+from toolfleet_workers.executors.http.request import COMMON_HEADERS, ModuleRequest
+from toolfleet_workers.executors.http.target import Target
+from toolfleet_workers.executors.http_client.client import HttpClient
 
 
 class OwnPoster:
     """As `AsyncPoster`."""
 
     def __init__(self) -> None:
-        self._connections = Connections(with_tls=False)
+        self._client = HttpClient()
         self._targets: dict[str, Target] = {}
 
     async def __call__(self, tool_name: str, arguments: dict[str, Any], user_id: str) -> Any:
@@ -25,8 +26,8 @@ class OwnPoster:
         if target is None:
             target = self._targets[path] = Target.of(MODULE_URL + path, COMMON_HEADERS)
         body = json.dumps({"tool_name": tool_name, "arguments": arguments, "user_id": user_id}).encode()
-        request = ModuleRequest(target.origin, target.head + f"Content-Length: {len(body)}\r\n\r\n".encode(), body)
-        response = await self._connections.post(request, Progress())
+        request = ModuleRequest(target.origin, target.head + f"Content-Length: {len(body)}\r\n".encode(), body)
+        response = await self._client.post(request, SendProgress())
         try:
             if response.status != HTTPStatus.OK:
                 raise RuntimeError(f"the module answered {response.status}")

@@ -13,13 +13,14 @@ from toolfleet_registry.contracts.outcomes import Health, Outcome
 from toolfleet_registry.headers.module_headers import ModuleHeaders
 from toolfleet_registry.settings import Settings
 from toolfleet_workers.executors.http.executor import HttpExecutor
+from toolfleet_workers.executors.http_client.client import HttpClient
 
 TOKEN = "t0p-s3cret-t0ken"
 BEARER = ModuleHeaders({"authorization": SecretStr(f"Bearer {TOKEN}")})
 
 
 def executor_of(url: str, headers: ModuleHeaders = BEARER) -> HttpExecutor:
-    return HttpExecutor({"research": url}, max_reply_bytes=2**20, headers={"research": headers})
+    return HttpExecutor({"research": url}, client=HttpClient(), max_reply_bytes=2**20, headers={"research": headers})
 
 
 async def test_a_token_counts_more_than_the_password_of_the_url() -> None:
@@ -40,7 +41,7 @@ async def test_headers_that_change_are_sent_from_then_on() -> None:
     """Those of an address that stays the same; and none to another module."""
     with serve(make_module()) as owls, serve(make_module("crows")) as crows:
         services = {"owls": owls.url, "crows": crows.url}
-        executor = HttpExecutor(services, max_reply_bytes=2**20)
+        executor = HttpExecutor(services, client=HttpClient(), max_reply_bytes=2**20)
         await executor.execute(published("owls.echo"), seconds=10)
         executor.serve(services, headers={"owls": BEARER})
         await executor.execute(published("owls.echo"), seconds=10)

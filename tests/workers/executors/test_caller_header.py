@@ -6,8 +6,9 @@ from support.module_server import ModuleServer
 from support.published_call import published
 from toolfleet_registry.contracts import Caller, PublishedCall
 from toolfleet_tasks.messages.signing import caller_tokens, module_key
-from toolfleet_workers.executors.connections.request import CallerToken
 from toolfleet_workers.executors.http.executor import HttpExecutor
+from toolfleet_workers.executors.http.request import CallerToken
+from toolfleet_workers.executors.http_client.client import HttpClient
 
 KEY = "a secret of more than thirty-two characters"
 
@@ -15,7 +16,7 @@ KEY = "a secret of more than thirty-two characters"
 async def headers_of(call: PublishedCall, owls: ModuleServer, caller_token: CallerToken | None) -> dict[str, str]:
     """What a module gets with the call."""
     owls.forget()
-    executor = HttpExecutor({"owls": owls.url}, max_reply_bytes=2**20, caller_token=caller_token)
+    executor = HttpExecutor({"owls": owls.url}, client=HttpClient(), max_reply_bytes=2**20, caller_token=caller_token)
     try:
         assert (await executor.execute(call, seconds=10)).result.success
     finally:

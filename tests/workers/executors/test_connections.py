@@ -18,8 +18,9 @@ from support.modules.raw_module import Peer, RawModule, after_request, answering
 from support.published_call import published
 from support.waiting import wait_until
 from toolfleet_registry.contracts.outcomes import Outcome
-from toolfleet_workers.executors.connections import connections
 from toolfleet_workers.executors.http.executor import HttpExecutor
+from toolfleet_workers.executors.http_client import client as client_module
+from toolfleet_workers.executors.http_client.client import HttpClient
 
 SECONDS = 10  # long enough that only a defect can use it up
 
@@ -88,7 +89,7 @@ def _full_house() -> Generator[str]:
 
 async def test_a_connection_that_takes_too_long_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time to connect has a limit of its own, and what it ends was not executed."""
-    monkeypatch.setattr(connections, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(client_module, "CONNECT_SECONDS", 0.2)
     with _full_house() as url:
         async with executor_for(url) as executor:
             attempt = await executor.execute(published(), seconds=SECONDS)
@@ -271,7 +272,7 @@ def test_an_executor_serves_one_loop_after_another() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    executor = HttpExecutor({"research": f"http://127.0.0.1:{port}"}, max_reply_bytes=2**20)
+    executor = HttpExecutor({"research": f"http://127.0.0.1:{port}"}, client=HttpClient(), max_reply_bytes=2**20)
 
     async def call_once() -> Outcome:
         async with raw_module(after_request(http(reply(), "200 OK", "Connection: close")), port=port):

@@ -19,12 +19,13 @@ from support.modules.raw_module import Behaviour, Peer, answering, http, raw_mod
 from support.published_call import published
 from support.waiting import wait_until
 from toolfleet_registry.contracts.outcomes import Outcome
-from toolfleet_workers.executors.connections import connection_pool
-from toolfleet_workers.executors.connections.connections import Connections, Progress
-from toolfleet_workers.executors.connections.no_reply import NoReply
-from toolfleet_workers.executors.connections.request import ModuleRequest
-from toolfleet_workers.executors.connections.response import Response
-from toolfleet_workers.executors.connections.target import Target
+from toolfleet_workers.executors.http.module_client import SendProgress
+from toolfleet_workers.executors.http.no_reply import NoReply
+from toolfleet_workers.executors.http.request import ModuleRequest
+from toolfleet_workers.executors.http.target import Target
+from toolfleet_workers.executors.http_client import connection_pool
+from toolfleet_workers.executors.http_client.client import HttpClient
+from toolfleet_workers.executors.http_client.response import Response
 
 SECONDS = 10  # long enough that only a defect can use it up
 LARGE = "x" * 2**24  # more than all buffers between us
@@ -32,17 +33,17 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 @pytest.fixture
-async def connections() -> AsyncIterator[Connections]:
+async def client() -> AsyncIterator[HttpClient]:
     """What is below the executor."""
-    made = Connections()
+    made = HttpClient()
     yield made
     await made.aclose()
 
 
-async def post(connections: Connections, url: str) -> Response:
+async def post(client: HttpClient, url: str) -> Response:
     target = Target.of(url, {})
     request = ModuleRequest(target.origin, target.head + b"Content-Length: 0\r\n\r\n", b"")
-    return await connections.post(request, Progress())
+    return await client.post(request, SendProgress())
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +93,7 @@ async def test_a_reply_over_tls_may_end_with_its_connection(tls: ssl.SSLContext)
     assert attempt.result.result == "owls"
 
 
-async def test_a_body_is_read_no_faster_than_it_is_asked_for(connections: Connections) -> None:
+async def test_a_body_is_read_no_faster_than_it_is_asked_for(client: HttpClient) -> None:
     """Whoever reads slowly has little of it in memory; nothing of it is lost."""
     part = b"%x\r\n%s\r\n" % (2**16, b"x" * 2**16)
 
@@ -104,7 +105,7 @@ async def test_a_body_is_read_no_faster_than_it_is_asked_for(connections: Connec
         await peer.gone()
 
     async with raw_module(flood) as module:
-        response = await post(connections, module.url)
+        response = await post(client, module.url)
         source: Any = response._source
         size = 0
         while chunk := await response.read_chunk():
@@ -116,7 +117,7 @@ async def test_a_body_is_read_no_faster_than_it_is_asked_for(connections: Connec
     assert size == 2**24
 
 
-async def test_a_body_that_we_stop_reading_is_not_whole(connections: Connections) -> None:
+async def test_a_body_that_we_stop_reading_is_not_whole(client: HttpClient) -> None:
     """Though without a length it ends with its connection: it was not the module that ended that."""
 
     async def endless(peer: Peer) -> None:
@@ -125,9 +126,9 @@ async def test_a_body_that_we_stop_reading_is_not_whole(connections: Connections
         await peer.gone()
 
     async with raw_module(endless) as module:
-        response = await post(connections, module.url)
+        response = await post(client, module.url)
         assert await response.read_chunk() == reply()
-        await connections.aclose()
+        await client.aclose()
 
         with pytest.raises(NoReply):
             await response.read_chunk()

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from support.local_tools.own_functions import OwnFunctions
-from support.modules.http_executor import executor_for
+from support.modules.http_executor import client_of, executor_for
 from support.modules.raw_module import Peer, answering, http, raw_module, reply
 from support.published_call import published
 from support.workers.finite_lease import FiniteLease, over
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.time import fleet_clock
-from toolfleet_workers.executors.connections.fence import Sender
+from toolfleet_workers.executors.http.fence import Sender
 from toolfleet_workers.executors.local import LocalExecutor
 from toolfleet_workers.executors.scheduler import SchedulerExecutor
 
@@ -46,14 +46,14 @@ async def test_the_lease_is_asked_when_the_connection_stands(monkeypatch: pytest
     """A worker that was stopped while it connected has a lease that was live before."""
     lease = FiniteLease(1_000)
     async with raw_module(answering(http(reply()))) as module, executor_for(module.url) as executor:
-        connect = executor._connections._connect
+        connect = client_of(executor)._connect
 
         async def slow(*args: Any) -> Any:
             connection = await connect(*args)
             lease.looks = 0
             return connection
 
-        monkeypatch.setattr(executor._connections, "_connect", slow)
+        monkeypatch.setattr(client_of(executor), "_connect", slow)
         assert was_not_begun(await executor.execute(published(), seconds=SECONDS, lease=lease))
 
     assert module.connections == 1

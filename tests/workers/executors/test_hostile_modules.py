@@ -15,9 +15,10 @@ from support.published_call import published
 from support.waiting import wait_until
 from toolfleet_registry.contracts import ErrorCode
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
-from toolfleet_workers.executors.connections import connection_pool
 from toolfleet_workers.executors.http import error_body
 from toolfleet_workers.executors.http.executor import HttpExecutor
+from toolfleet_workers.executors.http_client import connection_pool
+from toolfleet_workers.executors.http_client.client import HttpClient
 
 LIMIT = 2**20
 SECONDS = 15
@@ -470,7 +471,7 @@ async def test_a_hostile_module_does_not_disturb_the_calls_of_others() -> None:
     flood = flooding(head=CHUNKED, part=b"10000\r\n" + b"x" * 2**16 + b"\r\n")
     async with raw_module(flood) as bad, raw_module(silent) as mute, raw_module(answering(http(reply()))) as good:
         urls = {"flood": bad.url, "mute": mute.url, "research": good.url}
-        executor = HttpExecutor(urls, max_reply_bytes=64 * LIMIT)
+        executor = HttpExecutor(urls, client=HttpClient(), max_reply_bytes=64 * LIMIT)
         hostile = [asyncio.create_task(_ignore(executor.execute, name)) for name in ("flood.x", "mute.x")]
         await wait_until(lambda: bad.requests and mute.requests, "both hold a call")
         for _ in range(20):

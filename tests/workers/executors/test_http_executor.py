@@ -14,6 +14,7 @@ from support.waiting import wait_until
 from toolfleet_registry.contracts import EffectState, ErrorCode
 from toolfleet_registry.contracts.outcomes import Outcome
 from toolfleet_workers.executors.http.executor import HttpExecutor
+from toolfleet_workers.executors.http_client.client import HttpClient
 
 SECONDS = 10  # long enough that only a defect can use it up
 
@@ -270,4 +271,4 @@ async def test_arguments_that_are_not_json_get_no_request() -> None:
 def test_a_senseless_limit_is_refused_when_the_executor_is_built() -> None:
     """Options are checked at once, not at the first call."""
     with pytest.raises(ValueError, match="max_reply_bytes must be positive"):
-        HttpExecutor({}, max_reply_bytes=0)
+        HttpExecutor({}, client=HttpClient(), max_reply_bytes=0)

@@ -18,6 +18,7 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.operations.module_changes import ModuleChanges
 from toolfleet_workers.executors.http.executor import HttpExecutor
+from toolfleet_workers.executors.http_client.client import HttpClient
 from toolfleet_workers.pool.served_modules import ServedModules
 
 OWLS = ModuleEntry(module="owls", url="http://127.0.0.1:1")
@@ -41,7 +42,7 @@ class Worker:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.known, self.tools = KnownModules(settings), Tools()
-        self.http = HttpExecutor(settings.module_services, max_reply_bytes=1000)
+        self.http = HttpExecutor(settings.module_services, client=HttpClient(), max_reply_bytes=1000)
         self.modules = ServedModules(settings, self.known, self.http, self.tools)
         self.modules.consume = self.consume
         self.consumed = set[str]()

@@ -3,15 +3,15 @@
 import asyncio
 import contextlib
 
-from toolfleet_workers.executors.connections.no_reply import NoReply
-from toolfleet_workers.executors.connections.response import Response
+from toolfleet_workers.executors.http.module_client import ModuleResponse
+from toolfleet_workers.executors.http.no_reply import NoReply
 
 _MAX_BYTES = 16 * 2**10  # as sent: 2 kB of text, however much of it is colour; far more than a reply that says why
 # The status has said what happened. A body that trickles must not turn "busy" into "timed out".
 _PATIENCE_SECONDS = 2
 
 
-async def start_of_error(response: Response) -> bytes:
+async def start_of_error(response: ModuleResponse) -> bytes:
     """What came of the body in time and before the connection was lost."""
     encoding = (response.field("content-encoding") or "identity").strip().lower()
     if encoding != "identity":  # we asked for none; not worth a decompression bomb

@@ -17,23 +17,22 @@ from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable, InvalidToolN
 from toolfleet_registry.headers.module_headers import NO_HEADERS, ModuleHeaders
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time.lease import UNBOUNDED, Lease, LeaseOver
-from toolfleet_workers.executors.connections.connections import Connections, Progress
-from toolfleet_workers.executors.connections.no_reply import Blocked, NoReply, ReplyBroken
-from toolfleet_workers.executors.connections.request import (
+from toolfleet_workers.executors.http.error_body import start_of_error
+from toolfleet_workers.executors.http.module_client import ModuleClient, ModuleResponse, SendProgress
+from toolfleet_workers.executors.http.ndjson import is_stream, read_last_line
+from toolfleet_workers.executors.http.no_reply import Blocked, NoReply, ReplyBroken
+from toolfleet_workers.executors.http.reconcile import QUESTION_HEADERS, build_question, judge_answer
+from toolfleet_workers.executors.http.reply import judge_reply
+from toolfleet_workers.executors.http.reply_body import read_reply
+from toolfleet_workers.executors.http.request import (
     COMMON_HEADERS,
     PROBE_HEADERS,
     CallerToken,
     ModuleRequest,
     build_request,
 )
-from toolfleet_workers.executors.connections.response import Response
-from toolfleet_workers.executors.connections.target import Target
-from toolfleet_workers.executors.http.error_body import start_of_error
-from toolfleet_workers.executors.http.ndjson import is_stream, read_last_line
-from toolfleet_workers.executors.http.reconcile import QUESTION_HEADERS, build_question, judge_answer
-from toolfleet_workers.executors.http.reply import judge_reply
-from toolfleet_workers.executors.http.reply_body import read_reply
 from toolfleet_workers.executors.http.statuses import judge_status
+from toolfleet_workers.executors.http.target import Target
 from toolfleet_workers.runner.attempts import told, too_late, unsuccessful
 
 log = get_logger(__name__)
@@ -44,7 +43,7 @@ _NOT_READY = frozenset({HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, 
 
 
 class HttpExecutor:
-    """`POST {url}/execute` to a call's module; `services` is module name -> base URL.
+    """`POST {url}/execute` to a call's module, by `client`, which it closes; `services` is module name -> base URL.
 
     A reply of more than `max_reply_bytes`, as sent or unpacked, is not read further. What `caller_token` says of a call
     goes with it in `Toolfleet-Caller`, and `headers` with each request to a module.
@@ -54,6 +53,7 @@ class HttpExecutor:
         self,
         services: Mapping[str, str],
         *,
+        client: ModuleClient,
         max_reply_bytes: int,
         caller_token: CallerToken | None = None,
         headers: Mapping[str, ModuleHeaders] = _NOTHING,
@@ -66,7 +66,7 @@ class HttpExecutor:
         self._ended = frozenset[str]()
         self._max_reply_bytes = max_reply_bytes
         self._caller_token = caller_token
-        self._connections = Connections()
+        self._client = client
         self.serve(services, headers=headers)
 
     def serve(
@@ -86,19 +86,19 @@ class HttpExecutor:
             for name, url in services.items()
         }
         if any(module.call.origin.is_tls for module in self._modules.values()):
-            self._connections.trust()
+            self._client.trust()
 
     def guard(self, guards: Mapping[str, Callable[[str], bool]]) -> None:
         """Connect to these modules only at IP addresses that are allowed to them."""
         found = {self._modules[name].call.origin: allows for name, allows in guards.items() if name in self._modules}
-        self._connections.guard(found)
+        self._client.guard(found)
 
     async def execute(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt:
         """One attempt within `seconds`. Raises `TimeoutError` if they are over after the request was sent."""
         request = self._prepare(call, seconds, lease)
         if isinstance(request, Attempt):
             return request
-        progress = Progress()
+        progress = SendProgress()
         try:
             async with asyncio.timeout(seconds):
                 return await self._attempt(call, request, progress)
@@ -136,7 +136,7 @@ class HttpExecutor:
             return Health.WELL
         try:
             async with asyncio.timeout(seconds):
-                status = await self._connections.probe(ModuleRequest(known.health.origin, known.health.head, b""))
+                status = await self._client.probe(ModuleRequest(known.health.origin, known.health.head, b""))
         except Blocked:
             return Health.UNKNOWN
         except (TimeoutError, NoReply):
@@ -145,7 +145,7 @@ class HttpExecutor:
 
     async def aclose(self) -> None:
         """Close all connections; a call that still waits for its reply ends as unknown."""
-        await self._connections.aclose()
+        await self._client.aclose()
 
     def _prepare(self, call: PublishedCall, seconds: float, lease: Lease) -> ModuleRequest | Attempt:
         try:
@@ -163,7 +163,7 @@ class HttpExecutor:
 
     async def _ask(self, call: PublishedCall, target: Target, seconds: float, lease: Lease) -> Attempt | None:
         question = build_question(call, target, seconds=seconds, lease=lease, caller_token=self._caller_token)
-        response = await self._connections.post(question, Progress())
+        response = await self._client.post(question, SendProgress())
         try:
             if response.status != HTTPStatus.OK:  # most modules have no such endpoint
                 return None
@@ -171,9 +171,9 @@ class HttpExecutor:
         finally:
             response.release()
 
-    async def _attempt(self, call: PublishedCall, request: ModuleRequest, progress: Progress) -> Attempt:
+    async def _attempt(self, call: PublishedCall, request: ModuleRequest, progress: SendProgress) -> Attempt:
         try:
-            response = await self._connections.post(request, progress)
+            response = await self._client.post(request, progress)
             try:
                 return await self._judge(call, response)
             finally:
@@ -184,7 +184,7 @@ class HttpExecutor:
                 return _lost(call, exc)
             return _not_sent(call, str(exc), Health.UNKNOWN if isinstance(exc, Blocked) else Health.AWAY)
 
-    async def _judge(self, call: PublishedCall, response: Response) -> Attempt:
+    async def _judge(self, call: PublishedCall, response: ModuleResponse) -> Attempt:
         if response.status != HTTPStatus.OK:
             return await self._judge_error(call, response)
         try:
@@ -197,7 +197,7 @@ class HttpExecutor:
             text = f"Tool execution error: the module's reply is invalid: {exc}"
             return unsuccessful(call, Outcome.UNKNOWN, "invalid_response", text)
 
-    async def _judge_error(self, call: PublishedCall, response: Response) -> Attempt:
+    async def _judge_error(self, call: PublishedCall, response: ModuleResponse) -> Attempt:
         own = self._headers_of(call)
         attempt = judge_status(call, response, own.hide(await start_of_error(response)))
         if response.status != HTTPStatus.UNAUTHORIZED:

@@ -13,8 +13,8 @@ from typing import Any
 
 from toolfleet_registry.contracts.progress import LONGEST_MESSAGE, report
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable
-from toolfleet_workers.executors.connections.response import Response
 from toolfleet_workers.executors.error_text import readable
+from toolfleet_workers.executors.http.module_client import ModuleResponse
 
 CONTENT_TYPE = "application/x-ndjson"
 
@@ -25,13 +25,13 @@ _BYTES_AT_ONCE = 4 * 2**20
 _BYTES_A_SECOND = 2**20
 
 
-def is_stream(response: Response) -> bool:
+def is_stream(response: ModuleResponse) -> bool:
     """Whether the module answers in lines."""
     content_type = response.field("content-type") or ""
     return re.split("[;,]", content_type, maxsplit=1)[0].strip().lower() == CONTENT_TYPE
 
 
-async def read_last_line(response: Response, limit: int) -> bytes:
+async def read_last_line(response: ModuleResponse, limit: int) -> bytes:
     """The reply, at most `limit` bytes; what comes before is reported, of each piece that arrives the latest only.
 
     Raises `BodyTooLarge`, `BodyUnreadable` and `NoReply`.

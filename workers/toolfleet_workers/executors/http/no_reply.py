@@ -1,6 +1,6 @@
 """Why a module's reply did not come, or not whole.
 
-The class decides nothing but words: whether the module can have seen a request is for `Progress` to say::
+The class decides nothing but words: whether the module can have seen a request is for `SendProgress` to say::
 
     NoReply
     ├── NotConnected     nothing was sent

@@ -14,9 +14,9 @@ from toolfleet_registry.contracts import ModuleMessage, PublishedCall, ToolResul
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.system.http_bodies import loads_strict
 from toolfleet_registry.time.lease import UNBOUNDED, Lease
-from toolfleet_workers.executors.connections.request import COMMON_HEADERS, CallerToken, ModuleRequest, request_about
-from toolfleet_workers.executors.connections.target import Target
 from toolfleet_workers.executors.http.reply import ModuleReply, attempt_of, why_invalid
+from toolfleet_workers.executors.http.request import COMMON_HEADERS, CallerToken, ModuleRequest, request_about
+from toolfleet_workers.executors.http.target import Target
 from toolfleet_workers.runner.attempts import unsuccessful
 
 QUESTION_HEADERS = {**COMMON_HEADERS, "Accept": "application/json"}  # nothing runs, so there is no progress

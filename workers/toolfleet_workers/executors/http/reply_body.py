@@ -1,10 +1,10 @@
 """The body of a module's reply, read within a limit."""
 
 from toolfleet_registry.system.http_bodies import BodyReader
-from toolfleet_workers.executors.connections.response import Response
+from toolfleet_workers.executors.http.module_client import ModuleResponse
 
 
-async def read_reply(response: Response, limit: int) -> bytes:
+async def read_reply(response: ModuleResponse, limit: int) -> bytes:
     """The body, as `BodyReader` reads it; `NoReply` passes."""
     reader = BodyReader(
         limit,

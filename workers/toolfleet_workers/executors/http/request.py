@@ -8,8 +8,8 @@ from typing import Any
 
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.time.lease import UNBOUNDED, Lease
-from toolfleet_workers.executors.connections.fence import Sender
-from toolfleet_workers.executors.connections.target import Origin, Target
+from toolfleet_workers.executors.http.fence import Sender
+from toolfleet_workers.executors.http.target import Origin, Target
 
 # What is the same for every call.
 COMMON_HEADERS = {

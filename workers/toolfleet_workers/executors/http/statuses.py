@@ -5,13 +5,13 @@ from http import HTTPStatus
 from toolfleet_registry.contracts import ErrorCode, PublishedCall
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.contracts.retry_after import parse_retry_after
-from toolfleet_workers.executors.connections.response import Response
 from toolfleet_workers.executors.error_text import readable
+from toolfleet_workers.executors.http.module_client import ModuleResponse
 from toolfleet_workers.executors.http.reply import with_reply
 from toolfleet_workers.runner.attempts import unsuccessful
 
 
-def judge_status(call: PublishedCall, response: Response, body: bytes) -> Attempt:
+def judge_status(call: PublishedCall, response: ModuleResponse, body: bytes) -> Attempt:
     """The attempt's end. `body` is the start of the response's body."""
     status = response.status
     outcome, code = _BY_STATUS.get(status) or _BY_CLASS.get(status // 100, _NO_ANSWER)

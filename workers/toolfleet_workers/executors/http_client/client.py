@@ -9,18 +9,18 @@ import errno
 import os
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from socket import gaierror
 
 from aiohappyeyeballs import AddrInfoType, start_connection
 
 from toolfleet_registry.time.lease import LeaseOver
-from toolfleet_workers.executors.connections.connection import Connection
-from toolfleet_workers.executors.connections.connection_pool import Pool
-from toolfleet_workers.executors.connections.no_reply import Blocked, NotConnected
-from toolfleet_workers.executors.connections.request import ModuleRequest
-from toolfleet_workers.executors.connections.response import Response
-from toolfleet_workers.executors.connections.target import Origin
+from toolfleet_workers.executors.http.module_client import SendProgress
+from toolfleet_workers.executors.http.no_reply import Blocked, NotConnected
+from toolfleet_workers.executors.http.request import ModuleRequest
+from toolfleet_workers.executors.http.target import Origin
+from toolfleet_workers.executors.http_client.connection import Connection
+from toolfleet_workers.executors.http_client.connection_pool import Pool
+from toolfleet_workers.executors.http_client.response import Response
 
 # Longer than a module needs that is merely busy, short enough to try again.
 CONNECT_SECONDS = 5
@@ -31,15 +31,8 @@ _MEANS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNO
 _OWN = frozenset({*_MEANS, errno.ENETDOWN, errno.ENETUNREACH, errno.EACCES, errno.EPERM})
 
 
-@dataclass(slots=True)
-class Progress:
-    """How far one request got. While `sent` is false, the module cannot have seen any of it."""
-
-    sent: bool = False
-
-
-class Connections:
-    """A pool for the running loop, made at the first request; a new one when the loop has changed."""
+class HttpClient:
+    """As `module_client.ModuleClient`: a pool for the running loop, made at the first request; a new one when the loop has changed."""
 
     def __init__(self) -> None:
         self._ssl: ssl.SSLContext | None = None
@@ -47,19 +40,16 @@ class Connections:
         self._guards: Mapping[Origin, Callable[[str], bool]] = {}
 
     def guard(self, guards: Mapping[Origin, Callable[[str], bool]]) -> None:
-        """Connect to these only at IP addresses that are allowed, whatever the name service says by then."""
+        """As `ModuleClient`."""
         self._guards = guards
 
     def trust(self) -> None:
-        """Be able to reach modules by https, from now on."""
+        """As `ModuleClient`."""
         if self._ssl is None:
             self._ssl = _trusting_context()
 
-    async def post(self, request: ModuleRequest, progress: Progress) -> Response:
-        """Send the request, once; returns the response when its header is there. The caller releases it.
-
-        Raises `NoReply`; `progress` then says whether anything was sent. And `LeaseOver`, which says that nothing was.
-        """
+    async def post(self, request: ModuleRequest, progress: SendProgress) -> Response:
+        """As `ModuleClient`."""
         pool = self._pool_here()
         connection = pool.take(request.origin) or await self._connect(pool, request.origin)
         progress.sent = True
@@ -70,17 +60,14 @@ class Connections:
             raise
 
     async def probe(self, request: ModuleRequest) -> int:
-        """The status with which a request is answered over a new connection: whether one can be made, is the question.
-
-        Raises `NoReply`.
-        """
+        """As `ModuleClient`."""
         pool = self._pool_here()
         response = await _answer(await self._connect(pool, request.origin), request)
         response.release()
         return response.status
 
     async def aclose(self) -> None:
-        """Close every connection, in use or not."""
+        """As `ModuleClient`."""
         pool, self._pool = self._pool, None
         if pool is not None and pool.loop is asyncio.get_running_loop():
             await pool.aclose()

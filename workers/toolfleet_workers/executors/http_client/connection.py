@@ -5,9 +5,9 @@ import select
 from typing import Protocol, cast
 
 from toolfleet_registry.time.lease import UNBOUNDED, Lease, require_live
-from toolfleet_workers.executors.connections.no_reply import ConnectionLost, NoReply, ReplyBroken
-from toolfleet_workers.executors.connections.response import Response
-from toolfleet_workers.executors.connections.target import Origin
+from toolfleet_workers.executors.http.no_reply import ConnectionLost, NoReply, ReplyBroken
+from toolfleet_workers.executors.http.target import Origin
+from toolfleet_workers.executors.http_client.response import Response
 
 # Of a request: what is larger is written in parts, each when the system has taken the one before, as it does with so much
 # at once. Other calls get their turn between two, and after a pause of this process what it still has of a request stays here.

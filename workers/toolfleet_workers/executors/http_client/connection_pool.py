@@ -2,9 +2,9 @@
 
 import asyncio
 
-from toolfleet_workers.executors.connections.addresses import Addresses
-from toolfleet_workers.executors.connections.connection import Connection
-from toolfleet_workers.executors.connections.target import Origin
+from toolfleet_workers.executors.http.target import Origin
+from toolfleet_workers.executors.http_client.addresses import Addresses
+from toolfleet_workers.executors.http_client.connection import Connection
 
 # A POST on a connection that its server is just closing has an unknown outcome. Servers close idle ones after 2 s
 # (gunicorn) or 5 s (uvicorn, node); the rest is room for a slow network and a busy loop.

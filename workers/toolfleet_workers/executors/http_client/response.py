@@ -6,7 +6,7 @@ from typing import Protocol
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from toolfleet_workers.executors.connections.no_reply import ReplyBroken
+from toolfleet_workers.executors.http.no_reply import ReplyBroken
 
 _MAX_HEADER_BYTES = 2**16  # with what follows the body
 
@@ -64,13 +64,13 @@ class Response:
         )
 
     def field(self, name: str) -> str | None:
-        """A field of the header, by its name in lower case; one that is there several times is a list: RFC 9110, 5.3."""
+        """As `module_client.ModuleResponse`."""
         wanted = name.encode()
         values = [value.strip() for known, value in self._fields if known == wanted]
         return b", ".join(values).decode(errors="replace") if values else None
 
     async def read_chunk(self) -> bytes:
-        """What has come of the body since the last time; empty at its end. Raises `NoReply`."""
+        """As `module_client.ModuleResponse`."""
         while not self._body and not self.is_whole:
             await self._source.more()
         chunk = b"".join(self._body)
@@ -79,7 +79,7 @@ class Response:
         return chunk
 
     def release(self) -> None:
-        """Nobody reads on: gives the connection back if the response is whole, and closes it if not."""
+        """As `module_client.ModuleResponse`."""
         self._source.release()
 
     def feed(self, data: bytes) -> None:

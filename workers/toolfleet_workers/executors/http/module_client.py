@@ -1,0 +1,66 @@
+"""The port to an HTTP client: one `post` to a module, and its response as it comes in.
+
+The worker's is in `executors/http_client`. Another one reads what it needs of a request's line and header from `head`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from toolfleet_workers.executors.http.request import ModuleRequest
+from toolfleet_workers.executors.http.target import Origin
+
+
+@dataclass(slots=True)
+class SendProgress:
+    """How far one request got. While `sent` is false, the module cannot have seen any of it."""
+
+    sent: bool = False
+
+
+class ModuleResponse(Protocol):
+    """A response whose header is there. Whoever has it releases it."""
+
+    status: int
+
+    def field(self, name: str) -> str | None:
+        """A field of the header, by its name in lower case; one that is there several times is a list: RFC 9110, 5.3."""
+        ...
+
+    async def read_chunk(self) -> bytes:
+        """What has come of the body since the last time; empty at its end. Raises `NoReply`."""
+        ...
+
+    def release(self) -> None:
+        """Nobody reads on: gives the connection back if the response is whole, and closes it if not."""
+        ...
+
+
+class ModuleClient(Protocol):
+    """Sends requests to modules, each once: it follows no redirect, and tries nothing again."""
+
+    async def post(self, request: ModuleRequest, progress: SendProgress) -> ModuleResponse:
+        """Send the request, once; returns the response when its header is there. The caller releases it.
+
+        Raises `NoReply`; `progress` then says whether anything was sent. And `LeaseOver`, which says that nothing was.
+        """
+        ...
+
+    async def probe(self, request: ModuleRequest) -> int:
+        """The status with which a request is answered over a new connection: whether one can be made, is the question.
+
+        Raises `NoReply`.
+        """
+        ...
+
+    def trust(self) -> None:
+        """Be able to reach modules by https, from now on."""
+        ...
+
+    def guard(self, guards: Mapping[Origin, Callable[[str], bool]]) -> None:
+        """Connect to these only at IP addresses that are allowed, whatever the name service says by then."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close every connection, in use or not."""
+        ...
