@@ -7,7 +7,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install redis-server demo test lint format lock up list-modules refresh-tools logs-core logs-module redis-cli restart-module bench-install bench bench-short bench-catalog bench-jobs test-versions explore proofs load-proofs chaos pauses soak leak-check clean
+.PHONY: help install redis-server demo test lint format docs pages lock up list-modules refresh-tools logs-core logs-module redis-cli restart-module bench-install bench bench-short bench-catalog bench-jobs test-versions explore proofs load-proofs chaos pauses soak leak-check clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -60,6 +60,12 @@ lint: $(READY) ## Style, formatting, types twice, import rules, Lua
 format: $(READY) ## Let ruff write the style
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
+
+docs: $(READY) ## The site of docs/ in site/: a link that leads nowhere is an error
+	@PYTHONPATH=. $(BIN)/zensical build --clean --strict
+
+pages: $(READY) ## Write the generated pages of docs/ anew
+	@$(BIN)/python -m docsite
 
 lock: ## Resolve the dependencies anew
 	@test -x $(BIN)/uv || ($(PYTHON) -m venv .venv && $(BIN)/python -m pip install --quiet uv)
@@ -121,4 +127,4 @@ bench-jobs: $(READY) ## What 100,000 waiting jobs cost, and how late 1,000 are t
 	@$(BIN)/python -m benchmarks.jobs
 
 clean: ## Remove what make made
-	rm -rf .venv .toolfleet dist
+	rm -rf .venv .toolfleet .cache dist site

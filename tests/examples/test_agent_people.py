@@ -253,10 +253,10 @@ def test_settings_that_cannot_be_right_are_one_sentence(cli: Run, env: dict[str,
     assert done.stderr == f"{sentence}\n"
 
 
-def test_the_session_in_the_readme_is_what_happens(cli: Run) -> None:
+def test_the_session_in_the_guide_is_what_happens(cli: Run) -> None:
     """One after the other, in an empty database: what is shown is what is said."""
-    readme = (EXAMPLES / "agents" / "README.md").read_text()
-    (session,) = re.findall(r"```console\n(\$ [^\n]* -m agents\.cli user promote.*?)```", readme, re.DOTALL)
+    guide = (EXAMPLES.parent / "docs" / "guides" / "agents-core.md").read_text()
+    (session,) = re.findall(r"```console\n(\$ [^\n]* -m agents\.cli user promote.*?)```", guide, re.DOTALL)
     steps = re.findall(r"\$ \S+ -m agents\.cli ([^\n]+)\n([^$]*)", session)
     assert len(steps) == session.count("$ ")
     assert [cli(*words.split()).stdout for words, _ in steps] == [said for _, said in steps]

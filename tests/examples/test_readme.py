@@ -1,26 +1,28 @@
-"""What `examples/modules/README.md` shows works."""
+"""What `docs/guides/modules-in-any-language.md` shows works."""
 
 import json
 import re
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.documents import programs
 from support.modules.example_modules import EXAMPLES, Module, in_process
 from support.modules.http_executor import executor_for
 from support.published_call import published
 from toolfleet_registry.contracts.outcomes import Outcome
 
-README = (EXAMPLES / "modules" / "README.md").read_text()
+PAGE = "docs/guides/modules-in-any-language.md"
+GUIDE = (EXAMPLES.parent / PAGE).read_text()
 
 
 @pytest.fixture
 def owls() -> Module:
     """The module that a reader is told to write."""
-    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     names: dict[str, Any] = {}
-    exec("\n".join(blocks), names)  # noqa: S102 - our own text
+    exec(programs(PAGE)["owls"], names)  # noqa: S102 - our own text
     return in_process("owls", names["app"])
 
 
@@ -35,7 +37,7 @@ async def test_the_module_that_a_reader_writes_works(owls: Module) -> None:
 
 async def test_the_call_by_hand_gets_the_answer_that_is_shown(file_manager: Module) -> None:
     """The command's body, sent to the module, and its reply."""
-    shown = re.search(r"^\$ (curl .*?)\n(\{.*?\})\n```", README, re.DOTALL | re.MULTILINE)
+    shown = re.search(r"^\$ (curl .*?)\n(\{.*?\})\n```", GUIDE, re.DOTALL | re.MULTILINE)
     assert shown
     body = json.loads(shlex.split(shown[1])[-1])
     async with file_manager.client() as client:
@@ -44,12 +46,12 @@ async def test_the_call_by_hand_gets_the_answer_that_is_shown(file_manager: Modu
 
 def test_the_start_command_is_the_one_we_use() -> None:
     """What the tests start is what a reader starts."""
-    assert "python -m uvicorn modules.file_manager.main:app --host 127.0.0.1" in README
+    assert "python -m uvicorn modules.file_manager.main:app --host 127.0.0.1" in GUIDE
 
 
 async def test_the_question_by_hand_gets_the_answer_that_is_shown(code_executor: Module) -> None:
     """The command after a call that is not remembered, sent to the module, and its reply."""
-    shown = re.search(r"^\$ (curl [^\n]*/reconcile [^\n]*)\n(\{.*?\})\n```", README, re.MULTILINE)
+    shown = re.search(r"^\$ (curl [^\n]*/reconcile [^\n]*)\n(\{.*?\})\n```", GUIDE, re.MULTILINE)
     assert shown
     async with code_executor.client() as client:
         answer = await client.post("/reconcile", json=json.loads(shlex.split(shown[1])[-1]))
@@ -68,3 +70,13 @@ async def test_the_fleet_finds_out_what_a_program_printed(code_executor: Module)
     assert attempt is not None
     assert attempt.outcome is Outcome.SUCCESS
     assert attempt.result.result["stdout"] == "7\n"
+
+
+async def test_a_core_saves_an_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the function that the guide shows, among the files of its user."""
+    monkeypatch.setenv("FILE_MANAGER_ROOT", str(tmp_path))
+    names: dict[str, Any] = {}
+    exec(programs(PAGE)["upload"], names)  # noqa: S102 - our own text
+
+    saved = await names["upload"]("ada", "owls.txt", b"hu", "text/plain")
+    assert (saved.name, saved.size, saved.user_id) == ("owls.txt", 2, "ada")

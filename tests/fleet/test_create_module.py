@@ -1,4 +1,4 @@
-"""A new user's first five minutes: make a module, test it, serve it, and call it through a fleet, as the READMEs say."""
+"""A new user's first five minutes: make a module, test it, serve it, and call it through a fleet, as the guide says."""
 
 import re
 import shlex
@@ -21,7 +21,7 @@ _SECONDS = 60
 
 
 def commands_in(text: str) -> list[str]:
-    """What a README says to type, but for what installs things."""
+    """What a page says to type, but for what installs things."""
     blocks = re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     typed = [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
     return [command for command in typed if not command.startswith("pip ")]
@@ -53,9 +53,9 @@ def type_in(folder: Path, commands: Sequence[str], stack: ExitStack) -> dict[str
 
 
 @pytest.mark.timeout(FIVE_MINUTES)
-def test_the_projects_readme_leads_to_a_called_module(tmp_path: Path) -> None:
+def test_the_guide_leads_to_a_called_module(tmp_path: Path) -> None:
     """Each command of its section works as it stands, in an empty folder, and all in less than five minutes."""
-    commands = commands_in(section((ROOT / "README.md").read_text(), HEADING))
+    commands = commands_in(section((ROOT / "docs" / "guides" / "modules.md").read_text(), HEADING))
     began_at = time.monotonic()
     with ExitStack() as stack:
         said = type_in(tmp_path, commands, stack)

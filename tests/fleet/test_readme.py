@@ -1,4 +1,4 @@
-"""What the README shows works as it stands."""
+"""What the README and the guides show works as it stands."""
 
 import os
 import re
@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from support.documents import programs
 from support.up import Up, toolfleet, up
 from support.workers.wakes import SECRET
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
+TAGS = programs("docs/guides/response-tags.md")
 
 
 LOCAL_TOOLS = {"TOOLFLEET_LOCAL_TOOLS": "bot_tools:tools"}
@@ -28,8 +30,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 @pytest.fixture
 def local_fleet(tmp_path: Path) -> Iterator[Up]:
-    """With the README's own tools."""
-    (tmp_path / "bot_tools.py").write_text(blocks("python")[2])
+    """With the guide's own tools."""
+    (tmp_path / "bot_tools.py").write_text(TAGS["bot-tools"])
     with up(tmp_path, LOCAL_TOOLS) as running:
         yield running
 
@@ -47,7 +49,7 @@ def run(program: str, fleet: Up, env: Mapping[str, str] | None = None) -> subpro
 
 
 def inside(lines: str, *, given: str, said: str) -> str:
-    """A program in which the README's lines stand, with a fleet."""
+    """A program in which a guide's lines stand, with a fleet."""
     return f"""
 import asyncio
 from toolfleet import Caller, ToolFleet
@@ -67,8 +69,10 @@ def blocks(language: str) -> list[str]:
 
 def test_the_agent_calls_its_tool(fleet: Up) -> None:
     """The first program of the README, run beside a fleet that is up, prints that its call succeeded."""
-    ended = run(blocks("python")[0], fleet)
+    agent = programs("docs/getting-started.md")["agent"]
+    ended = run(agent, fleet)
 
+    assert blocks("python")[0] == agent
     assert re.search(r"^\d+ tools\nTrue 1\n$", ended.stdout), ended.stderr
 
 
@@ -82,7 +86,7 @@ def test_the_command_calls_a_tool(fleet: Up) -> None:
 
 def test_a_models_tool_call_goes_there_and_back(fleet: Up) -> None:
     """The lines about formats, with a block as Anthropic's API brings it."""
-    lines = blocks("python")[1]
+    lines = programs("docs/guides/provider-formats.md")["formats"]
     given = """
 from types import SimpleNamespace as Answer
 block = Answer(type="tool_use", id="t1", name="research__search_docs", input={"query": "slow lane"})
@@ -98,14 +102,14 @@ client, model, messages = Answer(messages=Answer(create=create)), "a model", []
 
 
 def test_a_models_tag_is_executed_by_a_worker(local_fleet: Up) -> None:
-    """The lines about tags, with the README's own tool running in the fleet."""
+    """The lines about tags, with the guide's own tool running in the fleet."""
     given = """
 import bot_tools
 from toolfleet.tags import TagRegistry, ToolContext, parse_response
 prompt, question = "", "what is new?"
 text = "I will look.\\nRESEARCH: slow lanes"
 """
-    program = inside(blocks("python")[3], given=given, said='result.message, "|", parsed')
+    program = inside(TAGS["tags"], given=given, said='result.message, "|", parsed')
     ended = run(program, local_fleet, LOCAL_TOOLS)
 
     assert ended.stdout.startswith("Looking for slow lanes. |"), ended.stderr
@@ -113,7 +117,7 @@ text = "I will look.\\nRESEARCH: slow lanes"
 
 def test_a_job_is_polled_and_its_end_is_heard_of(fleet: Up) -> None:
     """The program about jobs, as it stands, beside a fleet that is up."""
-    ended = run(blocks("python")[5], fleet)
+    ended = run(programs("docs/guides/jobs.md")["job"], fleet)
 
     assert ended.stdout.startswith("job.completed "), ended.stderr
 
@@ -149,6 +153,7 @@ async def main():
         print(len(connection.execute(select(messages.c.text)).all()))
 asyncio.run(main())
 """
-    ended = run(f"{given}\n{blocks('python')[6]}\n{sending}", fleet, {"TOOLFLEET_CORE_SECRET": SECRET})
+    core = programs("docs/guides/wake-ups.md")["core"]
+    ended = run(f"{given}\n{core}\n{sending}", fleet, {"TOOLFLEET_CORE_SECRET": SECRET})
 
     assert ended.stdout == "204\n204\n401\n1\n", ended.stderr

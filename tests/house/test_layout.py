@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 ROOMS = ("registry", "modules", "tasks", "workers", "cli")
 SOURCES = sorted(
     path
-    for room in (*ROOMS, "examples", "benchmarks", "tests")
+    for room in (*ROOMS, "examples", "benchmarks", "docsite", "tests")
     for path in (ROOT / room).rglob("*.py")
     if not path.is_relative_to(ROOT / "benchmarks" / ".envs")  # other people's code, installed
 )

@@ -1,4 +1,4 @@
-"""The terminal session in `registry/TOOLS.md`: an operator, a real fleet, and a module that changes its tools meanwhile.
+"""The terminal session in `docs/guides/operating-tools.md`: an operator, a real fleet, and a module that changes its tools meanwhile.
 
 `PYTHONPATH=tests python -m support.tools_session` writes it anew.
 """
@@ -21,7 +21,7 @@ from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.manifests.definitions import spec_of
 from toolfleet_registry.manifests.digests import digest_of
 
-PAGE = Path(__file__).parents[2] / "registry" / "TOOLS.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "operating-tools.md"
 
 _WIDTH = 120
 

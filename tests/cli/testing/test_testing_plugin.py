@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from support.documents import programs
 from support.processes import is_gone
 from support.programs.child_pytest import run_pytest
 from toolfleet.sdk import Module
@@ -299,3 +300,10 @@ def test_the_plugin_costs_next_to_nothing_where_nobody_uses_it() -> None:
     )
 
     assert ended.stdout == "[]\n"
+
+
+def test_what_the_guide_shows_works(tmp_path: Path) -> None:
+    """A module in process, and a whole fleet."""
+    (tmp_path / "test_owls.py").write_text(programs("docs/guides/testing.md")["test-owls"])
+
+    assert run_pytest(tmp_path).counts == {"passed": 2}

@@ -1,6 +1,5 @@
 """A module that has its key runs what comes from the fleet, and nothing else."""
 
-import re
 import sys
 import time
 from collections.abc import AsyncGenerator
@@ -12,6 +11,7 @@ import httpx
 import jwt
 import pytest
 
+from support.documents import programs
 from support.modules.example_modules import EXAMPLES
 from support.published_call import published as published_call
 from toolfleet.sdk import Context, Module
@@ -121,16 +121,13 @@ async def test_without_its_key_a_module_trusts_everybody(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("call", "is_ours"), [(CALL, True), (published("cats.whose"), False)])
-def test_what_the_readme_tells_module_authors_works(
+def test_what_the_guide_tells_module_authors_works(
     monkeypatch: pytest.MonkeyPatch, call: PublishedCall, is_ours: bool
 ) -> None:
     """The lines that verify a token, as they stand there."""
     monkeypatch.setenv("TOOLFLEET_MODULE_KEY", module_key(KEY, "owls"))
-    (block,) = re.findall(
-        r"```python\n(import os\n.*?)```", (EXAMPLES / "modules" / "README.md").read_text(), re.DOTALL
-    )
     names: dict[str, Any] = {}
-    exec(block, names)  # noqa: S102 - our own text
+    exec(programs("docs/guides/modules-in-any-language.md")["caller-of"], names)  # noqa: S102 - our own text
     headers = {"Toolfleet-Caller": caller_tokens(KEY)(call)}
 
     if is_ours:

@@ -1,27 +1,25 @@
 """The guide for authors of modules shows programs that work as they stand."""
 
 import asyncio
-import re
 import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.documents import programs
 from support.files.pictures import JPEG, PNG, base64
 from toolfleet.sdk import Module, ModuleResult
 
-GUIDE = (Path(__file__).parents[3] / "registry" / "SDK.md").read_text()
+PAGE = "docs/guides/sdk.md"
+GUIDE = (Path(__file__).parents[3] / PAGE).read_text()
 
 
 def program(name: str) -> dict[str, Any]:
-    """The names in the program that makes the module of this name."""
-    for text in re.findall(r"^```python\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL):
-        if f'Module("{name}"' in text:
-            names: dict[str, Any] = {"__name__": name}
-            exec(compile(text, f"registry/SDK.md {name}", "exec"), names)  # noqa: S102 - our own guide
-            return names
-    raise AssertionError(f"the guide has no module {name!r}")
+    """The names in the guide's program of this name."""
+    names: dict[str, Any] = {"__name__": name}
+    exec(compile(programs(PAGE)[name], f"{PAGE} {name}", "exec"), names)  # noqa: S102 - our own guide
+    return names
 
 
 def calls(module: Module, *wanted: tuple[str, dict[str, Any]]) -> list[ModuleResult]:

@@ -1,4 +1,4 @@
-"""Real tools through every format and back: the table in `registry/FORMATS.md`, which this file writes when it is run.
+"""Real tools through every format and back: the table in `docs/reference/formats.md`, which this file writes when it is run.
 
 From the repository: `PYTHONPATH=tests:examples .venv/bin/python tests/registry/formats/test_real_tools.py`.
 """
@@ -20,7 +20,7 @@ from toolfleet_registry.formats import Format, convert, from_result, to_call
 from toolfleet_registry.formats.providers.dialects import DIALECTS
 from toolfleet_registry.schemas.definition import input_schema
 
-TABLE = Path(__file__).parents[3] / "registry" / "FORMATS.md"
+TABLE = Path(__file__).parents[3] / "docs" / "reference" / "formats.md"
 HEAD = """# Real tools through every format and back
 
 Each tool was converted, its list was read by the provider's own package, a call with its required arguments and one

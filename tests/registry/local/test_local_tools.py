@@ -11,6 +11,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import Field
 
+from support.documents import programs
 from support.local_tools.tag_tools import research_tag
 from support.published_call import published
 from toolfleet_modules.sdk.module import Module
@@ -22,8 +23,6 @@ from toolfleet_registry.local.local_tools import LocalTools, load_local_tools, l
 from toolfleet_registry.manifests.discovery import ManifestFailure
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.tags.tags import Tags, ToolContext
-
-README = (Path(__file__).parents[3] / "README.md").read_text()
 
 
 def settings_of(path: str | None, **values: Any) -> Settings:
@@ -81,7 +80,7 @@ def test_a_functions_parameters_are_its_schema() -> None:
 
 def test_the_readmes_functions_are_tools(elsewhere: Path) -> None:
     """As they stand there, with what their decorator says of them."""
-    program = README.partition("```python\n# owl_tools.py\n")[2].partition("```")[0]
+    program = programs("docs/guides/functions-in-workers.md")["owl-tools"]
     (elsewhere / "owl_tools.py").write_text(program)
 
     counting, tool = offered("owl_tools:tools")

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import pytest
 
+from support.documents import programs
 from support.local_tools.own_functions import OwnFunctions
 from support.published_call import published
 from support.waiting import wait_until
@@ -23,7 +24,6 @@ from toolfleet_registry.local.local_tools import LocalSource, load_local_tools
 from toolfleet_registry.settings import Settings
 from toolfleet_workers.executors.local import LocalExecutor
 
-README = (Path(__file__).parents[3] / "README.md").read_text()
 SECONDS = 10  # long enough that only a defect can use it up
 BRIEF = 0.5  # long enough to begin, also on a busy machine
 THREADS = 2
@@ -288,7 +288,7 @@ async def test_a_plain_function_may_make_a_coroutine(executor: LocalExecutor) ->
 
 async def test_the_readmes_functions_run(elsewhere: Path) -> None:
     """The async one on the loop, the plain one in a thread."""
-    program = README.partition("```python\n# owl_tools.py\n")[2].partition("```")[0]
+    program = programs("docs/guides/functions-in-workers.md")["owl-tools"]
     (elsewhere / "owl_trees.py").write_text(program)
     executor = LocalExecutor(LocalSource("owl_trees:tools"), max_result_bytes=1000)
     load_local_tools(Settings(local_tools="owl_trees:tools"))

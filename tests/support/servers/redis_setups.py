@@ -24,7 +24,7 @@ PASSWORD = "hoot/hoot@1"
 MASTER = "owl"
 PREFIX = "acme:"
 
-# As in README.md: what a user needs whose keys begin with `acme:`.
+# As in docs/operations/redis.md: what a user needs whose keys begin with `acme:`.
 ACL = (
     f"resetchannels ~{PREFIX}* &{PREFIX}* &{PREFIX}/0.celery.pidbox &{PREFIX}/0.celeryev/* "
     "-@all +@read +@write +@connection +@pubsub +@transaction +@scripting +time -@dangerous +info"

@@ -1,4 +1,4 @@
-"""What `tasks/JOBS.md` shows works as it stands."""
+"""What `docs/reference/jobs.md` shows works as it stands."""
 
 import json
 import re
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from standardwebhooks import Webhook
 
+from support.documents import programs
 from support.workers.wakes import OTHER_SECRET, SECRET
 from toolfleet_registry.conditions.conditions import check_condition
 from toolfleet_registry.conditions.expressions import _FUNCTIONS
@@ -19,8 +20,11 @@ from toolfleet_registry.local.url_polls import url_poll
 from toolfleet_tasks.jobs.schedule import check_schedule
 from toolfleet_tasks.wakeups.placeholders import filled_in
 
-DOCUMENT = (Path(__file__).parents[3] / "tasks" / "JOBS.md").read_text()
-CONDITIONS, ADDRESS, SCHEDULES, VERIFIER = re.findall(r"^```python\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
+PAGE = "docs/reference/jobs.md"
+DOCUMENT = (Path(__file__).parents[3] / PAGE).read_text()
+PROGRAMS = programs(PAGE)
+CONDITIONS, ADDRESS = PROGRAMS["job-conditions"], PROGRAMS["url-poll"]
+SCHEDULES, VERIFIER = PROGRAMS["schedules"], PROGRAMS["is-from-the-fleet"]
 
 
 @pytest.mark.parametrize("line", CONDITIONS.splitlines())

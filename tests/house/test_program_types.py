@@ -1,4 +1,4 @@
-"""What the READMEs show is typed: each of their programs passes `mypy --strict` and pyright, as a user's own would."""
+"""What the documents show is typed: each of their programs passes `mypy --strict` and pyright, as a user's own would."""
 
 import json
 import os
@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from support.documents import pages
+from support.documents import programs as programs_of
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 300
@@ -19,8 +22,8 @@ fleet = ToolFleet()
 caller = Caller(user_id="ada", permission="user")
 """
 # What stands before and after the lines that are no whole programs.
-PREAMBLES: dict[tuple[str, int], tuple[str, str]] = {
-    ("README.md", 1): (
+PREAMBLES: dict[tuple[str, str], tuple[str, str]] = {
+    ("docs/guides/provider-formats.md", "formats"): (
         f"""{CALLER}
 from anthropic import AsyncAnthropic
 from anthropic.types import MessageParam
@@ -34,7 +37,7 @@ async def program() -> None:
 """,
         "    messages.append({'role': 'user', 'content': [reply]})\n",
     ),
-    ("README.md", 3): (
+    ("docs/guides/response-tags.md", "tags"): (
         f"""{CALLER}
 import bot_tools
 
@@ -47,7 +50,7 @@ async def program() -> None:
 """,
         "",
     ),
-    ("README.md", 6): (
+    ("docs/guides/wake-ups.md", "core"): (
         f"""{CALLER}
 import os
 
@@ -61,14 +64,13 @@ messages = Table("messages", MetaData(), Column("text", String))
 """,
         "",
     ),
-    ("tasks/JOBS.md", 1): ("from toolfleet import url_poll\n\n", ""),
-    ("tasks/JOBS.md", 2): (
+    ("docs/reference/jobs.md", "url-poll"): ("from toolfleet import url_poll\n\n", ""),
+    ("docs/reference/jobs.md", "schedules"): (
         "from datetime import UTC, datetime, timedelta\n\nfrom toolfleet import Schedule\n\n",
         "",
     ),
 }
-DOCUMENTS = ("README.md", "tasks/JOBS.md", "examples/modules/README.md")
-NO_PROGRAMS = {("tasks/JOBS.md", 0)}  # a list of conditions
+NO_PROGRAMS = {("docs/reference/jobs.md", "job-conditions")}  # a list of conditions
 
 # The other formats, as their providers' packages take them.
 PROVIDERS = """
@@ -105,24 +107,23 @@ def anthropic(tools: list[ToolDefinition], result: ToolResult) -> None:
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("programs")
-    for document in DOCUMENTS:
-        text = (ROOT / document).read_text()
-        for number, block in enumerate(re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)):
-            if (document, number) not in NO_PROGRAMS:
-                (folder / _name(document, number, block)).write_text(_whole(document, number, block))
+    for page in pages():
+        for name, text in programs_of(page).items():
+            if (page, name) not in NO_PROGRAMS:
+                (folder / _file_name(page, name, text)).write_text(_whole(page, name, text))
     (folder / "providers.py").write_text(PROVIDERS)
     return folder
 
 
-def _name(document: str, number: int, block: str) -> str:
-    named = re.match(r"# (\w+\.py)\n", block)  # a file of the reader's
-    return named[1] if named else f"{document.removesuffix('.md').replace('/', '_').lower()}_{number}.py"
+def _file_name(page: str, name: str, text: str) -> str:
+    named = re.match(r"# (\w+\.py)\n", text)  # a file of the reader's
+    return named[1] if named else f"{Path(page).stem}_{name}.py".replace("-", "_")
 
 
-def _whole(document: str, number: int, block: str) -> str:
-    before, after = PREAMBLES.get((document, number), ("", ""))
+def _whole(page: str, name: str, text: str) -> str:
+    before, after = PREAMBLES.get((page, name), ("", ""))
     indentation = "    " if before.endswith("-> None:\n") else ""
-    return before + "".join(f"{indentation if line.strip() else ''}{line}" for line in block.splitlines(True)) + after
+    return before + "".join(f"{indentation if line.strip() else ''}{line}" for line in text.splitlines(True)) + after
 
 
 def checked(*command: str, folder: Path) -> str:
@@ -135,12 +136,12 @@ def test_every_program_is_checked(programs: Path) -> None:
     """Of each document all that are programs."""
     names = {path.name for path in programs.iterdir()}
     assert names >= {
-        "readme_0.py",
-        "readme_1.py",
+        "getting_started_agent.py",
+        "provider_formats_formats.py",
         "bot_tools.py",
         "owl_tools.py",
-        "readme_5.py",
-        "tasks_jobs_1.py",
+        "jobs_job.py",
+        "jobs_url_poll.py",
         "providers.py",
     }
     assert len(names) > 10

@@ -1,0 +1,12 @@
+"""`python -m docsite`: writes the generated pages anew, and names those that have changed."""
+
+import sys
+
+from docsite.pages import DOCS, generated
+
+if __name__ == "__main__":
+    for name, text in generated().items():
+        page = DOCS / name
+        if not page.exists() or page.read_text() != text:
+            page.write_text(text)
+            sys.stdout.write(f"docs/{name}\n")

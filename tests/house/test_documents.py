@@ -1,0 +1,50 @@
+"""The documents keep their rules: their programs have names and are run, and their lines are short."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from support.documents import ROOT, pages, programs
+
+MAX_LINE = 120
+MARKDOWN = sorted(
+    path
+    for path in ROOT.rglob("*.md")
+    if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
+    and not path.is_relative_to(ROOT / "benchmarks" / "results")  # as the benchmark writes them
+)
+# A changelog's lines are wrapped when a version is released: until then every change adds to them.
+NOT_WRAPPED = {ROOT / "CHANGELOG.md", ROOT / "README.md"}
+_BLOCK = re.compile(r"(?P<name><!-- program: [a-z-]+ -->\n)?^```python\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def test_every_program_has_a_name() -> None:
+    """A test finds a program by its name. The README may repeat one of the pages."""
+    named = {text for page in pages() for text in programs(page).values()}
+    blocks = [(page, block) for page in pages() for block in _BLOCK.finditer((ROOT / page).read_text())]
+
+    assert len(named) > 10
+    assert [(page, block["text"]) for page, block in blocks if not block["name"] and block["text"] not in named] == []
+
+
+def test_every_program_is_run() -> None:
+    """Some test names it."""
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+
+    assert [
+        name for page in pages() for name in programs(page) if f'("{name}")' not in tests and f'["{name}"]' not in tests
+    ] == []
+
+
+def test_lines_are_short() -> None:
+    """A line of text has at most 120 characters; tables and what a program prints may be wider."""
+    assert [fault for path in MARKDOWN if path not in NOT_WRAPPED for fault in _long_lines(path)] == []
+
+
+def _long_lines(path: Path) -> Iterator[str]:
+    is_code = False
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        if line.lstrip().startswith(("```", "~~~")):
+            is_code = not is_code
+        elif len(line) > MAX_LINE and not is_code and not line.startswith("|"):
+            yield f"{path.relative_to(ROOT)}:{number}"
