@@ -12,7 +12,6 @@ import jwt
 import pytest
 
 from support.documents import programs
-from support.modules.example_modules import EXAMPLES
 from support.published_call import published as published_call
 from toolfleet.sdk import Context, Module
 from toolfleet_registry.contracts import Caller, PublishedCall
