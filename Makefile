@@ -7,7 +7,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install redis-server demo test lint format docs pages lock up list-modules refresh-tools logs-core logs-module redis-cli restart-module bench-install bench bench-short bench-catalog bench-jobs test-versions explore proofs load-proofs chaos pauses soak leak-check clean
+.PHONY: help install redis-server demo test lint format docs pages map lock up list-modules refresh-tools logs-core logs-module redis-cli restart-module bench-install bench bench-short bench-catalog bench-jobs test-versions explore proofs load-proofs chaos pauses soak leak-check clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -66,6 +66,9 @@ docs: $(READY) ## The site of docs/ in site/: a link that leads nowhere is an er
 
 pages: $(READY) ## Write the generated pages of docs/ anew
 	@$(BIN)/python -m docsite
+
+map: $(READY) ## Draw the rooms and folders anew, from what they import
+	@$(BIN)/python -m docsite concepts/architecture.md
 
 lock: ## Resolve the dependencies anew
 	@test -x $(BIN)/uv || ($(PYTHON) -m venv .venv && $(BIN)/python -m pip install --quiet uv)

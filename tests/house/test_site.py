@@ -1,5 +1,6 @@
 """The site of docs/: what is generated is current, every link leads somewhere, and nothing comes from elsewhere."""
 
+import json
 import re
 import subprocess
 import sys
@@ -7,23 +8,36 @@ from pathlib import Path
 
 import pytest
 import yaml
-from docsite.pages import DOCS, generated
 
 from support.documents import ROOT
+
+pytest.importorskip("griffe", reason="what makes the site is not installed: `make install`")
+
+from docsite.module_contract import module_contract
+from docsite.pages import DOCS, generated
 
 BUILD_SECONDS = 600
 # What a browser fetches by itself, in contrast to a link that a reader may click on.
 _ASSET = re.compile(r"<(?:script|img|iframe|source|link)\b[^>]*?(?:src|href)=[\"']?((?:https?:)?//[^\"'\s>]+)")
 
 
-@pytest.mark.parametrize("name", list(generated()))
-def test_a_generated_page_is_current(name: str) -> None:
-    """`make pages` writes them anew."""
-    assert (DOCS / name).read_text() == generated()[name], f"docs/{name} is not current: run `make pages`"
+def test_the_generated_pages_are_current() -> None:
+    """`make pages` writes them anew: settings, commands, error codes, the contract, the map, the tutorial, the face."""
+    pages = generated()
+
+    assert [name for name, text in pages.items() if (DOCS / name).read_text() != text] == [], "run `make pages`"
+    assert {str(path.relative_to(DOCS)) for path in (DOCS / "tutorial").iterdir()} <= pages.keys()
+
+
+def test_the_module_contract_is_an_openapi_document() -> None:
+    """Every tool for OpenAPI can read it."""
+    validator = pytest.importorskip("openapi_spec_validator")
+
+    validator.validate(json.loads(module_contract()))
 
 
 def test_every_page_is_in_the_navigation() -> None:
-    """But for decisions, whose index names them."""
+    """But for single decisions, which their index names."""
     text = (ROOT / "mkdocs.yml").read_text().replace("!!python/name:", "")
     named = set(re.findall(r"[\w/-]+\.md", str(yaml.safe_load(text)["nav"])))
     pages = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")}
@@ -50,4 +64,4 @@ def test_the_site_is_built_and_needs_no_network() -> None:
     pages = list((ROOT / "site").rglob("*.html"))
     assert len(pages) > 30
     assert {asset for page in pages for asset in _ASSET.findall(page.read_text())} == set()
-    assert sum('class="drawing"' in page.read_text() for page in pages) >= 2
+    assert sum('class="drawing"' in page.read_text() for page in pages) >= 3

@@ -41,7 +41,7 @@ def judge_answer(call: PublishedCall, body: bytes) -> Attempt | None:
     Raises `ValueError`, with a reason that can be shown, if `body` is no answer to this question.
     """
     try:
-        answer = _Answer.model_validate(loads_strict(body), context=call.call_id)
+        answer = ReconcileAnswer.model_validate(loads_strict(body), context=call.call_id)
         match answer.state:
             case "done":
                 return _done(call, answer)
@@ -54,7 +54,7 @@ def judge_answer(call: PublishedCall, body: bytes) -> Attempt | None:
         raise ValueError(why_invalid(exc)) from exc
 
 
-class _Answer(ModuleMessage):
+class ReconcileAnswer(ModuleMessage):
     """The fields after `state` are judged as those of any other reply, where they count."""
 
     model_config = ConfigDict(strict=True)
@@ -68,13 +68,13 @@ class _Answer(ModuleMessage):
     retryable: Any = None
 
     @model_validator(mode="after")
-    def _check(self, info: ValidationInfo) -> "_Answer":
+    def _check(self, info: ValidationInfo) -> "ReconcileAnswer":
         if self.call_id != info.context:
             raise ValueError("it is for another call")
         return self
 
 
-def _done(call: PublishedCall, answer: _Answer) -> Attempt:
+def _done(call: PublishedCall, answer: ReconcileAnswer) -> Attempt:
     if answer.success is None:
         text = "Tool execution error: the module has executed the call, and its reply is lost"
         return Attempt(Outcome.FAILED, ToolResult.failed(call.tool_name, "module_error", text, effect_state="done"))

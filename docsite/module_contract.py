@@ -1,0 +1,94 @@
+"""Writes the contract between a fleet and a module as an OpenAPI document, from the models that both read with."""
+
+import json
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from toolfleet_modules.requests.request import ExecuteRequest, ReconcileRequest
+from toolfleet_registry.contracts import ModuleManifest
+from toolfleet_workers.executors.http.reconcile import ReconcileAnswer
+from toolfleet_workers.executors.http.reply import ModuleReply
+
+Json = dict[str, Any]
+
+_MODELS: tuple[type[BaseModel], ...] = (ModuleManifest, ExecuteRequest, ModuleReply, ReconcileRequest, ReconcileAnswer)
+_HEADERS = {
+    "Idempotency-Key": "The call's id. A retry carries the same one.",
+    "Toolfleet-Attempt": "Which attempt of its call this is. Refuse one that is older than one that you have seen.",
+    "Toolfleet-Begin-By": "Until when the attempt may begin: milliseconds since the epoch, by the fleet's clock.",
+    "Toolfleet-Caller": "Who calls, signed with the module's own key, where the fleet signs.",
+}
+_PAGE = """# The module contract
+
+A module is an HTTP service with these routes. [The document in OpenAPI 3.1](module-contract.json) is made from the
+models with which workers and the SDK read requests and replies.
+
+| route | who asks | must a module have it? |
+|---|---|---|
+| `GET /manifest` | workers, to learn the module's tools | yes |
+| `POST /execute` | workers, to run a tool | yes |
+| `GET /health` | workers, when the module could not be reached | no: any answer but 502, 503 and 504 says that it is there |
+| `POST /reconcile` | workers, before they report a call as unknown | no |
+
+[Modules in any language](../guides/modules-in-any-language.md) explains each of them.
+
+``` { .json }
+--8<-- "docs/reference/module-contract.json"
+```
+"""
+
+
+def module_contract_page() -> str:
+    """Return the page, which shows the document."""
+    return _PAGE
+
+
+def module_contract() -> str:
+    """Return the OpenAPI document as JSON."""
+    _, schemas = models_json_schema(
+        [(one, "validation") for one in _MODELS], ref_template="#/components/schemas/{model}"
+    )
+    document: Json = {
+        "openapi": "3.1.0",
+        "info": {"title": "A module of Toolfleet", "version": "1", "license": {"name": "Apache-2.0"}},
+        "paths": {
+            "/manifest": {"get": _operation("The module's tools", ModuleManifest)},
+            "/execute": {"post": _execute()},
+            "/health": {
+                "get": {"summary": "Whether the module is there", "responses": {"200": {"description": "It is."}}}
+            },
+            "/reconcile": {"post": _operation("What became of a call", ReconcileAnswer, ReconcileRequest)},
+        },
+        "components": {"schemas": schemas["$defs"]},
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def _operation(summary: str, answer: type[BaseModel], request: type[BaseModel] | None = None) -> Json:
+    operation: Json = {
+        "summary": summary,
+        "responses": {"200": {"description": f"{summary}.", "content": {"application/json": _schema(answer)}}},
+    }
+    if request is not None:
+        operation["requestBody"] = {"required": True, "content": {"application/json": _schema(request)}}
+    return operation
+
+
+def _execute() -> Json:
+    operation = _operation("Run a tool", ModuleReply, ExecuteRequest)
+    lines = "Progress, one JSON object a line, and last the reply as application/json has it."
+    operation["responses"]["200"]["content"]["application/x-ndjson"] = {
+        "schema": {"type": "string", "description": lines}
+    }
+    operation["responses"]["default"] = {"description": "408, 425, 429, and 503 with Retry-After: nothing was begun."}
+    operation["parameters"] = [
+        {"name": name, "in": "header", "required": False, "description": text, "schema": {"type": "string"}}
+        for name, text in _HEADERS.items()
+    ]
+    return operation
+
+
+def _schema(model: type[BaseModel]) -> Json:
+    return {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}
