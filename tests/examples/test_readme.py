@@ -1,4 +1,4 @@
-"""What `docs/guides/modules-in-any-language.md` shows works."""
+"""What the guides to modules show works."""
 
 import json
 import re
@@ -14,15 +14,16 @@ from support.modules.http_executor import executor_for
 from support.published_call import published
 from toolfleet_registry.contracts.outcomes import Outcome
 
-PAGE = "docs/guides/modules-in-any-language.md"
-GUIDE = (EXAMPLES.parent / PAGE).read_text()
+EXAMPLE_PAGE, SDK_PAGE = "docs/guides/example-modules.md", "docs/guides/sdk.md"
+EXAMPLE_GUIDE = (EXAMPLES.parent / EXAMPLE_PAGE).read_text()
+ANY_LANGUAGE = (EXAMPLES.parent / "docs" / "guides" / "modules-in-any-language.md").read_text()
 
 
 @pytest.fixture
 def owls() -> Module:
     """The module that a reader is told to write."""
     names: dict[str, Any] = {}
-    exec(programs(PAGE)["owls"], names)  # noqa: S102 - our own text
+    exec(programs(SDK_PAGE)["owls"], names)  # noqa: S102 - our own text
     return in_process("owls", names["app"])
 
 
@@ -37,7 +38,7 @@ async def test_the_module_that_a_reader_writes_works(owls: Module) -> None:
 
 async def test_the_call_by_hand_gets_the_answer_that_is_shown(file_manager: Module) -> None:
     """The command's body, sent to the module, and its reply."""
-    shown = re.search(r"^\$ (curl .*?)\n(\{.*?\})\n```", GUIDE, re.DOTALL | re.MULTILINE)
+    shown = re.search(r"^\$ (curl .*?)\n(\{.*?\})\n```", EXAMPLE_GUIDE, re.DOTALL | re.MULTILINE)
     assert shown
     body = json.loads(shlex.split(shown[1])[-1])
     async with file_manager.client() as client:
@@ -46,12 +47,12 @@ async def test_the_call_by_hand_gets_the_answer_that_is_shown(file_manager: Modu
 
 def test_the_start_command_is_the_one_we_use() -> None:
     """What the tests start is what a reader starts."""
-    assert "python -m uvicorn modules.file_manager.main:app --host 127.0.0.1" in GUIDE
+    assert "python -m uvicorn modules.file_manager.main:app --host 127.0.0.1" in EXAMPLE_GUIDE
 
 
 async def test_the_question_by_hand_gets_the_answer_that_is_shown(code_executor: Module) -> None:
     """The command after a call that is not remembered, sent to the module, and its reply."""
-    shown = re.search(r"^\$ (curl [^\n]*/reconcile [^\n]*)\n(\{.*?\})\n```", GUIDE, re.MULTILINE)
+    shown = re.search(r"^\$ (curl [^\n]*/reconcile [^\n]*)\n(\{.*?\})\n```", ANY_LANGUAGE, re.MULTILINE)
     assert shown
     async with code_executor.client() as client:
         answer = await client.post("/reconcile", json=json.loads(shlex.split(shown[1])[-1]))
@@ -76,7 +77,7 @@ async def test_a_core_saves_an_upload(tmp_path: Path, monkeypatch: pytest.Monkey
     """With the function that the guide shows, among the files of its user."""
     monkeypatch.setenv("FILE_MANAGER_ROOT", str(tmp_path))
     names: dict[str, Any] = {}
-    exec(programs(PAGE)["upload"], names)  # noqa: S102 - our own text
+    exec(programs(EXAMPLE_PAGE)["upload"], names)  # noqa: S102 - our own text
 
     saved = await names["upload"]("ada", "owls.txt", b"hu", "text/plain")
     assert (saved.name, saved.size, saved.user_id) == ("owls.txt", 2, "ada")
