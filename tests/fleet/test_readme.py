@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from support.documents import programs
+from support.documents import ROOT, programs
 from support.up import Up, toolfleet, up
 from support.workers.wakes import SECRET
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+README, STARTED = "README.md", "docs/getting-started.md"
 TAGS = programs("docs/guides/response-tags.md")
-
+_TYPED = re.compile(r"^\$ (.*)\n([^$]*)", re.MULTILINE)
+_DIFFERS = re.compile(r"[\d-]{10} [\d:]{8}|[\d.]+ m?s|[\da-f-]{36}")  # from run to run: times and ids
 
 LOCAL_TOOLS = {"TOOLFLEET_LOCAL_TOOLS": "bot_tools:tools"}
 
@@ -63,23 +64,38 @@ asyncio.run(main())
 """
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+def typed(page: str) -> list[tuple[str, str]]:
+    """The commands that a page says to type, each with what it shows of their output."""
+    blocks = re.findall(r"^```console\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    return [(command, shown) for block in blocks for command, shown in _TYPED.findall(block)]
 
 
-def test_the_agent_calls_its_tool(fleet: Up) -> None:
-    """The first program of the README, run beside a fleet that is up, prints that its call succeeded."""
-    agent = programs("docs/getting-started.md")["agent"]
-    ended = run(agent, fleet)
+def test_the_readmes_two_programs_do_what_it_shows(tmp_path: Path) -> None:
+    """The module is served by the command that stands there, and the agent prints what stands there."""
+    shown = dict(typed(README))
+    module, agent = programs(README)["module"], programs(README)["agent"]
+    (tmp_path / "owls").mkdir()
+    (tmp_path / "owls" / "main.py").write_text(module)
+    (serving,) = (command for command in shown if command.startswith("toolfleet up "))
+    with up(tmp_path, None, *shlex.split(serving)[2:]) as running:
+        ended = run(agent, running)
+        lines = toolfleet("audit", "tail", cwd=tmp_path).stdout
 
-    assert blocks("python")[0] == agent
+    assert ended.stdout == shown["python agent.py"], ended.stderr
+    assert _DIFFERS.sub("…", lines) == _DIFFERS.sub("…", shown["toolfleet audit tail"])
+
+
+def test_the_first_agent_calls_its_tool(fleet: Up) -> None:
+    """Run beside a fleet that is up, it prints that its call succeeded."""
+    ended = run(programs(STARTED)["agent"], fleet)
+
     assert re.search(r"^\d+ tools\nTrue 1\n$", ended.stdout), ended.stderr
 
 
 def test_the_command_calls_a_tool(fleet: Up) -> None:
-    """The README's `toolfleet call` is one that succeeds."""
-    command = next(line for block in blocks("console") for line in block.splitlines() if "toolfleet call" in line)
-    words = shlex.split(command.removeprefix("$ "))
+    """The first `toolfleet call` is one that succeeds."""
+    command = next(command for command, _ in typed(STARTED) if "toolfleet call" in command)
+    words = shlex.split(command)
 
     assert toolfleet(*words[1:], cwd=fleet.folder).returncode == 0
 

@@ -14,7 +14,8 @@ MARKDOWN = sorted(
     and not path.is_relative_to(ROOT / "benchmarks" / "results")  # as the benchmark writes them
 )
 # A changelog's lines are wrapped when a version is released: until then every change adds to them.
-NOT_WRAPPED = {ROOT / "CHANGELOG.md", ROOT / "README.md"}
+NOT_WRAPPED = {ROOT / "CHANGELOG.md"}
+MAX_README_LINES = 150
 _BLOCK = re.compile(r"(?P<name><!-- program: [a-z-]+ -->\n)?^```python\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -39,6 +40,11 @@ def test_every_program_is_run() -> None:
 def test_lines_are_short() -> None:
     """A line of text has at most 120 characters; tables and what a program prints may be wider."""
     assert [fault for path in MARKDOWN if path not in NOT_WRAPPED for fault in _long_lines(path)] == []
+
+
+def test_the_readme_is_short() -> None:
+    """It says what this is and shows it; everything else stands in the pages that it links to."""
+    assert len((ROOT / "README.md").read_text().splitlines()) <= MAX_README_LINES
 
 
 def _long_lines(path: Path) -> Iterator[str]:
