@@ -1,7 +1,7 @@
 """Writes the page of all error codes: what each means for a program, a model and a person."""
 
 import re
-from typing import get_args
+from typing import Final, get_args
 
 from docsite.wrapping import wrapped
 from toolfleet_registry.contracts.calls import ErrorCode
@@ -14,14 +14,41 @@ has happened: `none`, `done` or `unknown`), `retryable` (whether the same call m
 that of a tool that declares no effect.
 """
 _ROW = re.compile(r"^\| `(?P<code>\w+)` \| (?P<hint>[^|]+) \| (?P<person>[^|]+) \|$", re.MULTILINE)
+_MEANINGS: Final[dict[ErrorCode, str]] = {
+    "invalid_tool_name": "The name has not the form `module.tool`.",
+    "unknown_module": "The fleet has no module of this name.",
+    "unknown_tool": "The module offers no tool of this name.",
+    "version_mismatch": "The call names a version of the tool, and another one is in effect.",
+    "invalid_arguments": "The arguments are not what the tool's schema takes, or too large.",
+    "permission_denied": "The caller may not use the tool, nobody may, or the call's signature is missing or wrong.",
+    "rate_limited": "A limit is used up: the tool's cooldown or daily limit, or the budget of its cost class.",
+    "blocked_by_gate": "The agent's gate has not approved the call.",
+    "approval_required": "Somebody has to approve the call first.",
+    "approval_denied": "Somebody was asked to approve the call, and has declined.",
+    "busy": "There is no room: a queue is full, no worker serves the module, or the module says so itself.",
+    "module_unreachable": "No request has reached the module: it is away, or the breaker keeps calls from it.",
+    "module_error": "The module has answered that it failed, or the connection was lost before it answered.",
+    "invalid_response": "The module has sent no valid reply, or a result that the tool's own schema does not allow.",
+    "result_too_large": "The reply has more bytes than are allowed.",
+    "result_dropped": "The call is a repeat. Its first result was had, and its text is no longer kept.",
+    "timed_out": "The tool's limit has passed, or the call's deadline after a worker had begun the call.",
+    "expired": "The deadline has passed before any worker began the call.",
+    "cancelled": "Somebody has taken the call back.",
+    "outcome_unknown": "The call was begun, and nobody has seen its end.",
+    "conflict": "The idempotency key stands for a call with other arguments, another tool or another version.",
+    "fleet_unavailable": "Redis, or the broker, could not be reached in time, is full, or lacks its replicas.",
+    "internal": "Something in the fleet itself is wrong, or two workers have died with the call in their hands.",
+}
 
 
 def error_codes_page(troubleshooting: str) -> str:
-    """Return the page; the words are those of the table in the page on troubles. Raises KeyError for a missing code."""
+    """Return the page; what is told and done stands in the page on troubles. Raises KeyError for a missing code."""
     rows = {row["code"]: row for row in _ROW.finditer(troubleshooting)}
-    return wrapped("\n".join([_HEAD, *(_entry(rows[code]) for code in get_args(ErrorCode))]))
+    codes: tuple[ErrorCode, ...] = get_args(ErrorCode)
+    return wrapped("\n".join([_HEAD, *(_entry(code, rows[code]) for code in codes)]))
 
 
-def _entry(row: re.Match[str]) -> str:
+def _entry(code: ErrorCode, row: re.Match[str]) -> str:
     person = row["person"].replace("](#", "](../troubleshooting.md#")
-    return f"## `{row['code']}`\n\n- **A model is told:** {row['hint']}\n- **A person does:** {person}\n"
+    lines = {"It means": _MEANINGS[code], "A model is told": row["hint"], "A person does": person}
+    return "\n".join([f"## `{code}`\n", *(f"- **{what}:** {text}" for what, text in lines.items()), ""])

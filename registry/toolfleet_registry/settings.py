@@ -82,7 +82,7 @@ class Settings(
     fast_transport: bool = True
     """Our batched transport and result backend on Redis; one value for the whole fleet. RabbitMQ has the stock ones."""
     module_services: Annotated[dict[str, str], NoDecode] = Field(default={}, repr=False)
-    """Module name -> base URL."""
+    """JSON: module name -> base URL. For workers and beat; agents learn it from them."""
     slow_modules: Names = frozenset({"myfitnesspal", "garmin", "renpho_biometrics", "claude_code", "deployer"})
     """Modules of the `slow` lane: of those that Toolfleet was first made for, the ones that wait for services, builds or deployments."""
     default_timeout: Seconds = 30
@@ -90,7 +90,7 @@ class Settings(
     tool_execution_timeout: Seconds = 120
     """A call's limit in a slow module."""
     module_timeouts: Annotated[dict[str, Seconds], NoDecode] = {}
-    """Module name -> limit in seconds, over both of the above."""
+    """JSON: module name -> limit in seconds, over both of the above."""
     max_timeout: Seconds = 3600
     """No call may run longer, whatever a manifest says."""
     default_guest_modules: Names = frozenset({"research", "file_manager", "code_executor", "knowledge"})
@@ -98,9 +98,9 @@ class Settings(
     context_modules: Names = frozenset({"scheduler", "location"})
     """Modules that are told on which platform and channel a conversation runs, to send messages back."""
     manifest_ttl_seconds: Seconds = 3600
-    """How long a manifest outlives the last look at its module."""
+    """How long a manifest is kept after the last reading of it."""
     refresh_interval_seconds: Seconds = 300
-    """How often beat looks at every module; well inside the TTL, so that one missed look loses no tool."""
+    """How often all manifests are read; well inside the TTL, so that one missed reading loses no tool."""
     discovery_timeout_seconds: float = Field(default=10, gt=0)
     """For one module's manifest in total, so that a trickling module delays nobody."""
     max_manifest_bytes: int = Field(default=4 * 2**20, gt=0)
@@ -108,7 +108,7 @@ class Settings(
     max_reply_bytes: int = Field(default=8 * 2**20, gt=0)
     """A module's reply; it passes through Redis, which every other call shares."""
     visibility_timeout: Seconds | None = None
-    """When the broker takes an unfinished message for lost; None: `lease_seconds` says."""
+    """Seconds after which a dead worker's calls go to others. None: 60, and with stock parts 7200, which must exceed the longest call."""
     lane: Literal["fast", "slow", "all"] = "all"
     """Which modules a worker serves: the slow ones, the others, or all."""
     drain_seconds: float = Field(default=140, gt=0)
@@ -120,9 +120,9 @@ class Settings(
     dead_letters_kept: Count = 10_000
     """Calls with an unknown end that are kept for an operator; the oldest go first."""
     registry_url: str | None = Field(default=None, repr=False)
-    """Where the registry keeps what operators decide: a Redis or SQLAlchemy URL; None: the fleet's Redis."""
+    """Where the registry keeps what operators decide: a Redis or SQLAlchemy URL (`postgresql+pg8000://…`), the same for all. None: the fleet's Redis."""
     manifest_stale_seconds: Seconds = 900
-    """After so long without a good look at a module its tools are marked as stale: three missed refreshes."""
+    """After so long without a good manifest of a module its tools are marked as stale: three missed refreshes."""
     coerce_numbers_modules: Names = frozenset()
     """Modules whose number arguments may come as strings: "5" becomes 5. For others that is an error."""
     gate_blocks_once: bool = True

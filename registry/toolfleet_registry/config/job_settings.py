@@ -14,22 +14,22 @@ _SECRET_BYTES, _LONGEST_SECRET_BYTES = 24, 64  # as Standard Webhooks has it
 
 
 class JobSettings(BaseSettings):
-    """What jobs may do, and how the news of their ends travel."""
+    """What jobs may do, and how wake-ups of their ends are sent."""
 
     core_url: str | None = Field(default=None, repr=False)
-    """The agent's core: `POST {core_url}/continue` wakes a conversation. None: `fleet.wakeups.completions` has the news."""
+    """The agent's core: `POST {core_url}/continue` wakes a conversation. None: `fleet.wakeups.completions` has the wake-ups."""
     core_secret: str | None = Field(default=None, repr=False)
-    """Signs them, as Standard Webhooks does: `whsec_` and base64 of 24 to 64 random bytes. Needed with `core_url`."""
+    """Signs what is sent there, as Standard Webhooks does: `whsec_` and base64 of 24 to 64 random bytes. Needed with `core_url`."""
     core_timeout_seconds: float = Field(default=30, gt=0)
     """For the core's answer; it should accept, and act afterwards or within that time."""
     wake_give_up_seconds: Seconds = 3 * 86_400
-    """How long a core that does not accept is tried, before the news becomes a dead letter: a long weekend.
+    """How long a core that does not accept is tried, before the wake-up becomes a dead letter: a long weekend.
 
     And, with an hour more, how long the keys of calls hold that follow from it (`Delivery.key`): one value for all."""
     dead_wakes_kept: Count = 10_000
-    """News that nobody accepted, kept for an operator, of 100 MB together at most; the oldest go first."""
+    """Wake-ups that nobody accepted, kept for an operator, of 100 MB together at most; the oldest go first."""
     completions_kept_seconds: Seconds = 7 * 86_400
-    """How long news wait for an agent without HTTP."""
+    """How long wake-ups wait for an agent without HTTP."""
     jobs_interval_seconds: float = Field(default=1, ge=0.1, le=60)
     """How often beat has a worker look for jobs that are due: how late a poll may be."""
     job_kept_seconds: Seconds = 7 * 86_400

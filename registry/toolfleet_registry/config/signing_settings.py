@@ -15,7 +15,8 @@ class SigningSettings(BaseSettings):
     """Keys, and what is refused without a signature."""
 
     signing_key: str | None = Field(default=None, repr=False, min_length=_SHORTEST_KEY)
-    """Signs calls on their way and all that is told of them, and callers to modules. One value for agents and workers; None: nothing is signed."""
+    """Signs calls on their way and all that is told of them, and callers to modules: 32 random characters at least, the same for agents
+    and workers. None: nothing is signed."""
     signing_keys_old: Annotated[tuple[str, ...], NoDecode] = Field(default=(), repr=False)
     """Verified, never signed with: the key before, or the next one, while a fleet goes from one to the other. Comma-separated or JSON."""
     require_signed_results: bool = False
