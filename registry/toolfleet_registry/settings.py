@@ -80,7 +80,7 @@ class Settings(
     key_prefix: str = ""
     """Put before every key and channel in Redis, so that a fleet may share one, and an ACL user be kept to its own."""
     fast_transport: bool = True
-    """Our batched transport and result backend on Redis; one value for the whole fleet. RabbitMQ has the stock ones."""
+    """Our batched transport and result backend on Redis; one value for the whole fleet. With RabbitMQ calls travel by kombu's."""
     module_services: Annotated[dict[str, str], NoDecode] = Field(default={}, repr=False)
     """JSON: module name -> base URL. For workers and beat; agents learn it from them."""
     slow_modules: Names = frozenset({"myfitnesspal", "garmin", "renpho_biometrics", "claude_code", "deployer"})
