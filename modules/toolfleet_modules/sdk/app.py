@@ -21,14 +21,14 @@ from toolfleet_modules.once.idempotency import Desk
 from toolfleet_modules.requests.authentication import CallerCheck, CallerRefused
 from toolfleet_modules.requests.request import ReconcileRequest, TooLarge, TooSlow, read_body
 from toolfleet_modules.sdk.execute import Execute, Limits
-from toolfleet_modules.sdk.module import Module
+from toolfleet_modules.sdk.protocol import AppParts
 from toolfleet_modules.sdk.tool import in_words
 from toolfleet_registry.contracts import ModuleManifest
 
 _QUESTION_BYTES = 64 * 2**10
 
 
-def app_of(module: Module) -> Starlette:
+def app_of(module: AppParts) -> Starlette:
     """The app. Raises `RuntimeError` if the module has a key, and nothing to check tokens with."""
     routes = _Routes(module)
     return Starlette(
@@ -43,7 +43,7 @@ def app_of(module: Module) -> Starlette:
 
 
 class _Routes:
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: AppParts) -> None:
         self._module = module
         self._callers = CallerCheck(module.name, module.key)
         self._manifest = json.dumps(_document_of(module.manifest), ensure_ascii=False)

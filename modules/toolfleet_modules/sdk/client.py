@@ -10,7 +10,7 @@ from uuid import uuid4
 import httpx
 
 from toolfleet_modules.requests.authentication import keys_in
-from toolfleet_modules.sdk.module import Module
+from toolfleet_modules.sdk.protocol import ModuleWithApp
 from toolfleet_registry.admission_rules import admit
 from toolfleet_registry.contracts import EffectState, Level, ModuleManifest, ResultFile
 
@@ -46,7 +46,7 @@ class ModuleResult:
 class ModuleClient:
     """Enter it before use: that starts the module."""
 
-    def __init__(self, module: Module, *, user_id: str | None = None, permission: Level = "user") -> None:
+    def __init__(self, module: ModuleWithApp, *, user_id: str | None = None, permission: Level = "user") -> None:
         self._module = module
         self._user_id, self._permission = user_id, permission
         self._stack = AsyncExitStack()

@@ -1,15 +1,15 @@
 """A module: functions that become tools, and the ASGI app that offers them."""
 
-import importlib
 import os
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from toolfleet_modules.once.memory_store import MemoryReplies
 from toolfleet_modules.once.store import Replies
 from toolfleet_modules.requests.authentication import KEY_VARIABLE
 from toolfleet_modules.sdk.offer import Facts
+from toolfleet_modules.sdk.protocol import Hook, Lifespan
 from toolfleet_modules.sdk.tool import Tool
 from toolfleet_registry.contracts import Level, ModuleManifest
 from toolfleet_registry.contracts.names import is_module_name
@@ -20,7 +20,6 @@ if TYPE_CHECKING:  # an app needs starlette, and a test httpx; a manifest needs 
     from toolfleet_modules.sdk.client import ModuleClient
 
 F = TypeVar("F", bound=Callable[..., Any])
-Hook = Callable[[], Any]
 
 
 class Module:
@@ -83,7 +82,7 @@ class Module:
         }
         self.startup: list[Hook] = []
         self.shutdown: list[Hook] = []
-        self.lifespans: list[Callable[[], AbstractAsyncContextManager[Any]]] = []
+        self.lifespans: list[Lifespan] = []
         self._key = key
         self._tools: dict[str, Tool] = {}
         self._app: Starlette | None = None
@@ -158,8 +157,9 @@ class Module:
     def app(self) -> "Starlette":
         """The ASGI app, made at the first use: /manifest, /execute, /health, /reconcile. Raises `ImportError`."""
         if self._app is None:
-            app: Starlette = _needed("app").app_of(self)
-            self._app = app
+            with _naming_the_extra():
+                from toolfleet_modules.sdk.app import app_of  # noqa: PLC0415 - a manifest needs no starlette
+            self._app = app_of(self)
         return self._app
 
     def client(self, *, user_id: str | None = None, permission: Level = "user") -> "ModuleClient":
@@ -167,13 +167,15 @@ class Module:
 
         The app's startup and shutdown run around it. `user_id` and `permission` are those of calls that name none.
         """
-        client: ModuleClient = _needed("client").ModuleClient(self, user_id=user_id, permission=permission)
-        return client
+        with _naming_the_extra():
+            from toolfleet_modules.sdk.client import ModuleClient  # noqa: PLC0415 - only tests need httpx
+        return ModuleClient(self, user_id=user_id, permission=permission)
 
 
-def _needed(name: str) -> Any:
+@contextmanager
+def _naming_the_extra() -> Generator[None]:
     try:
-        return importlib.import_module(f"toolfleet_modules.sdk.{name}")
+        yield
     except ImportError as exc:
         if exc.name and exc.name.partition(".")[0] != "toolfleet_modules":
             raise ImportError(f"A module needs {exc.name!r}: pip install 'toolfleet[sdk]'.", name=exc.name) from exc

@@ -1,0 +1,82 @@
+"""Says what a module's app and its test client need of a module: so neither imports it, and it makes both."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from toolfleet_modules.once.store import Replies
+from toolfleet_modules.sdk.tool import Tool
+from toolfleet_registry.contracts import ModuleManifest
+
+if TYPE_CHECKING:  # a manifest needs no starlette
+    from starlette.applications import Starlette
+
+Hook: TypeAlias = Callable[[], Any]
+Lifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
+
+
+class ModuleIdentity(Protocol):
+    """Names a module, and the keys that its callers' tokens are verified with."""
+
+    @property
+    def name(self) -> str:
+        """The module's name, the first part of its tools' names."""
+        ...
+
+    @property
+    def key(self) -> str:
+        """The keys, as `authentication.keys_in` reads them; empty where no token is checked."""
+        ...
+
+
+class AppParts(ModuleIdentity, Protocol):
+    """Holds what an ASGI app is made of."""
+
+    @property
+    def manifest(self) -> ModuleManifest:
+        """The answer to `GET /manifest`."""
+        ...
+
+    @property
+    def tools(self) -> Mapping[str, Tool]:
+        """The tools by their full names."""
+        ...
+
+    @property
+    def replies(self) -> Replies:
+        """The memory of what became of calls; the app closes it."""
+        ...
+
+    @property
+    def limits(self) -> Mapping[str, Any]:
+        """The arguments of `execute.Limits`."""
+        ...
+
+    @property
+    def longest_call_seconds(self) -> float:
+        """How long a caller may wait for one call, retries included."""
+        ...
+
+    @property
+    def startup(self) -> Sequence[Hook]:
+        """The hooks to run before the first call."""
+        ...
+
+    @property
+    def shutdown(self) -> Sequence[Hook]:
+        """The hooks to run after the last call."""
+        ...
+
+    @property
+    def lifespans(self) -> Sequence[Lifespan]:
+        """The context managers to enter before the first call, and to leave after the last."""
+        ...
+
+
+class ModuleWithApp(ModuleIdentity, Protocol):
+    """Has its app."""
+
+    @property
+    def app(self) -> "Starlette":
+        """The ASGI app."""
+        ...
