@@ -145,6 +145,6 @@ def _processes() -> Iterable[str]:
 
 
 def _logs() -> Iterable[str]:
-    from toolfleet_cli.processes.logs import log_names, logs_folder  # noqa: PLC0415 - which imports this
+    from toolfleet_cli.processes.log_files import log_names, logs_folder  # noqa: PLC0415 - as above
 
     return log_names(logs_folder(Path.cwd()))

@@ -10,7 +10,8 @@ import typer
 
 from toolfleet_cli.console.output import fail, note, plain, while_read
 from toolfleet_cli.processes.completion import complete_logs, complete_processes
-from toolfleet_registry.config.run_file import FOLDER, Process, find_running
+from toolfleet_cli.processes.log_files import log_names, logs_folder
+from toolfleet_registry.config.run_file import Process, find_running
 from toolfleet_registry.errors import FleetError
 
 _LOOK_SECONDS = 0.2
@@ -67,22 +68,6 @@ def restart(
         if now.state == "dead" and now != before:
             fail(f"{name} does not stay alive: `toolfleet logs {name}` shows why.", code=1)
     fail(f"{name} was not ready within {_RESTART_SECONDS:g} s: `toolfleet logs {name}` may show why.", code=1)
-
-
-def log_names(folder: Path) -> list[str]:
-    """Whose logs lie in this folder."""
-    return sorted(path.stem for path in folder.glob("*.log"))
-
-
-def logs_folder(start: Path) -> Path:
-    """That of the fleet that runs here; else the nearest that one has left. Raises `FleetError` where there is none."""
-    if (found := find_running(start)) is not None:
-        return found[0] / "logs"
-    candidates = (folder / FOLDER / "logs" for folder in (start, *start.parents))
-    folder = next((each for each in candidates if each.is_dir()), None)
-    if folder is None:
-        raise FleetError("There are no logs: no `toolfleet up` has run here, or in a folder above.")
-    return folder
 
 
 def _running(name: str) -> tuple[Path, Process]:
