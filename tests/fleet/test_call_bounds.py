@@ -67,8 +67,11 @@ def handmade(bed: TestBed, fleet: ToolFleet) -> Iterator[FleetCalls]:
         ({"user_id": LONG}, None, "The user id has more than 256 characters."),
         ({}, LONG, "The user id has more than 256 characters."),
         ({"idempotency_key": LONG}, None, "The idempotency key has more than 256 characters."),
+        ({"tool_version": LONG}, None, "The tool version has more than 256 characters."),
+        ({"tool_version": LONG, "idempotency_key": "k"}, None, "The tool version has more than 256 characters."),
+        ({"tool_version": ""}, None, "The tool version is empty; a call of whichever version leaves it out."),
     ],
-    ids=["bytes", "escapes", "user", "caller", "key"],
+    ids=["bytes", "escapes", "user", "caller", "key", "version", "version under a key", "no version"],
 )  # fmt: skip
 async def test_what_is_too_large_is_refused_before_it_is_published(
     fleet: ToolFleet, cave: ModuleServer, fields: dict[str, Any], user_id: str | None, error: str
@@ -98,8 +101,10 @@ async def test_as_much_as_may_be_is_sent(fleet: ToolFleet, cave: ModuleServer, o
         {"user_id": LONG},
         {"caller": Caller(user_id=LONG, permission="owner", allowed_modules="*")},
         {"idempotency_key": LONG},
+        {"tool_version": LONG},
+        {"tool_version": ""},
     ],
-    ids=["bytes", "unread", "user", "caller", "key"],
+    ids=["bytes", "unread", "user", "caller", "key", "version", "no version"],
 )
 async def test_a_worker_refuses_what_no_agent_publishes(
     handmade: FleetCalls, cave: ModuleServer, fields: dict[str, Any]

@@ -99,7 +99,7 @@ class ToolCall(Message):
     idempotency_key: str | None = None
     """Names the intention: a second call of the same user with the same key brings the first one's result."""
     tool_version: Annotated[str | None, Since(2)] = None
-    """The version of the tool that is meant, letter for letter: while another one is in effect the call is a `version_mismatch`. `None`: whichever there is."""
+    """The version of the tool that is meant, letter for letter, 1 to 256 characters: while another one is in effect the call is a `version_mismatch`. `None`: whichever there is."""
     spoken: SkipJsonSchema[Spoken] = Field(default=UNSPOKEN, exclude=True, repr=False)
     """How a model has named the tool, if `to_call` has read it: errors are in the names of its provider. Never sent."""
 

@@ -11,7 +11,11 @@ def fault_in_call(call: ToolCall, caller: Caller, *, most_bytes: int, are_small:
     `are_small`: whether its arguments are known to be small values, so that nobody need look again.
     """
     return (
-        fault_in_names(user_ids=(call.user_id, caller.user_id), idempotency_key=call.idempotency_key)
+        fault_in_names(
+            user_ids=(call.user_id, caller.user_id),
+            idempotency_key=call.idempotency_key,
+            tool_version=call.tool_version,
+        )
         or fault_in(call.arguments, are_small=are_small)
         or size_fault(call.arguments, most=most_bytes, are_small=are_small)
     )

@@ -27,8 +27,12 @@ def opened(message: object, app: Any, *, task_id: str) -> PublishedCall:
 
 
 def _refuse_large(call: PublishedCall, message: str, most: int) -> None:
-    """Raises `MessageTooLarge` for a call with too large arguments, or whose user or intention has too long a name."""
-    fault = fault_in_names(user_ids=(call.user_id, call.caller.user_id), idempotency_key=call.idempotency_key)
+    """Raises `MessageTooLarge` for a call with too large arguments, or whose user, intention or version has too long a name."""
+    fault = fault_in_names(
+        user_ids=(call.user_id, call.caller.user_id),
+        idempotency_key=call.idempotency_key,
+        tool_version=call.tool_version,
+    )
     if fault is None and len(message) > most:
         fault = size_fault(call.arguments, most=most) or size_fault_with(call.context, call.arguments, most=most)
     if fault is not None:

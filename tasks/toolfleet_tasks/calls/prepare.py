@@ -8,6 +8,7 @@ from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolDef
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.manifests.effects import effect_of
 from toolfleet_registry.policy.call_faults import version_fault
+from toolfleet_registry.policy.identities import fault_in_version
 from toolfleet_registry.policy.sensitive_arguments import sensitive_paths
 from toolfleet_registry.policy.sensitive_results import has_sensitive_results
 from toolfleet_registry.settings import Settings
@@ -98,6 +99,9 @@ def check_timeout(seconds: float | None) -> None:
 def _version_fault(tool: ToolDefinition, call: ToolCall) -> str | None:
     """Of a call with an idempotency key nothing: its first one may have been executed, whose result it must bring.
 
-    Where it is the first, the worker refuses it.
+    Where it is the first, the worker refuses it. Nor of what is no version at all: that is wrong whatever is in effect, and
+    is found with the call's other names.
     """
-    return None if call.idempotency_key else version_fault(tool, call.tool_version)
+    if call.idempotency_key or fault_in_version(call.tool_version):
+        return None
+    return version_fault(tool, call.tool_version)

@@ -7,6 +7,7 @@ from toolfleet_registry.conditions.conditions import check_condition
 from toolfleet_registry.conditions.templates import FROM, check_filling, takes_from_start
 from toolfleet_registry.contracts import ToolCall
 from toolfleet_registry.contracts.jobs import JobSpec, Poll
+from toolfleet_registry.policy.identities import fault_in_version
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.jobs.schedule import check_schedule, next_after
@@ -55,6 +56,9 @@ def _check(spec: JobSpec, settings: Settings) -> None:
 def _check_calls(spec: JobSpec) -> None:
     if spec.user_id is None and any(call.user_id is not None for call in steps_of(spec)):
         raise ValueError("A call of it has a `user_id` and its caller has none: nobody could look at it, or cancel it.")
+    for call in steps_of(spec):  # also of one whose arguments nobody knows yet, which is judged when it is made
+        if fault := fault_in_version(call.tool_version):
+            raise ValueError(fault)
     ends = [wish for wish in spec.on_complete if isinstance(wish, ToolCall)]
     if any(map(may_be_filled, ends if spec.start is None else [spec.start, *ends])):
         raise ValueError(

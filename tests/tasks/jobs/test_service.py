@@ -69,6 +69,7 @@ async def spec_of(redis: Redis, job_id: str) -> dict[str, Any]:
 
 
 START = ToolCall(tool_name="owls.echo", arguments={"id": 1})
+FROM_START = {"id": {"$from": "id"}}
 
 
 async def test_a_job_begins_at_once(fleet: ToolFleet, redis: Redis) -> None:
@@ -105,6 +106,9 @@ async def test_a_gate_is_asked_about_nothing_that_nobody_knows(
         ({"on_failure_message": "x" * 10_001}, "on_failure_message: String should have at most 10000 characters"),
         ({"schedule": Schedule(at=4e9), "deadline": 5e9}, "It begins more than 31622400 s ahead"),
         ({"start": None, "schedule": Schedule(cron="0 0 29 2 *"), "deadline": 60}, "begins after its deadline"),
+        ({"start": START.model_copy(update={"tool_version": ""})}, "The tool version is empty"),
+        # Its arguments are not known yet, so that nothing else about it is judged either.
+        ({"poll": Poll(tool_name="owls.echo", arguments=FROM_START, tool_version="x" * 257)}, "has more than 256"),
     ],
 )
 async def test_what_is_wrong_with_a_wish_is_said_in_a_sentence(
