@@ -119,6 +119,7 @@ async def test_more_calls_than_threads_wait_within_their_time(fleet: ToolFleet, 
     waiting = [await submit(fleet, "local.hold", journal) for _ in range(THREADS)]
     result = await late.result(30)
     assert (result.error_code, result.effect_state, result.retryable) == ("busy", "none", True)
+    assert result.audit.attempts == 1, "it was not tried again with no time to run"
     assert (await call(fleet, "local.quick")).success
 
     go(journal)

@@ -13,9 +13,16 @@ from toolfleet_registry.functions.failures import ModuleBusy
 
 _log = logging.getLogger("toolfleet.sdk")
 
+_HANGING_SECONDS = 1.0  # for functions whose calls have ended to see that; then nobody waits for their threads
+_MOST_NAMED = 5
+
 
 class NotBegun(Exception):
     """The call was stopped while it waited for a thread: nothing has happened."""
+
+
+class ThreadsHang(ModuleBusy):
+    """All threads are held by functions that have outlived their calls: nobody knows when one returns, and nothing was started."""
 
 
 class Threads:
@@ -27,22 +34,26 @@ class Threads:
 
     def __init__(self, most: int, *, leaves: bool = False) -> None:
         self._room = asyncio.Semaphore(most)
+        self._most = most
         self._leaves = leaves
+        self._outlived: dict[asyncio.Future[Any], str] = {}  # functions that still hold threads, and their names
+        self._hang_since = 0.0  # on the loop's clock: since when they hold all of them, if they do
+        self._is_said = False
 
     async def run(
         self, function: Callable[..., Any], arguments: Mapping[str, Any], may_begin: Callable[[], bool]
     ) -> Any:
         """What the function returns. A thread cannot be stopped: cancelled, this waits on until it ends, or leaves it.
 
-        Raises `NotBegun` if it is cancelled before there is room, or may not begin any more when there is, and `ModuleBusy` if
-        the machine has no thread for it.
+        Raises `NotBegun` if it is cancelled before there is room, or may not begin any more when there is, `ModuleBusy` if
+        the machine has no thread for it, and `ThreadsHang`, after a second, while all are held by runs that were cancelled.
         """
         try:
-            await self._room.acquire()
+            await self._acquire()
         except asyncio.CancelledError:
             raise NotBegun from None
         loop = asyncio.get_running_loop()
-        ended = loop.create_future()
+        ended, name = loop.create_future(), getattr(function, "__name__", "")
         context = contextvars.copy_context()
 
         def work() -> None:
@@ -54,20 +65,67 @@ class Threads:
                 loop.call_soon_threadsafe(_settle, ended, result, error)
 
         try:
-            threading.Thread(target=work, name=f"tool {getattr(function, '__name__', '')}", daemon=True).start()
+            threading.Thread(target=work, name=f"tool {name}", daemon=True).start()
         except Exception as exc:  # RuntimeError, MemoryError: whatever it is, nothing has happened
             self._room.release()
             _log.warning("No thread for a tool: %s", exc)
             raise ModuleBusy from exc
-        ended.add_done_callback(lambda _: self._room.release())
+        ended.add_done_callback(self._release)
         while not ended.done():
             try:
                 await asyncio.wait({ended})
             except asyncio.CancelledError:
+                self._outlive(ended, name)
                 if self._leaves:
                     ended.add_done_callback(_drop)
                     raise
         return ended.result()
+
+    async def _acquire(self) -> None:
+        """Wait for a thread, as long as one is held by a function whose call has not ended. Raises `ThreadsHang`."""
+        begun = asyncio.get_running_loop().time()
+        acquired = asyncio.ensure_future(self._room.acquire())  # once: who waits keeps its place among the others
+        try:
+            while not acquired.done():
+                await asyncio.wait({acquired}, timeout=self._patience(begun))
+        except BaseException:
+            if not acquired.cancel():  # it came in the same moment
+                self._room.release()
+            raise
+
+    def _patience(self, begun: float) -> float:
+        """After how many seconds it is time to see whether all threads hang. Raises `ThreadsHang` if they do, and for too long."""
+        if len(self._outlived) < self._most:
+            return _HANGING_SECONDS
+        left = max(begun, self._hang_since) + _HANGING_SECONDS - asyncio.get_running_loop().time()
+        if left <= 0:
+            raise self._hanging()
+        return left
+
+    def _outlive(self, run: asyncio.Future[Any], name: str) -> None:
+        """Note that a run was cancelled whose function has not returned."""
+        if not run.done() and run not in self._outlived:
+            self._outlived[run] = name
+            self._hang_since = asyncio.get_running_loop().time()
+
+    def _release(self, run: asyncio.Future[Any]) -> None:
+        if self._outlived.pop(run, None) is not None:
+            self._is_said = False
+        self._room.release()
+
+    def _hanging(self) -> ThreadsHang:
+        """The error; the log has it once, until a thread is free again."""
+        if not self._is_said:
+            self._is_said = True
+            names = sorted(set(self._outlived.values()))
+            more = " and others" if len(names) > _MOST_NAMED else ""
+            _log.warning(
+                "All %d threads are held by functions whose calls have ended: %s%s. Calls are turned away until one returns.",
+                self._most,
+                ", ".join(names[:_MOST_NAMED]),
+                more,
+            )
+        return ThreadsHang()
 
 
 def _begun(may_begin: Callable[[], bool], function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:

@@ -23,7 +23,8 @@ log = get_logger(__name__)
 
 _GRACE_SECONDS = 0.5  # for a cancelled function to clean up before it is left behind; less than the pool gives us
 
-_ANSWER_SECONDS = 0.5  # for the answer that there was no thread to reach the agent before its deadline does
+ANSWER_SECONDS = 0.5
+"""For the answer that there was no thread: what is left of a call's time, so that it reaches the agent before the deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class FunctionRuns:
         """What the function returns within the call's time, or the `Failure` that it raised.
 
         Raises `TimeoutError` if the time is over: the function is cancelled then, and told so by its context. Raises `NotBegun`
-        if it was over before there was a thread, `ModuleBusy` if the machine has none, and what `require` raises, which is
+        if it was over before there was a thread, `ModuleBusy` if the machine has none or all hang, and what `require` raises, which is
         asked immediately before the function is called; nothing has happened then.
         """
         begun = threading.Event()
@@ -137,7 +138,7 @@ class FunctionRuns:
 async def _is_begun(task: asyncio.Task[Any], begun: threading.Event, seconds: float | None) -> bool:
     """Wait for its end, or until it is too late to begin: who has waited in vain is told so while somebody still listens."""
     if seconds is not None:
-        await asyncio.wait({task}, timeout=seconds - min(_ANSWER_SECONDS, seconds / 4))
+        await asyncio.wait({task}, timeout=seconds - min(ANSWER_SECONDS, seconds / 4))
     return task.done() or begun.is_set()
 
 

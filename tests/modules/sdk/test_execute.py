@@ -335,6 +335,23 @@ async def test_plain_tools_wait_for_a_thread(owls: ModuleClient, state: State) -
     assert state.most == 3
 
 
+async def test_threads_that_hang_are_not_waited_for(
+    owls: ModuleClient, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where tools whose calls have ended hold all of them, a call is turned away long before its end, and not begun."""
+    monkeypatch.setattr("toolfleet_modules.sdk.execute._GRACE_SECONDS", 0.1)
+    monkeypatch.setattr("toolfleet_modules.once.shared_work._GRACE_SECONDS", 0.1)
+    calls = [asyncio.create_task(owls.send("plain", {}, seconds=1)) for _ in range(3)]
+    await wait_until(lambda: state.running == 3, "three run")
+    assert all("was stopped" in str(result.error) for result in await asyncio.gather(*calls))
+    async with asyncio.timeout(60):
+        late = await owls.send("plain", {}, seconds=1000)
+    assert (late.status, late.effect_state) == (503, "none")
+
+    state.go.set()
+    assert (await owls.send("plain", {}, seconds=20)).success
+
+
 async def test_a_thread_that_cannot_be_started_keeps_no_place(
     owls: ModuleClient, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from support.documents import programs
 from support.local_tools.own_functions import OwnFunctions
@@ -17,11 +18,14 @@ from toolfleet import report_progress
 from toolfleet.sdk import Context
 from toolfleet.tags import ToolContext
 from toolfleet_registry.contracts import Effect, PublishedCall
-from toolfleet_registry.contracts.outcomes import Outcome
+from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.contracts.progress import Progress, report_to
+from toolfleet_registry.functions import threads
+from toolfleet_registry.local.function_runs import ANSWER_SECONDS
 from toolfleet_registry.local.local_function import LocalFunction
 from toolfleet_registry.local.local_tools import LocalSource, load_local_tools
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks.ledger.retry import Next, decide
 from toolfleet_workers.executors.local import LocalExecutor
 
 SECONDS = 10  # long enough that only a defect can use it up
@@ -122,6 +126,11 @@ def call(method: str, effect: Effect | None = None, **arguments: Any) -> Publish
     return published(f"local.{method}", arguments=arguments, effect=effect)
 
 
+def follows(attempt: Attempt, *, seconds_left: float) -> Next:
+    """What the fleet does after a call's first attempt, as early as it may."""
+    return decide(attempt, None, attempts=1, seconds_left=seconds_left, so_far="none", longest_delay=30, jitter=0)
+
+
 async def test_a_calls_context_may_be_optional(executor: LocalExecutor) -> None:
     """It is the call's also then, whatever it is named, and no agent's."""
     attempt = await executor.execute(call("perhaps", word="owl"), seconds=SECONDS)
@@ -198,6 +207,8 @@ async def test_who_finds_no_thread_in_time_is_told_that_nothing_has_happened(exe
     assert late.outcome is Outcome.TURNED_AWAY
     assert (late.result.error_code, late.result.effect_state) == ("busy", "none")
     assert "no thread was free" in str(late.result.error)
+    assert follows(late, seconds_left=ANSWER_SECONDS).delay is None, "a retry would end where this one has"
+    assert follows(late, seconds_left=SECONDS).delay is not None
     released.set()
     await asyncio.gather(*running)
     assert (await executor.execute(call("where"), seconds=SECONDS)).result.success
@@ -225,6 +236,43 @@ async def test_what_does_not_end_with_its_call_keeps_its_thread(executor: LocalE
 
     released.set()
     assert (await executor.execute(call("where"), seconds=SECONDS)).result.success
+
+
+async def test_where_all_threads_hang_calls_are_turned_away_at_once(
+    executor: LocalExecutor, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Held by functions whose calls have ended, they may never be free: nobody waits for them, and the log says so once."""
+    for _ in range(THREADS):
+        with pytest.raises(TimeoutError):
+            await executor.execute(call("block"), seconds=BRIEF)
+    with capture_logs() as logs:
+        async with asyncio.timeout(60):
+            turned_away = [await executor.execute(call("where"), seconds=1000) for _ in range(2)]
+
+    assert [(each.outcome, each.result.error_code) for each in turned_away] == [(Outcome.TURNED_AWAY, "busy")] * 2
+    assert [record.getMessage() for record in caplog.records if record.name == "toolfleet.sdk"] == [
+        "All 2 threads are held by functions whose calls have ended: block. Calls are turned away until one returns."
+    ]
+    assert logs == []
+    released.set()
+    assert (await executor.execute(call("where"), seconds=SECONDS)).result.success
+
+
+async def test_one_thread_that_may_become_free_is_waited_for(
+    executor: LocalExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long, and whatever holds the others."""
+    monkeypatch.setattr(threads, "_HANGING_SECONDS", 0.02)
+    with pytest.raises(TimeoutError):
+        await executor.execute(call("block"), seconds=BRIEF)
+    running = asyncio.create_task(executor.execute(call("block", name="at work"), seconds=SECONDS))
+    await wait_until(lambda: "began at work" in seen, "all threads are taken")
+    waiting = asyncio.create_task(executor.execute(call("where"), seconds=SECONDS))
+    with pytest.raises(TimeoutError):  # many times as long as one waits for threads that hang
+        await asyncio.wait_for(asyncio.shield(waiting), BRIEF)
+    released.set()
+
+    assert [(await each).result.success for each in (running, waiting)] == [True, True]
 
 
 async def test_a_call_that_is_taken_back_while_it_waits_never_begins(executor: LocalExecutor) -> None:

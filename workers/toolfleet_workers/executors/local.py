@@ -16,9 +16,9 @@ from toolfleet_registry.contracts.progress import Progress, report
 from toolfleet_registry.errors import BodyTooLarge
 from toolfleet_registry.functions.call_context import Context
 from toolfleet_registry.functions.failures import ModuleBusy
-from toolfleet_registry.functions.threads import NotBegun
+from toolfleet_registry.functions.threads import NotBegun, ThreadsHang
 from toolfleet_registry.local.function_results import as_json
-from toolfleet_registry.local.function_runs import Failure, FunctionRuns
+from toolfleet_registry.local.function_runs import ANSWER_SECONDS, Failure, FunctionRuns
 from toolfleet_registry.local.local_function import LocalFunction
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.tags.tags import TagResult
@@ -27,6 +27,9 @@ from toolfleet_workers.executors.error_text import readable
 from toolfleet_workers.runner.attempts import too_late, unsuccessful
 
 log = get_logger(__name__)
+
+# Must exceed `ANSWER_SECONDS`, which is what a call has left that has waited in vain until its deadline.
+_COME_BACK_SECONDS = 2 * ANSWER_SECONDS
 
 
 class Functions(Protocol):
@@ -133,10 +136,8 @@ class LocalExecutor:
             )
         except LeaseOver:
             return too_late(call)
-        except (NotBegun, ModuleBusy):
-            log.warning("local_tool_without_thread", call_id=call.call_id, tool=call.tool_name)
-            text = "Tool execution error: no thread was free for the function: others of them run for too long."
-            return unsuccessful(call, Outcome.TURNED_AWAY, "busy", text)
+        except (NotBegun, ModuleBusy) as exc:
+            return _without_thread(call, exc)
         if isinstance(returned, Failure):
             log.error("local_tool_failed", kind=returned.kind, stack=returned.stack)
             return _failed(call, f"Tool execution error: the function failed ({returned.kind})")
@@ -166,6 +167,15 @@ def _context_of(call: PublishedCall, seconds: float) -> Context:
 
 def _report(progress: Progress) -> None:
     report(progress.fraction, progress.message)
+
+
+def _without_thread(call: PublishedCall, exc: Exception) -> Attempt:
+    """It is tried again, if there is time for more than to hear the same in its last moment."""
+    if not isinstance(exc, ThreadsHang):  # which the log has once, for all calls
+        log.warning("local_tool_without_thread", call_id=call.call_id, tool=call.tool_name)
+    text = "Tool execution error: no thread was free for the function: others of them run for too long."
+    attempt = unsuccessful(call, Outcome.TURNED_AWAY, "busy", text)
+    return replace(attempt, retry_after_seconds=_COME_BACK_SECONDS)
 
 
 def _withheld(call: PublishedCall) -> Attempt:
