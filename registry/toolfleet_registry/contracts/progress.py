@@ -35,6 +35,11 @@ def report(fraction: float | None = None, message: str = "") -> None:
         sink(progress_of(fraction, message))
 
 
+def current_sink() -> Sink | None:
+    """Return what takes this task's progress, for whoever reports from threads that do not have its context."""
+    return _sink.get()
+
+
 def progress_of(fraction: float | None, message: str) -> Progress:
     """What is to be made of somebody's numbers and words."""
     known = None if fraction is None or fraction != fraction else float(min(max(fraction, 0), 1))  # noqa: PLR0124 - nan

@@ -4,6 +4,7 @@ import asyncio
 import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -85,6 +86,15 @@ def tell(call: Context) -> None:
     report_progress(0.5, "second")
 
 
+def tell_from_threads(call: Context) -> None:
+    """Say how far it is from threads that it has started itself."""
+    thread = threading.Thread(target=call.progress, args=(0.25, "a thread"))
+    thread.start()
+    thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(call.progress, 0.5, "a pool").result()
+
+
 def _in_words(function: Callable[..., Coroutine[Any, Any, str]]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **given: Any) -> Any:
@@ -113,7 +123,7 @@ ERRORS: dict[str, BaseException] = {
 
 @pytest.fixture
 async def executor() -> AsyncIterator[LocalExecutor]:
-    own = OwnFunctions(where, block, look, ask, both, fail, perhaps, tell, wrapped)
+    own = OwnFunctions(where, block, look, ask, both, fail, perhaps, tell, tell_from_threads, wrapped)
     executor = LocalExecutor(own, max_result_bytes=2**20, threads=THREADS)
     seen.clear()
     released.clear()
@@ -169,6 +179,14 @@ async def test_it_says_how_far_it_is(executor: LocalExecutor) -> None:
     report_to(heard.append)
     assert (await executor.execute(call("tell"), seconds=SECONDS)).result.success
     assert heard == [Progress(fraction=0.25, message="first"), Progress(fraction=0.5, message="second")]
+
+
+async def test_it_says_how_far_it_is_from_threads_of_its_own(executor: LocalExecutor) -> None:
+    """Its context is the call's in any thread."""
+    heard: list[Progress] = []
+    report_to(heard.append)
+    assert (await executor.execute(call("tell_from_threads"), seconds=SECONDS)).result.success
+    assert heard == [Progress(fraction=0.25, message="a thread"), Progress(fraction=0.5, message="a pool")]
 
 
 @pytest.mark.parametrize("kind", ERRORS)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from toolfleet_registry.contracts import ErrorCode, PublishedCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
-from toolfleet_registry.contracts.progress import Progress, report
+from toolfleet_registry.contracts.progress import current_sink
 from toolfleet_registry.errors import BodyTooLarge
 from toolfleet_registry.functions.call_context import Context
 from toolfleet_registry.functions.failures import ModuleBusy
@@ -158,15 +158,11 @@ class LocalExecutor:
 
 
 def _context_of(call: PublishedCall, seconds: float) -> Context:
-    """What the function may ask of its call, and say of how far it is."""
+    """What the function may ask of its call, and say of how far it is: also in threads of its own, which know no call."""
     ends_at = time.monotonic() + seconds
     return Context(
-        call.tool_name, call.call_id, call.user_id, call.caller.permission, _ends_at=ends_at, _report=_report
+        call.tool_name, call.call_id, call.user_id, call.caller.permission, _ends_at=ends_at, _report=current_sink()
     )
-
-
-def _report(progress: Progress) -> None:
-    report(progress.fraction, progress.message)
 
 
 def _without_thread(call: PublishedCall, exc: Exception) -> Attempt:
