@@ -8,7 +8,17 @@ from modules.research.addresses import is_public
 
 
 @pytest.mark.parametrize(
-    "address", ["8.8.8.8", "93.184.216.34", "172.32.0.1", "2606:4700::1111", "2a00:1450:4001:81b::200e"]
+    "address",
+    [
+        "8.8.8.8",
+        "93.184.216.34",
+        "172.32.0.1",
+        "192.0.1.1",
+        "168.63.129.17",
+        "3fff:1000::1",
+        "2606:4700::1111",
+        "2a00:1450:4001:81b::200e",
+    ],
 )
 def test_an_address_of_the_internet_is_public(address: str) -> None:
     """IPv4 and IPv6."""
@@ -27,6 +37,9 @@ def test_an_address_of_the_internet_is_public(address: str) -> None:
         "192.168.1.1",
         "169.254.169.254",  # where clouds keep credentials
         "100.64.0.1",  # between a provider and its customers
+        "192.0.0.8",  # for protocols
+        "192.0.0.192",  # a cloud's metadata again
+        "168.63.129.16",  # and another one's services
         "192.0.2.1",  # documentation
         "198.18.0.1",  # benchmarks
         "224.0.0.1",  # multicast
@@ -41,6 +54,8 @@ def test_an_address_of_the_internet_is_public(address: str) -> None:
         "fec0::1",  # site-local, of old
         "ff02::1",
         "2001:db8::1",  # documentation
+        "3fff::1",  # and more of it
+        "3fff:fff:ffff::1",
         "::ffff:127.0.0.1",  # an IPv4 address inside an IPv6 one
         "::ffff:169.254.169.254",
         "::127.0.0.1",
