@@ -87,10 +87,14 @@ class Registrar:
     async def registry(self) -> AsyncGenerator[ToolRegistry]:
         """The registry, for a piece of work. It must be the one that was there when the fleet first took something in."""
         async with self._opened() as registry:
-            identity = await asked(registry.identity)
-            if await self._cache.fleets_registry(identity) != identity:
-                raise RegistryAway(_OTHER_REGISTRY)
+            await self.check(registry)
             yield registry
+
+    async def check(self, registry: ToolRegistry) -> None:
+        """Look whether it is the one that was there when the fleet first took something in. Raises `RegistryAway` if not."""
+        identity = await asked(registry.identity)
+        if await self._cache.fleets_registry(identity) != identity:
+            raise RegistryAway(_OTHER_REGISTRY)
 
     async def adopt(self) -> None:
         """Make the registry here the fleet's, whichever was. What holds is what this one says, from the next refresh on."""

@@ -31,7 +31,7 @@ class RegistryEvents:
     is given: '' for all that are kept, `None` for those from the first question on. Whoever is cancelled while waiting, or
     gets one of its errors, may go on with it. Raises `RegistryEventsLost` once where events are gone that were not heard of,
     and goes on with those that there are; `FleetUnavailable` when the registry has been away for 60 s; and `ValueError` if
-    `after` is no id. Each question has its deadline; waiting for an event has none.
+    `after` is no id. Each question has its deadline; waiting for an event has none. `open_registry` is entered for each.
     """
 
     def __init__(self, open_registry: OpenRegistry, after: str | None = None) -> None:
@@ -94,13 +94,14 @@ def events_after(registry: ToolRegistry, after: str | None) -> EventsAfter:
 
     Raises `ValueError` if `after` is no id, and what the registry raises.
     """
-    if after is None:
-        return EventsAfter([], registry.last_event())
+    after = rules.event_id(*rules.read_event_id(after)) if after else after
+    last = registry.last_event()  # first: nearly always it says that there is nothing
+    if after is None or last <= after:
+        return EventsAfter([], last, are_lost=last < (after or ""))
     events = registry.events(after, limit=_AT_ONCE)
-    if events:
-        return EventsAfter(events, events[-1].id, bool(after) and _has_gap(registry, after, events[0]))
-    last = registry.last_event()
-    return EventsAfter([], last, are_lost=True) if last < after else EventsAfter([], after)
+    if not events:  # this release can read none of them
+        return EventsAfter([], after)
+    return EventsAfter(events, events[-1].id, bool(after) and _has_gap(registry, after, events[0]))
 
 
 def _has_gap(registry: ToolRegistry, after: str, first: RegistryEvent) -> bool:

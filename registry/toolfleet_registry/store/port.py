@@ -153,9 +153,10 @@ class ToolRegistry(Protocol):
     def events(self, after: str = "", limit: int = 1000) -> list[RegistryEvent]:
         """What happened after the event with that id, oldest first; the last 10,000 are kept.
 
-        Ids grow, as text too, and the number at their end counts the events: a gap says that some are gone. Raises
-        `ValueError` if `after` is no id, or `limit` not above zero. `ToolFleet.modules.events` awaits them; one in memory
-        calls whoever has called `subscribe`.
+        Ids grow, as text too, and the number at their end counts the events: a gap says that some are gone, or that this
+        release cannot read them. An empty answer is the end, whatever cannot be read. Raises `ValueError` if `after` is no
+        id, or `limit` not above zero. `ToolFleet.modules.events` awaits them; one in memory calls whoever has called
+        `subscribe`.
         """
         ...
 

@@ -25,6 +25,7 @@ from toolfleet_registry.system.loggers import get_logger
 
 T = TypeVar("T")
 
+_EVENTS_AT_ONCE = 100
 _BYTES_AT_ONCE = 256 * 1024  # of specifications: Redis is at them for about a millisecond, and its other clients wait
 
 _log = get_logger(__name__)
@@ -44,6 +45,7 @@ class RedisToolRegistry(ToolRegistry):
         self._names = (names.tools, names.events, names.revision, names.pins, names.versions)
         self._search = RegistrationSearch(self)
         self._manifests = names.manifests
+        self._unreadable: tuple[int, ...] = ()
         self._modules = keys.modules
         self._tools, self._events, self._revision, self._pins, _ = self._names
 
@@ -199,15 +201,18 @@ class RedisToolRegistry(ToolRegistry):
     def events(self, after: str = "", limit: int = 1000) -> list[RegistryEvent]:
         rules.check_limit(limit)
         epoch, number = rules.read_event_id(after)
-        start = f"({epoch}-{number}" if after else "-"
-        entries = self._commands.ask("XRANGE", self._events, start, "+", "COUNT", limit)
-        found = list[RegistryEvent]()
-        for entry_id, fields in entries:
-            try:
-                found.append(redis_values.read_event(entry_id, fields))
-            except ValueError:
-                _log.warning("registry_event_unreadable", id=redis_values.text_of(entry_id))
-        return found
+        start, found, most = f"({epoch}-{number}" if after else "-", list[RegistryEvent](), max(limit, _EVENTS_AT_ONCE)
+        while not found:
+            entries = self._commands.ask("XRANGE", self._events, start, "+", "COUNT", most)
+            for entry_id, fields in entries:
+                try:
+                    found.append(redis_values.read_event(entry_id, fields))
+                except ValueError:
+                    self._note_unreadable(redis_values.text_of(entry_id))
+            if len(entries) < most:
+                break
+            start = f"({redis_values.text_of(entries[-1][0])}"
+        return found[:limit]
 
     def revision(self) -> str:
         epoch, revision = self._commands.ask("HMGET", self._revision, "epoch", "revision")
@@ -251,6 +256,12 @@ class RedisToolRegistry(ToolRegistry):
         for batch in parts(modules):
             heads += self._commands.evaluate(redis_scripts.MANIFEST_DIGESTS, [self._manifests], batch)
         return heads
+
+    def _note_unreadable(self, entry_id: str) -> None:
+        """Log it, once: whoever follows reads over it each second."""
+        if (at := tuple(map(int, entry_id.split("-")))) > self._unreadable:
+            self._unreadable = at
+            _log.warning("registry_event_unreadable", id=entry_id)
 
     def _run(self, script: str, *arguments: str | bytes | int) -> Any:
         return self._commands.evaluate(script, self._names, arguments)

@@ -35,6 +35,7 @@ from toolfleet_registry.store.sql_tables import (
 )
 from toolfleet_registry.system.loggers import get_logger
 
+_EVENTS_AT_ONCE = 100
 _KEYS_AT_ONCE = 1000  # values of a statement: databases take some ten thousand
 
 _log = get_logger(__name__)
@@ -51,6 +52,7 @@ class SQLToolRegistry(ToolRegistry):
     def __init__(self, url: str) -> None:
         self._database = Database(url)
         self._search = RegistrationSearch(self)
+        self._unreadable = (0, 0)
 
     def register(self, spec: ToolSpec, *, keep_enabled: bool = False) -> ToolRegistration:
         (result,) = self.register_many([spec], keep_enabled=keep_enabled)
@@ -223,16 +225,19 @@ class SQLToolRegistry(ToolRegistry):
             epoch_now = connection.execute(select(STATE.c.epoch_ms)).scalar_one()
             if epoch > epoch_now:
                 return []
-            last = number if epoch == epoch_now else 0
-            wanted = select(EVENTS).where(EVENTS.c.number > last).order_by(EVENTS.c.number).limit(limit)
-            rows = connection.execute(wanted).all()
-        found = list[RegistryEvent]()
-        for row in rows:
-            try:
-                found.append(read_event(epoch_now, row))
-            except ValueError:
-                _log.warning("registry_event_unreadable", number=row.number)
-        return found
+            last, most, found = number if epoch == epoch_now else 0, max(limit, _EVENTS_AT_ONCE), list[RegistryEvent]()
+            while not found:
+                wanted = select(EVENTS).where(EVENTS.c.number > last).order_by(EVENTS.c.number).limit(most)
+                rows = connection.execute(wanted).all()
+                for row in rows:
+                    try:
+                        found.append(read_event(epoch_now, row))
+                    except ValueError:
+                        self._note_unreadable(epoch_now, row.number)
+                if len(rows) < most:
+                    break
+                last = rows[-1].number
+        return found[:limit]
 
     def revision(self) -> str:
         with self._database.reading() as connection:
@@ -245,6 +250,12 @@ class SQLToolRegistry(ToolRegistry):
 
     def close(self) -> None:
         self._database.close()
+
+    def _note_unreadable(self, epoch: int, number: int) -> None:
+        """Log it, once: whoever follows reads over it each second."""
+        if (epoch, number) > self._unreadable:
+            self._unreadable = epoch, number
+            _log.warning("registry_event_unreadable", number=number)
 
     @contextmanager
     def _changing(self) -> Generator[Change]:

@@ -52,7 +52,7 @@ class ToolFleet:
         self.jobs = FleetJobs(self._sessions)
         self.dead_letters = FleetDeadLetters(self._sessions)
         self.wakeups = FleetWakeups(self._sessions)
-        self.modules = FleetModules(self._sessions, settings)
+        self.modules = FleetModules(self._sessions)
         self.canvas = FleetCanvas(self._sessions, self._canvas_app)
 
     @classmethod

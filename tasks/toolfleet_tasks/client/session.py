@@ -5,6 +5,7 @@ import functools
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from toolfleet_registry.catalog.held_registry import HeldRegistry
 from toolfleet_registry.contracts import (
     Caller,
     Conversation,
@@ -69,14 +70,13 @@ class Session:
 
     def __init__(self, settings: Settings, gate: EvalGate | None = None, *, has_agent: bool = True) -> None:
         self.loop = asyncio.get_running_loop()
-        self.settings, self._has_agent = settings, has_agent
-        self._keys = settings.keys
+        self.settings, self._keys, self._has_agent = settings, settings.keys, has_agent
         self._sockets = Sockets()
-        self._background: set[asyncio.Task[Any]] = set()
-        self._last_words: set[asyncio.Task[None]] = set()
+        self._background, self._last_words = set[asyncio.Task[Any]](), set[asyncio.Task[None]]()
         url = str(settings.redis_url)
         self._redis = async_client(url, master=settings.sentinel_master, timeout_seconds=_REDIS_SECONDS)
         self._cache = ManifestCache(self._redis, ttl_seconds=settings.manifest_ttl_seconds, keys=self._keys)
+        self.held = HeldRegistry(self._cache, settings)
         known = KnownModules(settings, looks_everywhere=has_agent)
         self._catalog = agents_catalog(self._redis, self._cache, known, settings)
         self._updates = CatalogUpdates(self._catalog, self._redis)
@@ -142,6 +142,7 @@ class Session:
         for line in self._lines:
             await line.aclose()
         self._publisher.close()
+        await self.held.aclose()
         await self._redis.aclose()
 
     def abandon(self) -> None:

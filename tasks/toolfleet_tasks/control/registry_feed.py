@@ -1,8 +1,6 @@
 """Feeds the outbox of webhooks with the registry's events, in a thread of beat; workers send them."""
 
-import functools
-
-from toolfleet_registry.catalog.operator import fleets_registry
+from toolfleet_registry.catalog.held_registry import held_registry
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio.loop_thread import LoopThread
@@ -33,7 +31,8 @@ class RegistryFeed:
         factory = connection_factory(str(settings.redis_url), master=settings.sentinel_master)
         self._line = Line(factory, name="webhooks")
         self._line.start()
-        await WebhookFeed(self._line, settings, functools.partial(fleets_registry, settings)).keep()
+        async with held_registry(settings) as held:
+            await WebhookFeed(self._line, settings, held.registry).keep()
 
     async def _leave(self) -> None:
         if self._line is not None:

@@ -108,6 +108,29 @@ async def test_a_registry_that_stays_away_is_said(place: Place, monkeypatch: pyt
     assert await heard(events, 1) == ["a"]
 
 
+class Counting(InMemoryToolRegistry):
+    """Counts who asks it for events."""
+
+    asked = 0
+
+    def events(self, after: str = "", limit: int = 1000) -> list[RegistryEvent]:
+        self.asked += 1
+        return super().events(after, limit)
+
+
+async def test_while_nothing_happens_nobody_reads_events(place: Place) -> None:
+    """One question a second is enough: for the last id."""
+    place.registry = counting = Counting()
+    place.register("a")
+    events = RegistryEvents(place.open)
+    waiting = asyncio.create_task(heard(events, 1))
+    await asked_again(place)
+    await asked_again(place)
+    assert counting.asked == 0
+    place.register("b")
+    assert await waiting == ["b"]
+
+
 class TrimmedMeanwhile(InMemoryToolRegistry):
     """Loses its older events between two questions; of those that are left this release can read all, or none."""
 

@@ -10,9 +10,12 @@ import pytest
 from redis.asyncio import Redis
 
 from support.modules.operated import Stage, staged
+from support.waiting import wait_until
 from toolfleet import ToolFleet
-from toolfleet.stores import ToolSpec
+from toolfleet.stores import ToolRegistry, ToolSpec
+from toolfleet_registry.catalog import registry_events
 from toolfleet_registry.catalog.operator import Operator, operating
+from toolfleet_registry.catalog.registry_events import EventsAfter, events_after
 from toolfleet_registry.errors import OperationRefused
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
@@ -157,6 +160,30 @@ async def test_what_is_not_in_effect_is_an_event(stage: Stage, operator: Operato
     assert len(await operator.events(100)) == 3 + len(heard)
     with pytest.raises(RuntimeError, match="not open"):
         await anext(events)
+
+
+async def test_followers_share_what_they_ask_over(
+    redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No question makes a connection of its own, however many are asked."""
+    asked = list[str | None]()
+
+    def counted(registry: ToolRegistry, after: str | None) -> EventsAfter:
+        asked.append(after)
+        return events_after(registry, after)
+
+    monkeypatch.setattr(registry_events, "_EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(registry_events, "events_after", counted)
+    async with ToolFleet(settings=Settings(redis_url=redis_url)) as fleet:
+        waiting = [asyncio.create_task(anext(fleet.modules.events())) for _ in range(3)]
+        await wait_until(lambda: len(asked) > 30, "all follow")
+        before = (await redis.info("stats"))["total_connections_received"]
+        await wait_until(lambda: len(asked) > 130, "they have asked often")
+        after = (await redis.info("stats"))["total_connections_received"]
+        for task in waiting:
+            task.cancel()
+
+    assert after - before < 10
 
 
 def test_a_program_without_a_loop_follows_too(redis_url: str) -> None:

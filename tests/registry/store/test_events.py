@@ -1,11 +1,14 @@
 """What a registry tells those who follow it, and how it is taken elsewhere."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from toolfleet.stores import RegistryEvent, ToolFinding, ToolRegistration, ToolRegistry, ToolRegistrySnapshot, ToolSpec
 from toolfleet_registry.manifests.digests import digest_of
+from toolfleet_registry.store import redis, sql
 from toolfleet_registry.store.port import EVENTS_KEPT
 
 
@@ -52,6 +55,27 @@ def test_a_follower_reads_on(registry: ToolRegistry) -> None:
     assert told(seen) == [("registered", f"{number:02}", None) for number in range(10)]
     assert [int(event.id.rpartition("-")[2]) for event in seen] == [*range(1, 11)]
     assert told(registry.events(after)) == [("removed", "05", None)]
+
+
+def test_what_a_release_cannot_read_is_passed_over(
+    registry: ToolRegistry, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much of it comes in a row: what follows is there. The log has each of them once."""
+    if kind == "memory":
+        pytest.skip("in memory there is nothing of other releases")
+    for store in (redis, sql):
+        monkeypatch.setattr(store, "_EVENTS_AT_ONCE", 3)
+    registry.register(owl("a"))
+    after = registry.last_event()
+    later: Any = {"kind": "translated", "tool_name": "a", "version": None, "digest": None}
+    registry.note([ToolFinding.model_construct(**later)] * 7)
+    with capture_logs() as logs:
+        assert registry.events(after, limit=2) == registry.events(after) == []
+        registry.register(owl("b"))
+        assert told(registry.events(after, limit=2)) == [("registered", "b", None)]
+
+    assert [log["event"] for log in logs] == ["registry_event_unreadable"] * 7
+    assert registry.last_event() == registry.events(after)[-1].id
 
 
 def test_findings_are_told_and_change_nothing(registry: ToolRegistry) -> None:

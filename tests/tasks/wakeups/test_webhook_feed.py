@@ -15,9 +15,12 @@ from support.followers import SECRET, Follower, change, following, live_through_
 from support.waiting import wait_until
 from support.workers.wakes import delivering, never, put, scores
 from toolfleet import Settings, ToolFleet
+from toolfleet.stores import ToolRegistry
 from toolfleet_registry.catalog.operator import fleets_registry
+from toolfleet_registry.catalog.registry_events import EventsAfter, events_after
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
+from toolfleet_tasks.control.registry_feed import RegistryFeed
 from toolfleet_tasks.lua.constants import MOST_EVENTS_WAITING
 from toolfleet_tasks.redis.connection import Line
 from toolfleet_tasks.wakeups import webhook_feed
@@ -351,3 +354,26 @@ async def test_no_wake_up_is_tried_as_a_webhook(bed: Bed, redis: Redis) -> None:
 
     assert follower.told == [("registered", "owls.a")]
     assert await redis.hget(KEYS.wake("job-1"), "tries") == "1"
+
+
+async def test_a_feed_keeps_its_connections(bed: Bed, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No question makes one of its own, however long nothing happens."""
+    asked = list[str | None]()
+
+    def counted(registry: ToolRegistry, after: str | None) -> EventsAfter:
+        asked.append(after)
+        return events_after(registry, after)
+
+    monkeypatch.setattr(webhook_feed, "_EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(webhook_feed, "events_after", counted)
+    feed = RegistryFeed(bed.settings(await bed.follower()))
+    feed.start()
+    try:
+        await wait_until(lambda: len(asked) > 10, "it feeds")
+        before = (await redis.info("stats"))["total_connections_received"]
+        await wait_until(lambda: len(asked) > 60, "it has asked often")
+        after = (await redis.info("stats"))["total_connections_received"]
+    finally:
+        await asyncio.to_thread(feed.end)
+
+    assert after - before < 10

@@ -3,11 +3,9 @@
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 
-from toolfleet_registry.catalog.operator import fleets_registry
 from toolfleet_registry.catalog.registry_events import RegistryEvents
 from toolfleet_registry.contracts import ModuleStatus
 from toolfleet_registry.manifests.specs import RegistryEvent
-from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.port import ToolRegistry
 from toolfleet_tasks.client.sessions import Sessions
 from toolfleet_tasks.client.sync_face import SyncFace, blocking
@@ -16,9 +14,8 @@ from toolfleet_tasks.client.sync_face import SyncFace, blocking
 class FleetModules:
     """The modules of a fleet, and the tools that they register."""
 
-    def __init__(self, sessions: Sessions, settings: Settings) -> None:
+    def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
-        self._settings = settings
 
     async def statuses(self) -> dict[str, ModuleStatus]:
         """Return what is known of every module, by its name, without asking any."""
@@ -41,8 +38,8 @@ class FleetModules:
 
     @asynccontextmanager
     async def _registry(self) -> AsyncGenerator[ToolRegistry]:
-        self._sessions.here()
-        async with fleets_registry(self._settings) as registry:
+        session = await self._sessions.opened()
+        async with session.held.registry() as registry:
             yield registry
 
 
