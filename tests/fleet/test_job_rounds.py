@@ -273,7 +273,8 @@ async def test_a_job_with_two_rounds_completes_and_tells_what_they_brought(
 
     assert (over.state, over.runs) == ("completed", 2)
     assert works.server.call_ids("state") == [wake.wake_id for wake in wakes]
-    assert {wake.message for wake in wakes} == {f"owls is running in {job.job_id}, {{result.colour}}."}
+    said = f"owls is running in {job.job_id}, {{result.colour}}."
+    assert [wake.message for wake in wakes] == [said, f"{said}\n\nThe job is over: no further round follows."]
 
 
 async def test_a_job_begins_after_its_delay(fleet: ToolFleet, works: Works, owner: Caller) -> None:

@@ -90,6 +90,7 @@ def news_of(spec: JobSpec, move: Move, now: float, *, has_core: bool, seal: Call
             result=ended.result,
             error=ended.error,
             error_code=ended.error_code,
+            is_last_round=move.is_over and move.round_step is not None,
         )
         body, conversation_id = seal(wake_body(told)), spec.conversation.conversation_id
         if has_core or conversation_id is None:

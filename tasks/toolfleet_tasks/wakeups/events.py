@@ -34,8 +34,9 @@ def bounded_wake(  # noqa: PLR0913 - what there is to say of an end
     result: Any = None,
     error: str | None = None,
     error_code: ErrorCode | None = None,
+    is_last_round: bool = False,
 ) -> WakeUp:
-    """The news of a job that ended at `at` (seconds since the epoch). `result` is its last poll's. Never fails.
+    """The news of a job, or a round of one, that ended at `at` (seconds since the epoch). `result` is its last poll's. Never fails.
 
     Told in the job's own message, filled in, and with what went wrong if it did not complete. Of a result over 64 kB, or one
     that is no JSON, only the beginning is told.
@@ -54,7 +55,7 @@ def bounded_wake(  # noqa: PLR0913 - what there is to say of an end
         platform=conversation.platform,
         platform_channel_id=conversation.platform_channel_id,
         platform_thread_id=conversation.platform_thread_id,
-        message=_message(spec, end, result, error),
+        message=_message(spec, end, result, error, is_last_round=is_last_round),
         name=spec.name,
         tool_name=None if last is None else last.tool_name,
         result=kept,
@@ -87,7 +88,7 @@ def unfilled_places(spec: JobSpec, end: End, result: Any) -> tuple[str, ...]:
     return _filled(spec, end, result)[1]
 
 
-def _message(spec: JobSpec, end: End, result: Any, error: str | None) -> str:
+def _message(spec: JobSpec, end: End, result: Any, error: str | None, *, is_last_round: bool) -> str:
     what = f"The job {spec.name!r}" if spec.name else "The job"
     happened = {"completed": "has completed", "failed": "has failed", "timed_out": "has not ended in time"}[end]
     outcome = f"{what} {happened}{': ' + error if error and end != 'completed' else '.'}"
@@ -95,6 +96,8 @@ def _message(spec: JobSpec, end: End, result: Any, error: str | None) -> str:
     parts = [own] if own else []
     if end != "completed" or not parts:  # whoever wrote the message thought of success
         parts.append(outcome)
+    if is_last_round:  # whoever has heard of a round expects the next one
+        parts.append("The job is over: no further round follows.")
     recurs = spec.schedule is not None and spec.schedule.cron is not None
     if spec.workflow_id is not None and end != "completed" and not recurs:  # a round that failed ends nothing else
         parts.append(f"The other jobs of its workflow {spec.workflow_id!r} that have not ended are cancelled.")

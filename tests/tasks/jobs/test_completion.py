@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from toolfleet_registry.contracts import Caller, Conversation, ErrorCode, ToolCall
-from toolfleet_registry.contracts.jobs import JobSpec, Poll
+from toolfleet_registry.contracts.jobs import JobSpec, Poll, Schedule
 from toolfleet_tasks.jobs.completion import News, ThenCall, end_note, news_of
 from toolfleet_tasks.jobs.places import Ended, Move, Place
 from toolfleet_tasks.messages import json_text
@@ -84,6 +84,20 @@ def test_news_that_nobody_would_hear_wait() -> None:
     assert [(one.kind, one.wake_id) for one in told(job, over(Ended("completed")), has_core=False)] == [
         ("continue", "job-1")
     ]
+
+
+@pytest.mark.parametrize("message", ["", "Water the owls."])
+def test_the_news_of_the_last_round_say_so(message: str) -> None:
+    """Whatever it came to; a round that others follow does not say so, nor a job that does not recur."""
+    job = spec(message=message, schedule=Schedule(cron="* * * * *", max_runs=2))
+    completed, failed = Ended("completed"), Ended("failed", error="The owls flew.")
+    go_on = Move(Place(state="waiting", step=1), completed, round_step=1)
+
+    last = [str(body(*told(job, over(ended, round_step=2)))["message"]) for ended in (completed, failed)]
+    before, only = (str(body(*told(job, move))["message"]) for move in (go_on, over(completed)))
+
+    assert [text.endswith("\n\nThe job is over: no further round follows.") for text in last] == [True, True]
+    assert before == only == (message or "The job has completed.")
 
 
 def test_a_key_is_for_one_round() -> None:
