@@ -1,8 +1,11 @@
 """`toolfleet tools versions` and `rollback`: the specifications that the registry keeps of a tool, and the way back to one."""
 
+import asyncio
+import contextlib
 from typing import Annotated, Any
 
 import typer
+from redis.exceptions import RedisError
 
 from toolfleet_cli.commands.operators import operate
 from toolfleet_cli.console.output import add_row, note, say, say_json, show_table, table
@@ -10,6 +13,9 @@ from toolfleet_cli.processes.completion import complete_tools
 from toolfleet_registry.catalog.operator import Operator
 from toolfleet_registry.manifests.digests import digest_of
 from toolfleet_registry.manifests.specs import ToolRegistration
+from toolfleet_registry.settings import load_settings
+
+_MOST_NAMED = 5
 
 ToolArgument = Annotated[str, typer.Argument(metavar="MODULE.TOOL", autocompletion=complete_tools)]
 
@@ -50,6 +56,19 @@ def rollback(name: ToolArgument, version: Annotated[str, typer.Argument(metavar=
     say(f"{name}: version {version} is in force")
     if since := registration.rolled_back_from:
         note(f"Until its module offers a later version than {since}, or `toolfleet tools approve {name}`.")
+        _warn_of_older_workers()
+
+
+def _warn_of_older_workers() -> None:
+    """Workers of a release that knows no rollback register what a module offers as it comes."""
+    from toolfleet_tasks.presence.fleet_versions import KEEPS_ROLLBACKS, older_workers  # noqa: PLC0415 - as in `call`
+
+    with contextlib.suppress(RedisError, OSError):  # the rollback is done, and has said so
+        if older := asyncio.run(older_workers(load_settings(), KEEPS_ROLLBACKS)):
+            many = f" and {len(older) - _MOST_NAMED} more" if len(older) > _MOST_NAMED else ""
+            names = ", ".join(older[:_MOST_NAMED])
+            text = f"Workers of an earlier release undo it when they next ask the module: {names}{many}. Upgrade them, then roll back again."
+            note(text, style="yellow")
 
 
 def _state(one: ToolRegistration) -> str:

@@ -15,6 +15,8 @@ from toolfleet_tasks.messages import json_text
 
 _LIVE = script("presence/live")
 _FIRST = 1  # the version whose workers do not say theirs
+KEEPS_ROLLBACKS = 2
+"""The first version whose workers leave a tool that was rolled back as it is when they ask its module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,12 @@ async def live_workers(settings: Settings, lane: Literal["fast", "slow"]) -> tup
     async with async_client(settings.redis_url, master=settings.sentinel_master) as redis:
         parameters = _LIVE.parameters(slots=settings.keys.slots(lane), seconds=SLOTS_COUNT_SECONDS)
         return read_notes(await redis.eval(_LIVE.text, *parameters))
+
+
+async def older_workers(settings: Settings, version: int) -> tuple[str, ...]:
+    """The names of the live workers, of whichever lane, that read no messages of a version. Raises redis-py's errors."""
+    found = [*await live_workers(settings, "fast"), *await live_workers(settings, "slow")]
+    return tuple(sorted({worker.name for worker in found if worker.version < version}))
 
 
 def mixed_versions(workers: Iterable[LiveWorker]) -> str:

@@ -2,15 +2,19 @@
 
 import functools
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from redis import Redis
 
 from support.command import Run
 from support.module_server import ModuleServer, serve
 from support.owls import make_module
 from support.waiting import wait_until_sync
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_tasks.presence.fleet_versions import note_of
 
 
 @pytest.fixture
@@ -264,6 +268,24 @@ def test_a_tool_goes_back_to_an_earlier_version(run: Run, tools: Run, module: Mo
     listed = json.loads(tools("versions", "owls.echo", "--json").out)
     assert [one["version"] for one in listed if one["is_in_force"]] == ["1.2.0"]
     assert "until it is approved or a later version comes" in " ".join(tools("diff", "owls.echo").out.split())
+
+
+def test_a_rollback_names_workers_that_would_undo_it(
+    run: Run, tools: Run, module: ModuleServer, redis_url: str
+) -> None:
+    """Those of earlier releases, in either lane; of ours nothing is said."""
+    for version in ("1", "2"):
+        module.definitions[0].update(version=version, description=f"Echo {version}.")
+        run("modules", "refresh")
+    with Redis.from_url(redis_url) as redis:
+        redis.zadd(Keys().slots("fast"), {"4 old:1": time.time(), note_of(4, "ours:1"): time.time(), "4 gone:1": 1})
+        redis.zadd(Keys().slots("slow"), {"4 old:2": time.time(), "4 old:1": time.time()})
+        warned = " ".join(tools("rollback", "owls.echo", "1").err.split())
+        redis.delete(Keys().slots("fast"), Keys().slots("slow"))
+        again = tools("rollback", "owls.echo", "1")
+
+    assert "Workers of an earlier release undo it when they next ask the module: old:1, old:2. Upgrade" in warned
+    assert (again.code, "earlier release" in again.err) == (0, False)
 
 
 @pytest.mark.parametrize(
