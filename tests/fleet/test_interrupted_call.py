@@ -1,5 +1,6 @@
 """`toolfleet call` that somebody interrupts says which call it was, and what became of it."""
 
+import asyncio
 import signal
 import subprocess
 from pathlib import Path
@@ -9,9 +10,12 @@ import pytest
 from support.fleet import TestBed
 from support.module_server import ModuleServer
 from support.up import COMMAND
-from support.waiting import wait_until_sync
+from support.waiting import wait_until, wait_until_sync
 from support.worker_process import WorkerProcess
+from toolfleet import Caller, Settings, ToolCall, ToolFleet
+from toolfleet_cli.commands.call import result_of
 from toolfleet_cli.local.environment import environment_of
+from toolfleet_cli.local.redis_server import redis_server
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]], ids=["for people", "for programs"])
@@ -32,4 +36,44 @@ def test_a_call_that_runs_is_named(
     assert (command.returncode, told) == (130, ""), said
     assert said == (
         f"Call {call_id} is taken back. It had begun: it may have been executed, or still run for a moment.\n"
+    )
+
+
+async def test_a_call_that_has_waited_for_its_turn_is_named(
+    bed: TestBed, worker: WorkerProcess, owls: ModuleServer, owner: Caller, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As any other that runs."""
+    owls.forget()
+    async with ToolFleet(settings=bed.settings.model_copy(update={"calls_per_caller": 1})) as fleet:
+        before = await fleet.submit(ToolCall(tool_name="owls.nap", arguments={"seconds": 60}), owner)
+        asked = ToolCall(tool_name="owls.nap_once", arguments={"seconds": 60})
+        waiting = asyncio.create_task(result_of(fleet, asked, owner, None, shows=False))
+        session = await fleet._sessions.opened()
+        await wait_until(lambda: session._posting._turns._rows, "it waits for its turn")
+        await before.cancel()
+        await wait_until(lambda: owls.call_ids("nap_once"), "the module has the call")
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    assert capsys.readouterr().err.startswith(f"Call {owls.call_ids('nap_once')[0]} is taken back. It had begun")
+
+
+async def test_a_call_that_waits_to_be_sent_is_taken_back(
+    owls: ModuleServer, owner: Caller, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has no name yet, and no worker has it."""
+    with redis_server(tmp_path_factory.mktemp("redis")) as url:
+        settings = Settings(redis_url=url, module_services={"owls": owls.url}, unserved_seconds=60)
+        async with ToolFleet(settings=settings) as fleet:
+            asked = ToolCall(tool_name="owls.nap_once")
+            waiting = asyncio.create_task(result_of(fleet, asked, owner, None, shows=False))
+            session = await fleet._sessions.opened()
+            await wait_until(lambda: session._posting._workers._changes, "it waits for a worker")
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+
+    assert capsys.readouterr().err == (
+        "The call of owls.nap_once was not under way yet. It is taken back, should it have been sent just now.\n"
     )

@@ -76,28 +76,29 @@ async def _run(
     async with ToolFleet() as fleet:
         tool = next((tool for tool in await fleet.tools(caller) if tool.name == name), None)
         asked = ToolCall(tool_name=name, arguments=read_arguments(*said, tool), tool_version=version)
-        result = await _begun(fleet, asked, caller, seconds, shows=shows)
-        if result is not None:
-            return result
-        async with progress(f"{name} is running"):
-            return await fleet.call(asked, caller, timeout=seconds)
+        return await result_of(fleet, asked, caller, seconds, shows=shows)
 
 
-async def _begun(
+async def result_of(
     fleet: "ToolFleet", asked: ToolCall, caller: Caller, seconds: float | None, *, shows: bool
-) -> ToolResult | None:
-    """The result of a call that was followed on its way; `None` if it has to wait for its turn, and was not begun."""
+) -> ToolResult:
+    """How the call ended. One that Ctrl-C ends is taken back, and the command says what has become of it."""
     from toolfleet_cli.console.progress_bar import progress_bar  # noqa: PLC0415 - as above
 
-    handle = await fleet.submit(asked, caller, timeout=seconds)
+    try:
+        async with progress(f"{asked.tool_name} waits to be sent"):
+            handle = await fleet.submit(asked, caller, timeout=seconds, waits_for_turn=True)
+    except asyncio.CancelledError:
+        note(
+            f"The call of {asked.tool_name} was not under way yet. It is taken back, should it have been sent just now."
+        )
+        raise
     try:
         async with progress_bar(handle) if shows else progress(f"{asked.tool_name} is running"):
-            result = await handle.result()
+            return await handle.result()
     except asyncio.CancelledError:  # Ctrl-C; once more, and nobody waits for this
         note(await _taken_back(handle))
         raise
-    is_put_off = result.error_code == "busy" and not result.audit.attempts
-    return None if is_put_off else result
 
 
 async def _taken_back(handle: "CallHandle") -> str:

@@ -175,7 +175,7 @@ class ToolFleet:
             await end(running)
             raise
 
-    async def submit(
+    async def submit(  # noqa: PLR0913 - as `call`
         self,
         call: ToolCall,
         caller: Caller,
@@ -184,16 +184,18 @@ class ToolFleet:
         context: ToolContext | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - as in `call`
         waits_for_worker: bool = False,
+        waits_for_turn: bool = False,
     ) -> CallHandle:
         """Publish a call and return at once with a handle on it. A refused call's handle has its result already.
 
         Where no worker serves the tool's module it returns once one has come, or the call is `busy`, as in `call`.
-        Beyond `calls_per_caller` it does not wait: its result is `busy`. With an idempotency key that this user has used
-        before the handle is one on that call, with its id; cancelling it leaves the call to whoever made it first.
+        Beyond `calls_per_caller` its result is `busy`; one that `waits_for_turn` waits as in `call`, and the handle comes when
+        it is published. With an idempotency key that this user has used before the handle is one on that call, with its id;
+        cancelling it leaves the call to whoever made it first.
         """
         around = Circumstances(context) if context is not None else NOTHING_MORE
         asked = call, caller, conversation, timeout
-        follow = await self._begin(*asked, waits=False, waits_for_worker=waits_for_worker, around=around)
+        follow = await self._begin(*asked, waits=waits_for_turn, waits_for_worker=waits_for_worker, around=around)
         return handle_of(follow, call.spoken)
 
     async def _begin(  # noqa: PLR0913 - what an agent may say of a call
@@ -270,7 +272,7 @@ class SyncToolFleet(SyncFace[ToolFleet]):
     call = blocking_with_progress(ToolFleet.call)
     call_many = blocking(ToolFleet.call_many)
 
-    def submit(
+    def submit(  # noqa: PLR0913 - as `ToolFleet.submit`
         self,
         call: ToolCall,
         caller: Caller,
@@ -279,8 +281,9 @@ class SyncToolFleet(SyncFace[ToolFleet]):
         context: ToolContext | None = None,
         timeout: float | None = None,
         waits_for_worker: bool = False,
+        waits_for_turn: bool = False,
     ) -> SyncCallHandle:
         """As `ToolFleet.submit`."""
         submit = functools.partial(self._face.submit, conversation=conversation, context=context, timeout=timeout)
-        handle = self._runner.wait(submit(call, caller, waits_for_worker=waits_for_worker))
-        return SyncCallHandle(handle, self._runner)
+        work = submit(call, caller, waits_for_worker=waits_for_worker, waits_for_turn=waits_for_turn)
+        return SyncCallHandle(self._runner.wait(work), self._runner)
