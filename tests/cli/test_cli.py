@@ -228,12 +228,12 @@ _NO_REDIS = "There is no Redis to work with: set TOOLFLEET_REDIS_URL, such as re
         (
             ["tools", "list"],
             {"TOOLFLEET_REDIS_URL": "redis://:secret@127.0.0.1:1/0", "TOOLFLEET_MODULE_SERVICES": '{"a": "http://a"}'},
-            "127.0.0.1:1",
+            "Redis at 127.0.0.1:1 does not answer: nobody listens there",
         ),
         (
             ["up"],
             {"TOOLFLEET_REDIS_URL": "redis://:secret@127.0.0.1:1/0"},
-            "Redis at redis://:**@127.0.0.1:1/0 does not answer: ",
+            "Redis at redis://:**@127.0.0.1:1/0 does not answer: nobody listens there.",
         ),
     ],
 )

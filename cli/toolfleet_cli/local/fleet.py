@@ -29,6 +29,7 @@ from toolfleet_cli.local.tcp_ports import LOOPBACK, held_port, kept_port, named_
 from toolfleet_registry.config.run_file import Process
 from toolfleet_registry.contracts.names import SCHEDULER
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
+from toolfleet_registry.redis.redis_errors import reason_of
 from toolfleet_registry.redis.servers import async_client, sync_client
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.control.server_check import faults_of
@@ -214,7 +215,8 @@ def _check_redis(url: str, master: str | None) -> None:
     try:
         asyncio.run(_ping(url, master))
     except (RedisError, OSError) as exc:
-        raise FleetUnavailable(f"Redis at {maybe_sanitize_url(url)} does not answer: {str(exc).rstrip('.')}.") from exc
+        reason = reason_of(exc, "it takes too long").rstrip(".")
+        raise FleetUnavailable(f"Redis at {maybe_sanitize_url(url)} does not answer: {reason}.") from exc
 
 
 def _look_at(settings: Settings, announce: Callable[[str], None]) -> None:
@@ -222,7 +224,8 @@ def _look_at(settings: Settings, announce: Callable[[str], None]) -> None:
     try:
         faults = asyncio.run(faults_of(settings))
     except (RedisError, OSError) as exc:
-        raise FleetUnavailable(f"Redis or the broker does not answer: {str(exc).rstrip('.')}.") from exc
+        reason = reason_of(exc, "it takes too long").rstrip(".")
+        raise FleetUnavailable(f"Redis or the broker does not answer: {reason}.") from exc
     for fault in sorted(faults, key=lambda fault: fault.is_fatal):
         if fault.is_fatal:
             raise SettingsError(fault.text)

@@ -1,14 +1,18 @@
-"""A Redis that answers in time, or an error that names it."""
+"""A Redis that answers in time, or an error that names it and says why in words for people."""
 
 import asyncio
+import errno
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from socket import gaierror
 
 from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from toolfleet_registry.errors import FleetUnavailable
+
+_DEEPEST = 5  # errors that were made of one another
 
 
 @asynccontextmanager
@@ -18,8 +22,23 @@ async def answering(redis: Redis, *, seconds: float) -> AsyncGenerator[None]:
         async with asyncio.timeout(seconds):
             yield
     except (RedisError, OSError) as exc:  # TimeoutError is an OSError
-        reason = str(exc) or f"no answer within {seconds} s"
+        reason = reason_of(exc, f"no answer within {seconds} s")
         raise FleetUnavailable(f"Redis at {address_of(redis)} does not answer: {reason}") from exc
+
+
+def reason_of(exc: BaseException, otherwise: str) -> str:
+    """Why a server does not answer, in words for people: what usually is wrong, else those of the error, or `otherwise`.
+
+    They name no address: whoever words the rest knows which may be named, and as what.
+    """
+    at: BaseException | None = exc
+    for _ in range(_DEEPEST):
+        if isinstance(at, gaierror):
+            return "its host name cannot be resolved"
+        if isinstance(at, ConnectionRefusedError) or f"[Errno {errno.ECONNREFUSED}]" in str(at):
+            return "nobody listens there"  # at none of its addresses, if it has several: the text has them all
+        at = None if at is None else at.__cause__ or at.__context__
+    return str(exc) or otherwise
 
 
 def address_of(redis: Redis | SyncRedis) -> str:

@@ -11,7 +11,7 @@ from redis.client import NEVER_DECODE
 from redis.exceptions import NoScriptError, RedisError
 
 from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_registry.redis.redis_errors import address_of
+from toolfleet_registry.redis.redis_errors import address_of, reason_of
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ class RedisCommands:
         try:
             yield
         except (RedisError, OSError) as exc:
-            reason = str(exc) or f"no answer within {_PATIENCE_SECONDS} s"
+            reason = reason_of(exc, f"no answer within {_PATIENCE_SECONDS} s")
             raise FleetUnavailable(f"Redis at {address_of(self._redis)} does not answer: {reason}") from exc
 
 

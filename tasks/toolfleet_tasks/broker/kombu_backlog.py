@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from kombu.connection import Connection
 
 from toolfleet_registry.errors import BrokerUnavailable
+from toolfleet_registry.redis.redis_errors import reason_of
 
 _LOOK_SECONDS = 1.0  # between two questions for the same queue
 _SURE_SECONDS = 0.1  # the same, while it seems to be full: what was published here may have been taken long ago
@@ -54,5 +55,5 @@ def _asked(queue: str, connection: Connection) -> int:
     except connection.channel_errors:  # there is no such queue: with Redis that is an empty one
         return 0
     except Exception as exc:  # whatever kombu and its transports raise
-        raise BrokerUnavailable(str(exc) or "no answer", passes=True) from exc
+        raise BrokerUnavailable(reason_of(exc, "no answer"), passes=True) from exc
     return int(found.message_count)

@@ -10,6 +10,7 @@ from kombu.connection import Connection
 from kombu.entity import Queue
 
 from toolfleet_registry.errors import BrokerUnavailable
+from toolfleet_registry.redis.redis_errors import reason_of
 from toolfleet_tasks.broker.kombu_queues import make_queue
 
 # What py-amqp is told, and other transports ignore. Without the first, "sent" means "lies in a buffer of this machine";
@@ -33,7 +34,7 @@ class Connections:
             try:
                 self._make_ready(connection, queue)
             except Exception as exc:  # whatever kombu and its transports raise
-                raise BrokerUnavailable(str(exc) or "no answer", passes=True) from exc
+                raise BrokerUnavailable(reason_of(exc, "no answer"), passes=True) from exc
             yield connection
         except BaseException:
             connection.collect()

@@ -13,6 +13,7 @@ from redis.exceptions import BusyLoadingError, OutOfMemoryError, ReadOnlyError, 
 
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import BrokerUnavailable, NotPublished, PublishUnconfirmed
+from toolfleet_registry.redis.redis_errors import reason_of
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.admission.control import Refusal
 from toolfleet_tasks.aio.cancellation import is_wanted
@@ -164,7 +165,7 @@ class Publisher:
 
 def _surely_not_sent(exc: Exception) -> BrokerUnavailable | None:
     if was_refused(exc):
-        return BrokerUnavailable(str(exc), passes=True)
+        return BrokerUnavailable(reason_of(exc, "no connection"), passes=True)
     if isinstance(exc, OutOfMemoryError):  # redis-py leaves the word out of the text
         return BrokerUnavailable(f"OOM {exc}", passes=False)
     if isinstance(exc, ReadOnlyError | BusyLoadingError):

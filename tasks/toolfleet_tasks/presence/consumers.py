@@ -15,6 +15,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.redis.redis_errors import reason_of
 from toolfleet_registry.redis.servers import async_client, sync_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
@@ -125,7 +126,7 @@ async def workers_by_queue(settings: Settings) -> Counter[str]:
                 COUNT.text, *COUNT.parameters(notes=keys.consumers, consumed_prefix=keys.consumed(""))
             )
     except (RedisError, OSError) as exc:
-        raise FleetUnavailable(f"Redis does not say who serves which module: {str(exc) or 'no answer'}") from exc
+        raise FleetUnavailable(f"Redis does not say who serves which module: {reason_of(exc, 'no answer')}") from exc
     for queue, workers in found:
         counted[queue.decode().removeprefix(settings.key_prefix)] += workers
     return counted
