@@ -1,6 +1,6 @@
 """Notes how many calls each worker of a lane runs at once, so that agents know a caller's share, and which version it is of.
 
-The note of one that signs what it tells of calls ends with ` signs`. The notes are at the Redis of the results, whatever the broker is. Without them agents take a worker's setting for it.
+The note of one that wakes a core has ` core` behind that, and of one that signs what it tells of calls ends with ` signs`. The notes are at the Redis of the results, whatever the broker is. Without them agents take a worker's setting for it.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from toolfleet_tasks.lua.constants import SLOTS_COUNT_SECONDS
 from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.presence.fleet_versions import mixed_versions, note_of, read_notes
 from toolfleet_tasks.results.verifier import SIGNS
+from toolfleet_tasks.wakeups.core_watch import WAKES_CORE
 
 _BEAT_SECONDS = 5.0
 _NOTE = script("presence/note_slots")
@@ -31,8 +32,8 @@ class Slots:
         self._settings = settings
         lanes = ("fast", "slow") if settings.lane == "all" else (settings.lane,)
         self._names = [settings.keys.slots(lane) for lane in lanes]
-        signs = "" if settings.signing_key is None else SIGNS
-        self._note = note_of(count, f"{socket.gethostname()}:{os.getpid()}") + signs
+        core, signs = "" if settings.core_url is None else WAKES_CORE, "" if settings.signing_key is None else SIGNS
+        self._note = note_of(count, f"{socket.gethostname()}:{os.getpid()}") + core + signs
         self._mixed = ""  # as it was last logged
 
     async def keep(self) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.messages.signing import seal_of
 from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.wakeups.core_watch import CoreWatch
 from toolfleet_tasks.wakeups.dead_letters import KeptWakes
 from toolfleet_tasks.wakeups.stream import Reader
 
@@ -19,12 +20,18 @@ class WakeDesk:
         self._connect = connect
         self._settings = settings
         self._lines: list[Line] = []
+        self._watch = CoreWatch(line, settings.keys)
 
     def reader(self, conversation_id: str, consumer: str | None) -> Reader:
         """A reader of the conversation's news; many may read beside each other."""
-        stream = self._settings.keys.completions(conversation_id)
         return Reader(
-            stream, conversation_id, seal=self._seal, line=self._line, connect=self._own_line, consumer=consumer
+            self._settings.keys.completions(conversation_id),
+            conversation_id,
+            seal=self._seal,
+            line=self._line,
+            connect=self._own_line,
+            look_for_core=self._watch.look,
+            consumer=consumer,
         )
 
     async def aclose(self) -> None:

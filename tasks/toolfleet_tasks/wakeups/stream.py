@@ -1,7 +1,7 @@
 """Reading a conversation's news from its stream, for agents without HTTP: at least once, each by one reader at a time."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -37,9 +37,12 @@ class _Entry:
 
 
 class Reader:
-    """One reader of a conversation's stream. `line` is shared with others; `connect` makes a line of his own, which he blocks."""
+    """One reader of a conversation's stream. `line` is shared with others; `connect` makes a line of his own, which he blocks.
 
-    def __init__(
+    `look_for_core` is called while there is nothing to read.
+    """
+
+    def __init__(  # noqa: PLR0913 - what it needs of its session
         self,
         stream: str,
         conversation_id: str,
@@ -47,6 +50,7 @@ class Reader:
         seal: Seal,
         line: Line,
         connect: Callable[[], Line],
+        look_for_core: Callable[[], Awaitable[None]],
         consumer: str | None = None,
     ) -> None:
         self._stream = stream
@@ -54,6 +58,7 @@ class Reader:
         self._seal = seal
         self._line = line
         self._connect = connect
+        self._look_for_core = look_for_core
         self._consumer = consumer or uuid4().hex
 
     async def read(self) -> AsyncGenerator[WakeUp]:
@@ -106,6 +111,7 @@ class Reader:
 
     async def _wait_for_more(self, bell: Line, after: bytes) -> None:
         """Until there is an entry after that one, or it is time to look for what dead readers have left."""
+        await self._look_for_core()
         try:
             await bell.execute("XREAD", "COUNT", 1, "BLOCK", _BLOCK_MS, "STREAMS", self._stream, after)
         except ResponseError as exc:

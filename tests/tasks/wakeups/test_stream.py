@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -23,7 +24,10 @@ from toolfleet import Settings, SettingsError, ToolFleet
 from toolfleet_registry.contracts.jobs import WakeUp
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.messages.signing import Seal
+from toolfleet_tasks.presence.lane_capacity import Slots
+from toolfleet_tasks.wakeups import core_watch
 from toolfleet_tasks.wakeups import stream as completions_file
+from toolfleet_tasks.wakeups.core_watch import CoreWatch
 from toolfleet_tasks.wakeups.events import wake_body
 
 STREAM = Keys().completions("talk-1")
@@ -356,6 +360,37 @@ async def _complete_all(redis_url: str, *wake_ids: str) -> None:
     async with Redis.from_url(redis_url) as redis:
         for wake_id in wake_ids:
             await complete(redis, wake_id)
+
+
+async def test_readers_are_told_that_workers_wake_a_core(
+    fleet: ToolFleet, redis: Redis, redis_url: str, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, in the log, as soon as there is such a worker: it has what they wait for. What comes all the same is read."""
+    looks, look = list[CoreWatch](), CoreWatch.look
+
+    async def counted(watch: CoreWatch) -> None:
+        await look(watch)
+        looks.append(watch)
+
+    monkeypatch.setattr(core_watch, "_EVERY_SECONDS", 0)
+    monkeypatch.setattr(CoreWatch, "look", counted)
+    plain = Settings(redis_url=redis_url, signing_key="kJ3vR9wQ2mZx7LpT5bNc8YdF1gHs4VuAeXoPq6WiMzE=")
+    await Slots(plain, count=4).note()
+    with structlog.testing.capture_logs() as logs:
+        async with aclosing(fleet.wakeups.completions("talk-1")) as news, asyncio.timeout(20):
+            waiting = asyncio.ensure_future(anext(news))
+            await wait_until(lambda: len(looks) > 2, "nobody has a core")
+            assert logs == []
+            await Slots(plain.model_copy(update={"core_url": "http://core:1", "core_secret": SECRET}), count=4).note()
+            await wait_until(lambda: logs, "it is said")
+            said_at = len(looks)
+            await wait_until(lambda: len(looks) > said_at + 2, "it waits on")
+            await complete(redis, "job-1")
+            assert (await waiting).wake_id == "job-1"
+
+    assert [(line["event"], line["workers"]) for line in logs] == [
+        ("completions_go_to_core", [f"{socket.gethostname()}:{os.getpid()}"])
+    ]
 
 
 def test_an_agent_needs_no_extra() -> None:

@@ -26,7 +26,7 @@ class FleetWakeups:
         the same `wake_id` when it comes again: it is done with when the next one is asked for. What a loop was left at, or
         died at, is given to another reader, after 35 s at the latest in which nothing is heard of the first. `consumer` names a
         reader that, started anew under its name, gets that at once; no two may have one name at the same time.
-        Raises `SettingsError` where a `core_url` is set.
+        Raises `SettingsError` where a `core_url` is set here; where one is set in workers, the log has `completions_go_to_core`.
         """
         session = await self._sessions.opened()
         if session.settings.core_url is not None:
