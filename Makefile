@@ -112,7 +112,7 @@ soak: $(READY) ## An hour of calls of every kind at 100 a second: no process goe
 	@PYTHONPATH=tests $(BIN)/python -m soak $(SOAK)
 
 leak-check: $(READY) ## 100,000 calls of every kind leave nothing behind (about two minutes)
-	@LEAK_CHECK_CALLS=100000 $(BIN)/pytest -q tests/fleet/test_leaks.py
+	@LEAK_CHECK_CALLS=100000 $(BIN)/pytest -q tests/fleet/calls/test_leaks.py
 
 bench-install: $(READY) ## An environment for each peer of the benchmark, built before it is run
 	@$(BIN)/python -m benchmarks.environments

@@ -3,12 +3,12 @@
 from collections import Counter
 from pathlib import Path
 
-from chaos.acts import marks_of, read_marks
-from chaos.checks import Violation
-from chaos.fault_report import table
-from chaos.faults import Fault
-from chaos.job_checks import news_of
-from chaos.job_evidence import JobEvidence
+from chaos.checks.call_checks import Violation
+from chaos.checks.job_checks import news_of
+from chaos.checks.job_evidence import JobEvidence
+from chaos.faults.fault_report import table
+from chaos.faults.faults import Fault
+from chaos.records.acts import marks_of, read_marks
 from toolfleet_registry.contracts.jobs import JobState
 
 _STATES: tuple[JobState, ...] = ("completed", "failed", "timed_out", "cancelled", "starting", "waiting", "polling")

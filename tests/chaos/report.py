@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from chaos.checks import AT_MOST, Evidence, Violation
-from chaos.fault_report import struck, table
-from chaos.faults import Fault
+from chaos.checks.call_checks import AT_MOST, Evidence, Violation
+from chaos.faults.fault_report import struck, table
+from chaos.faults.faults import Fault
 from chaos.plan import EFFECTS, Plan, effect_of
 
 _SHOWN = 20

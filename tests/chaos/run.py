@@ -8,25 +8,25 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from chaos.acts import read_acts
-from chaos.agent import MADE, endings_of
-from chaos.append_only_file import written_results
-from chaos.checks import Evidence, Violation, check_calls
-from chaos.fault_report import came_to
-from chaos.faults import UNSTORED, Fault, inflict, planned
-from chaos.fleet_time import FleetWatch
-from chaos.job_agent import MADE as JOBS_MADE
-from chaos.job_checks import check_jobs, step_ids, then_ids
-from chaos.job_evidence import JobEvidence
-from chaos.job_notes import notes_of, read_notes, read_records
+from chaos.checks.call_checks import Evidence, Violation, check_calls
+from chaos.checks.job_checks import check_jobs, step_ids, then_ids
+from chaos.checks.job_evidence import JobEvidence
+from chaos.checks.leftovers import becomes_quiet, check_redis, check_workers, stored_results
+from chaos.faults.fault_report import came_to
+from chaos.faults.faults import UNSTORED, Fault, inflict, planned
+from chaos.faults.moments import MOMENTS
+from chaos.faults.rabbitmq_faults import AWAY_SECONDS
 from chaos.job_report import deliveries, job_report, proof_of
-from chaos.journal import read_journal
-from chaos.leftovers import becomes_quiet, check_redis, check_workers, stored_results
-from chaos.moments import MOMENTS
-from chaos.outcomes import read_endings
 from chaos.plan import AGENTS, LONGEST_TIMEOUT_SECONDS, Plan, is_hostile
-from chaos.programs import Program
-from chaos.rabbitmq_faults import AWAY_SECONDS
+from chaos.processes.agent import MADE, endings_of
+from chaos.processes.job_agent import MADE as JOBS_MADE
+from chaos.processes.programs import Program
+from chaos.records.acts import read_acts
+from chaos.records.append_only_file import written_results
+from chaos.records.fleet_time import FleetWatch
+from chaos.records.job_notes import notes_of, read_notes, read_records
+from chaos.records.journal import read_journal
+from chaos.records.outcomes import read_endings
 from chaos.report import evidence_of, late_results, report, shown
 from chaos.stage import Stage, stage, start_agents
 

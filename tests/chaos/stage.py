@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from chaos import agent, core, job_agent, module, news_reader
-from chaos.acts import make_table
+from chaos.faults.proxy import Proxy
 from chaos.plan import AGENTS, CORES, MODULES, RECONCILING, WORKERS, Plan, settings_for
-from chaos.programs import Program
-from chaos.proxy import Proxy
+from chaos.processes import agent, core, job_agent, module, news_reader
+from chaos.processes.programs import Program
+from chaos.records.acts import make_table
 from support.clocks import WallClock, libfaketime
 from support.servers.rabbitmq import RabbitMq, rabbitmq
 from support.servers.redis_faults import FaultyRedis, faulty_redis, faulty_redis_with_a_clock

@@ -26,7 +26,7 @@ MAX_TEST_LINES = 500
 MAX_FUNCTION_LINES = 40
 MAX_README_LINES = 40
 MAX_MODULES = 16
-TOO_FULL = {"benchmarks", "examples/agents", "tests/chaos", "tests/examples", "tests/fleet"}
+TOO_FULL = {"benchmarks", "examples/agents"}
 RE_EXPORTED = (
     "registry/toolfleet_registry/contracts/__init__.py",
     "registry/toolfleet_registry/formats/__init__.py",

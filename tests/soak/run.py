@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 from redis.asyncio import Redis
 
-from chaos.programs import Program
+from chaos.processes.programs import Program
 from soak.load import Load
 from support.modules.module_process import module_process
 from support.worker_process import READY

@@ -4,9 +4,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from chaos.journal import Journal
-from chaos.outcomes import FIRST, SECOND, Ending
 from chaos.plan import LEASE_SECONDS, LEFT_ALONE_SECONDS, MARGIN_SECONDS, effect_of
+from chaos.records.journal import Journal
+from chaos.records.outcomes import FIRST, SECOND, Ending
 from toolfleet_registry.contracts import ToolResult
 
 AT_MOST = {"once": 1, "idempotent": 2, "read": 2, "undeclared": 1}

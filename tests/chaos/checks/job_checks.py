@@ -4,14 +4,14 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
-from chaos.acts import Act
-from chaos.checks import Violation
-from chaos.job_agent import THEN
-from chaos.job_evidence import JobEvidence
-from chaos.job_notes import JobRecord
-from chaos.job_rounds import rounds
-from chaos.journal import Entry
+from chaos.checks.call_checks import Violation
+from chaos.checks.job_evidence import JobEvidence
+from chaos.checks.job_rounds import rounds
 from chaos.plan import JOB_MARGIN_SECONDS
+from chaos.processes.job_agent import THEN
+from chaos.records.acts import Act
+from chaos.records.job_notes import JobRecord
+from chaos.records.journal import Entry
 from toolfleet_registry.contracts import ToolCall, ToolResult
 from toolfleet_registry.contracts.jobs import ENDED
 from toolfleet_tasks.jobs.state_machine import MARGIN_SECONDS, passes

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from chaos.acts import Act
-from chaos.fleet_time import FleetTime
-from chaos.job_notes import JobNote, JobRecord
-from chaos.journal import Entry, Journal
+from chaos.records.acts import Act
+from chaos.records.fleet_time import FleetTime
+from chaos.records.job_notes import JobNote, JobRecord
+from chaos.records.journal import Entry, Journal
 from toolfleet_registry.contracts import ToolResult
 
 LOOK_SECONDS = 3.0

@@ -3,9 +3,9 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from chaos.job_evidence import JobEvidence
-from chaos.job_notes import JobRecord
+from chaos.checks.job_evidence import JobEvidence
 from chaos.plan import JOB_MARGIN_SECONDS
+from chaos.records.job_notes import JobRecord
 from toolfleet_registry.contracts import ToolCall, ToolResult
 
 CRON = "* * * * *"

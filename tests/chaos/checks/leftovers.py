@@ -9,10 +9,10 @@ from typing import Any, cast
 
 from redis import Redis
 
-from chaos.acts import LIST as ACTS
-from chaos.checks import Violation
-from chaos.moments import until
+from chaos.checks.call_checks import Violation
+from chaos.faults.moments import until
 from chaos.plan import EFFECTS, MODULES
+from chaos.records.acts import LIST as ACTS
 from chaos.stage import Stage
 from support.servers.rabbitmq import RabbitMq
 from toolfleet import Caller, ToolCall, ToolFleet

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from chaos.checks import LATE_SECONDS, Evidence, check_calls
-from chaos.journal import Entry, Journal
-from chaos.outcomes import FIRST, SECOND, Ending
+from chaos.checks.call_checks import LATE_SECONDS, Evidence, check_calls
+from chaos.records.journal import Entry, Journal
+from chaos.records.outcomes import FIRST, SECOND, Ending
 from toolfleet_registry.contracts import Audit, ToolResult
 
 IDEMPOTENT = "bank.idempotent"

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from chaos.acts import Act
-from chaos.job_checks import check_jobs
-from chaos.job_evidence import JobEvidence
-from chaos.job_notes import JobNote, JobRecord
-from chaos.job_rounds import CRON
-from chaos.journal import Entry, Journal, Mark
+from chaos.checks.job_checks import check_jobs
+from chaos.checks.job_evidence import JobEvidence
+from chaos.checks.job_rounds import CRON
 from chaos.plan import JOB_MARGIN_SECONDS
+from chaos.records.acts import Act
+from chaos.records.job_notes import JobNote, JobRecord
+from chaos.records.journal import Entry, Journal, Mark
 from toolfleet_registry.contracts import Audit, Caller, ErrorCode, ToolCall, ToolResult
 from toolfleet_registry.contracts.jobs import JobSpec, JobState, Poll, Schedule
 from toolfleet_tasks.jobs.completion import EndNote

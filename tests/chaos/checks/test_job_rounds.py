@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from chaos.acts import Act
-from chaos.job_evidence import JobEvidence
-from chaos.job_notes import JobRecord
-from chaos.job_rounds import CRON, rounds
-from chaos.journal import Entry, Journal
+from chaos.checks.job_evidence import JobEvidence
+from chaos.checks.job_rounds import CRON, rounds
+from chaos.records.acts import Act
+from chaos.records.job_notes import JobRecord
+from chaos.records.journal import Entry, Journal
 from toolfleet_registry.contracts import Caller, ToolResult
 from toolfleet_registry.contracts.jobs import JobSpec, JobState, Poll, Schedule, Wish
 from toolfleet_tasks.jobs.completion import EndNote

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Awaitable, Callable
 
 from chaos.plan import LEASE_SECONDS
-from chaos.programs import Program
+from chaos.processes.programs import Program
 from chaos.stage import Stage
 
 _STOP_SECONDS = 20

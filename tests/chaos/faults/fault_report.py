@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from chaos.checks import Evidence
-from chaos.faults import KINDS, Fault, left_out
-from chaos.moments import JOB_MOMENTS, MOMENTS
-from chaos.outcomes import SECOND, Way
-from chaos.rabbitmq_faults import RABBITMQ_KINDS
+from chaos.checks.call_checks import Evidence
+from chaos.faults.faults import KINDS, Fault, left_out
+from chaos.faults.moments import JOB_MOMENTS, MOMENTS
+from chaos.faults.rabbitmq_faults import RABBITMQ_KINDS
+from chaos.records.outcomes import SECOND, Way
 
 _FOR_ALL = "exactly one result a call, none too late, nothing done twice, nor said not to be done and done"
 _CHECKED = {

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import httpx
 from redis.exceptions import RedisError
 
-from chaos.core_faults import BEAT_KINDS, CORE_KINDS
-from chaos.load_faults import LOAD_KINDS
-from chaos.moments import moments_of, wait_for
+from chaos.faults.core_faults import BEAT_KINDS, CORE_KINDS
+from chaos.faults.load_faults import LOAD_KINDS
+from chaos.faults.moments import moments_of, wait_for
+from chaos.faults.rabbitmq_faults import RABBITMQ_KINDS
+from chaos.faults.redis_faults import REDIS_CLOCK, REDIS_KINDS
 from chaos.plan import LEASE_SECONDS, Plan
-from chaos.programs import Program
-from chaos.rabbitmq_faults import RABBITMQ_KINDS
-from chaos.redis_faults import REDIS_CLOCK, REDIS_KINDS
+from chaos.processes.programs import Program
 from chaos.stage import CLOCKED, Stage
 from support.clocks import libfaketime
 from toolfleet_tasks.lua import queues

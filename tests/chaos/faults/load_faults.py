@@ -6,7 +6,7 @@ import signal
 from collections.abc import Awaitable, Callable
 
 from chaos.plan import AGENTS
-from chaos.programs import Program
+from chaos.processes.programs import Program
 from chaos.stage import Stage
 
 _LASTS_SECONDS = 1.0  # as a fault among others: the calls have their own time

@@ -8,10 +8,10 @@ import re
 import time
 from collections.abc import Callable
 
-from chaos import acts
-from chaos.journal import JournalTail, Mark
 from chaos.plan import Plan
-from chaos.programs import Program
+from chaos.processes.programs import Program
+from chaos.records import acts
+from chaos.records.journal import JournalTail, Mark
 from chaos.stage import Stage
 
 MOMENTS = ("any time", "taken", "claimed", "at the module", "effect done", "reply sent", "stored", "acked")

@@ -5,7 +5,7 @@ import random
 from collections.abc import Awaitable, Callable
 
 from chaos.plan import LEASE_SECONDS
-from chaos.programs import Program
+from chaos.processes.programs import Program
 from chaos.stage import Stage
 from support.servers.rabbitmq import RabbitMq
 from toolfleet_tasks.app import BROKER_HEARTBEAT_SECONDS

@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from chaos.plan import LEASE_SECONDS
-from chaos.programs import Program
+from chaos.processes.programs import Program
 from chaos.stage import Stage
 from toolfleet_registry.time.slewed_clock import YOUNG_SECONDS
 

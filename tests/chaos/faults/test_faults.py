@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from chaos import faults
-from chaos.checks import Evidence
-from chaos.fault_report import came_to, struck
-from chaos.faults import CLOCK_KINDS, KINDS, QUEUE_KINDS, Fault, kinds_of, planned
-from chaos.journal import Journal
-from chaos.moments import IN_REDIS_QUEUES
+from chaos.checks.call_checks import Evidence
+from chaos.checks.test_checks import ending, failure, result
+from chaos.faults import faults
+from chaos.faults.fault_report import came_to, struck
+from chaos.faults.faults import CLOCK_KINDS, KINDS, QUEUE_KINDS, Fault, kinds_of, planned
+from chaos.faults.moments import IN_REDIS_QUEUES
+from chaos.faults.rabbitmq_faults import RABBITMQ_KINDS
 from chaos.plan import Plan
-from chaos.rabbitmq_faults import RABBITMQ_KINDS
-from chaos.test_checks import ending, failure, result
+from chaos.records.journal import Journal
 
 
 def plan(faults: int, *, on_rabbitmq: bool = False) -> Plan:

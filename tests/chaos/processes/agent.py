@@ -1,4 +1,4 @@
-"""An agent that makes calls of every kind: `python -m chaos.agent NUMBER CALLS SECONDS SEED FOLDER`, settings from the environment.
+"""An agent that makes calls of every kind: `python -m chaos.processes.agent NUMBER CALLS SECONDS SEED FOLDER`, settings from the environment.
 
 Makes its calls evenly spread over the time, in single ones and in bursts; writes down how each ended. At SIGUSR1 it makes a
 burst of some hundreds in one tick, at SIGHUP calls of tools with hostile schemas; it ends after SIGUSR2.
@@ -14,10 +14,10 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from chaos import hostile
-from chaos.checks import OTHER
-from chaos.outcomes import FIRST, SECOND, Ending, Way
+from chaos.checks.call_checks import OTHER
 from chaos.plan import BEHAVIOURS, BURST, EFFECTS, LONGEST_TIMEOUT_SECONDS, MARGIN_SECONDS, MODULES
+from chaos.processes import hostile
+from chaos.records.outcomes import FIRST, SECOND, Ending, Way
 from toolfleet import Caller, CallHandle, ToolCall, ToolFleet
 from toolfleet_registry.contracts import ToolResult
 

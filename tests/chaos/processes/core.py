@@ -1,4 +1,4 @@
-"""A process of the agents' core, which news of jobs' ends wake: `python -m chaos.core PORT FOLDER`, settings from the environment.
+"""A process of the agents' core, which news of jobs' ends wake: `python -m chaos.processes.core PORT FOLDER`, settings from the environment.
 
 It acts on each by `toolfleet.webhooks`, half of them in SQLite and half in Redis, always in the transaction that marks them.
 Several share a port and what they remember. It is slow at times, and fails at times, before it acts and after; at SIGUSR1 it
@@ -25,8 +25,8 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from chaos.acts import INSERT, LIST, Act, Mark, act_on, database_of, is_in_sql, marks_of
 from chaos.plan import CORE_SECRET, LEASE_SECONDS
+from chaos.records.acts import INSERT, LIST, Act, Mark, act_on, database_of, is_in_sql, marks_of
 from toolfleet.webhooks import Delivery, RedisSeen, SQLSeen, WakeBusy, WakeLost, WakeReceiver, WakeRefused
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_tasks.webhooks import receiver

@@ -1,4 +1,4 @@
-"""An agent that makes jobs of every shape: `python -m chaos.job_agent JOBS SECONDS SEED FOLDER`, settings from the environment.
+"""An agent that makes jobs of every shape: `python -m chaos.processes.job_agent JOBS SECONDS SEED FOLDER`, settings from the environment.
 
 Makes them spread over the time, cancels some, and writes down what it was told. It does not wait for their ends.
 """
@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from chaos.job_notes import JobNote, notes_of
-from chaos.job_rounds import CRON
+from chaos.checks.job_rounds import CRON
 from chaos.plan import BEHAVIOURS, EFFECTS, LONGEST_JOB_SECONDS, LOOK, MODULES
+from chaos.records.job_notes import JobNote, notes_of
 from toolfleet import Caller, Conversation, FleetUnavailable, Job, Poll, Schedule, ToolCall, ToolFleet
 from toolfleet_registry.contracts.jobs import Completion, JobRefused
 

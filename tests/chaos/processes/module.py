@@ -1,4 +1,4 @@
-"""A module that writes down what it does, and misbehaves as it is asked to: `python -m chaos.module NAME PORT JOURNAL`.
+"""A module that writes down what it does, and misbehaves as it is asked to: `python -m chaos.processes.module NAME PORT JOURNAL`.
 
 It never recognises a repeated call: what the journal shows is the fleet's own doing. Only where it was asked what became of a
 call that it does not know, and has said "nothing", does it turn that call away for good.
@@ -16,9 +16,9 @@ from typing import Any
 
 from aiohttp import web
 
-from chaos import hostile
-from chaos.journal import Entry, JournalTail, JournalWriter
 from chaos.plan import BEHAVIOURS, EFFECTLESS, EFFECTS, LOOK, RECONCILING, is_hostile
+from chaos.processes import hostile
+from chaos.records.journal import Entry, JournalTail, JournalWriter
 
 READY = "module ready"
 CRASHED = 70

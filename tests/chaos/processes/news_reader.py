@@ -1,4 +1,4 @@
-"""The core's stand-in where it has no HTTP: `python -m chaos.news_reader NAME FOLDER` reads `fleet.wakeups.completions` of all conversations.
+"""The core's stand-in where it has no HTTP: `python -m chaos.processes.news_reader NAME FOLDER` reads `fleet.wakeups.completions` of all conversations.
 
 Each news may come again, and what it does about it is a row in the core's table. As the core, it is slow at times, and leaves
 its loop at times; at SIGUSR1 it ends at its next act, before the news are done with.
@@ -12,9 +12,9 @@ import sqlite3
 import sys
 from pathlib import Path
 
-from chaos.acts import INSERT, Act, act_on, database_of
-from chaos.core import CRASHED, Broken, pause
-from chaos.job_agent import CONVERSATIONS, conversation_id
+from chaos.processes.core import CRASHED, Broken, pause
+from chaos.processes.job_agent import CONVERSATIONS, conversation_id
+from chaos.records.acts import INSERT, Act, act_on, database_of
 from toolfleet import ToolFleet, WakeUp
 
 READY = "news reader ready"

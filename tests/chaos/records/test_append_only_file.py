@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from chaos.append_only_file import written_results
-from chaos.test_checks import result
+from chaos.checks.test_checks import result
+from chaos.records.append_only_file import written_results
 from support.servers.redis_faults import faulty_redis
 from toolfleet_registry.redis.keys import Keys
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.fleet_time import ROUNDING_SECONDS, FleetTime, FleetWatch
+from chaos.records.fleet_time import ROUNDING_SECONDS, FleetTime, FleetWatch
 from toolfleet_registry.time.slewed_clock import KEPT_SECONDS, RETURN_RATE
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.faults import kinds_of
+from chaos.faults.faults import kinds_of
 from chaos.plan import Plan
 from support.servers.rabbitmq import is_installed
 from support.worker_process import TESTS

@@ -18,7 +18,7 @@ from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.contracts.dead_letters import DeadLetter
 
 OWNER = Caller(user_id="ada", permission="owner", allowed_modules="*")
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[2]
 MEGABYTES, HOARD = 160, 400
 AT_ONCE = 10
 KILLED = -9

@@ -20,7 +20,7 @@ from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_tasks.calls.handle import CallHandle
 
 OWNER = Caller(user_id="ada", permission="owner", allowed_modules="*")
-ENV = {"PYTHONPATH": str(Path(__file__).parents[1])}  # where workers find the functions
+ENV = {"PYTHONPATH": str(Path(__file__).parents[2])}  # where workers find the functions
 THREADS = 2
 
 

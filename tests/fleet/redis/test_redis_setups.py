@@ -157,4 +157,4 @@ def test_celery_stores_a_result_where_we_look_for_it(prefix: str, fast: bool) ->
 
 def test_the_readme_says_what_a_restricted_user_needs() -> None:
     """It is what the user of these tests has."""
-    assert ACL in (Path(__file__).parents[2] / "docs" / "operations" / "redis.md").read_text()
+    assert ACL in (Path(__file__).parents[3] / "docs" / "operations" / "redis.md").read_text()

@@ -13,7 +13,7 @@ import pytest
 
 from support.up import toolfleet, up
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 BIN = Path(sys.executable).parent
 HEADING = "Make a module"
 FIVE_MINUTES = 300

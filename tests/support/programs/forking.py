@@ -1,4 +1,4 @@
-"""A program that forks while its fleet is open; run by tests/fleet/test_loops_and_forks.py.
+"""A program that forks while its fleet is open; run by tests/fleet/agents/test_loops_and_forks.py.
 
 `python forking.py async|sync|cleanup|preload`, with the settings in the environment. Prints one line of JSON.
 """

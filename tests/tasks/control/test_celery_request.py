@@ -45,7 +45,7 @@ def test_a_result_is_shown_as_a_word(shown: str, word: str) -> None:
 
 
 class Eventer:
-    """Stands for the dispatcher, whose events `tests/fleet/test_flower.py` hears for real."""
+    """Stands for the dispatcher, whose events `tests/fleet/operations/test_flower.py` hears for real."""
 
     enabled = True
 

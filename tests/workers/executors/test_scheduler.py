@@ -1,4 +1,4 @@
-"""The scheduler's executor where the desk does not do as it should; `tests/fleet/test_scheduler.py` has the rest."""
+"""The scheduler's executor where the desk does not do as it should; `tests/fleet/jobs/test_scheduler.py` has the rest."""
 
 import asyncio
 from collections.abc import AsyncGenerator

@@ -1,0 +1,1 @@
+"""What must hold after a run, of calls and of jobs."""

@@ -1,0 +1,1 @@
+"""The processes of a run, each a program of its own."""

@@ -1,0 +1,1 @@
+"""What processes wrote down during a run, and what reads it."""
