@@ -42,26 +42,26 @@ def deep(levels: int) -> dict[str, Any]:
 
 MANY = MAX_VALUES - 100
 ESCAPED = MOST_BYTES // 6 - 10
-SHAPES: dict[str, dict[str, Any]] = {
-    "names": {f"n{number}": number for number in range(MANY)},
-    "names of texts": {f"n{number}": "owl" for number in range(MANY)},
-    "long names": {f"{'x' * 40}{number}": None for number in range(MANY * 8 // 10)},
-    "names that are escaped": {f"ééé{number}": None for number in range(MANY)},
-    "integers": {"x": list(range(MANY))},
-    "floats": {"x": [number / 7 for number in range(MANY)]},
-    "texts": {"x": [f"owl{number}" for number in range(MANY)]},
-    "integers and texts": {"x": [number if number % 2 else str(number) for number in range(MANY)]},
-    "objects": {"x": [{"a": number} for number in range(MANY // 2)]},
-    "empty objects": {"x": [{} for _ in range(MANY)]},
-    "arrays": {"x": [[number] for number in range(MANY // 2)]},
-    "deep objects": {"x": [deep(90) for _ in range(MANY // 91)]},
-    "the widest integers": {"x": [10**4000] * 19},
-    "wide integers": {"x": [10**300] * 260},
-    "many wide integers": {"x": [2**65] * 3900},
-    "a text": {"x": "x" * (MOST_BYTES - 20)},
-    "a text that is escaped": {"x": "é" * ESCAPED},
-    "a text in pairs": {"x": "😀" * (ESCAPED // 2)},
-    "a text of what is not seen": {"x": "\x01" * ESCAPED},
+SHAPES: dict[str, Callable[[], dict[str, Any]]] = {
+    "names": lambda: {f"n{number}": number for number in range(MANY)},
+    "names of texts": lambda: {f"n{number}": "owl" for number in range(MANY)},
+    "long names": lambda: {f"{'x' * 40}{number}": None for number in range(MANY * 8 // 10)},
+    "names that are escaped": lambda: {f"ééé{number}": None for number in range(MANY)},
+    "integers": lambda: {"x": list(range(MANY))},
+    "floats": lambda: {"x": [number / 7 for number in range(MANY)]},
+    "texts": lambda: {"x": [f"owl{number}" for number in range(MANY)]},
+    "integers and texts": lambda: {"x": [number if number % 2 else str(number) for number in range(MANY)]},
+    "objects": lambda: {"x": [{"a": number} for number in range(MANY // 2)]},
+    "empty objects": lambda: {"x": [{} for _ in range(MANY)]},
+    "arrays": lambda: {"x": [[number] for number in range(MANY // 2)]},
+    "deep objects": lambda: {"x": [deep(90) for _ in range(MANY // 91)]},
+    "the widest integers": lambda: {"x": [10**4000] * 19},
+    "wide integers": lambda: {"x": [10**300] * 260},
+    "many wide integers": lambda: {"x": [2**65] * 3900},
+    "a text": lambda: {"x": "x" * (MOST_BYTES - 20)},
+    "a text that is escaped": lambda: {"x": "é" * ESCAPED},
+    "a text in pairs": lambda: {"x": "😀" * (ESCAPED // 2)},
+    "a text of what is not seen": lambda: {"x": "\x01" * ESCAPED},
 }
 
 
@@ -110,7 +110,7 @@ def seconds_of(step: Callable[[], object]) -> float:
 @pytest.mark.parametrize("shape", sorted(SHAPES))
 def test_no_step_holds_others_up(shape: str) -> None:
     """For arguments as large as they may be, of the shape that makes a step slow."""
-    arguments = SHAPES[shape]
+    arguments = SHAPES[shape]()
     assert fault_in(arguments) is None
     assert size_of(arguments) <= MOST_BYTES
     took = {name: seconds_of(step) for name, step in steps_of(arguments)}
