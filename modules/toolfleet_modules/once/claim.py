@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TypeVar
 
-from toolfleet_modules.once.store import Record, Replies, State, new_token
+from toolfleet_registry.once.port import Record, Replies, State, new_token
 from toolfleet_registry.time import fleet_clock
 
 T = TypeVar("T")

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 from toolfleet_modules.once.claim import Claim, Store, StoreAway
 from toolfleet_modules.once.shared_work import Work
-from toolfleet_modules.once.store import Record, new_token
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.threads import NotBegun
+from toolfleet_registry.once.port import Record, new_token
 
 _log = logging.getLogger("toolfleet.sdk")
 

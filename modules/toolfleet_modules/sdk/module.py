@@ -5,14 +5,14 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from toolfleet_modules.once.memory_store import MemoryReplies
-from toolfleet_modules.once.store import Replies
 from toolfleet_modules.requests.authentication import KEY_VARIABLE
 from toolfleet_modules.sdk.offer import Facts
 from toolfleet_modules.sdk.protocol import Hook, Lifespan
 from toolfleet_modules.sdk.tool import Tool
 from toolfleet_registry.contracts import Level, ModuleManifest
 from toolfleet_registry.contracts.names import is_module_name
+from toolfleet_registry.once.memory import MemoryReplies
+from toolfleet_registry.once.port import Replies
 
 if TYPE_CHECKING:  # an app needs starlette, and a test httpx; a manifest needs neither
     from starlette.applications import Starlette

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from toolfleet_modules.once.store import Replies
 from toolfleet_modules.sdk.tool import Tool
 from toolfleet_registry.contracts import ModuleManifest
+from toolfleet_registry.once.port import Replies
 
 if TYPE_CHECKING:  # a manifest needs no starlette
     from starlette.applications import Starlette

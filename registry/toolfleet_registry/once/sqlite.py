@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TypeVar
 
-from toolfleet_modules.once.store import Record
+from toolfleet_registry.once.port import Record
 
 T = TypeVar("T")
 

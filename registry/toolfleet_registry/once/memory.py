@@ -5,7 +5,7 @@ import sys
 import time
 from collections import OrderedDict
 
-from toolfleet_modules.once.store import Record
+from toolfleet_registry.once.port import Record
 
 
 class MemoryReplies:

@@ -9,7 +9,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from toolfleet_modules.once.store import Record
+from toolfleet_registry.once.port import Record
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import async_client
 
