@@ -10,7 +10,8 @@ Programming and set-up errors raise; what happens to a call never does, it is a 
     ├── BodyUnreadable       an HTTP body cannot be decoded
     ├── NoRedis              no Redis server to be had on this machine
     ├── FleetUnavailable     the fleet's Redis does not answer
-    │   └── RegistryAway     where the registry keeps its tools does not answer, or is another fleet's
+    │   ├── RegistryAway     where the registry keeps its tools does not answer, or is another fleet's
+    │   └── StoreAway        a store of what is done once does not answer
     ├── RegistryEventsLost   events of the registry are gone that a follower has not heard of
     ├── OperationRefused     what an operator wants cannot be done with these tools
     ├── NotPublished         a call is surely not in its queue
@@ -83,6 +84,10 @@ class FleetUnavailable(FleetError):
 
 class RegistryAway(FleetUnavailable):
     """The registry's own server or database does not answer, or is not this fleet's; the message says which."""
+
+
+class StoreAway(FleetUnavailable):
+    """A store of what is done once does not answer; the message says why."""
 
 
 class OperationRefused(FleetError):

@@ -7,7 +7,8 @@ from toolfleet_registry.functions.encoded_bytes import Media
 from toolfleet_registry.functions.failures import ModuleBusy, ToolError
 from toolfleet_registry.functions.files import Audio, File, Image
 from toolfleet_registry.once.memory import MemoryReplies
-from toolfleet_registry.once.port import Record, Replies
+from toolfleet_registry.once.port import OnceStore as Replies
+from toolfleet_registry.once.port import Record
 from toolfleet_registry.once.redis import RedisReplies
 from toolfleet_registry.once.sqlite import SQLiteReplies
 from toolfleet_registry.system.private_process import hide_process

@@ -4,50 +4,26 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TypeVar
 
-from toolfleet_registry.once.port import Record, Replies, State, new_token
+from toolfleet_registry.errors import StoreAway
+from toolfleet_registry.once.patient_store import PatientStore
+from toolfleet_registry.once.port import Record, State, new_token
 from toolfleet_registry.time import fleet_clock
 
-T = TypeVar("T")
 _log = logging.getLogger("toolfleet.sdk")
 
 # How long a process may be silent before its calls count as those of a dead one: a blocked loop must not reach that.
 LEASE_SECONDS = 12.0
 RENEW_SECONDS = 4.0
-STORE_SECONDS = 3.0  # for one answer of the store's; the fleet waits 5 s for a reconciliation
-
-
-class StoreAway(Exception):
-    """The store of replies cannot be asked."""
-
-
-class Store:
-    """The replies, within `STORE_SECONDS` and with one error. The store is an author's: it may raise anything."""
-
-    def __init__(self, replies: Replies) -> None:
-        self._replies = replies
-
-    async def get(self, call_id: str) -> Record | None:
-        """As `Replies.get`. Raises `StoreAway`, as all of these."""
-        return await _in_time(self._replies.get(call_id))
-
-    async def swap(self, call_id: str, seen: str | None, record: Record | None) -> bool:
-        """As `Replies.swap`."""
-        return await _in_time(self._replies.swap(call_id, seen, record))
-
-    async def complete_since(self) -> float:
-        """As `Replies.complete_since`."""
-        return await _in_time(self._replies.complete_since())
 
 
 class Claim:
     """A call that was begun here. Its record says so for `LEASE_SECONDS` after the last renewal."""
 
-    def __init__(self, store: Store, call_id: str, fingerprint: str, *, is_repeatable: bool) -> None:
+    def __init__(self, store: PatientStore, call_id: str, fingerprint: str, *, is_repeatable: bool) -> None:
         self._store = store
         self._call_id = call_id
         self._is_first = True
@@ -123,14 +99,6 @@ class Claim:
                 self._live_until = live_until
             except StoreAway as exc:
                 _log.warning("The lease of call %s is not renewed: %s", self._call_id, exc)
-
-
-async def _in_time(answer: Awaitable[T]) -> T:
-    try:
-        async with asyncio.timeout(STORE_SECONDS):
-            return await answer
-    except Exception as exc:
-        raise StoreAway(f"{type(exc).__name__}: {exc}") from exc
 
 
 _TRIES_SECONDS = (0.1, 0.5)

@@ -8,11 +8,13 @@ from collections import OrderedDict
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
-from toolfleet_modules.once.claim import Claim, Store, StoreAway
+from toolfleet_modules.once.claim import Claim
 from toolfleet_modules.once.shared_work import Work
 from toolfleet_modules.requests.reply import Reply
+from toolfleet_registry.errors import StoreAway
 from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.threads import NotBegun
+from toolfleet_registry.once.patient_store import PatientStore
 from toolfleet_registry.once.port import Record, new_token
 
 _log = logging.getLogger("toolfleet.sdk")
@@ -57,7 +59,7 @@ class Runnable(Protocol):
 class Desk:
     """The calls of one module in this process, with their records in a store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: PatientStore) -> None:
         self._store = store
         self._latest = OrderedDict[str, int]()  # attempts that were seen, by call id, of those with more than one
         self._unanswered = OrderedDict[str, str]()  # call ids, and the token that perhaps was written and never used

@@ -16,7 +16,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from toolfleet_modules.once.claim import Store, StoreAway
 from toolfleet_modules.once.idempotency import Desk
 from toolfleet_modules.requests.authentication import CallerCheck, CallerRefused
 from toolfleet_modules.requests.request import ReconcileRequest, TooLarge, TooSlow, read_body
@@ -24,7 +23,10 @@ from toolfleet_modules.sdk.execute import Execute, Limits
 from toolfleet_modules.sdk.protocol import AppParts
 from toolfleet_modules.sdk.tool import in_words
 from toolfleet_registry.contracts import ModuleManifest
+from toolfleet_registry.errors import StoreAway
+from toolfleet_registry.once.patient_store import PatientStore
 
+STORE_SECONDS = 3.0  # for one answer of the store's; the fleet waits 5 s for a reconciliation
 _QUESTION_BYTES = 64 * 2**10
 
 
@@ -47,7 +49,7 @@ class _Routes:
         self._module = module
         self._callers = CallerCheck(module.name, module.key)
         self._manifest = json.dumps(_document_of(module.manifest), ensure_ascii=False)
-        self._store = Store(module.replies)
+        self._store = PatientStore(module.replies, seconds=STORE_SECONDS)
         self._desk = Desk(self._store)
         self.execute = _OfThisLoop(lambda: Execute(module.tools, self._desk, self._callers, Limits(**module.limits)))
 

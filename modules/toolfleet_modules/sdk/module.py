@@ -12,7 +12,7 @@ from toolfleet_modules.sdk.tool import Tool
 from toolfleet_registry.contracts import Level, ModuleManifest
 from toolfleet_registry.contracts.names import is_module_name
 from toolfleet_registry.once.memory import MemoryReplies
-from toolfleet_registry.once.port import Replies
+from toolfleet_registry.once.port import OnceStore
 
 if TYPE_CHECKING:  # an app needs starlette, and a test httpx; a manifest needs neither
     from starlette.applications import Starlette
@@ -53,7 +53,7 @@ class Module:
         *,
         description: str = "",
         version: str | None = None,
-        replies: Replies | None = None,
+        replies: OnceStore | None = None,
         key: str | None = None,
         concurrency: int = 1000,
         threads: int = 32,
@@ -70,7 +70,7 @@ class Module:
         self.name = name
         self.description = description
         self.version = version
-        self.replies: Replies = MemoryReplies() if replies is None else replies
+        self.replies: OnceStore = MemoryReplies() if replies is None else replies
         self.longest_call_seconds = longest_call_seconds
         self.retries_undeclared = retries_undeclared
         self.limits: Mapping[str, Any] = {

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from toolfleet_modules.sdk.tool import Tool
 from toolfleet_registry.contracts import ModuleManifest
-from toolfleet_registry.once.port import Replies
+from toolfleet_registry.once.port import OnceStore
 
 if TYPE_CHECKING:  # a manifest needs no starlette
     from starlette.applications import Starlette
@@ -43,7 +43,7 @@ class AppParts(ModuleIdentity, Protocol):
         ...
 
     @property
-    def replies(self) -> Replies:
+    def replies(self) -> OnceStore:
         """The memory of what became of calls; the app closes it."""
         ...
 

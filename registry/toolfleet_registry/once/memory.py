@@ -1,4 +1,4 @@
-"""Replies in this process's memory: gone when it ends, and not shared with others."""
+"""Keeps records in this process's memory: gone when it ends, and not shared with others."""
 
 import math
 import sys
@@ -24,21 +24,21 @@ class MemoryReplies:
         # When each is forgotten, the next first; those that may be repeated, and those that may not.
         self._ended = OrderedDict[str, tuple[float, Record]](), OrderedDict[str, tuple[float, Record]]()
 
-    async def get(self, call_id: str) -> Record | None:
+    async def get(self, name: str) -> Record | None:
         """As the protocol says."""
-        return self._get(call_id)
+        return self._get(name)
 
-    async def swap(self, call_id: str, seen: str | None, record: Record | None) -> bool:
+    async def swap(self, name: str, seen: str | None, record: Record | None) -> bool:
         """As the protocol says."""
-        found = self._get(call_id)
+        found = self._get(name)
         if (found.token if found else None) != seen:
             return False
-        self._running.pop(call_id, None)
-        self._forget(call_id)
+        self._running.pop(name, None)
+        self._forget(name)
         if record is not None and record.state == "running":
-            self._running[call_id] = record
+            self._running[name] = record
         elif record is not None:
-            self._ended[not record.is_repeatable][call_id] = (time.monotonic() + self._seconds, record)
+            self._ended[not record.is_repeatable][name] = (time.monotonic() + self._seconds, record)
             self._bytes += _size(record)
             self._forget_most()
         return True
@@ -50,11 +50,11 @@ class MemoryReplies:
     async def aclose(self) -> None:
         """Nothing to let go of; what is remembered stays."""
 
-    def _get(self, call_id: str) -> Record | None:
-        if call_id in self._running:
-            return self._running[call_id]
+    def _get(self, name: str) -> Record | None:
+        if name in self._running:
+            return self._running[name]
         for ended in self._ended:
-            until, record = ended.get(call_id, (0.0, None))
+            until, record = ended.get(name, (0.0, None))
             if until > time.monotonic():
                 return record
         return None
@@ -63,14 +63,14 @@ class MemoryReplies:
         now = time.monotonic()
         for ended in self._ended:
             while ended:
-                call_id, (until, _) = next(iter(ended.items()))
+                name, (until, _) = next(iter(ended.items()))
                 if until > now and sum(map(len, self._ended)) <= self._most and self._bytes <= self._most_bytes:
                     break
-                self._forget(call_id)
+                self._forget(name)
 
-    def _forget(self, call_id: str) -> None:
+    def _forget(self, name: str) -> None:
         for ended in self._ended:
-            _, record = ended.pop(call_id, (0.0, None))
+            _, record = ended.pop(name, (0.0, None))
             self._bytes -= _size(record) if record else 0
 
 

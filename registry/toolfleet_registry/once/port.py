@@ -1,4 +1,4 @@
-"""What a module remembers of its calls, so that a repeat of one does not do it twice."""
+"""Defines what is remembered of work that is to be done once, and the port of the stores that remember it."""
 
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -13,7 +13,7 @@ attempts that are older than one that was seen."""
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is kept of one call."""
+    """What is kept of one call, or of another piece of work."""
 
     state: State
     """Where the call is."""
@@ -40,23 +40,23 @@ def new_token(attempt: int) -> str:
     return f"{uuid4().hex}{_OF_ATTEMPT}{attempt}"
 
 
-class Replies(Protocol):
-    """Where records are kept: one writing replaces another only if that is the one that was seen.
+class OnceStore(Protocol):
+    """Keeps records by name: one writing replaces another only if that is the one that was seen.
 
-    A method raises whatever goes wrong; none waits for long. With processes that share a store, a call begins in one of
-    them only.
+    A method raises whatever goes wrong; none waits for long. Of processes that share a store, one only begins what has a name.
+    `until` is by the clock of whoever asks: a store that machines share may keep it by its own.
     """
 
-    async def get(self, call_id: str) -> Record | None:
-        """The record of a call; `None` if there is none, or none any more."""
+    async def get(self, name: str) -> Record | None:
+        """Return the record of this name; `None` if there is none, or none any more."""
         ...
 
-    async def swap(self, call_id: str, seen: str | None, record: Record | None) -> bool:
+    async def swap(self, name: str, seen: str | None, record: Record | None) -> bool:
         """Keep `record` (`None`: nothing) if what is kept has the token `seen` (`None`: if nothing is kept)."""
         ...
 
     async def complete_since(self) -> float:
-        """Since when (epoch) no record can have been lost: a call that is not known and is younger was never begun.
+        """Since when (epoch) no record can have been lost: what is not known and is younger was never begun.
 
         `inf` if nobody can say that.
         """

@@ -1,20 +1,65 @@
-"""Replies in a Redis: for a module of several processes or machines, and one that restarts."""
+"""Keeps records in a Redis: for processes on several machines, and such as restart."""
 
 import asyncio
 import json
 import math
 import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from redis.asyncio import Redis
 
 from toolfleet_registry.once.port import Record
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.redis_errors import answering
+from toolfleet_registry.redis.script import ScriptFolder
 from toolfleet_registry.redis.servers import async_client
 
+FILES = ScriptFolder(Path(__file__).parent / "lua")
+_SWAP, _SINCE = FILES.script("swap"), FILES.script("since")
 
-class RedisReplies:
+
+class RedisStore:
+    """Asks a Redis over connections of each event loop's own, which are made at the first question.
+
+    Raises `SettingsError` for a URL that is none, and `FleetUnavailable` where no answer comes within `patience_seconds`.
+    """
+
+    def __init__(self, url: str, *, master: str | None, patience_seconds: float) -> None:
+        self._url, self._master, self._patience_seconds = url, master, patience_seconds
+        self._made: tuple[asyncio.AbstractEventLoop, Redis, asyncio.Semaphore] | None = None
+        async_client(url, master=master)  # says what is wrong with the URL
+
+    async def ask(self, *command: Any) -> Any:
+        """Have one command answered."""
+        async with self.asking() as redis:
+            return await redis.execute_command(*command)
+
+    @asynccontextmanager
+    async def asking(self) -> AsyncGenerator[Redis]:
+        """The client, for as long as one answer may take."""
+        redis, room = self._client()
+        async with answering(redis, seconds=self._patience_seconds), room:
+            yield redis
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        if self._made is not None:
+            (_, redis, _), self._made = self._made, None
+            await redis.aclose()
+
+    def _client(self) -> tuple[Redis, asyncio.Semaphore]:
+        loop = asyncio.get_running_loop()
+        if self._made is None or self._made[0] is not loop:
+            client = async_client(self._url, master=self._master, timeout_seconds=self._patience_seconds)
+            self._made = loop, client, asyncio.Semaphore(_CONNECTIONS)
+        return self._made[1:]
+
+
+class RedisReplies(RedisStore):
     """Remembers each call for `seconds`. `prefix` goes before every key.
 
     It can say that a call was never begun only if nothing can have been lost: not within `longest_call_seconds` after
@@ -25,47 +70,38 @@ class RedisReplies:
     def __init__(self, url: str, *, seconds: float = 86_400, prefix: str = "", master: str | None = None) -> None:
         if seconds <= 0:
             raise ValueError("seconds must be positive.")
-        self._url, self._master = url, master
+        super().__init__(url, master=master, patience_seconds=_PATIENCE_SECONDS)
         self._keys = Keys(prefix)
         self._seconds = seconds
-        self._made: tuple[asyncio.AbstractEventLoop, Redis, asyncio.Semaphore] | None = None
-        async_client(url, master=master)  # says what is wrong with the URL
 
-    async def get(self, call_id: str) -> Record | None:
+    async def get(self, name: str) -> Record | None:
         """As the protocol says."""
-        redis, room = self._redis()
-        async with room:
-            found = await redis.get(self._keys.module_reply(call_id))
+        found = await self.ask("GET", self._keys.module_reply(name))
         return None if found is None else Record(**json.loads(_text(found).partition("\n")[2]))
 
-    async def swap(self, call_id: str, seen: str | None, record: Record | None) -> bool:
+    async def swap(self, name: str, seen: str | None, record: Record | None) -> bool:
         """As the protocol says."""
         value = "" if record is None else f"{record.token}\n{json.dumps(asdict(record))}"
-        redis, room = self._redis()
-        async with room:
-            run: Any = redis.eval(
-                _SWAP,
-                2,
-                self._keys.module_reply(call_id),
-                self._keys.module_replies,
-                seen or "",
-                value,
-                str(math.ceil(self._seconds * 1000)),
-                f"{_KEPT_FOR}{self._seconds!r}",
-                str(time.time()),
-            )
-            return bool(await run)
+        command = _SWAP.command(
+            reply=self._keys.module_reply(name),
+            replies=self._keys.module_replies,
+            seen=seen or "",
+            value=value,
+            kept_ms=math.ceil(self._seconds * 1000),
+            kept_field=f"{_KEPT_FOR}{self._seconds!r}",
+            now_s=str(time.time()),
+        )
+        return bool(await self.ask(*command))
 
     async def complete_since(self) -> float:
         """As the protocol says: a Redis that is not the one it was has perhaps forgotten the last thing it was told."""
-        redis, room = self._redis()
-        async with room:
+        async with self.asking() as redis:
             server, memory = await redis.info("server"), await redis.info("memory")
-            if memory.get("maxmemory") and memory.get("maxmemory_policy") != "noeviction":
-                return math.inf
-            now = time.time()
-            run: Any = redis.eval(_SINCE, 1, self._keys.module_replies, str(server["run_id"]), str(now))
-            known = [_text(each) for each in await run]
+        if memory.get("maxmemory") and memory.get("maxmemory_policy") != "noeviction":
+            return math.inf
+        now = time.time()
+        names = {"replies": self._keys.module_replies, "run_id": str(server["run_id"]), "now_s": str(now)}
+        known = [_text(each) for each in await self.ask(*_SINCE.command(**names))]
         kept = dict(zip(known[::2], map(float, known[1::2]), strict=True))
         since = kept.pop("since")
         # What was written when the seconds were fewer is forgotten after those, whatever they are now.
@@ -73,55 +109,11 @@ class RedisReplies:
         shorter = [min(until, now - each) for each, until in seconds.items() if each < self._seconds]
         return max(since, now - self._seconds, *shorter)
 
-    async def aclose(self) -> None:
-        """Close the connections."""
-        if self._made is not None:
-            (_, redis, _), self._made = self._made, None
-            await redis.aclose()
-
-    def _redis(self) -> tuple[Redis, asyncio.Semaphore]:
-        loop = asyncio.get_running_loop()
-        if self._made is None or self._made[0] is not loop:
-            client = async_client(self._url, master=self._master, timeout_seconds=_PATIENCE_SECONDS)
-            self._made = loop, client, asyncio.Semaphore(_CONNECTIONS)
-        return self._made[1:]
-
 
 def _text(value: bytes | str) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-_PATIENCE_SECONDS = 2.0
+_PATIENCE_SECONDS = 2.0  # for one answer: the fleet waits 5 s for a reconciliation
 _CONNECTIONS = 32
 _KEPT_FOR = "kept_for:"  # and a number of seconds: when something was last written to be kept for that long
-
-_SWAP = """
-local found = redis.call('GET', KEYS[1])
-if ARGV[1] == '' then
-  if found then return 0 end
-elseif not found or string.sub(found, 1, #ARGV[1] + 1) ~= ARGV[1] .. '\\n' then
-  return 0
-end
-if ARGV[2] == '' then
-  redis.call('DEL', KEYS[1])
-else
-  redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
-  redis.call('HSET', KEYS[2], ARGV[4], ARGV[5])
-end
-return 1
-"""
-
-_SINCE = """
-if redis.call('HGET', KEYS[1], 'run_id') ~= ARGV[1] then
-  redis.call('HSET', KEYS[1], 'run_id', ARGV[1], 'since', ARGV[2])
-end
-local known = redis.call('HGETALL', KEYS[1])
-local told = {}
-for at = 1, #known, 2 do
-  if known[at] ~= 'run_id' then
-    told[#told + 1] = known[at]
-    told[#told + 1] = known[at + 1]
-  end
-end
-return told
-"""

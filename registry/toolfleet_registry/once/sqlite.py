@@ -1,4 +1,4 @@
-"""Replies in a SQLite file: for a module on one machine, of several processes, which restarts."""
+"""Keeps records in a SQLite file: for processes on one machine, which restart."""
 
 import asyncio
 import sqlite3
@@ -30,13 +30,13 @@ class SQLiteReplies:
         self._thread: ThreadPoolExecutor | None = None
         self._writes = 0
 
-    async def get(self, call_id: str) -> Record | None:
+    async def get(self, name: str) -> Record | None:
         """As the protocol says."""
-        return await self._do(lambda rows: _get(rows, call_id))
+        return await self._do(lambda rows: _get(rows, name))
 
-    async def swap(self, call_id: str, seen: str | None, record: Record | None) -> bool:
+    async def swap(self, name: str, seen: str | None, record: Record | None) -> bool:
         """As the protocol says."""
-        return await self._do(lambda rows: self._swap(rows, call_id, seen, record))
+        return await self._do(lambda rows: self._swap(rows, name, seen, record))
 
     async def complete_since(self) -> float:
         """As the protocol says: since the file is there, and since what was forgotten to keep it small."""
@@ -68,15 +68,15 @@ class SQLiteReplies:
             rows.execute("COMMIT")
             return result
 
-    def _swap(self, rows: sqlite3.Connection, call_id: str, seen: str | None, record: Record | None) -> bool:
-        found = _get(rows, call_id)
+    def _swap(self, rows: sqlite3.Connection, name: str, seen: str | None, record: Record | None) -> bool:
+        found = _get(rows, name)
         if (found.token if found else None) != seen:
             return False
-        rows.execute("DELETE FROM replies WHERE call_id = ?", (call_id,))
+        rows.execute("DELETE FROM replies WHERE call_id = ?", (name,))
         now = time.time()
         rows.execute("INSERT OR REPLACE INTO kept_for VALUES (?, ?)", (self._seconds, now))
         if record is not None:
-            values = (call_id, record.state, record.token, record.fingerprint, record.until, record.reply)
+            values = (name, record.state, record.token, record.fingerprint, record.until, record.reply)
             rows.execute("INSERT INTO replies VALUES (?, ?, ?, ?, ?, ?, ?)", (*values, now + self._seconds))
         if self._writes % _WRITES_BETWEEN == 0:
             self._forget(rows)
@@ -133,10 +133,10 @@ def _write_ahead(rows: sqlite3.Connection) -> None:
             return
 
 
-def _get(rows: sqlite3.Connection, call_id: str) -> Record | None:
+def _get(rows: sqlite3.Connection, name: str) -> Record | None:
     row = rows.execute(
         "SELECT state, token, fingerprint, until, reply FROM replies WHERE call_id = ? AND forget_at > ?",
-        (call_id, time.time()),
+        (name, time.time()),
     ).fetchone()
     return None if row is None else Record(*row)
 

@@ -1,11 +1,19 @@
-"""What a core remembers of wake-ups, so that it acts on each once: what such a memory can do."""
+"""Remembers which wake-ups a core has acted on, so that it acts on each once: who may act on one, and until when."""
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Literal, Protocol
 
+from toolfleet_registry.once.patient_store import PatientStore
+from toolfleet_registry.once.port import OnceStore, Record
+
 REMEMBERED_SECONDS = 30 * 86_400
 """Longer than any fleet tries a wake-up; and than it makes sense to replay a dead one."""
+
+_PATIENCE_SECONDS = 15.0  # for a store of somebody's own; ours give up sooner
+_MOST_TRIES = 10  # of a change while others change the same record
+_DONE = "#done"  # behind the token of whoever has acted: each writing but a renewal has its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,38 +24,82 @@ class Standing:
     rest_seconds: float = 0
 
 
-class Seen(Protocol):
-    """A memory that several processes of a core may share. Every method raises `FleetUnavailable` when it does not answer in time.
+class Seen(OnceStore, Protocol):
+    """A store that a core's own transaction can write to."""
 
-    A `token` is one delivery's: whoever has lost a wake-up to another can neither mark nor release it.
-    """
-
-    async def claim(self, wake_id: str, token: str, *, seconds: float) -> Standing:
-        """Ask for a wake-up, to be at it for so many seconds. Asked again with the same token, it is `ours` again."""
-        ...
-
-    async def renew(self, wake_id: str, token: str, *, seconds: float) -> bool:
-        """So many seconds more from now on. `False`: it is not ours any more."""
-        ...
-
-    async def done(self, wake_id: str, token: str) -> bool:
-        """Remember that it was acted on, also when nothing is known of it any more. `False`: another has it."""
-        ...
-
-    async def is_done(self, wake_id: str) -> bool:
-        """Whether it was acted on."""
-        ...
-
-    async def release(self, wake_id: str, token: str) -> None:
-        """Forget it, if it is ours and not done: the next delivery may have it."""
-        ...
-
-    def done_in(self, transaction: object, wake_id: str, token: str) -> object:
-        """Have the mark made by the caller's own transaction, or not at all. Raises `WakeLost` where it is not ours any more.
+    def swap_in(self, transaction: object, name: str, seen: str, record: Record) -> object:
+        """Have the caller's own transaction do a `swap`, or nothing. Raises `WakeLost` where another record is there.
 
         Raises `TypeError` for a transaction of another kind.
         """
         ...
+
+
+class WakeMemory:
+    """What several processes of a core remember in one store. Each method raises `FleetUnavailable` when that does not answer.
+
+    A `token` is one delivery's: whoever has lost a wake-up to another can neither mark nor release it.
+    """
+
+    def __init__(self, store: OnceStore) -> None:
+        self._store = store  # for what belongs to a transaction
+        self._patient = PatientStore(store, seconds=_PATIENCE_SECONDS)
+
+    async def claim(self, wake_id: str, token: str, *, seconds: float) -> Standing:
+        """Ask for a wake-up, to be at it for so many seconds. Asked again with the same token, it is `ours` again."""
+        seen: str | None = None
+        for _ in range(_MOST_TRIES):
+            if await self._patient.swap(wake_id, seen, _running(token, seconds)):
+                return Standing("ours")
+            found = await self._patient.get(wake_id)
+            seen = None if found is None else found.token
+            if found is not None and found.state == "done":
+                return Standing("done")
+            if found is not None and seen != token and (rest := found.until - time.time()) > 0:
+                if rest > seconds + 1:  # the store's clock was set back: it must not hold for that much longer
+                    await self._patient.swap(wake_id, seen, replace(found, until=time.time() + seconds))
+                return Standing("busy", min(rest, seconds))
+        return Standing("busy", 1)
+
+    async def renew(self, wake_id: str, token: str, *, seconds: float) -> bool:
+        """So many seconds more from now on. `False`: it is not ours any more."""
+        return await self._patient.swap(wake_id, token, _running(token, seconds))
+
+    async def done(self, wake_id: str, token: str) -> bool:
+        """Remember that it was acted on, also when nothing is known of it any more. `False`: another has it."""
+        seen: str | None = token
+        for _ in range(_MOST_TRIES):
+            if await self._patient.swap(wake_id, seen, _done(token)):
+                return True
+            found = await self._patient.get(wake_id)
+            if found is not None and found.token != token:
+                return found == _done(token)  # the answer to our own writing was lost
+            seen = None if found is None else found.token
+        return False
+
+    async def is_done(self, wake_id: str) -> bool:
+        """Whether it was acted on."""
+        found = await self._patient.get(wake_id)
+        return found is not None and found.state == "done"
+
+    async def release(self, wake_id: str, token: str) -> None:
+        """Forget it, if it is ours and not done: the next delivery may have it."""
+        await self._patient.swap(wake_id, token, None)
+
+    def done_in(self, transaction: object, wake_id: str, token: str) -> object:
+        """Have the mark made by the caller's own transaction, or not at all. Raises as `Seen.swap_in`."""
+        swap_in = getattr(self._store, "swap_in", None)
+        if swap_in is None:
+            raise TypeError(f"{type(self._store).__name__} marks in no transaction: RedisSeen and SQLSeen do.")
+        answer: object = swap_in(transaction, wake_id, token, _done(token))
+        return answer
+
+
+def check_kept(record: Record) -> Record:
+    """The record, if a store of wake-ups can keep it: who is at one, or has acted. Raises `ValueError`."""
+    if record.state not in {"running", "done"} or record.fingerprint or record.reply:
+        raise ValueError("What a core remembers of wake-ups has no replies: a module needs another store.")
+    return record
 
 
 def lazy_attribute(name: str) -> Any:
@@ -58,3 +110,11 @@ def lazy_attribute(name: str) -> Any:
         return import_module("toolfleet_tasks.webhooks.dedup_sql").SQLSeen
     except ImportError as exc:
         raise ImportError(f"Wake-ups seen in an SQL database need {exc.name!r}: install 'toolfleet[sql]'.") from exc
+
+
+def _running(token: str, seconds: float) -> Record:
+    return Record("running", token, until=time.time() + seconds)
+
+
+def _done(token: str) -> Record:
+    return Record("done", f"{token}{_DONE}")

@@ -1,30 +1,29 @@
-"""A core's memory of wake-ups in Redis: a hash each, with a TTL."""
+"""Keeps a core's memory of wake-ups in Redis: a hash each, with a TTL."""
 
-from collections.abc import AsyncGenerator, Awaitable
-from contextlib import asynccontextmanager
+import math
+import time
+from collections.abc import Awaitable
 from pathlib import Path
-from typing import Any
 
-from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 
 from toolfleet_registry.errors import WakeLost
+from toolfleet_registry.once.port import Record
+from toolfleet_registry.once.redis import RedisStore
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_registry.redis.redis_errors import answering
-from toolfleet_registry.redis.script import Script, ScriptFolder
-from toolfleet_registry.redis.servers import async_client
-from toolfleet_tasks.webhooks.dedup import REMEMBERED_SECONDS, Standing
-
-_PATIENCE_SECONDS = 5
+from toolfleet_registry.redis.script import ScriptFolder
+from toolfleet_tasks.webhooks.dedup import REMEMBERED_SECONDS, check_kept
 
 FILES = ScriptFolder(Path(__file__).parent / "lua")
-_CLAIM, _RENEW, _DONE, _RELEASE = (FILES.script(name) for name in ("claim", "renew", "done", "release"))
+_GET, _SWAP = FILES.script("get"), FILES.script("swap")
+_PATIENCE_SECONDS = 5.0
 
 
-class RedisSeen:
+class RedisSeen(RedisStore):
     """A `Seen` in Redis, which should keep what it has: without an append-only file a restart forgets, and acts may be repeated.
 
-    `receiver` tells cores apart that share a Redis. `remember_seconds` must exceed the fleet's `wake_give_up_seconds`.
+    `receiver` tells cores apart that share a Redis. `remember_seconds` must exceed the fleet's `wake_give_up_seconds`. It keeps no
+    replies, and leases by Redis's own clock.
     """
 
     def __init__(
@@ -36,65 +35,50 @@ class RedisSeen:
         key_prefix: str = "",
         sentinel_master: str | None = None,
     ) -> None:
-        self._redis: Redis = async_client(url, master=sentinel_master, timeout_seconds=_PATIENCE_SECONDS)
+        super().__init__(url, master=sentinel_master, patience_seconds=_PATIENCE_SECONDS)
         self._receiver = receiver
         self._remember_seconds = remember_seconds
         self._keys = Keys(key_prefix)
 
-    async def claim(self, wake_id: str, token: str, *, seconds: float) -> Standing:
+    async def get(self, name: str) -> Record | None:
         """As `Seen`."""
-        rest = await self._run(_CLAIM, wake_id, token, ms=int(seconds * 1000), kept_seconds=self._remember_seconds)
-        if rest < 0:
-            return Standing("done")
-        return Standing("busy", rest / 1000) if rest > 0 else Standing("ours")
+        found = await self.ask(*_GET.command(seen=self._key(name)))
+        if found is None:
+            return None
+        token, rest_ms, is_done = (each if isinstance(each, str) else each.decode() for each in found)
+        return Record("done", token) if is_done else Record("running", token, until=time.time() + float(rest_ms) / 1000)
 
-    async def renew(self, wake_id: str, token: str, *, seconds: float) -> bool:
+    async def swap(self, name: str, seen: str | None, record: Record | None) -> bool:
         """As `Seen`."""
-        return await self._run(_RENEW, wake_id, token, ms=int(seconds * 1000)) == 1
+        command = _SWAP.command(
+            seen=self._key(name),
+            token=seen or "",
+            new="" if record is None else check_kept(record).token,
+            is_done=int(record is not None and record.state == "done"),
+            lease_ms=0 if record is None else round((record.until - time.time()) * 1000),
+            kept_seconds=self._remember_seconds,
+        )
+        return bool(await self.ask(*command))
 
-    async def done(self, wake_id: str, token: str) -> bool:
-        """As `Seen`."""
-        return await self._run(_DONE, wake_id, token, kept_seconds=self._remember_seconds) == 1
+    async def complete_since(self) -> float:
+        """Nobody has noted since when it forgets nothing."""
+        return math.inf
 
-    async def is_done(self, wake_id: str) -> bool:
-        """As `Seen`."""
-        async with self._answering():
-            return bool(await self._redis.execute_command("HEXISTS", self._key(wake_id), "done"))
-
-    async def release(self, wake_id: str, token: str) -> None:
-        """As `Seen`."""
-        await self._run(_RELEASE, wake_id, token)
-
-    def done_in(self, transaction: object, wake_id: str, token: str) -> Awaitable[None]:
+    def swap_in(self, transaction: object, name: str, seen: str, record: Record) -> Awaitable[None]:
         """As `Seen`: await it with a fresh `redis.asyncio` pipeline to the same Redis, then queue the act's commands and execute."""
         if not isinstance(transaction, Pipeline):
             raise TypeError("RedisSeen marks in a pipeline of redis.asyncio, which is a MULTI.")
-        return self._mark(transaction, wake_id, token)
+        return self._mark(transaction, name, seen, record)
 
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._redis.aclose()
-
-    async def _mark(self, pipe: Pipeline, wake_id: str, token: str) -> None:
-        key = self._key(wake_id)
+    async def _mark(self, pipe: Pipeline, name: str, seen: str, record: Record) -> None:
+        key = self._key(name)
         await pipe.watch(key)  # whoever takes it from now on breaks the MULTI
         held = await pipe.immediate_execute_command("HGET", key, "token")
-        if held not in {token, token.encode()}:
-            raise WakeLost(wake_id)
+        if held not in {seen, seen.encode()}:
+            raise WakeLost(name)
         pipe.multi()
-        pipe.execute_command("HSET", key, "token", token, "done", 1)
+        pipe.execute_command("HSET", key, "token", record.token, "done", 1)
         pipe.execute_command("EXPIRE", key, self._remember_seconds)
 
-    async def _run(self, script: Script, wake_id: str, token: str, **args: int) -> int:
-        command = script.command(seen=self._key(wake_id), token=token, **args)
-        async with self._answering():
-            answer: Any = await self._redis.execute_command(*command)
-        return int(answer)
-
-    def _key(self, wake_id: str) -> str:
-        return self._keys.seen(self._receiver, wake_id)
-
-    @asynccontextmanager
-    async def _answering(self) -> AsyncGenerator[None]:
-        async with answering(self._redis, seconds=_PATIENCE_SECONDS):
-            yield
+    def _key(self, name: str) -> str:
+        return self._keys.seen(self._receiver, name)

@@ -1,10 +1,11 @@
-"""A core's memory of wake-ups in SQLite or PostgreSQL: a row each, in a table beside the core's own.
+"""Keeps a core's memory of wake-ups in SQLite or PostgreSQL: a row each, in a table beside the core's own.
 
 Every statement stands alone, so that it does not matter how the engine begins transactions.
 """
 
 import asyncio
 import inspect
+import math
 import random
 import time
 from collections.abc import Callable
@@ -33,9 +34,10 @@ from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import CreateTable
 
 from toolfleet_registry.errors import FleetUnavailable, SettingsError, WakeLost
+from toolfleet_registry.once.port import Record
 from toolfleet_registry.store.sql_engines import waits_of
 from toolfleet_registry.store.sql_sockets import close_failed, let_go
-from toolfleet_tasks.webhooks.dedup import REMEMBERED_SECONDS, Standing
+from toolfleet_tasks.webhooks.dedup import REMEMBERED_SECONDS, check_kept
 
 T = TypeVar("T")
 
@@ -61,7 +63,8 @@ class SQLSeen:
     """A `Seen` in an SQL database: `database` is SQLAlchemy's URL, or an engine of yours, not an asynchronous one.
 
     Its table is made when it is first needed. `receiver` tells cores apart that share a database. `remember_seconds` must exceed
-    the fleet's `wake_give_up_seconds`. Works in threads. Raises `SettingsError` for a URL that will not do.
+    the fleet's `wake_give_up_seconds`. It keeps no replies, and leases by the database's clock. Works in threads. Raises
+    `SettingsError` for a URL that will not do.
     """
 
     def __init__(
@@ -74,35 +77,21 @@ class SQLSeen:
         self._remember_ms = remember_seconds * 1000
         self._has_table = False
 
-    async def claim(self, wake_id: str, token: str, *, seconds: float) -> Standing:
+    async def get(self, name: str) -> Record | None:
         """As `Seen`."""
-        return await self._in_thread(lambda on: self._claim(on, wake_id, token, int(seconds * 1000)))
+        return await self._in_thread(lambda on: self._get(on, name))
 
-    async def renew(self, wake_id: str, token: str, *, seconds: float) -> bool:
+    async def swap(self, name: str, seen: str | None, record: Record | None) -> bool:
         """As `Seen`."""
-        until = int(seconds * 1000)
-        return await self._in_thread(
-            lambda on: _changed(
-                on,
-                update(SEEN).where(self._is_held(wake_id, token)).values(until_ms=_now(on) + until),
-            )
-        )
+        if record is not None:
+            check_kept(record)
+        return await self._in_thread(lambda on: self._swap(on, name, seen, record))
 
-    async def done(self, wake_id: str, token: str) -> bool:
-        """As `Seen`."""
-        return await self._in_thread(lambda on: self._done(on, wake_id, token))
+    async def complete_since(self) -> float:
+        """Nobody has noted since when it forgets nothing."""
+        return math.inf
 
-    async def is_done(self, wake_id: str) -> bool:
-        """As `Seen`."""
-        look = select(SEEN.c.done_at_ms).where(self._is(wake_id))
-        return await self._in_thread(lambda on: on.execute(look).scalar() is not None)
-
-    async def release(self, wake_id: str, token: str) -> None:
-        """As `Seen`."""
-        gone = delete(SEEN).where(self._is_held(wake_id, token), SEEN.c.done_at_ms.is_(None))
-        await self._in_thread(lambda on: _changed(on, gone))
-
-    def done_in(self, transaction: object, wake_id: str, token: str) -> None:
+    def swap_in(self, transaction: object, name: str, seen: str, record: Record) -> None:
         """As `Seen`, with a `Connection` or an ORM `Session` to the same database.
 
         An asynchronous one gives it: `await connection.run_sync(delivery.done_in)`.
@@ -111,47 +100,44 @@ class SQLSeen:
         if execute is None or inspect.iscoroutinefunction(execute):
             raise TypeError("SQLSeen marks in a synchronous SQLAlchemy Connection or Session.")
         now = int(time.time() * 1000)  # only for people to read
-        mark = update(SEEN).where(self._is_held(wake_id, token))
-        answer = execute(mark.values(done_at_ms=now, forget_at_ms=now + self._remember_ms))
+        mark = update(SEEN).where(self._is(name), SEEN.c.token == seen)
+        answer = execute(mark.values(token=record.token, done_at_ms=now, forget_at_ms=now + self._remember_ms))
         if answer.rowcount != 1:
-            raise WakeLost(wake_id)
+            raise WakeLost(name)
 
     async def aclose(self) -> None:
         """Close what is open, of an engine of yours too: it opens what it needs anew."""
         await asyncio.to_thread(self._engine.dispose)
 
-    def _claim(self, on: Connection, wake_id: str, token: str, lease_ms: int) -> Standing:
-        now = _now(on)
-        ours = {"token": token, "until_ms": now + lease_ms, "forget_at_ms": now + self._remember_ms}
-        new = _INSERTS[on.dialect.name](SEEN).values(receiver=self._receiver, wake_id=wake_id, **ours)
-        if _changed(on, new.on_conflict_do_nothing()):
-            if random.randrange(_CLEAN_ONCE_IN) == 0:  # noqa: S311 - a share of the work
-                on.execute(delete(SEEN).where(SEEN.c.forget_at_ms < now))
-            return Standing("ours")
-        is_free = and_(SEEN.c.done_at_ms.is_(None), (SEEN.c.until_ms <= now) | (SEEN.c.token == token))
-        if _changed(on, update(SEEN).where(self._is(wake_id), is_free).values(**ours)):
-            return Standing("ours")
-        found = on.execute(select(SEEN.c.done_at_ms, SEEN.c.until_ms).where(self._is(wake_id))).first()
-        if found is not None and found.done_at_ms is not None:
-            return Standing("done")
-        # Released just now, it is free at the next delivery.
-        return Standing("busy", 1 if found is None else max(found.until_ms - now, 1) / 1000)
+    def _get(self, on: Connection, name: str) -> Record | None:
+        columns = SEEN.c.token, SEEN.c.until_ms, SEEN.c.done_at_ms
+        found = on.execute(select(*columns).where(self._is(name))).first()
+        if found is None:
+            return None
+        if found.done_at_ms is not None:
+            return Record("done", found.token)
+        return Record("running", found.token, until=time.time() + (found.until_ms - _now(on)) / 1000)
 
-    def _done(self, on: Connection, wake_id: str, token: str) -> bool:
+    def _swap(self, on: Connection, name: str, seen: str | None, record: Record | None) -> bool:
+        is_seen = and_(self._is(name), SEEN.c.token == seen)
+        if record is None:
+            return _changed(on, delete(SEEN).where(is_seen))
         now = _now(on)
-        mark = {"done_at_ms": now, "forget_at_ms": now + self._remember_ms}
-        if _changed(on, update(SEEN).where(self._is_held(wake_id, token)).values(**mark)):
-            return True
-        new = _INSERTS[on.dialect.name](SEEN).values(
-            receiver=self._receiver, wake_id=wake_id, token=token, until_ms=now, **mark
-        )
+        values = {
+            "token": record.token,
+            "until_ms": now + round((record.until - time.time()) * 1000),
+            "done_at_ms": now if record.state == "done" else None,
+            "forget_at_ms": now + self._remember_ms,
+        }
+        if seen is not None:
+            return _changed(on, update(SEEN).where(is_seen).values(**values))
+        if random.randrange(_CLEAN_ONCE_IN) == 0:  # noqa: S311 - a share of the work
+            on.execute(delete(SEEN).where(SEEN.c.forget_at_ms < now))
+        new = _INSERTS[on.dialect.name](SEEN).values(receiver=self._receiver, wake_id=name, **values)
         return _changed(on, new.on_conflict_do_nothing())
 
-    def _is(self, wake_id: str) -> Any:
-        return and_(SEEN.c.receiver == self._receiver, SEEN.c.wake_id == wake_id)
-
-    def _is_held(self, wake_id: str, token: str) -> Any:
-        return and_(self._is(wake_id), SEEN.c.token == token)
+    def _is(self, name: str) -> Any:
+        return and_(SEEN.c.receiver == self._receiver, SEEN.c.wake_id == name)
 
     async def _in_thread(self, work: Callable[[Connection], T]) -> T:
         try:

@@ -8,11 +8,12 @@ from uuid import uuid4
 
 from toolfleet_registry.contracts.jobs import WakeKind, WakeUp
 from toolfleet_registry.errors import FleetUnavailable, WakeBusy, WakeLost, WakeRefused
+from toolfleet_registry.once.port import OnceStore
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio.cancellation import end, is_wanted
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.ids import wake_key
-from toolfleet_tasks.webhooks.dedup import Seen
+from toolfleet_tasks.webhooks.dedup import WakeMemory
 from toolfleet_tasks.webhooks.signed_requests import SignedRequests
 
 if TYPE_CHECKING:
@@ -33,12 +34,12 @@ _LONGEST_ID = 300
 class Delivery:
     """One delivery of a wake-up. `wake` is `None` when it was acted on before: answer 200, and do nothing."""
 
-    def __init__(self, wake: WakeUp, seen: Seen, token: str, *, is_repeat: bool) -> None:
+    def __init__(self, wake: WakeUp, memory: WakeMemory, token: str, *, is_repeat: bool) -> None:
         self.wake: WakeUp | None = None if is_repeat else wake
         self.wake_id = wake.wake_id
         self.is_lost = False
         """Whether another delivery has taken over, because this one was not heard of for so long."""
-        self._seen = seen
+        self._memory = memory
         self._token = token
         self._is_marked = False
 
@@ -67,7 +68,7 @@ class Delivery:
         delivery has it; a `MULTI` raises redis-py's `WatchError` for that. The transaction must be over when the block ends.
         """
         self._is_marked = True
-        return self._seen.done_in(transaction, self.wake_id, self._token)
+        return self._memory.done_in(transaction, self.wake_id, self._token)
 
     async def keep(self) -> None:
         """Renew the claim until cancelled, or until it is lost."""
@@ -76,23 +77,23 @@ class Delivery:
             if self._is_marked:  # it would be in that transaction's way
                 continue
             try:
-                self.is_lost = not await self._seen.renew(self.wake_id, self._token, seconds=LEASE_SECONDS)
+                self.is_lost = not await self._memory.renew(self.wake_id, self._token, seconds=LEASE_SECONDS)
             except FleetUnavailable as exc:  # a transaction of the core itself may be in the way
                 log.warning("wake_not_renewed", wake_id=self.wake_id, error=str(exc))
 
     async def finish(self) -> None:
         """The block has ended. Raises `WakeLost` if another delivery has it, or if a transaction was to mark it and did not."""
         if self._is_marked:
-            is_done = await self._seen.is_done(self.wake_id)
+            is_done = await self._memory.is_done(self.wake_id)
         else:
-            is_done = await self._seen.done(self.wake_id, self._token)
+            is_done = await self._memory.done(self.wake_id, self._token)
         if not is_done:
             raise WakeLost(self.wake_id)
 
     async def release(self) -> None:
         """The block has failed: let the next delivery have it. Raises nothing."""
         try:
-            await self._seen.release(self.wake_id, self._token)
+            await self._memory.release(self.wake_id, self._token)
         except FleetUnavailable as exc:
             log.warning("wake_not_released", wake_id=self.wake_id, error=str(exc))
 
@@ -100,13 +101,14 @@ class Delivery:
 class WakeReceiver:
     """Takes what the fleet sends to `{core_url}/continue` and `/notify`.
 
-    `secret` is the fleet's `core_secret`, or several while it is changed: any will do. `seen` remembers what was acted on.
+    `secret` is the fleet's `core_secret`, or several while it is changed: any will do. `seen` remembers what was acted on:
+    `RedisSeen`, `SQLSeen`, or any other store of things that are done once.
     Raises `ValueError` for a secret that no fleet has.
     """
 
-    def __init__(self, secret: str | Sequence[str], seen: Seen) -> None:
+    def __init__(self, secret: str | Sequence[str], seen: OnceStore) -> None:
         self._requests = SignedRequests(secret, WakeRefused)
-        self._seen = seen
+        self._memory = WakeMemory(seen)
 
     @asynccontextmanager
     async def receive(
@@ -120,10 +122,10 @@ class WakeReceiver:
         """
         wake = self.read(headers, body, kind=kind)
         token = uuid4().hex
-        standing = await self._seen.claim(wake.wake_id, token, seconds=LEASE_SECONDS)
+        standing = await self._memory.claim(wake.wake_id, token, seconds=LEASE_SECONDS)
         if standing.state == "busy":
             raise WakeBusy(wake.wake_id, standing.rest_seconds)
-        delivery = Delivery(wake, self._seen, token, is_repeat=standing.state == "done")
+        delivery = Delivery(wake, self._memory, token, is_repeat=standing.state == "done")
         if delivery.is_repeat:
             yield delivery
             return

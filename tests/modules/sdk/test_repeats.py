@@ -200,11 +200,11 @@ class Away(MemoryReplies):
         super().__init__()
         self.left, self.how = after, how
 
-    async def swap(self, call_id: str, seen: str | None, record: Record | None) -> bool:
+    async def swap(self, name: str, seen: str | None, record: Record | None) -> bool:
         self.left -= 1
         if self.left < 0:
             await self.how()
-        return await super().swap(call_id, seen, record)
+        return await super().swap(name, seen, record)
 
 
 async def fail() -> None:
@@ -238,8 +238,8 @@ class LostAnswer(MemoryReplies):
 
     answers = 0
 
-    async def swap(self, call_id: str, seen: str | None, record: Record | None) -> bool:
-        done = await super().swap(call_id, seen, record)
+    async def swap(self, name: str, seen: str | None, record: Record | None) -> bool:
+        done = await super().swap(name, seen, record)
         self.answers += 1
         if self.answers == 1:
             raise ConnectionError("the answer was lost")
@@ -259,7 +259,7 @@ async def test_a_call_that_was_begun_in_the_store_only_is_begun_by_its_repeat() 
 
 async def test_a_store_that_hangs_holds_a_call_for_seconds_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every question has its end."""
-    monkeypatch.setattr("toolfleet_modules.once.claim.STORE_SECONDS", 0.05)
+    monkeypatch.setattr("toolfleet_modules.sdk.app.STORE_SECONDS", 0.05)
     runs = Runs()
     async with make_module(runs, Away(after=0, how=asyncio.Event().wait)).client() as client, asyncio.timeout(20):
         assert (await client.send("read", {}, call_id="c")).success
@@ -293,12 +293,12 @@ class Careless(MemoryReplies):
 
     swaps = 0
 
-    async def swap(self, call_id: str, seen: str | None, record: Record | None) -> bool:
+    async def swap(self, name: str, seen: str | None, record: Record | None) -> bool:
         self.swaps += 1
         if self.swaps == 2:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(60)
-        return await super().swap(call_id, seen, record)
+        return await super().swap(name, seen, record)
 
 
 async def test_a_call_ends_though_its_store_loses_a_cancellation(monkeypatch: pytest.MonkeyPatch) -> None:

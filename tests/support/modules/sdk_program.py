@@ -36,6 +36,7 @@ from toolfleet.sdk import (
 )
 from toolfleet_cli.local.child_processes import spawn, stop
 from toolfleet_modules.once import claim
+from toolfleet_modules.sdk import app as sdk_app
 
 JOURNAL = Path(os.environ.get("SDK_JOURNAL", "journal"))
 
@@ -49,7 +50,7 @@ def _replies() -> Replies:
 
 if "SDK_JOURNAL" in os.environ:  # the program itself, and not the test that imports what starts it
     claim.LEASE_SECONDS, claim.RENEW_SECONDS = 2.0, 0.5
-    claim.STORE_SECONDS = float(os.environ.get("SDK_STORE_SECONDS", claim.STORE_SECONDS))
+    sdk_app.STORE_SECONDS = float(os.environ.get("SDK_STORE_SECONDS", sdk_app.STORE_SECONDS))
 module = Module("owls", description="Writes down what it does.", replies=_replies())
 
 

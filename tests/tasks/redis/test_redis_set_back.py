@@ -22,6 +22,7 @@ from toolfleet_tasks.clock.synchronisation import Timekeeper
 from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.presence.fleet_versions import live_workers, note_of
 from toolfleet_tasks.presence.transport_check import Presence
+from toolfleet_tasks.webhooks.dedup import WakeMemory
 
 BACK = -600.0
 SHORT_MS = 300
@@ -92,15 +93,16 @@ async def test_a_cores_claim_ends_as_soon_as_ever(stepped: tuple[str, WallClock]
     """A process that died with it keeps the others waiting for its lease, and no longer."""
     url, clock = stepped
     seen = RedisSeen(url)
+    memory = WakeMemory(seen)
     seconds = SHORT_MS / 1000
-    assert (await seen.claim("job-1", "a", seconds=seconds)).state == "ours"
+    assert (await memory.claim("job-1", "a", seconds=seconds)).state == "ours"
     clock.set_ahead(BACK)
-    standing = await seen.claim("job-1", "b", seconds=seconds)
+    standing = await memory.claim("job-1", "b", seconds=seconds)
     assert standing.state == "busy"
     assert standing.rest_seconds <= seconds
 
     async with asyncio.timeout(10):
-        while (standing := await seen.claim("job-1", "b", seconds=seconds)).state != "ours":  # noqa: ASYNC110 - no event tells
+        while (standing := await memory.claim("job-1", "b", seconds=seconds)).state != "ours":  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(standing.rest_seconds)
     await seen.aclose()
 

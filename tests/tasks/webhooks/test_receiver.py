@@ -19,13 +19,16 @@ from standardwebhooks import Webhook
 from support.servers.postgres import PostgresServer, find_postgres, open_engine, postgres_server
 from support.waiting import wait_until
 from support.workers.wakes import OTHER_SECRET, SECRET, wake
-from toolfleet.webhooks import RedisSeen, Seen, SQLSeen, WakeBusy, WakeLost, WakeReceiver, WakeRefused
+from toolfleet.sdk import MemoryReplies, SQLiteReplies
+from toolfleet.webhooks import RedisSeen, SQLSeen, WakeBusy, WakeLost, WakeReceiver, WakeRefused
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
+from toolfleet_registry.once.port import OnceStore
 from toolfleet_tasks.wakeups.events import wake_body
 from toolfleet_tasks.webhooks import receiver as receiver_file
+from toolfleet_tasks.webhooks.dedup import WakeMemory
 
-Memory = Callable[[], Seen]
-"""Opens the same memory once more, as another process of the core."""
+Memory = Callable[[], OnceStore]
+"""Opens the same memory once more, as another process of the core; that of this process is always the same one."""
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +39,7 @@ def postgres() -> Iterator[PostgresServer]:
         yield server
 
 
-@pytest.fixture(params=["redis", "sqlite", "postgresql"])
+@pytest.fixture(params=["redis", "sqlite", "postgresql", "file", "memory"])
 def store(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -45,6 +48,8 @@ def store(request: pytest.FixtureRequest) -> str:
 def store_url(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if store == "redis":
         return str(request.getfixturevalue("redis_url"))
+    if store in {"file", "memory"}:
+        return f"{store}:{tmp_path / 'seen.db'}"
     if store == "sqlite":
         return f"sqlite:///{tmp_path / 'core.db'}"
     postgres: PostgresServer = request.getfixturevalue("postgres")
@@ -54,10 +59,15 @@ def store_url(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> str
 
 @pytest.fixture
 async def memory(store_url: str) -> AsyncIterator[Memory]:
-    opened = list[RedisSeen | SQLSeen]()
+    opened, own = list[OnceStore](), MemoryReplies()
+    kinds: dict[str, Callable[[], OnceStore]] = {
+        "redis": lambda: RedisSeen(store_url),
+        "file": lambda: SQLiteReplies(store_url.partition(":")[2]),
+        "memory": lambda: own,
+    }
 
-    def open_another() -> Seen:
-        opened.append(RedisSeen(store_url) if store_url.startswith("redis") else SQLSeen(store_url))
+    def open_another() -> OnceStore:
+        opened.append(kinds.get(store_url.partition(":")[0], lambda: SQLSeen(store_url))())
         return opened[-1]
 
     yield open_another
@@ -159,7 +169,7 @@ async def test_who_takes_long_keeps_it(receiver: WakeReceiver, memory: Memory) -
 
 async def test_what_the_dead_have_left_is_acted_on(memory: Memory) -> None:
     """When the lease is over; and nothing that they do later counts."""
-    here, there = memory(), memory()
+    here, there = WakeMemory(memory()), WakeMemory(memory())
     assert (await here.claim("job-1", "dead", seconds=30)).state == "ours"
     busy = await there.claim("job-1", "heir", seconds=30)
     assert busy.state == "busy"
@@ -182,7 +192,7 @@ async def test_what_the_dead_have_left_is_acted_on(memory: Memory) -> None:
 @pytest.mark.usefixtures("impatient")
 async def test_who_was_taken_for_dead_hears_of_it(receiver: WakeReceiver, memory: Memory) -> None:
     """A process that stood still: another one has it, so its end is refused."""
-    rival = memory()
+    rival = WakeMemory(memory())
 
     async def stand_still() -> None:
         async with receiver.receive(*sent()) as delivery:
@@ -198,7 +208,7 @@ async def test_who_was_taken_for_dead_hears_of_it(receiver: WakeReceiver, memory
 async def test_a_memory_that_forgot_hinders_nobody(receiver: WakeReceiver, memory: Memory) -> None:
     """A Redis without its data: what was acted on is remembered all the same."""
     async with receiver.receive(*sent()) as delivery:
-        await memory().release("job-1", delivery._token)
+        await WakeMemory(memory()).release("job-1", delivery._token)
     assert not await act(receiver)
 
 
@@ -320,7 +330,7 @@ class TestInTheCoresOwnTransaction:
         engine = open_engine(store_url)
         with engine.begin() as connection:
             connection.execute(text("CREATE TABLE acts (wake_id TEXT)"))
-        rival = memory()
+        rival = WakeMemory(memory())
 
         async def act_too_late() -> None:
             async with receiver.receive(*sent()) as delivery:
@@ -367,7 +377,7 @@ class TestInTheCoresOwnMulti:
 
     async def test_who_loses_it_executes_nothing(self, receiver: WakeReceiver, memory: Memory, redis: Redis) -> None:
         """Before, it raises; in between, the MULTI does."""
-        rival = memory()
+        rival = WakeMemory(memory())
 
         async def lose_it_in_between() -> None:
             async with receiver.receive(*sent()) as delivery, redis.pipeline() as pipe:
@@ -418,9 +428,9 @@ async def test_what_may_be_forgotten_is_deleted(tmp_path: Path, monkeypatch: pyt
     url = f"sqlite:///{tmp_path / 'core.db'}"
     old, new = SQLSeen(url, remember_seconds=-1), SQLSeen(url)
     for seen, wake_id in ((new, "new-1"), (old, "old-1"), (new, "new-2")):
-        await seen.claim(wake_id, "token", seconds=1)
-        await seen.done(wake_id, "token")
-    await new.claim("new-3", "token", seconds=1)
+        await WakeMemory(seen).claim(wake_id, "token", seconds=1)
+        await WakeMemory(seen).done(wake_id, "token")
+    await WakeMemory(new).claim("new-3", "token", seconds=1)
     with create_engine(url, poolclass=NullPool).begin() as connection:
         found = connection.execute(text("SELECT wake_id FROM toolfleet_seen_wakes ORDER BY 1")).scalars().all()
     assert found == ["new-1", "new-2", "new-3"]

@@ -1,4 +1,4 @@
-"""The stores of replies: one promise, three ways to keep it."""
+"""What is special about each store: what it forgets, whether it knows that, and what it does without its file or server."""
 
 import asyncio
 import math
@@ -14,7 +14,8 @@ import pytest
 from redis.asyncio import Redis
 
 from toolfleet.sdk import MemoryReplies, Record, RedisReplies, Replies, SQLiteReplies
-from toolfleet_registry.errors import SettingsError
+from toolfleet.webhooks import RedisSeen, SQLSeen
+from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.redis.keys import Keys
 
 MakeReplies = Callable[[], Replies]
@@ -23,47 +24,12 @@ RUNNING = Record("running", "t1", "f", time.time() + 60)
 DONE = Record("done", "t2", "f", reply='{"success":true,"result":"é \\u0000"}')
 
 
-async def test_a_record_replaces_the_one_that_was_seen_and_no_other(make_replies: MakeReplies) -> None:
-    """From nothing to running to done to nothing; whoever saw something else writes nothing."""
-    one, other = make_replies(), make_replies()
-    assert await one.get("c") is None
-    assert not await one.swap("c", "t1", DONE)
-    assert await one.swap("c", None, RUNNING)
-    assert not await other.swap("c", None, RUNNING)
-    assert await other.get("c") == RUNNING
-    assert not await other.swap("c", "t", DONE)  # the start of a token is none
-    assert await other.swap("c", "t1", DONE)
-    assert await one.get("c") == DONE
-    assert not await one.swap("c", "t1", None)
-    assert await one.swap("c", "t2", None)
-    assert await other.get("c") is None
-    assert not await other.swap("c", "t2", DONE)
-
-
-async def test_of_many_that_begin_a_call_at_once_one_does(make_replies: MakeReplies) -> None:
-    """However many processes share the store."""
-    stores = [make_replies() for _ in range(5)]
-    begun = await asyncio.gather(*(stores[n % 5].swap("c", None, replace(RUNNING, token=f"t{n}")) for n in range(50)))
-    assert sum(begun) == 1
-    record = await stores[0].get("c")
-    assert record is not None
-    assert begun[int(record.token[1:])]
-
-
 async def test_a_file_may_be_made_by_many_at_once(tmp_path: Path) -> None:
     """SQLite itself lets nobody wait who switches it to a write-ahead log."""
     for number in range(10):
         stores = [SQLiteReplies(tmp_path / f"{number}.db") for _ in range(10)]
         assert sum(await asyncio.gather(*(store.swap("c", None, RUNNING) for store in stores))) == 1
         await asyncio.gather(*(store.aclose() for store in stores))
-
-
-async def test_a_store_can_be_used_again_after_it_was_closed(make_replies: MakeReplies) -> None:
-    """An app may start twice in a process."""
-    replies = make_replies()
-    assert await replies.swap("c", None, DONE)
-    await replies.aclose()
-    assert await replies.get("c") == DONE
 
 
 async def test_the_memory_is_bounded_and_keeps_what_runs() -> None:
@@ -257,3 +223,24 @@ def test_what_cannot_be_meant_is_refused_at_once(make: MakeReplies) -> None:
     """When the store is made, not at the first call."""
     with pytest.raises((ValueError, SettingsError), match=r"positive|URL"):
         make()
+
+
+async def test_a_memory_of_wake_ups_keeps_no_replies(redis_url: str, tmp_path: Path) -> None:
+    """A module that is given one hears of it at its first call."""
+    for seen in (RedisSeen(redis_url), SQLSeen(f"sqlite:///{tmp_path / 'core.db'}")):
+        with pytest.raises(ValueError, match="has no replies"):
+            await seen.swap("c", None, DONE)
+        assert await seen.complete_since() == math.inf
+        assert await seen.get("c") is None
+        await seen.aclose()
+
+
+@pytest.mark.parametrize("make", [RedisReplies, RedisSeen])
+async def test_a_redis_that_is_away_is_named(make: Callable[[str], RedisReplies | RedisSeen]) -> None:
+    """And its password is not."""
+    store = make("redis://:s3cret@127.0.0.1:1")
+    for question in (store.get("c"), store.swap("c", None, Record("running", "t"))):
+        with pytest.raises(FleetUnavailable, match=r"127\.0\.0\.1:1 does not answer") as caught:
+            await question
+        assert "s3cret" not in str(caught.value)
+    await store.aclose()
