@@ -2,19 +2,40 @@
 
 import importlib
 
-FACES = ("toolfleet", "toolfleet.formats", "toolfleet.sdk", "toolfleet.stores", "toolfleet.tags", "toolfleet.webhooks")
+from toolfleet import ToolFleet
+
+FACES = ("toolfleet.formats", "toolfleet.sdk", "toolfleet.stores", "toolfleet.tags", "toolfleet.webhooks")
 
 _HEAD = """# Python
 
 What the package `toolfleet` and its submodules offer. Everything else is internal, and may change with any version.
+
+`SyncToolFleet`, what `ToolFleet.sync()` returns, has all methods of `ToolFleet` and of its namespaces, without `await`.
+"""
+_FIXTURES = """## Fixtures of pytest
+
+They are there wherever Toolfleet is installed; nothing is imported. [Testing](../guides/testing.md) shows them.
+
+::: toolfleet_cli.testing.plugin.OpenModule
+
+::: toolfleet_cli.testing.in_process.InProcess
+
+::: toolfleet_cli.testing.plugin.StartFleet
+
+::: toolfleet_cli.testing.fleet.RunningFleet
 """
 
 
 def python_page() -> str:
-    """Return the page. A name that a module lists in `__all__` is public."""
-    return "\n".join([_HEAD, *(_section(face) for face in FACES)])
+    """Return the page. A name that a module lists in `__all__` is public, and so are the namespaces of a fleet."""
+    return "\n".join([_HEAD, _section("toolfleet"), *_namespaces(), *(_section(face) for face in FACES), _FIXTURES])
 
 
 def _section(face: str) -> str:
     names: list[str] = importlib.import_module(face).__all__
     return "\n".join([f"## `{face}`\n", *(f"::: {face}.{name}\n" for name in names)])
+
+
+def _namespaces() -> list[str]:
+    kinds = {name: type(value) for name, value in vars(ToolFleet("redis://localhost")).items() if name[0] != "_"}
+    return [f"## `fleet.{name}`\n\n::: {kind.__module__}.{kind.__qualname__}\n" for name, kind in kinds.items()]
