@@ -18,4 +18,5 @@ def draw(source: str, _language: str, _css_class: str, _options: object, _md: ob
         # Of any other exception the extension would make a block of code, without a word.
         raise SuperFencesException(f"This cannot be drawn: {exc}\n{source}") from exc
     own = f"drawing-{hashlib.sha256(source.encode()).hexdigest()[:12]}"  # two drawings of a page share no ids
+    svg = svg.replace("background-color: transparent", "background-color: white", 1)  # its lines and words are dark
     return f'<figure class="drawing">{svg.replace(_ID, own)}</figure>'

@@ -11,9 +11,10 @@ PROGRAMS = Path("tests", "fundamentals", "programs")
 _ROOT = Path(__file__).parents[1]
 _HEAD = """# Tutorial
 
-Programs of at most 40 lines. A test runs each of them as it stands, and checks what it prints. You can copy them.
+Programs of at most 40 lines. A test runs each of them as it stands, and checks what it prints. You can copy them from
+`tests/fundamentals/programs`.
 
-All of them run beside one small fleet. Its folder has a `toolfleet.toml`, a file of functions for the workers, and a
+All of them run beside one small fleet. Its folder, `tests/fundamentals/fleet`, has a `toolfleet.toml`, a file of functions for the workers, and a
 module `owls`. Start it there with `toolfleet up --module owls`.
 """
 
@@ -41,5 +42,5 @@ def _page(chapter: dict[str, str]) -> str:
 def _program(folder: str, name: str) -> str:
     path = PROGRAMS / folder / f"{name}.py"
     docstring = ast.get_docstring(ast.parse((_ROOT / path).read_text())) or ""
-    title = name.removeprefix("test_").replace("_", " ").capitalize()
-    return f'## {title}\n\n{docstring}\n\n``` {{ .python }}\n--8<-- "{path}"\n```\n'
+    title = f"{name.removeprefix('test_')}, tested" if name.startswith("test_") else name
+    return f'## {title.replace("_", " ").capitalize()}\n\n{docstring}\n\n``` {{ .python }}\n--8<-- "{path}"\n```\n'
