@@ -22,7 +22,7 @@ def test_the_lua_of_all_rooms_is_sound() -> None:
         ("-- keys: ledger\n\nlocal function read() return os.time() end return read()", "`os` is not defined"),
         ("return KEYS[1]", "`KEYS` has a name"),
         ("-- include: nowhere\n\nreturn 1", "there is no 'nowhere'"),
-        ("-- keys: ledger..., queue\n\nreturn 1", "comes after a rest"),
+        ("-- keys: ledger..., queue\n\nreturn 1", "comes after a list"),
         ("-- args: type\n\nreturn 1", "`type` cannot be a name"),
     ],
 )

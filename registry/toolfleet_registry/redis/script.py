@@ -7,8 +7,9 @@ The comments at the head of a file say what the loader must know of it; all of t
     -- include: now, overload/room
     -- constants: LONGEST_LEASE_MS
 
-Names of keys and arguments, in their order, are local variables of the script. `limits...` is a list of the rest; a rest of
-groups, `terms(daily, cooldown)...`, is a list of tables. `intent?`, which comes last, may be nil. Included files stand before
+Names of keys and arguments, in their order, are local variables of the script. `limits...` is a list of the rest; one of
+groups, `terms(daily, cooldown)...`, is a list of tables. A list that others follow travels with its length before it.
+`intent?`, which comes last, may be nil. Included files stand before
 the script, each once; they see its keys and arguments. Constants are numbers and texts that Python has, too.
 """
 
@@ -84,14 +85,15 @@ class Script:
         head = Source.read(self.name, self._source)
         names = [*head.keys.signature, *head.args.signature]
         signature = f"*, {', '.join(names)}" if names else ""
-        return self._compiled(signature, f"({head.keys.number}, {head.keys.values}{head.args.values})")
+        return self._compiled(signature, _tuple_of(head.keys, head.args))
 
     @cached_property
     def parameters_of(self) -> Callable[..., Parameters]:
         """Build the parameters from keys in their order, and named arguments."""
         head = Source.read(self.name, self._source)
         names = ", ".join(("keys, *" if head.args.signature else "keys", *head.args.signature))
-        return self._compiled(names, f"(len(keys), *{head.keys.checked('keys')}, {head.args.values})")
+        counted = f"len(keys), *{head.keys.checked('keys')}, "
+        return self._compiled(names, _tuple_of(Names(()), head.args, before=counted))
 
     def command(self, **named: Any) -> Parameters:
         """The whole command for a script that is sent as text each time, and so survives whatever Redis forgets."""
@@ -105,74 +107,100 @@ class Script:
         return space[function]  # type: ignore[no-any-return]
 
 
+class NamedList(NamedTuple):
+    """A list of keys or arguments. `parts`: of each member, if it is a group."""
+
+    name: str
+    parts: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """How many places a member takes."""
+        return len(self.parts) or 1
+
+    @property
+    def values(self) -> str:
+        """Python's expression for what is in it, with a comma behind it."""
+        return f"*_flat({self.name}, {self.size}), " if self.parts else f"*{self.name}, "
+
+    def lua(self, table: str, first: str, last: str) -> str:
+        """The lines that define it in Lua, out of these places of a table."""
+        if not self.parts and first == "1":
+            return f"local {self.name} = {table}"
+        fields = ", ".join(f"{part} = {table}[i + {at}]" for at, part in enumerate(self.parts))
+        member = f"{{{fields}}}" if fields else f"{table}[i]"
+        step = f"for i = {first}, {last}, {self.size} do {self.name}[#{self.name} + 1] = {member} end"
+        return f"local {self.name} = {{}}\n{step}"
+
+
 class Names(NamedTuple):
-    """The names of keys, or of arguments. `rest`: of a list that follows, `group` of its members if each is a group."""
+    """The names of keys, or of arguments: `fixed` ones, then one that may be nil, or lists."""
 
     fixed: tuple[str, ...]
     optional: str = ""
-    rest: str = ""
-    group: tuple[str, ...] = ()
+    lists: tuple[NamedList, ...] = ()
 
     @classmethod
     def read(cls, text: str) -> "Names":
         """Raises `ValueError`."""
-        fixed, optional, rest, group, end = list[str](), "", "", tuple[str, ...](), 0
+        fixed, optional, lists, end = list[str](), "", list[NamedList](), 0
         for found in re.finditer(_NAME, text):
-            if found.start() != end or optional or rest or (found[2] and found[3] != "..."):
+            is_list = found[3] == "..."
+            if found.start() != end or optional or (lists and not is_list) or (found[2] and not is_list):
                 break
             end = found.end()
-            if found[3] == "...":
-                rest, group = found[1], tuple(re.findall(r"\w+", found[2] or ""))
+            if is_list:
+                lists.append(NamedList(found[1], tuple(re.findall(r"\w+", found[2] or ""))))
             elif found[3]:
                 optional = found[1]
             else:
                 fixed.append(found[1])
         if end != len(text):
-            raise ValueError(f"what follows {text[:end]!r} is no name, or comes after a rest: {text[end:]!r}")
-        return cls(tuple(fixed), optional, rest, group)
+            raise ValueError(f"what follows {text[:end]!r} is no name, or comes after a list: {text[end:]!r}")
+        return cls(tuple(fixed), optional, tuple(lists))
 
     def lua(self, table: str) -> Iterator[str]:
         """The lines that define the names in Lua."""
         named = (*self.fixed, *filter(None, [self.optional]))
         if named:
             yield f"local {', '.join(named)} = {', '.join(f'{table}[{at}]' for at in range(1, len(named) + 1))}"
-        first = len(named) + 1
-        if self.group:
-            fields = ", ".join(f"{name} = {table}[i + {at}]" for at, name in enumerate(self.group))
-            step = f"for i = {first}, #{table}, {len(self.group)} do {self.rest}[#{self.rest} + 1] = {{{fields}}} end"
-            yield f"local {self.rest} = {{}}\n{step}"
-        elif self.rest and first == 1:
-            yield f"local {self.rest} = {table}"
-        elif self.rest:
-            yield f"local {self.rest} = {{}}\nfor i = {first}, #{table} do {self.rest}[i - {first - 1}] = {table}[i] end"
+        first = f"{len(named) + 1}"
+        for each in self.lists[:-1]:
+            last = f"{first} + {each.size} * {table}[{first}]"
+            yield each.lua(table, f"{first} + 1", last)
+            first = f"{last} + 1"
+        if self.lists:
+            yield self.lists[-1].lua(table, first, f"#{table}")
 
     @property
     def signature(self) -> Sequence[str]:
         """The same names as Python's parameters."""
-        last = [f"{self.optional}=None"] if self.optional else [f"{self.rest}=()"] if self.rest else []
+        last = [f"{self.optional}=None"] if self.optional else [f"{each.name}=()" for each in self.lists]
         return [*self.fixed, *last]
+
+    @property
+    def alternatives(self) -> tuple["Names", "Names"]:
+        """Without the one that may be nil, and with it."""
+        return self._replace(optional=""), self._replace(fixed=(*self.fixed, self.optional), optional="")
 
     @property
     def values(self) -> str:
         """Python's expressions for the values, each with a comma behind it."""
         values = "".join(f"{name}, " for name in self.fixed)
-        if self.optional:
-            values += f"*(() if {self.optional} is None else ({self.optional},)), "
-        if self.rest:
-            values += f"*_flat({self.rest}, {len(self.group)}), " if self.group else f"*{self.rest}, "
-        return values
+        values += "".join(f"len({each.name}), {each.values}" for each in self.lists[:-1])
+        return values + (self.lists[-1].values if self.lists else "")
 
     @property
     def number(self) -> str:
         """Python's expression for how many there are."""
-        if self.optional:
-            return f"{len(self.fixed)} + ({self.optional} is not None)"
-        return f"{len(self.fixed)} + {len(self.group) or 1} * len({self.rest})" if self.rest else f"{len(self.fixed)}"
+        lists = [f"{each.size} * len({each.name})" for each in self.lists]
+        return " + ".join([f"{len(self.fixed) + max(len(lists) - 1, 0)}", *lists])
 
     def checked(self, name: str) -> str:
         """Python's expression for a sequence of that name, if it has as many."""
-        most = "None" if self.rest else len(self.fixed) + bool(self.optional)
-        return f"_counted({name}, {len(self.fixed)}, {most}, {len(self.group) or 1})"
+        most = "None" if self.lists else len(self.fixed) + bool(self.optional)
+        step = self.lists[0].size if len(self.lists) == 1 else 1
+        return f"_counted({name}, {len(self.fixed)}, {most}, {step})"
 
 
 class Source(NamedTuple):
@@ -229,6 +257,17 @@ def _included_as(name: str, folder: ScriptFolder, found: dict[str, Source]) -> N
         if other not in found:
             _included_as(other, folder, found)
     found[name] = source
+
+
+def _tuple_of(keys: Names, args: Names, *, before: str = "") -> str:
+    """Python's expression for the parameters; whether an optional one is there is asked first, so that a tuple is built at once."""
+    if keys.optional:
+        without, with_it = (_tuple_of(names, args) for names in keys.alternatives)
+        return f"{without} if {keys.optional} is None else {with_it}"
+    if args.optional:
+        without, with_it = (_tuple_of(keys, names, before=before) for names in args.alternatives)
+        return f"({without} if {args.optional} is None else {with_it})"
+    return f"({before or f'{keys.number}, {keys.values}'}{args.values})"
 
 
 def _flat(groups: Iterable[Sequence[Any]], size: int) -> Iterator[Any]:

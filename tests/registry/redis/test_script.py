@@ -1,6 +1,7 @@
 """Scripts out of `.lua` files, with named keys and arguments."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -51,6 +52,24 @@ def test_one_argument_too_many_or_too_few_is_an_error(claim: Script) -> None:
         claim.parameters(record="r", token="t", terms=[(1, 2, 3)])
     with pytest.raises(TypeError, match="0 keys"):
         claim.parameters_of([], token="t")
+
+
+async def test_a_list_may_follow_another_one(tmp_path: Path, redis: Redis) -> None:
+    """Each is a local variable, whichever of them are empty."""
+    text = "-- args: mark, tools(name, version)..., names..., pins(field, digest)...\n\n"
+    text += "local tool, pin = tools[1] or {}, pins[#pins] or {}\n"
+    text += "return {mark, #tools, tool.version or '', table.concat(names, ' '), #pins, pin.digest or ''}\n"
+    (tmp_path / "restore.lua").write_text(text)
+    restore = ScriptFolder(tmp_path).script("restore")
+
+    async def answer(**named: object) -> list[object]:
+        found: Any = await redis.execute_command(*restore.command(mark="m", **named))
+        return [one.decode() if isinstance(one, bytes) else one for one in found]
+
+    tools, pins = [("a", "1"), ("b", "2")], [("x", "y"), ("p", "q")]
+    assert await answer(tools=tools, names=["n", "o"], pins=pins) == ["m", 2, "1", "n o", 2, "q"]
+    assert await answer(names=["n"]) == ["m", 0, "", "n", 0, ""]
+    assert await answer(tools=tools, pins=pins) == ["m", 2, "1", "", 2, "q"]
 
 
 def test_an_optional_key_comes_last_and_may_be_left_out(tmp_path: Path) -> None:
