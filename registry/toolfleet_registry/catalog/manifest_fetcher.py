@@ -18,8 +18,10 @@ from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.directory.probe_failures import LookFailure, LookFailures
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
+from toolfleet_registry.lua.files import script
 from toolfleet_registry.manifests.manifest_cache import CachedManifest
 from toolfleet_registry.redis.redis_errors import answering
+from toolfleet_registry.redis.script import Script
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
@@ -34,34 +36,11 @@ _FRESH_SECONDS = 5.0  # a manifest that was fetched so recently is not asked for
 _MARGIN_SECONDS = 5.0  # beyond the time that a module has to answer: to take in what it says
 _FORGET_MS = 600_000  # after so long without a request, those in vain are forgotten
 
-# KEYS[1]: `until` nobody else asks (ms), and how many requests in a row were in `vain`. ARGV: ms for the request, and until
-# all of it is forgotten. Returns 0 to ask now, or the rest of the pause (ms), which no set-back of the server's clock prolongs.
-_BEGIN = f"""
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local rest = tonumber(redis.call('HGET', KEYS[1], 'until') or 0) - now
-if rest > 0 and rest <= math.max(ARGV[1], {_LONGEST_PAUSE_SECONDS * 1000:.0f}) then return rest end
-redis.call('HSET', KEYS[1], 'until', now + ARGV[1])
-redis.call('PEXPIRE', KEYS[1], ARGV[2])
-return 0
-"""
+BEGIN = script("catalog/begin_fetch")
+"""Returns 0 to ask now, or the rest of the pause (ms)."""
 
-# ARGV: '1' if it was in vain, the shortest pause and the longest (ms), the pause after a good one (ms), and as above. Returns
-# the pause (ms).
-_END = """
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local pause = tonumber(ARGV[4])
-if ARGV[1] == '1' then
-  local vain = math.min(redis.call('HINCRBY', KEYS[1], 'vain', 1), 20)
-  pause = math.min(ARGV[2] * 2 ^ (vain - 1), tonumber(ARGV[3]))
-else
-  redis.call('HDEL', KEYS[1], 'vain')
-end
-redis.call('HSET', KEYS[1], 'until', string.format('%.0f', now + pause))
-redis.call('PEXPIRE', KEYS[1], ARGV[5])
-return math.ceil(pause)
-"""
+END = script("catalog/end_fetch")
+"""Returns the pause (ms)."""
 
 log = get_logger(__name__)
 
@@ -123,11 +102,12 @@ class ManifestFetcher:
 
     async def _fetch(self, module: str) -> None:
         try:
-            rest = await self._ask_redis(_BEGIN, module, self._request_ms, _FORGET_MS)
+            longest = {"longest_ms": _ms(_LONGEST_PAUSE_SECONDS)}
+            rest = await self._ask_redis(BEGIN, module, request_ms=self._request_ms, **longest)
             if rest == 0:
                 is_good = await self._look(module)
-                pauses = (_SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS, _FRESH_SECONDS)
-                rest = await self._ask_redis(_END, module, "01"[not is_good], *map(_ms, pauses), _FORGET_MS)
+                pauses = {"shortest_ms": _ms(_SHORTEST_PAUSE_SECONDS), "fresh_ms": _ms(_FRESH_SECONDS), **longest}
+                rest = await self._ask_redis(END, module, in_vain="01"[not is_good], **pauses)
             self._next_at[module] = self._clock() + rest / 1000
         except FleetUnavailable as exc:
             log.warning("manifest_not_fetched", module=module, error=str(exc))
@@ -192,10 +172,10 @@ class ManifestFetcher:
             self._fetched_at[module] = self._clock()
             self._on_fetched(module, cached)
 
-    async def _ask_redis(self, script: str, module: str, *args: str | int) -> int:
-        key = self._settings.keys.manifest_fetch(module)
+    async def _ask_redis(self, script: Script, module: str, **args: str | int) -> int:
+        command = script.command(fetch=self._settings.keys.manifest_fetch(module), **args, forget_ms=_FORGET_MS)
         async with answering(self._redis, seconds=_PATIENCE_SECONDS):
-            return await cast("Awaitable[int]", self._redis.eval(script, 1, key, *args))
+            return await cast("Awaitable[int]", self._redis.execute_command(*command))
 
 
 def _ms(seconds: float) -> int:

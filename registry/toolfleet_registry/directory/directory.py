@@ -106,12 +106,11 @@ class ModuleDirectory:
     async def replace(self, module: str, expected: str, entry: ModuleEntry | None) -> bool:
         """Store an entry, or remove what is there, if that is still as it was read; and tell everybody."""
         text = "" if entry is None else self._seal.sign(entry.text())
-        answer = await self._evaluate(REPLACE, self._names[:2], (self._channel, module, expected, text))
-        return bool(answer)
+        return await self._replace(module, expected, text)
 
     async def put_back(self, module: str, text: str) -> None:
         """Store a text as it was stored before, signature and all, unless there is another one by now."""
-        await self._evaluate(REPLACE, self._names[:2], (self._channel, module, "", text))
+        await self._replace(module, "", text)
 
     async def forget(self, module: str, entry: ModuleEntry) -> None:
         """Remove what is stored of a module, if it is this entry."""
@@ -130,7 +129,7 @@ class ModuleDirectory:
             content = self._seal.read(text)  # and not the entry: a later version may have put more in
             if (signed := self._seal.sign(content)) != text and self._signed_again.get(module) != content:
                 self._signed_again[module] = content
-                await self._evaluate(REPLACE, self._names[:2], (self._channel, module, text, signed))
+                await self._replace(module, text, signed)
 
     async def feed(self, entries: Sequence[ModuleEntry]) -> dict[str, ModuleEntry]:
         """Put in what a process's settings name. Returns the entries of others that say something else, and stay."""
@@ -163,23 +162,23 @@ class ModuleDirectory:
         return bool(await self._fed())
 
     async def _fed(self) -> list[str]:
-        answer = await self._evaluate(FED, [self._keys.module_feeds], (str(_COUNTS_SECONDS),))
+        answer = await self._run(FED.command(feeds=self._keys.module_feeds, counts_s=_COUNTS_SECONDS))
         return [member.decode(errors="replace") for member in cast("list[bytes]", answer)]
 
     @property
-    def _names(self) -> tuple[str, str, str]:
-        return self._keys.modules, self._keys.modules_revision, self._keys.module_feeds
+    def _places(self) -> dict[str, str]:
+        keys = self._keys
+        return {"directory": keys.modules, "revision": keys.modules_revision, "channel": keys.manifests_changed}
 
-    @property
-    def _channel(self) -> str:
-        return self._keys.manifests_changed
+    async def _replace(self, module: str, expected: str, text: str) -> bool:
+        command = REPLACE.command(**self._places, module=module, expected=expected, entry=text)
+        return bool(await self._run(command))
 
     async def _feed(self, entries: Sequence[ModuleEntry]) -> list[str]:
-        arguments = [self._channel, str(_COUNTS_SECONDS)]
-        for entry in entries:
-            text = self._seal.sign(entry.text())
-            arguments += (entry.module, text, _mark(text))
-        answer = await self._evaluate(FEED, self._names, arguments)
+        texts = [(entry.module, self._seal.sign(entry.text())) for entry in entries]
+        modules = [(module, text, _mark(text)) for module, text in texts]
+        feeds = {"feeds": self._keys.module_feeds, "counts_s": _COUNTS_SECONDS}
+        answer = await self._run(FEED.command(**self._places, **feeds, modules=modules))
         return [there.decode(errors="replace") for there in cast("list[bytes]", answer)]
 
     async def _judge_other(self, own: ModuleEntry, there: str) -> ModuleEntry | None:
@@ -206,12 +205,9 @@ class ModuleDirectory:
         self._read_before[module] = text, found
         return found
 
-    async def _evaluate(self, script: str, keys: Sequence[str], arguments: Sequence[str]) -> Any:
+    async def _run(self, command: tuple[Any, ...]) -> Any:
         async with self._answering():
-            return await cast(
-                "Awaitable[Any]",
-                self._redis.execute_command("EVAL", script, len(keys), *keys, *arguments, **_AS_BYTES),
-            )
+            return await cast("Awaitable[Any]", self._redis.execute_command(*command, **_AS_BYTES))
 
     def _answering(self) -> AbstractAsyncContextManager[None]:
         return answering(self._redis, seconds=_PATIENCE_SECONDS)

@@ -7,6 +7,7 @@ from typing import cast
 
 from redis.asyncio import Redis
 
+from toolfleet_registry.directory.scripts import ASK
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.redis_errors import answering
 
@@ -16,17 +17,6 @@ _PAUSE_SECONDS = 0.1
 _BEGIN_SECONDS = 3.0  # a worker asks every half a second
 _TOGETHER_MS = 1000  # of a thousand agents that hear of a module at once, each would have all modules asked
 _DONE = b"done"
-
-_ASK = """
-local waiting = redis.call('GET', KEYS[2])
-if waiting and redis.call('EXISTS', ARGV[2] .. waiting) == 0 then return tonumber(waiting) end
-local number = redis.call('INCR', KEYS[1])
-redis.call('SET', KEYS[2], number, 'PX', ARGV[1])
-return number
-"""
-"""KEYS: how many were asked for, and the one that nobody has begun. ARGV: for how long that one is shared (ms), what the keys
-of single looks begin with. Returns the number of a look that begins after this moment: one that has begun may have asked before it.
-"""
 
 
 class RequestedLooks:
@@ -41,10 +31,10 @@ class RequestedLooks:
 
         Where nobody has begun within some seconds, nobody is there who would. Those who ask before it has begun share one look.
         """
+        names = {"asked": self._keys.look("asked"), "waiting": self._keys.look(0)}
+        command = ASK.command(**names, together_ms=_TOGETHER_MS, prefix=self._keys.look(""))
         async with answering(self._redis, seconds=_PATIENCE_SECONDS):
-            names = self._keys.look("asked"), self._keys.look(0)
-            base = self._keys.look("")
-            number = int(await cast("Awaitable[int]", self._redis.eval(_ASK, 2, *names, str(_TOGETHER_MS), base)))
+            number = int(await cast("Awaitable[int]", self._redis.execute_command(*command)))
         asked_at = time.monotonic()
         give_up_at = asked_at + min(seconds, _BEGIN_SECONDS)
         while time.monotonic() < give_up_at:

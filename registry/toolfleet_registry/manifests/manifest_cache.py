@@ -20,6 +20,7 @@ from redis.client import NEVER_DECODE
 from toolfleet_registry.admission_rules import admit, read_document
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.errors import ManifestRefused
+from toolfleet_registry.lua.files import script
 from toolfleet_registry.manifests.overrides import Verdict, Verdicts
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.redis_errors import answering
@@ -41,24 +42,11 @@ _AS_BYTES = {NEVER_DECODE: True}
 _LARGE = 200_000
 _MANY = 200
 
-# Only what was loaded is replaced, as an operator's word or a later look may have been stored meanwhile: ARGV[1] is the
-# mark of what was loaded, '' if nothing was there, '*' for whatever is. What was there comes back behind a `0` or `1`.
-_SAVE = """
-local there = redis.call('GET', KEYS[1]) or ''
-if ARGV[1] ~= '*' and (there == '' and '' or redis.sha1hex(there)) ~= ARGV[1] then return {0, ''} end
-redis.call('SET', KEYS[1], ARGV[2], 'EX', ARGV[3])
-return {1, there}
-"""
+_SAVE = script("manifests/save")
+"""Returns 1 and what was there, or 0 and nothing."""
 
-# The same for verdicts alone.
-_REPLACE = """
-local there = redis.call('GET', KEYS[1])
-if not there or redis.sha1hex(there) ~= ARGV[1] then return 0 end
-redis.call('SET', KEYS[1], ARGV[2], 'KEEPTTL')
-redis.call('INCR', KEYS[2])
-redis.call('PUBLISH', ARGV[3], ARGV[4])
-return 1
-"""
+_REPLACE = script("manifests/replace")
+"""Returns 1 if it has happened."""
 
 # What is kept of a tool stands a level deeper than the tool stood in its manifest; of an earlier release's, two may be.
 _DEPTH = MAX_DEPTH + 2
@@ -137,7 +125,8 @@ class ManifestCache:
             for one, (_, value) in zip(successors, written, strict=True):
                 # What was replaced comes back in the same step, so that of two writers none misses a change.
                 key = self._keys.module_manifest(one.manifest.module_name)
-                pipeline.execute_command("EVAL", _SAVE, 1, key, one.expected, value, self._ttl_seconds, **_AS_BYTES)
+                command = _SAVE.command(manifest=key, expected=one.expected, value=value, seconds=self._ttl_seconds)
+                pipeline.execute_command(*command, **_AS_BYTES)
             answers = cast("list[tuple[int, bytes]]", await pipeline.execute())
         replaced = [before if is_saved else None for is_saved, before in answers]
         changed = await aside(lambda: _changed(written, replaced), is_large=is_large)
@@ -151,10 +140,16 @@ class ManifestCache:
         """Store other verdicts on a manifest that was loaded, and announce it; `None` if another one is there by now."""
         manifest, at = cached.manifest, cached.discovered_at
         _, value = await aside(lambda: _written(manifest, verdicts, at), is_large=len(manifest.tools) > _MANY)
-        names = (self._keys.module_manifest(manifest.module_name), self._keys.manifests_revision)
-        news = (self._keys.manifests_changed, manifest.module_name)
+        command = _REPLACE.command(
+            manifest=self._keys.module_manifest(manifest.module_name),
+            revision=self._keys.manifests_revision,
+            expected=cached.mark,
+            value=value,
+            channel=self._keys.manifests_changed,
+            module=manifest.module_name,
+        )
         async with self._answering():
-            replaced = await cast("Awaitable[int]", self._redis.eval(_REPLACE, 2, *names, cached.mark, value, *news))
+            replaced = await cast("Awaitable[int]", self._redis.execute_command(*command))
         return self._remember(CachedManifest(manifest, at, verdicts, _mark(value))) if replaced else None
 
     async def renew(self, module: str) -> bool:

@@ -15,10 +15,11 @@ from toolfleet_registry.manifests.specs import (
     ToolSpec,
 )
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.script import Script
 from toolfleet_registry.redis.servers import sync_client
 from toolfleet_registry.searching.registrations import RegistrationSearch
 from toolfleet_registry.store import redis_scripts, redis_values, rules
-from toolfleet_registry.store.port import EVENTS_KEPT, ToolRegistry
+from toolfleet_registry.store.port import EVENTS_KEPT, VERSIONS_KEPT, ToolRegistry
 from toolfleet_registry.store.redis_commands import RedisCommands, parts
 from toolfleet_registry.store.redis_values import Written
 from toolfleet_registry.system.loggers import get_logger
@@ -47,7 +48,7 @@ class RedisToolRegistry(ToolRegistry):
         self._manifests = names.manifests
         self._unreadable: tuple[int, ...] = ()
         self._modules = keys.modules
-        self._tools, self._events, self._revision, self._pins, _ = self._names
+        self._tools, self._events, self._revision, self._pins, self._earlier = self._names
 
     def register(self, spec: ToolSpec, *, keep_enabled: bool = False) -> ToolRegistration:
         (result,) = self._register([Written.of(spec)], keep_enabled=keep_enabled)
@@ -76,7 +77,7 @@ class RedisToolRegistry(ToolRegistry):
 
     def replace(self, spec: ToolSpec, *, expected: str | None) -> ToolRegistration:
         written = Written.of(spec)
-        result = written.outcome(self._run(redis_scripts.REPLACE, EVENTS_KEPT, expected or "", *written.arguments))
+        result = written.outcome(self._write(redis_scripts.REPLACE, expected=expected or "", **written.named))
         if isinstance(result, ValueError):
             raise result
         return result
@@ -103,20 +104,21 @@ class RedisToolRegistry(ToolRegistry):
         return self._search.find(text, tags, include_disabled=include_disabled, limit=limit)
 
     def set_enabled(self, tool_name: str, enabled: bool) -> ToolRegistration:  # noqa: FBT001 - the seed's
-        value = self._run(redis_scripts.SWITCH, EVENTS_KEPT, redis_values.bytes_of(tool_name), "01"[enabled])
+        value = self._write(redis_scripts.SWITCH, name=redis_values.bytes_of(tool_name), enabled="01"[enabled])
         if value is None:
             raise rules.not_registered(tool_name)
         return redis_values.read_registration(tool_name, value)
 
     def versions(self, tool_name: str) -> list[ToolRegistration]:
-        found = redis_values.versions_of(self._run(redis_scripts.VERSIONS, redis_values.bytes_of(tool_name)))
+        name, names = redis_values.bytes_of(tool_name), {"tools": self._tools, "earlier": self._earlier}
+        found = redis_values.versions_of(self._commands.ask_script(redis_scripts.VERSIONS, **names, name=name))
         read = (_read_or_warn(tool_name, value) for value in found)
         return rules.sorted_versions(each for each in read if each is not None)
 
     def rollback(self, tool_name: str, version: str | None) -> ToolRegistration:
         kept = any(each.spec.version == version for each in self.versions(tool_name))  # what cannot be read is none
         name, wanted = redis_values.bytes_of(tool_name), redis_values.version_text(version)
-        reply = self._run(redis_scripts.ROLLBACK, EVENTS_KEPT, name, wanted, "01"[kept])
+        reply = self._write(redis_scripts.ROLLBACK, name=name, version=wanted, is_readable="01"[kept])
         if reply is None:
             raise rules.not_registered(tool_name)
         if reply == b"unknown":
@@ -125,22 +127,22 @@ class RedisToolRegistry(ToolRegistry):
 
     def remove(self, tool_name: str, *, unless_disabled: bool = False) -> None:
         spared = "1" if unless_disabled else "0"
-        self._run(redis_scripts.REMOVE, EVENTS_KEPT, redis_values.bytes_of(tool_name), spared)
+        self._write(redis_scripts.REMOVE, name=redis_values.bytes_of(tool_name), spares_disabled=spared)
 
     def pins(self) -> dict[str, dict[str, str]]:
         return redis_values.read_pins(self._commands.ask("HGETALL", self._pins))
 
     def pin(self, module: str, digests: Mapping[str, str]) -> None:
         fields = redis_values.pin_fields(module, digests)
-        self._run(redis_scripts.PIN, EVENTS_KEPT, redis_values.module_field(module), *_flat(fields))
+        self._change(redis_scripts.PIN, module_field=redis_values.module_field(module), fields=fields)
 
     def approve(self, module: str, tool_name: str, digest: str) -> None:
-        fields = redis_values.module_field(module), redis_values.pin_field(module, tool_name)
-        if not self._run(redis_scripts.APPROVE, EVENTS_KEPT, *fields, digest):
+        own, field = redis_values.module_field(module), redis_values.pin_field(module, tool_name)
+        if not self._change(redis_scripts.APPROVE, module_field=own, tool_field=field, digest=digest):
             raise rules.not_pinned(module)
 
     def unpin(self, module: str) -> None:
-        self._run(redis_scripts.PIN, EVENTS_KEPT, redis_values.module_field(module))
+        self._change(redis_scripts.PIN, module_field=redis_values.module_field(module))
 
     def keep_manifests(self, manifests: Mapping[str, str]) -> None:
         digests = {module: rules.digest_of_manifest(text) for module, text in manifests.items()}
@@ -159,14 +161,15 @@ class RedisToolRegistry(ToolRegistry):
         return {module: redis_values.text_of(value).partition("\n")[2] for module, value in there.items()}
 
     def keep_modules(self, entries: Mapping[str, str]) -> None:
-        self._commands.evaluate(redis_scripts.KEEP_MODULES, [self._modules], _flat(entries.items()))
+        self._commands.ask_script(redis_scripts.KEEP_MODULES, copy=self._modules, modules=entries.items())
 
     def kept_modules(self) -> dict[str, str]:
         stored: Mapping[bytes, bytes] = self._commands.ask("HGETALL", self._modules)
         return {redis_values.text_of(name): redis_values.text_of(text) for name, text in stored.items()}
 
     def snapshot(self) -> ToolRegistrySnapshot:
-        tools, pins = (dict(zip(flat[::2], flat[1::2], strict=True)) for flat in self._run(redis_scripts.SNAPSHOT))
+        both = self._commands.ask_script(redis_scripts.SNAPSHOT, tools=self._tools, pins=self._pins)
+        tools, pins = (dict(zip(flat[::2], flat[1::2], strict=True)) for flat in both)
         return ToolRegistrySnapshot(
             tools=self._read_tools(tools, include_disabled=True), pins=redis_values.read_pins(pins)
         )
@@ -181,15 +184,13 @@ class RedisToolRegistry(ToolRegistry):
             )
             for each in snapshot.tools
         ]
-        pins = [
-            field for module, digests in snapshot.pins.items() for field in redis_values.pin_fields(module, digests)
-        ]
-        self._run(redis_scripts.RESTORE, EVENTS_KEPT, len(tools), *_flat(tools), *_flat(pins))
+        pins = _flat(redis_values.pin_fields(*each) for each in snapshot.pins.items())
+        self._write(redis_scripts.RESTORE, kept=tools, fields=pins)
 
     def note(self, findings: Sequence[ToolFinding]) -> None:
         for some in parts(findings):
             told = [(one.kind, one.tool_name, redis_values.version_text(one.version), one.digest or "") for one in some]
-            self._run(redis_scripts.NOTE, EVENTS_KEPT, *_flat(told))
+            self._change(redis_scripts.NOTE, findings=told)
 
     def last_event(self) -> str:
         epoch, number = self._commands.ask("HMGET", self._revision, "epoch", "events")
@@ -219,7 +220,8 @@ class RedisToolRegistry(ToolRegistry):
         return f"{int(epoch or 0)}-{int(revision or 0)}"
 
     def identity(self) -> str:
-        return redis_values.text_of(self._run(redis_scripts.IDENTITY, uuid4().hex))
+        found = self._commands.ask_script(redis_scripts.IDENTITY, revision=self._revision, identity=uuid4().hex)
+        return redis_values.text_of(found)
 
     def close(self) -> None:
         if self._is_ours:
@@ -232,14 +234,15 @@ class RedisToolRegistry(ToolRegistry):
         found = dict[int, ToolRegistration]()
         for batch in parts(places if len(places) > 1 else []):
             names = [written[place].spec.tool_name for place in batch]
-            for place, head in zip(batch, self._run(redis_scripts.KNOWN, *names), strict=True):
+            heads = self._commands.ask_script(redis_scripts.KNOWN, tools=self._tools, names=names)
+            for place, head in zip(batch, heads, strict=True):
                 if (registration := written[place].unchanged(head)) is not None:
                     found[place] = registration
         return found
 
     def _register(self, batch: Sequence[Written], *, keep_enabled: bool) -> list[ToolRegistration | ValueError]:
-        arguments = [argument for each in batch for argument in each.arguments]
-        replies = self._run(redis_scripts.REGISTER, EVENTS_KEPT, "01"[keep_enabled], *arguments)
+        specs = [each.arguments for each in batch]
+        replies = self._write(redis_scripts.REGISTER, keeps_enabled="01"[keep_enabled], specs=specs)
         return [each.outcome(reply) for each, reply in zip(batch, replies, strict=True)]
 
     def _read_tools(self, stored: Mapping[bytes, bytes], *, include_disabled: bool) -> list[ToolRegistration]:
@@ -254,7 +257,7 @@ class RedisToolRegistry(ToolRegistry):
         """The digests of the manifests that are kept of these modules; an empty one where there is none."""
         heads = list[bytes]()
         for batch in parts(modules):
-            heads += self._commands.evaluate(redis_scripts.MANIFEST_DIGESTS, [self._manifests], batch)
+            heads += self._commands.ask_script(redis_scripts.MANIFEST_DIGESTS, manifests=self._manifests, modules=batch)
         return heads
 
     def _note_unreadable(self, entry_id: str) -> None:
@@ -263,8 +266,12 @@ class RedisToolRegistry(ToolRegistry):
             self._unreadable = at
             _log.warning("registry_event_unreadable", id=entry_id)
 
-    def _run(self, script: str, *arguments: str | bytes | int) -> Any:
-        return self._commands.evaluate(script, self._names, arguments)
+    def _change(self, script: Script, **named: Any) -> Any:
+        return self._commands.run(script, script.parameters_of(self._names, events_kept=EVENTS_KEPT, **named))
+
+    def _write(self, script: Script, **named: Any) -> Any:
+        """What changes tools."""
+        return self._change(script, versions_kept=VERSIONS_KEPT, **named)
 
 
 def _read_or_warn(name: str, value: bytes) -> ToolRegistration | None:
@@ -288,5 +295,5 @@ def _batches(texts: Mapping[T, str]) -> Generator[list[T]]:
         yield batch
 
 
-def _flat(rows: Iterable[tuple[str, ...]]) -> list[str]:
+def _flat(rows: Iterable[Iterable[T]]) -> list[T]:
     return [value for row in rows for value in row]

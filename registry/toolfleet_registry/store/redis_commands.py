@@ -1,9 +1,7 @@
 """Asks Redis on a registry's behalf: every value comes as bytes, and an error says which server does not answer."""
 
-import hashlib
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import Any, TypeVar
 
 from redis import Redis
@@ -12,6 +10,7 @@ from redis.exceptions import NoScriptError, RedisError
 
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.redis.redis_errors import address_of, reason_of
+from toolfleet_registry.redis.script import Parameters, Script
 
 T = TypeVar("T")
 
@@ -40,14 +39,17 @@ class RedisCommands:
             found += self.ask("HMGET", key, *batch)
         return found
 
-    def evaluate(self, script: str, keys: Sequence[str], arguments: Sequence[str | bytes | int]) -> Any:
-        """What a script returns, which Redis may have seen before or not."""
-        rest = (len(keys), *keys, *arguments)
+    def ask_script(self, script: Script, **named: Any) -> Any:
+        """What a script returns."""
+        return self.run(script, script.parameters(**named))
+
+    def run(self, script: Script, parameters: Parameters) -> Any:
+        """The same, whether Redis has seen it before or not."""
         with self._answering():
             try:
-                return self._redis.execute_command("EVALSHA", _digest_of(script), *rest, **_AS_BYTES)
+                return self._redis.execute_command("EVALSHA", script.digest, *parameters, **_AS_BYTES)
             except NoScriptError:
-                return self._redis.execute_command("EVAL", script, *rest, **_AS_BYTES)
+                return self._redis.execute_command("EVAL", script.text, *parameters, **_AS_BYTES)
 
     @contextmanager
     def _answering(self) -> Generator[None]:
@@ -61,9 +63,3 @@ class RedisCommands:
 def parts(names: Sequence[T]) -> Generator[Sequence[T]]:
     """The names, so many at once as a script can take."""
     return (names[start : start + _NAMES_AT_ONCE] for start in range(0, len(names), _NAMES_AT_ONCE))
-
-
-@cache
-def _digest_of(script: str) -> str:
-    """What Redis calls it, once it has seen it."""
-    return hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()

@@ -1,4 +1,4 @@
-"""How a registration, a pin and an event are written in Redis, and how they are read back; see `redis_changes.py`."""
+"""How a registration, a pin and an event are written in Redis, and how they are read back; see `redis_scripts.py`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -40,6 +40,11 @@ class Written:
     def arguments(self) -> tuple[str, str, str, str]:
         """Name, digest, version, specification."""
         return self.spec.tool_name, self.digest, version_text(self.spec.version), self.text
+
+    @property
+    def named(self) -> dict[str, str]:
+        """The same by name."""
+        return dict(zip(("name", "digest", "version", "text"), self.arguments, strict=True))
 
     def unchanged(self, head: bytes) -> ToolRegistration | None:
         """The stored registration, if it has this specification. `head`: as KNOWN returns it."""

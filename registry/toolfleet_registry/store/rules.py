@@ -1,6 +1,6 @@
 """What each change does to a tool's registration, whoever stores it; pure.
 
-Redis does the same in Lua (`redis_changes.py`), so that it is atomic there; one suite of tests runs over all of them.
+Redis does the same in Lua (`lua/scripts/store`), so that it is atomic there; one suite of tests runs over all of them.
 """
 
 import hashlib

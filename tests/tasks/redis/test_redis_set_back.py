@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from support.modules.raw_module import answering, http, raw_module
 from support.workers.wakes import delivering, never, put, scores
 from toolfleet import Settings
 from toolfleet.webhooks import RedisSeen
-from toolfleet_registry.catalog.manifest_fetcher import _BEGIN, _END
+from toolfleet_registry.catalog.manifest_fetcher import BEGIN, END
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.time import fleet_clock
@@ -125,11 +126,14 @@ async def test_a_dead_workers_note_does_not_count_for_longer(stepped: tuple[str,
 async def test_a_module_is_asked_as_soon_as_ever(stepped: tuple[str, WallClock]) -> None:
     """A pause after a manifest that could not be had lasts as long as it would have, at most."""
     url, clock = stepped
-    key = Keys().manifest_fetch("owls")
+    named: dict[str, Any] = {"fetch": Keys().manifest_fetch("owls"), "longest_ms": 30_000, "forget_ms": 600_000}
+    begin = BEGIN.command(**named, request_ms=7000)
     async with async_client(url) as redis:
-        assert await redis.eval(_BEGIN, 1, key, 7000, 600_000) == 0
-        assert await redis.eval(_END, 1, key, "1", 20_000, 30_000, 5000, 600_000) == 20_000
-        assert await redis.eval(_BEGIN, 1, key, 7000, 600_000) > 0
+        assert await redis.execute_command(*begin) == 0
+        end = END.command(**named, in_vain="1", shortest_ms=20_000, fresh_ms=5000)
+        assert await redis.execute_command(*end) == 20_000
+        rest: Any = await redis.execute_command(*begin)
+        assert rest > 0
         clock.set_ahead(BACK)
 
-        assert await redis.eval(_BEGIN, 1, key, 7000, 600_000) == 0
+        assert await redis.execute_command(*begin) == 0
