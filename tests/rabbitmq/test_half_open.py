@@ -126,6 +126,24 @@ async def test_an_agent_publishes_again_over_a_new_connection(
     assert len(owls.calls("echo")) == 28
 
 
+async def test_no_publish_outlasts_its_call(
+    bed: TestBed, owner: Caller, owls: ModuleServer, broker: RabbitMq, proxy: TcpProxy
+) -> None:
+    """Calls whose deadline comes before anybody finds out end by it, whichever connections pass nothing on; later ones go on."""
+    with bed.worker() as worker:
+        async with agent_behind(bed, broker, proxy) as fleet:
+            assert all(result.success for result in await fleet.call_many([ECHO] * 8, owner))
+            proxy.hold()
+            results = await asyncio.wait_for(fleet.call_many([ECHO] * 20, owner, timeout=1), 10)
+            proxy.go_deaf()
+            proxy.release()
+            after = await fleet.call_many([ECHO] * 8, owner, timeout=FOUND_SECONDS)
+
+    assert not any(result.success for result in results)
+    assert all(result.error_code in {"expired", "timed_out", "fleet_unavailable", "busy"} for result in results)
+    assert all(result.success for result in after), worker.said()
+
+
 async def test_beat_leaves_a_connection_that_says_nothing(bed: TestBed, broker: RabbitMq, proxy: TcpProxy) -> None:
     """What it sends is confirmed, or sent over a new one."""
     quick = replace(bed, more={**bed.more, "jobs_interval_seconds": 0.2, "broker_url": _through(proxy, broker)})
