@@ -10,16 +10,23 @@ import pytest
 from redis.asyncio import Redis
 
 from support.fleet import TestBed
-from support.module_server import ModuleServer
+from support.module_server import ModuleServer, serve
+from support.owls import make_module
 from support.waiting import wait_until
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.redis.keys import Keys
 
 
+@pytest.fixture
+def owls() -> Iterator[ModuleServer]:
+    """Their own: in the one that all tests share, calls of others may still run."""
+    with serve(make_module()) as module:
+        yield module
+
+
 @pytest.fixture(params=[True, False], ids=["fast", "stock"])
 def bed(request: pytest.FixtureRequest, owls: ModuleServer, tmp_path: Path) -> Iterator[TestBed]:
-    owls.forget()
     (tmp_path / "logs").mkdir()
     with redis_server(tmp_path / "redis") as url:
         yield TestBed(url, (owls,), tmp_path / "logs", {"fast_transport": request.param, "log_format": "json"})
