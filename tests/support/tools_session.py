@@ -28,8 +28,8 @@ _WIDTH = 120
 _HEAD = """# Operating tools: a session
 
 What an operator sees of a module that changes its tools. The fleet is a `toolfleet up`, and `letters` a module of three
-tools; this is what the commands print. A test runs them again; `PYTHONPATH=tests python -m support.tools_session` writes
-this page.
+tools; this is what the commands print. A test runs them again; `PYTHONPATH=tests python -m support.tools_session`
+writes this page.
 """
 
 
