@@ -26,8 +26,8 @@ from toolfleet_tasks.calls.status import CallStatus
 from toolfleet_tasks.client.fleet import SyncToolFleet, ToolFleet
 from toolfleet_tasks.client.namespaces.canvas import CallRefused
 from toolfleet_tasks.client.sync_handle import SyncCallHandle
-from toolfleet_tasks.ledger.dead_letters import UnreadableLetter
-from toolfleet_tasks.wakeups.dead_letters import KeptWake
+from toolfleet_tasks.dead_letters.call_letters import UnreadableLetter
+from toolfleet_tasks.dead_letters.kept_wakes import KeptWake
 
 __all__ = [
     "CallHandle",

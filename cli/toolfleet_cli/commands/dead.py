@@ -18,7 +18,7 @@ from toolfleet_registry.errors import NoSuchDeadLetter
 from toolfleet_registry.time import fleet_clock
 
 if TYPE_CHECKING:
-    from toolfleet_tasks.ledger.dead_letters import Kept
+    from toolfleet_tasks.dead_letters.call_letters import Kept
 
 app = typer.Typer(help="Calls whose end nobody can know: look at them, run them anew, drop them.", no_args_is_help=True)
 

@@ -13,7 +13,7 @@ from toolfleet_registry.errors import NotReplayable
 from toolfleet_registry.time import fleet_clock
 
 if TYPE_CHECKING:
-    from toolfleet_tasks.wakeups.dead_letters import KeptWake
+    from toolfleet_tasks.dead_letters.kept_wakes import KeptWake
 
 app = typer.Typer(
     help="News of jobs' ends that wait to be accepted, or that nobody accepted: look at them, send them anew, drop them.",

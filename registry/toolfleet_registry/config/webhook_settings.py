@@ -6,7 +6,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode
 
 from toolfleet_registry.config.job_settings import secret_fault
-from toolfleet_registry.config.setting_values import read_json
+from toolfleet_registry.config.setting_values import Count, read_json
 from toolfleet_registry.contracts.event_kinds import EVENT_KINDS, EventKind
 from toolfleet_registry.redis.urls import is_http_url
 
@@ -23,6 +23,9 @@ class WebhookSettings(BaseSettings):
     registry_webhooks_secret: str | None = Field(default=None, repr=False)
     """Signs them, as Standard Webhooks does: `whsec_` and base64 of 24 to 64 random bytes. Needed with `registry_webhooks`; another one than
     the core's, or a receiver could wake the core."""
+    dead_webhooks_kept: Count = 10_000
+    """Events that a receiver did not accept within `wake_give_up_seconds`, kept for an operator, of 100 MB together at most; the oldest
+    go first."""
 
     @field_validator("registry_webhooks", mode="before")
     @classmethod

@@ -75,6 +75,11 @@ RULES = (
     KeyRule(
         re.compile(rf"{OURS}dead-wakes(-order|-bytes)?"), lasting="kept for an operator; at most `dead_wakes_kept`"
     ),
+    KeyRule(
+        re.compile(rf"{OURS}dead-webhooks(-order|-bytes)?"),
+        lasting="kept for an operator; at most `dead_webhooks_kept`",
+        since=2,
+    ),
     KeyRule(re.compile(rf"{OURS}(completions|seen|progress):.+")),
     KeyRule(re.compile(rf"{OURS}module-reply:.+")),
     KeyRule(re.compile(rf"{OURS}module-replies"), lasting="two values"),

@@ -249,6 +249,10 @@ class Keys:
         """How many bytes they have, together."""
         return f"{self.prefix}{OURS}dead-wakes-bytes"
 
+    def dead_webhooks(self, part: Literal["", "-order", "-bytes"] = "") -> str:
+        """The same three of events of the registry that a receiver of webhooks did not accept, at most `dead_webhooks_kept`."""
+        return f"{self.prefix}{OURS}dead-webhooks{part}"
+
     def completions(self, conversation_id: str) -> str:
         """A stream: the news for a conversation whose agent has no HTTP. Expires `completions_kept_seconds` after the last."""
         return f"{self.prefix}{OURS}completions:{_digest(conversation_id)[:32]}"

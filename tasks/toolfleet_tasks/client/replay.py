@@ -11,7 +11,8 @@ from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.policy.redaction import REDACTED
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances
-from toolfleet_tasks.ledger.dead_letters import NOT_KEPT, DeadLetters, Kept
+from toolfleet_tasks.dead_letters.call_letters import DeadLetters, Kept
+from toolfleet_tasks.ledger.dead_letters import NOT_KEPT
 
 log = get_logger(__name__)
 

@@ -39,13 +39,13 @@ from toolfleet_tasks.client.quota import look_at, refusal_now
 from toolfleet_tasks.clock.synchronisation import Timekeeper
 from toolfleet_tasks.control.cluster_check import refuse_cluster
 from toolfleet_tasks.control.server_check import say_faults
+from toolfleet_tasks.dead_letters.entries import DeadEntries
 from toolfleet_tasks.dispatch.admitted_publisher import publisher_behind
 from toolfleet_tasks.dispatch.dispatch import Posting
 from toolfleet_tasks.dispatch.worker_wait import WorkerWait
 from toolfleet_tasks.jobs.calls import JobSteps
 from toolfleet_tasks.jobs.records import JobRecords
 from toolfleet_tasks.jobs.service import JobDesk
-from toolfleet_tasks.ledger.dead_letters import dead_letters_of
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.messages.catalog_updates import CatalogUpdates, agents_catalog
@@ -81,7 +81,7 @@ class Session:
         self._catalog = agents_catalog(self._redis, self._cache, known, settings)
         self._updates = CatalogUpdates(self._catalog, self._redis)
         self.drafts = Drafts(self._catalog, settings, known)
-        self.dead = dead_letters_of(self._redis, settings)
+        self.dead = DeadEntries(self._redis, settings)
         self._line = self._line_to(url, "agent")
         self._lines = [self._line]
         self.wakes = WakeDesk(self._line, self._line_to, settings)

@@ -1,12 +1,16 @@
 """What happens at once inside Redis with dead letters.
 
-They are a hash, call id -> letter, and a sorted set, call id -> when it died (ms). While a letter is replayed, the hash has
-a second field for it, `<call id>/replay`: until when (s) nobody else may. No call id has a slash.
+Those of a kind are a hash, id -> letter, and a sorted set, id -> when it died (ms); of news that nobody accepted, which `wakeups` puts
+there, a counter has how many bytes they take. While a call's letter is replayed, the hash has a second field for it,
+`<call id>/replay`: until when (s) nobody else may. No id has a slash.
 """
 
 from toolfleet_tasks.lua.files import script
 
 BURY_ENDED = script("dead_letters/bury_ended")
+
+DROP = script("dead_letters/drop")
+"""Returns the ids of those that were there."""
 
 TAKE = script("dead_letters/take")
 """Returns the letter, and for how many seconds another replay may still run: 0 if ours may. Nothing if there is no letter."""

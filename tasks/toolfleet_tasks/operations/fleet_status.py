@@ -89,8 +89,8 @@ class FleetStatus:
     """A fleet at one moment.
 
     `held`: calls that workers have taken, `None` where that is not known. `jobs` have not ended, and `overdue_jobs` of them should
-    have been looked at seconds ago. `wakes` wait for a try, and nobody has accepted `dead_wakes`. `quarantined`: what lay in a
-    queue and was no call.
+    have been looked at seconds ago. `wakes` wait for a try, and nobody has accepted `dead_wakes` and `dead_webhooks`. `quarantined`:
+    what lay in a queue and was no call.
     """
 
     lanes: tuple[LaneStatus, ...]
@@ -102,6 +102,7 @@ class FleetStatus:
     overdue_jobs: int
     wakes: int
     dead_wakes: int
+    dead_webhooks: int
     quarantined: int
 
 
@@ -135,21 +136,23 @@ class _Look:
         queues, held = await self._queues(now, await workers_by_queue(self._settings))
         keys, redis = self._keys, self._redis
         counted = redis.pipeline(transaction=False)
-        for name in (keys.dead_order, keys.jobs_due, keys.wakes_due, keys.calls_due, keys.dead_wakes_order):
+        dead = keys.dead_order, keys.dead_wakes_order, keys.dead_webhooks("-order")
+        for name in (*dead, keys.jobs_due, keys.wakes_due, keys.calls_due):
             counted.zcard(name)
         counted.zcount(keys.jobs_due, "-inf", now * 1000 - _OVERDUE_MS)
         counted.llen(keys.quarantine)
-        dead, jobs, wakes, calls, dead_wakes, overdue, quarantined = await counted.execute()
+        letters, dead_wakes, dead_webhooks, jobs, wakes, calls, overdue, quarantined = await counted.execute()
         return FleetStatus(
             lanes=lanes,
             queues=queues,
             troubles=tuple(await self._troubles()),
             held=held,
-            dead_letters=dead,
+            dead_letters=letters,
             jobs=jobs,
             overdue_jobs=overdue,
             wakes=wakes + calls,
             dead_wakes=dead_wakes,
+            dead_webhooks=dead_webhooks,
             quarantined=quarantined,
         )
 

@@ -4,7 +4,9 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from toolfleet_registry.settings import Settings
 from toolfleet_tasks.wakeups.sender import PATHS
+from toolfleet_tasks.wakeups.webhook_events import REGISTRY
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,18 @@ class DueWake:
     tries: int
     token: str
     fault: str = ""
+
+
+def place_when_dead(wake: DueWake, settings: Settings) -> dict[str, str | int]:
+    """Where it is kept when it is dead, and how many of its kind are."""
+    keys = settings.keys
+    if wake.kind == REGISTRY:
+        names = keys.dead_webhooks(), keys.dead_webhooks("-order"), keys.dead_webhooks("-bytes")
+        kept = settings.dead_webhooks_kept
+    else:
+        names, kept = (keys.dead_wakes, keys.dead_wakes_order, keys.dead_wakes_bytes), settings.dead_wakes_kept
+    dead, order, size = names
+    return {"dead": dead, "dead_order": order, "dead_bytes": size, "dead_kept": kept}
 
 
 def kept_when_dead(wake: DueWake) -> str:

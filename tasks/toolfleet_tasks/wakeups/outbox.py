@@ -18,7 +18,7 @@ from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.messages.signing import seal_of
 from toolfleet_tasks.redis.connection import Line, LineLost
 from toolfleet_tasks.redis.durable_write import run_written
-from toolfleet_tasks.wakeups.due_wakes import DueWake, by_conversation, kept_when_dead
+from toolfleet_tasks.wakeups.due_wakes import DueWake, by_conversation, kept_when_dead, place_when_dead
 from toolfleet_tasks.wakeups.events import opened_wake
 from toolfleet_tasks.wakeups.scripts import ACCEPTED, CLAIM, FAILED, MOST_DEAD_BYTES, RELEASED
 from toolfleet_tasks.wakeups.sender import (
@@ -213,21 +213,17 @@ class Wakes:
         return answer is not None and answer.accepted
 
     async def _note_failure(self, wake: DueWake, answer: Answer, record: str, due: str) -> None:
-        keys, settings = self._keys, self._settings
-        reason = one_line(answer.reason)
+        settings, reason = self._settings, one_line(answer.reason)
         parameters = FAILED.parameters(
             wake=record,
             due=due,
-            dead=keys.dead_wakes,
-            dead_order=keys.dead_wakes_order,
-            dead_bytes=keys.dead_wakes_bytes,
-            clock_key=keys.clock,
+            **place_when_dead(wake, settings),
+            clock_key=self._keys.clock,
             id=wake.wake_id,
             token=wake.token,
             next_ms="" if answer.is_final else int(seconds_until_next(wake.tries, answer) * 1000),
             reason=reason,
             give_up_ms=round(settings.wake_give_up_seconds * 1000),
-            dead_kept=settings.dead_wakes_kept,
             bytes_kept=MOST_DEAD_BYTES,
             dead_body=kept_when_dead(wake),
         )

@@ -29,6 +29,3 @@ FAILED = script("wakeups/failed")
 
 REPLAY = script("wakeups/replay")
 """Returns 1; 0 if there are none of this id; -1 if they cannot be read; -2 for a call whose arguments were not kept."""
-
-DROP = script("wakeups/drop")
-"""Returns 1 if they were there."""

@@ -6,16 +6,14 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.messages.signing import seal_of
 from toolfleet_tasks.redis.connection import Line
 from toolfleet_tasks.wakeups.core_watch import CoreWatch
-from toolfleet_tasks.wakeups.dead_letters import KeptWakes
 from toolfleet_tasks.wakeups.stream import Reader
 
 
 class WakeDesk:
-    """`kept`: those that wait or are dead. `connect` makes a line of that name, which is not started yet."""
+    """`connect` makes a line of that name, which is not started yet."""
 
     def __init__(self, line: Line, connect: Callable[[str, str], Line], settings: Settings) -> None:
         self._seal = seal_of(settings, purpose="job")
-        self.kept = KeptWakes(line, settings.keys, self._seal)
         self._line = line
         self._connect = connect
         self._settings = settings

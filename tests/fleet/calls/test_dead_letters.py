@@ -21,7 +21,7 @@ from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.contracts.dead_letters import DeadLetter
 from toolfleet_registry.errors import NoSuchDeadLetter
-from toolfleet_tasks.ledger.dead_letters import Kept
+from toolfleet_tasks.dead_letters.call_letters import Kept
 
 PIN = "4711-0815"
 PAY = ToolCall(tool_name="bank.pay", arguments={"to": "bob", "pin": PIN})
@@ -118,7 +118,7 @@ async def test_an_unknown_end_is_kept_and_can_be_replayed(
     call_id = result.audit.call_id
 
     (row,) = (await dead(bed, "list")).splitlines()[1:]
-    assert row.split()[:3] == [call_id, "bank.pay", "ada"]
+    assert row.split()[:5] == [call_id, "call", "bank.pay", "for", "ada"]
     shown = await dead(bed, "show", call_id)
     assert "attempt 1: never closed" in shown
     assert "effect: once" in shown

@@ -137,11 +137,12 @@ async def test_what_has_died_and_what_is_to_come_is_counted(plain: Settings, red
     await redis.zadd(keys.wakes_due, {"x": 1})
     await redis.zadd(keys.calls_due, {"y": 1})
     await redis.zadd(keys.dead_wakes_order, {"z": 1})
+    await redis.zadd(keys.dead_webhooks("-order"), {"7@0123456789abcdef": 1})
     await redis.lpush(keys.quarantine, "a", "b", "c")
     status = await read_status(plain)
 
     assert (status.dead_letters, status.jobs, status.overdue_jobs) == (2, 3, 1)
-    assert (status.wakes, status.dead_wakes, status.quarantined) == (2, 1, 3)
+    assert (status.wakes, status.dead_wakes, status.dead_webhooks, status.quarantined) == (2, 1, 1, 3)
 
 
 async def test_neither_strange_nor_large_messages_disturb_it(plain: Settings, redis: Redis) -> None:

@@ -30,7 +30,14 @@ from toolfleet_tasks.wakeups.webhook_feed import WebhookFeed
 
 KEYS = Keys()
 KEY = "kJ3vR9wQ2mZx7LpT5bNc8YdF1gHs4VuAeXoPq6WiMzE="
-_SENDERS_NEED = {"registry_webhooks", "registry_webhooks_secret", "signing_key", "wake_give_up_seconds"}
+_SENDERS_NEED = {
+    "registry_webhooks",
+    "registry_webhooks_secret",
+    "signing_key",
+    "wake_give_up_seconds",
+    "dead_wakes_kept",
+    "dead_webhooks_kept",
+}
 
 
 class Bed:
@@ -241,6 +248,29 @@ async def test_an_event_that_nobody_takes_is_dead_and_may_be_sent_anew(bed: Bed,
         assert await wakes.send_webhooks(seconds=10) == 1
 
     assert [event.id for event in follower.events] == [dead.wake_id.partition("@")[0]]
+
+
+async def test_dead_events_and_dead_wake_ups_have_limits_of_their_own(bed: Bed, redis: Redis) -> None:
+    """However many of the ones there are, they push out none of the others."""
+    follower = await bed.follower()
+    follower.status = 500
+    settings = bed.settings(follower, wake_give_up_seconds=60, dead_wakes_kept=1, dead_webhooks_kept=2)
+    feed, wakes = await bed.feed(settings), await bed.sender(settings)
+    await put(redis, "job-1", since=100)
+    assert await wakes.deliver_due(publish=never, seconds=5) == 0
+    for number in range(3):
+        await change(settings, f"owls.{number}")
+    await feed.feed()
+    ids = sorted(await scores(redis, KEYS.webhooks_due(receiver_of(follower.url))))
+    for wake_id in ids:
+        await redis.hincrby(KEYS.wake(wake_id), "first_at", -60_000)
+    await wakes.send_webhooks(seconds=10)
+
+    assert await redis.hkeys(KEYS.dead_wakes) == await redis.zrange(KEYS.dead_wakes_order, 0, -1) == ["job-1"]
+    kept = await redis.hgetall(KEYS.dead_webhooks())
+    assert len(kept) == await redis.zcard(KEYS.dead_webhooks("-order")) == 2
+    assert kept.keys() < {*ids}
+    assert int(await redis.get(KEYS.dead_webhooks("-bytes")) or 0) == sum(map(len, kept.values()))
 
 
 async def test_a_receiver_that_was_taken_away_is_sent_nothing(bed: Bed, redis: Redis) -> None:

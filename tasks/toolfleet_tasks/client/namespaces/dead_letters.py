@@ -13,7 +13,7 @@ from toolfleet_tasks.client.replay import Replay, replay_of, run_replay
 from toolfleet_tasks.client.session import Session
 from toolfleet_tasks.client.sessions import Sessions
 from toolfleet_tasks.client.sync_face import SyncFace, blocking
-from toolfleet_tasks.ledger.dead_letters import Kept
+from toolfleet_tasks.dead_letters.call_letters import Kept
 
 
 class FleetDeadLetters:
@@ -27,11 +27,11 @@ class FleetDeadLetters:
 
     async def list(self, limit: int = 50, offset: int = 0) -> builtins.list[Kept]:
         """List at most `limit` (up to 1,000) of those that are kept, after `offset`, the latest first."""
-        return await (await self._sessions.opened()).dead.list(limit, offset)
+        return await (await self._sessions.opened()).dead.calls.list(limit, offset)
 
     async def show(self, call_id: str) -> Kept:
         """Return the dead letter of this call. Raises `NoSuchDeadLetter`."""
-        return await (await self._sessions.opened()).dead.show(call_id)
+        return await (await self._sessions.opened()).dead.calls.show(call_id)
 
     async def replay(
         self,
@@ -49,7 +49,7 @@ class FleetDeadLetters:
         """
         check_timeout(timeout)
         session = await self._sessions.opened()
-        letter = await session.dead.show(call_id)
+        letter = await session.dead.calls.show(call_id)
         old = letter.caller if isinstance(letter, DeadLetter) else Caller()
         asked_by = caller or as_sent(old, session.settings.default_guest_modules)
         again = replay_of(letter, arguments or {}, asked_by)
@@ -60,11 +60,11 @@ class FleetDeadLetters:
 
     async def drop(self, *call_ids: str) -> tuple[str, ...]:
         """Forget these dead letters. Returns the ids of those that were there."""
-        return await (await self._sessions.opened()).dead.drop(call_ids)
+        return await (await self._sessions.opened()).dead.calls.drop(call_ids)
 
     async def drop_all(self) -> int:
         """Forget all dead letters. Returns how many there were."""
-        return await (await self._sessions.opened()).dead.drop_all()
+        return await (await self._sessions.opened()).dead.calls.drop_all()
 
 
 class SyncFleetDeadLetters(SyncFace[FleetDeadLetters]):
@@ -84,4 +84,4 @@ async def _run(session: Session, call_id: str, again: Replay, timeout: float | N
     async def run() -> ToolResult:
         return await end_of(await session.begin(*asked, seconds, waits=True, replay_of=call_id, around=again.around))
 
-    return await run_replay(session.dead, call_id, seconds=seconds, run=run)
+    return await run_replay(session.dead.calls, call_id, seconds=seconds, run=run)

@@ -1,6 +1,7 @@
 -- `bury(dead_key, order_key, id, now, letter, kept, log)`: keeps a letter, and of all letters the `kept` latest ones.
 -- `now` is in ms. `log`, which may be left out, is the ledger's log of the call's attempts: it counts more than the attempts in
 -- the letter, which whoever wrote it may not have known.
+-- include: dead_letters/forget
 
 -- A letter that cannot be kept is no reason to lose the call's result: nothing in here fails.
 local function bury(dead_key, order_key, id, now, letter, kept, log)
@@ -15,7 +16,6 @@ local function bury(dead_key, order_key, id, now, letter, kept, log)
   local over = math.min(redis.call('ZCARD', order_key) - kept, 500) -- after a lower limit the rest goes by and by
   if over < 1 then return end
   for _, oldest in ipairs(redis.call('ZRANGE', order_key, 0, over - 1)) do
-    redis.call('HDEL', dead_key, oldest, oldest .. '/replay')
-    redis.call('ZREM', order_key, oldest)
+    forget(dead_key, order_key, nil, oldest)
   end
 end

@@ -4,7 +4,7 @@
 -- dead_body: the body that is kept when it is dead, '': as it is.
 -- keys: wake, due, dead, dead_order, dead_bytes, clock_key
 -- args: id, token, next_ms, reason, give_up_ms, dead_kept, bytes_kept, dead_body
--- include: wakeups/now, wakeups/dead
+-- include: wakeups/now, dead_letters/forget
 
 local found = redis.call('HMGET', wake, 'token', 'first_at', 'kind', 'body', 'tries')
 if found[1] ~= token then return 'lost' end
@@ -17,8 +17,12 @@ if next_ms ~= '' and rest > 0 then
   return 'later'
 end
 local body = dead_body ~= '' and dead_body or found[4]
-dead_put(id, cjson.encode({kind = found[3], body = body, tries = found[5],
-  first_at = found[2], died_at = string.format('%.0f', now), error = reason}), now)
+local news = cjson.encode({kind = found[3], body = body, tries = found[5],
+  first_at = found[2], died_at = string.format('%.0f', now), error = reason})
+forget(dead, dead_order, dead_bytes, id)
+redis.call('HSET', dead, id, news)
+redis.call('ZADD', dead_order, now, id)
+redis.call('INCRBY', dead_bytes, #news)
 redis.call('ZREM', due, id)
 redis.call('DEL', wake)
 for _ = 1, 500 do -- after a lower limit the rest goes by and by
@@ -26,6 +30,6 @@ for _ = 1, 500 do -- after a lower limit the rest goes by and by
   if redis.call('ZCARD', dead_order) <= tonumber(dead_kept) and bytes <= tonumber(bytes_kept) then break end
   local oldest = redis.call('ZRANGE', dead_order, 0, 0)[1]
   if not oldest or oldest == id then break end
-  dead_drop(oldest)
+  forget(dead, dead_order, dead_bytes, oldest)
 end
 return 'dead'

@@ -1,7 +1,7 @@
 -- Has dead news delivered after all, under the same id. News that wait for their next try have it now.
 -- keys: dead, dead_order, dead_bytes, wake, due, clock_key
 -- args: id
--- include: wakeups/now, wakeups/put, wakeups/dead
+-- include: wakeups/now, wakeups/put, dead_letters/forget
 
 local kept = redis.call('HGET', dead, id)
 if not kept then -- it waits, if it is there: it is tried now
@@ -12,4 +12,4 @@ local is_read, news = pcall(cjson.decode, kept)
 if not is_read or type(news) ~= 'table' or type(news.kind) ~= 'string' or type(news.body) ~= 'string' then return -1 end
 if news.kind == 'call' and string.find(news.body, '"is_secret":true', 1, true) then return -2 end
 wake_put(wake, due, id, now, news.kind, news.body)
-return dead_drop(id)
+return forget(dead, dead_order, dead_bytes, id)

@@ -14,7 +14,7 @@ from support.servers.redis_faults import faulty_redis
 from support.workers.wakes import delivering, never, put, scores
 from toolfleet import FleetUnavailable, NotReplayable, Settings, ToolFleet
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_tasks.wakeups import dead_letters as dead_wakes_file
+from toolfleet_tasks.dead_letters import store
 
 ACCEPTS = answering(http(b"", "202 Taken"))
 
@@ -177,7 +177,7 @@ async def test_a_list_has_bounds(fleet: ToolFleet, limit: int, offset: int) -> N
 
 async def test_a_redis_that_is_away_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`FleetUnavailable`, when patience ends."""
-    monkeypatch.setattr(dead_wakes_file, "_PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(store, "_PATIENCE_SECONDS", 0.2)
     with faulty_redis(tmp_path) as server:
         async with ToolFleet(settings=Settings(redis_url=server.url)) as fleet:
             with server.frozen(), pytest.raises(FleetUnavailable, match="no answer within"):

@@ -1,0 +1,177 @@
+"""Keeps dead letters of all kinds in Redis: lists, finds, counts and drops them, whatever they say."""
+
+import itertools
+import re
+from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from redis.asyncio import Redis
+from redis.client import NEVER_DECODE
+
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.redis_errors import answering
+from toolfleet_tasks.dead_letters.entry import DeadKind
+from toolfleet_tasks.lua.dead_letters import DROP
+
+MOST_LISTED: Final = 1_000
+"""Letters that one look may bring."""
+
+_PATIENCE_SECONDS = 5  # a command takes a millisecond, or Redis is away
+_CHUNK = 1_000  # letters read or dropped at once, so that Redis is not held up
+_AS_BYTES: Final[dict[str, Any]] = {NEVER_DECODE: True}  # however the client was built: a letter may be no text
+_ANY_BYTES = "surrogateescape"  # an id that is no text can be shown, and dropped
+_OF_WEBHOOK = re.compile(r"@[0-9a-f]{16}$")  # ids of jobs, with which those of wake-ups begin, have no `@`
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where letters of some kinds lie: a hash, id -> letter; a sorted set, id -> when it died (ms); a counter of bytes, if there is one."""
+
+    kinds: frozenset[DeadKind]
+    letters: str
+    order: str
+    size: str = ""
+
+    def names(self) -> tuple[str, ...]:
+        """All its keys."""
+        return tuple(filter(None, (self.letters, self.order, self.size)))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Letter:
+    """One as it is kept. Those that died earlier are less."""
+
+    died_at: float
+    id: str
+    kind: DeadKind
+    place: Place = field(compare=False)
+    value: bytes | None = field(default=None, compare=False)
+
+
+class DeadStore:
+    """The letters in Redis. Each method raises `FleetUnavailable` when Redis does not answer within 5 s."""
+
+    def __init__(self, redis: Redis, keys: Keys) -> None:
+        self._redis = redis
+        self._places = places_of(keys)
+
+    def places(self, kinds: Collection[DeadKind]) -> list[Place]:
+        """Where letters of these kinds may lie."""
+        return [place for place in self._places if not place.kinds.isdisjoint(kinds)]
+
+    async def count(self, kinds: Collection[DeadKind]) -> int:
+        """How many lie where those of these kinds do."""
+        return sum([int(await self.ask("ZCARD", place.order)) for place in self.places(kinds)])
+
+    async def list(self, kinds: Collection[DeadKind], limit: int = 50, offset: int = 0) -> Sequence[Letter]:
+        """At most `limit` letters, of 1,000 at most, after the first `offset`; the latest first."""
+        check_limits(limit, offset)
+        most = offset + limit
+        found = [one for place in self.places(kinds) for one in await self._latest(place, kinds, most)]
+        return await self._read(sorted(found, reverse=True)[offset:most])
+
+    async def find(self, kinds: Collection[DeadKind], letter_id: str) -> Sequence[Letter]:
+        """Those with this id: one at most of a kind."""
+        found = dict[DeadKind, Letter]()
+        for place in self.places(kinds):
+            if (kind := _kind_of(letter_id, place)) in kinds and kind not in found and "/" not in letter_id:
+                value = await self.ask("HGET", place.letters, _raw(letter_id))
+                died_ms = None if value is None else await self.ask("ZSCORE", place.order, _raw(letter_id))
+                if value is not None:
+                    found[kind] = Letter(float(died_ms or 0) / 1000, letter_id, kind, place, value)
+        return [*found.values()]
+
+    async def drop(self, kinds: Collection[DeadKind], letter_ids: Iterable[str]) -> tuple[str, ...]:
+        """Forget these letters. Returns the ids of those that were there."""
+        wanted, dropped = list(dict.fromkeys(letter_ids)), set[str]()
+        for place in self.places(kinds):
+            here = [one for one in wanted if _kind_of(one, place) in kinds]
+            for start in range(0, len(here), _CHUNK):
+                dropped |= await self._drop(place, here[start : start + _CHUNK])
+        return tuple(one for one in wanted if one in dropped)
+
+    async def drop_all(self, kinds: Collection[DeadKind]) -> int:
+        """Forget all letters of these kinds. Returns how many there were."""
+        count = 0
+        for place in self.places(kinds):
+            if place.kinds.issubset(kinds):
+                async with self.asking() as redis, redis.pipeline(transaction=True) as pipe:
+                    pipe.zcard(place.order)
+                    pipe.unlink(*place.names())
+                    count += int((await pipe.execute())[0])
+                continue
+            while found := await self._latest(place, kinds, _CHUNK):
+                count += len(await self._drop(place, [one.id for one in found]))
+        return count
+
+    async def ask(self, *command: Any, **options: Any) -> Any:
+        """Have one command answered, in bytes."""
+        async with self.asking() as redis:
+            return await redis.execute_command(*command, **_AS_BYTES, **options)
+
+    @asynccontextmanager
+    async def asking(self) -> AsyncGenerator[Redis]:
+        """The client, for as long as one answer may take."""
+        async with answering(self._redis, seconds=_PATIENCE_SECONDS):
+            try:
+                yield self._redis
+            finally:  # asked too seldom to keep a connection
+                await self._redis.connection_pool.disconnect(inuse_connections=False)
+
+    async def _latest(self, place: Place, kinds: Collection[DeadKind], most: int) -> Sequence[Letter]:
+        found = list[Letter]()
+        for first in itertools.count(0, _CHUNK):
+            last = first + _CHUNK - 1
+            page = await self.ask("ZREVRANGE", place.order, first, last, "WITHSCORES", withscores=True)
+            for raw_id, died_ms in page:
+                letter_id = raw_id.decode(errors=_ANY_BYTES)
+                if (kind := _kind_of(letter_id, place)) in kinds:
+                    found.append(Letter(died_ms / 1000, letter_id, kind, place))
+            if len(page) < _CHUNK or len(found) >= most:
+                break
+        return found[:most]
+
+    async def _read(self, letters: Sequence[Letter]) -> Sequence[Letter]:
+        values = dict[tuple[Place, str], bytes | None]()
+        for place in dict.fromkeys(letter.place for letter in letters):
+            ids = [letter.id for letter in letters if letter.place is place]
+            answer = await self.ask("HMGET", place.letters, *map(_raw, ids))
+            values |= {(place, one): value for one, value in zip(ids, answer, strict=True)}
+        found = [replace(letter, value=values[letter.place, letter.id]) for letter in letters]
+        return [letter for letter in found if letter.value is not None]  # None: dropped just now
+
+    async def _drop(self, place: Place, letter_ids: Sequence[str]) -> set[str]:
+        names = {"letters": place.letters, "order": place.order, "size": place.size or None}
+        dropped = await self.ask(*DROP.command(**names, ids=[*map(_raw, letter_ids)]))
+        return {one.decode(errors=_ANY_BYTES) for one in dropped}
+
+
+def places_of(keys: Keys) -> tuple[Place, ...]:
+    """Where the letters of a fleet lie."""
+    return (
+        Place(frozenset({"call"}), keys.dead, keys.dead_order),
+        # Events for webhooks lay there, too, until they had a place of their own.
+        Place(frozenset({"wakeup", "webhook"}), keys.dead_wakes, keys.dead_wakes_order, keys.dead_wakes_bytes),
+        Place(frozenset({"webhook"}), keys.dead_webhooks(), keys.dead_webhooks("-order"), keys.dead_webhooks("-bytes")),
+    )
+
+
+def kind_of_news(letter_id: str) -> DeadKind:
+    """What news of this id are."""
+    return "webhook" if _OF_WEBHOOK.search(letter_id) else "wakeup"
+
+
+def check_limits(limit: int, offset: int) -> None:
+    """Raise `ValueError` for a part of a list that nobody may ask for."""
+    if not 1 <= limit <= MOST_LISTED or offset < 0:
+        raise ValueError(f"limit must be from 1 to {MOST_LISTED}, and offset at least 0")
+
+
+def _raw(letter_id: str) -> bytes:
+    return letter_id.encode(errors=_ANY_BYTES)
+
+
+def _kind_of(letter_id: str, place: Place) -> DeadKind:
+    return "call" if "call" in place.kinds else kind_of_news(letter_id)
