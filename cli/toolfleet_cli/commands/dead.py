@@ -1,79 +1,88 @@
-"""`toolfleet dead`: calls whose end nobody can know, and what to do with them."""
+"""`toolfleet dead`: calls whose end nobody can know, wake-ups and webhooks that nobody accepted, and what to do with them."""
 
 import asyncio
-import json
+import dataclasses
 import sys
-import time
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from toolfleet_cli.console.arguments import read_arguments
-from toolfleet_cli.console.output import add_row, age, fail, note, progress, say, say_json, show_table, table
+from toolfleet_cli.console.dead_letters import ago, one_line, print_letter
+from toolfleet_cli.console.output import add_row, fail, note, progress, say_json, show_table, table
 from toolfleet_cli.console.result import show_result
-from toolfleet_cli.processes.completion import complete_dead_letters
+from toolfleet_cli.processes.completion import complete_dead
 from toolfleet_registry.contracts import ToolResult
-from toolfleet_registry.contracts.dead_letters import DeadAttempt, DeadLetter
-from toolfleet_registry.errors import NoSuchDeadLetter
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.contracts.dead_letters import DeadLetter
+from toolfleet_registry.errors import NoSuchDeadLetter, NotReplayable
+from toolfleet_registry.settings import load_settings
 
 if TYPE_CHECKING:
-    from toolfleet_tasks.dead_letters.call_letters import Kept
+    from toolfleet_tasks.dead_letters.entries import DeadEntries
+    from toolfleet_tasks.dead_letters.entry import DeadEntry
 
-app = typer.Typer(help="Calls whose end nobody can know: look at them, run them anew, drop them.", no_args_is_help=True)
+app = typer.Typer(
+    help="Calls whose end nobody can know, wake-ups and webhooks that nobody accepted: look at them, try them anew, drop them.",
+    no_args_is_help=True,
+)
 
+Kind = Literal["call", "wakeup", "webhook"]
+KindOption = Annotated[Kind | None, typer.Option(help="Only letters of this kind.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-CallId = Annotated[
-    str,
-    typer.Argument(metavar="CALL_ID", help="As `toolfleet dead list` shows it.", autocompletion=complete_dead_letters),
+_ID = typer.Argument(metavar="ID", help="As `toolfleet dead list` shows it.", autocompletion=complete_dead)
+Words = Annotated[
+    list[str] | None, typer.Argument(metavar="NAME=TEXT", help="In place of a call's argument; NAME:=JSON is JSON.")
 ]
 
-_ONE_LINE = 200  # characters of a reason in the list; `show` has the whole
+_KINDS: tuple[Kind, ...] = ("call", "wakeup", "webhook")
+_MOST_AT_ONCE = 1000  # letters that `replay --all` takes
 
 
 @app.command("list")
 def list_(
     *,
+    kind: KindOption = None,
     limit: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Show at most so many.")] = 50,
     offset: Annotated[int, typer.Option(metavar="N", min=0, help="Leave out the latest so many.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """List the dead letters, the latest first."""
-    letters = asyncio.run(_list(limit, offset))
+    letters = asyncio.run(_list(_kinds(kind), limit, offset))
     if as_json:
-        say_json([_as_json(letter) for letter in letters])
+        say_json([dataclasses.asdict(letter) for letter in letters])
         return
     if not letters:
         note("There are no dead letters." if offset == 0 else "There are no more dead letters.")
         return
-    shown = table("CALL", "TOOL", "USER", "DIED", "ATTEMPTS", "ERROR", "REASON")
+    shown = table("ID", "KIND", "SUBJECT", "DIED", "ATTEMPTS", "ERROR")
     for letter in letters:
-        add_row(shown, *_row(letter))
+        died, attempts = ago(letter.died_at), str(letter.attempts)
+        add_row(shown, letter.id, letter.kind, letter.subject, died, attempts, one_line(letter.error))
     show_table(shown)
     if len(letters) == limit:
         note(f"There may be more: --offset {offset + limit} shows those before.")
 
 
 @app.command()
-def show(call_id: CallId, *, as_json: JsonOption = False) -> None:
+def show(letter_id: Annotated[str, _ID], *, kind: KindOption = None, as_json: JsonOption = False) -> None:
     """Show one dead letter: what was asked, by whom, and what is known of its end."""
-    letter = asyncio.run(_show(call_id))
+    letter = asyncio.run(_show(letter_id, kind))
     if as_json:
-        say_json(_as_json(letter))
-    elif isinstance(letter, DeadLetter):
-        _print(letter)
+        say_json(dataclasses.asdict(letter))
     else:
-        say(f"{letter.call_id}\n\n{letter.reason}")
+        print_letter(letter)
 
 
 @app.command()
-def replay(
-    call_id: CallId,
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="NAME=TEXT", help="In place of the letter's argument; NAME:=JSON is JSON."),
-    ] = None,
+def replay(  # noqa: PLR0913 - each is an option
+    letter_id: Annotated[str | None, _ID] = None,
+    arguments: Words = None,
     *,
+    kind: KindOption = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="The 1,000 latest wake-ups, or webhooks: as --kind says.")
+    ] = False,
     whole: Annotated[
         str | None,
         typer.Option("--args", metavar="JSON", help="Such arguments as one JSON object; - reads it from stdin."),
@@ -81,61 +90,70 @@ def replay(
     timeout: Annotated[
         float | None, typer.Option(metavar="SECONDS", min=0.001, max=1e8, help="Wait no longer, queue time included.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the whole ToolResult.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a call's whole ToolResult.")] = False,
 ) -> None:
-    """Run the call of a dead letter once more, as a new call in the same name. First make sure that it may happen twice.
+    """Run a call once more, as a new call in the same name, or have a wake-up or a webhook sent again under its id.
 
-    Arguments that were not kept, such as sensitive ones, must be given. The letter is dropped when the call succeeds.
-    Exit code 1 if it does not.
+    First make sure that a call may happen twice. Arguments that were not kept, such as sensitive ones, must be given. A
+    letter is dropped when its call succeeds, and when its news are on their way again. Exit code 1 if they are not.
     """
+    if everything:
+        if letter_id is not None or kind not in {"wakeup", "webhook"}:
+            raise typer.BadParameter("--all needs --kind wakeup or webhook, and no ID: calls are replayed one by one.")
+        _tell("Due again", *asyncio.run(_replay_all(kind)))
+        return
+    if letter_id is None:
+        raise typer.BadParameter("name the ID of the letter to replay.")
     if whole == "-":  # what is sensitive should not be in a shell's history
         whole = sys.stdin.read()
-    show_result(asyncio.run(_replay(call_id, arguments or [], whole, timeout)), as_json=as_json)
+    result = asyncio.run(_replay(letter_id, kind, arguments or [], whole, timeout))
+    if result is None:
+        _tell("Due again", 1, [])
+    else:
+        show_result(result, as_json=as_json)
 
 
 @app.command()
 def drop(
-    call_ids: Annotated[
-        list[str] | None, typer.Argument(metavar="CALL_ID", autocompletion=complete_dead_letters)
-    ] = None,
+    letter_ids: Annotated[list[str] | None, _ID] = None,
     *,
-    everything: Annotated[bool, typer.Option("--all", help="Drop all dead letters.")] = False,
+    kind: KindOption = None,
+    everything: Annotated[bool, typer.Option("--all", help="Drop all dead letters, or all of one --kind.")] = False,
 ) -> None:
     """Forget dead letters. Exit code 1 if one of them is not there; the others are dropped all the same."""
-    if bool(call_ids) == everything:
-        raise typer.BadParameter("name the calls whose letters to drop, or say --all.")
-    wanted = list(dict.fromkeys(call_ids or []))
-    dropped = asyncio.run(_drop(wanted))
-    if isinstance(dropped, int):
-        note(f"Dropped: {dropped}.")
+    if bool(letter_ids) == everything:
+        raise typer.BadParameter("name the letters to drop, or say --all.")
+    if everything:
+        note(f"Dropped: {asyncio.run(_drop_all(_kinds(kind)))}.")
         return
-    if len(wanted) > 1 or dropped:
-        note(f"Dropped: {len(dropped)}.")
-    for call_id in wanted:
-        if call_id not in dropped:
-            note(str(NoSuchDeadLetter(call_id)), style="red")
-    raise typer.Exit(0 if len(dropped) == len(wanted) else 1)
+    _tell("Dropped", *asyncio.run(_drop(list(dict.fromkeys(letter_ids or [])), kind)))
 
 
-async def _list(limit: int, offset: int) -> "list[Kept]":
+async def _list(kinds: Sequence[Kind], limit: int, offset: int) -> "Sequence[DeadEntry]":
+    async with progress("Asking Redis"), _entries().of(load_settings()) as dead:
+        return await dead.list(kinds, limit, offset)
+
+
+async def _show(letter_id: str, kind: Kind | None) -> "DeadEntry":
+    async with progress("Asking Redis"), _entries().of(load_settings()) as dead:
+        return _one(letter_id, await dead.find(letter_id, _kinds(kind)))
+
+
+async def _replay(
+    letter_id: str, kind: Kind | None, words: list[str], whole: str | None, seconds: float | None
+) -> ToolResult | None:
+    """The result of a call; `None`: news are on their way again."""
+    letter = await _show(letter_id, kind)
+    if letter.kind == "call":
+        return await _replay_call(letter_id, words, whole, seconds)
+    if words or whole is not None:
+        raise typer.BadParameter("only a call takes arguments.")
+    count, problems = await _replay_news([letter_id])
+    return None if count else fail("\n".join(problems), code=1)
+
+
+async def _replay_call(call_id: str, words: list[str], whole: str | None, seconds: float | None) -> ToolResult:
     from toolfleet import ToolFleet  # noqa: PLC0415 - takes a second to load, which `--help` should not
-
-    async with progress("Asking Redis"), ToolFleet() as fleet:
-        return await fleet.dead_letters.list(limit, offset)
-
-
-async def _show(call_id: str) -> "Kept":
-    from toolfleet import ToolFleet  # noqa: PLC0415 - as above
-
-    try:
-        async with progress("Asking Redis"), ToolFleet() as fleet:
-            return await fleet.dead_letters.show(call_id)
-    except NoSuchDeadLetter as exc:
-        fail(str(exc), code=1)
-
-
-async def _replay(call_id: str, words: list[str], whole: str | None, seconds: float | None) -> ToolResult:
-    from toolfleet import ToolFleet  # noqa: PLC0415 - as above
 
     try:
         async with ToolFleet() as fleet:
@@ -151,75 +169,64 @@ async def _replay(call_id: str, words: list[str], whole: str | None, seconds: fl
         fail(str(exc), code=1)
 
 
-async def _drop(call_ids: list[str]) -> int | tuple[str, ...]:
-    """The ids of those that were dropped; without ids all are, and counted."""
-    from toolfleet import ToolFleet  # noqa: PLC0415 - as above
-
-    async with progress("Asking Redis"), ToolFleet() as fleet:
-        return await (fleet.dead_letters.drop(*call_ids) if call_ids else fleet.dead_letters.drop_all())
+async def _replay_all(kind: Kind) -> tuple[int, list[str]]:
+    async with progress("Asking Redis"), _entries().of(load_settings()) as dead:
+        letters = await dead.list((kind,), _MOST_AT_ONCE)
+    return await _replay_news([letter.id for letter in letters])
 
 
-def _as_json(letter: "Kept") -> dict[str, Any]:
-    if isinstance(letter, DeadLetter):
-        return letter.model_dump(mode="json")
-    return {"call_id": letter.call_id, "unreadable": letter.reason}
+async def _replay_news(ids: list[str]) -> tuple[int, list[str]]:
+    """How many are tried anew, and what is the matter with the others."""
+    problems = list[str]()
+    async with progress("Asking Redis"), _entries().of(load_settings()) as dead:
+        for one in ids:
+            try:
+                problems += [] if await dead.news.replay(one) else [str(NoSuchDeadLetter(one))]
+            except NotReplayable as exc:
+                problems.append(str(exc))
+    return len(ids) - len(problems), problems
 
 
-def _row(letter: "Kept") -> tuple[str, ...]:
-    if not isinstance(letter, DeadLetter):
-        return (letter.call_id, "?", "", "", "", "unreadable", _one_line(letter.reason))
-    user, attempts = letter.user_id or "-", str(len(letter.attempts))
-    return (
-        letter.call_id,
-        letter.tool_name,
-        user,
-        _ago(letter.died_at),
-        attempts,
-        letter.error_code,
-        _one_line(letter.reason),
-    )
+async def _drop(ids: list[str], kind: Kind | None) -> tuple[int, list[str]]:
+    """How many were there and are not any more, and what is the matter with the others."""
+    async with progress("Asking Redis"), _entries().of(load_settings()) as dead:
+        several = [] if kind else [one for one in ids if len(await dead.find(one)) > 1]
+        dropped = await dead.drop([one for one in ids if one not in several], _kinds(kind))
+    missing = [one for one in ids if one not in dropped and one not in several]
+    return len(dropped), [*map(_several, several), *(str(NoSuchDeadLetter(one)) for one in missing)]
 
 
-def _print(letter: DeadLetter) -> None:
-    caller = letter.caller
-    say(f"{letter.tool_name}\n\n{letter.error_code}: {letter.reason}\n")
-    facts = {
-        "call": letter.call_id,
-        "user": letter.user_id,
-        "permission": caller.permission,
-        "effect": letter.effect or "not declared",
-        "published": _moment(letter.published_at),
-        "died": f"{_moment(letter.died_at)}, {_ago(letter.died_at)} ago",
-        "idempotency key": letter.idempotency_key,
-        "replay of": letter.replay_of,
-    }
-    for name, value in facts.items():
-        if value:
-            say(f"{name}: {_one_line(value)}")
-    for attempt in letter.attempts:
-        say(f"attempt {attempt.attempt}: {attempt.outcome}{_took(attempt)}")
-    lost = "; [redacted] and [not kept] must be given for a replay" if letter.is_redacted else ""
-    say(f"\nArguments{lost}:\n{json.dumps(letter.arguments, indent=2, ensure_ascii=False)}")
-    if letter.context is not None:
-        told = letter.context.model_dump(mode="json", exclude_defaults=True)
-        say(f"\nContext:\n{json.dumps(told, indent=2, ensure_ascii=False)}")
+async def _drop_all(kinds: Sequence[Kind]) -> int:
+    async with progress("Asking Redis"), _entries().of(load_settings()) as dead:
+        return await dead.drop_all(kinds)
 
 
-def _took(attempt: DeadAttempt) -> str:
-    return "" if attempt.ms is None else f" after {attempt.ms:.0f} ms"
+def _entries() -> "type[DeadEntries]":
+    from toolfleet_tasks.dead_letters.entries import DeadEntries  # noqa: PLC0415 - takes a while to load
+
+    return DeadEntries
 
 
-def _ago(at: float) -> str:
-    return age(max(0.0, fleet_clock.now() - at))
+def _kinds(kind: Kind | None) -> tuple[Kind, ...]:
+    return _KINDS if kind is None else (kind,)
 
 
-def _moment(at: float) -> str:
-    try:
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
-    except (ValueError, OverflowError, OSError):  # no time that a calendar has
-        return f"{at:g}"
+def _one(letter_id: str, found: "Sequence[DeadEntry]") -> "DeadEntry":
+    """The only one that was found."""
+    if not found:
+        fail(str(NoSuchDeadLetter(letter_id)), code=1)
+    if len(found) > 1:
+        fail(_several(letter_id), code=1)
+    return found[0]
 
 
-def _one_line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _ONE_LINE else f"{line[:_ONE_LINE]}…"
+def _several(letter_id: str) -> str:
+    return f"{letter_id!r} is a call and a wake-up that was to make it: say --kind."
+
+
+def _tell(done: str, count: int, problems: list[str]) -> None:
+    if count or not problems:
+        note(f"{done}: {count}.")
+    for problem in problems:
+        note(problem, style="red")
+    raise typer.Exit(1 if problems else 0)

@@ -75,6 +75,7 @@ def _say_counts(found: "FleetStatus") -> None:
         "Dead letters": str(found.dead_letters),
         "Jobs": f"{found.jobs} not ended{overdue}",
         "Wake-ups": f"{found.wakes} waiting, {found.dead_wakes} dead",
+        "Webhooks": f"{found.dead_webhooks} dead" if found.dead_webhooks else None,
         "Quarantine": str(found.quarantined) if found.quarantined else None,
     }
     for name, text in counts.items():

@@ -36,9 +36,16 @@ def complete_modules_and_tools(incomplete: str) -> list[str]:
     return [*complete_modules(incomplete), *complete_tools(incomplete)]
 
 
-def complete_dead_letters(incomplete: str) -> list[str]:
-    """The call ids of the latest dead letters."""
-    return _asked(lambda redis, settings, _: _latest(redis, settings.keys.dead_order), incomplete)
+def complete_dead(incomplete: str) -> list[str]:
+    """The ids of the latest dead letters of each kind."""
+    return _asked(
+        lambda redis, settings, _: [
+            *_latest(redis, settings.keys.dead_order),
+            *_latest(redis, settings.keys.dead_wakes_order),
+            *_latest(redis, settings.keys.dead_webhooks("-order")),
+        ],
+        incomplete,
+    )
 
 
 def complete_jobs(incomplete: str) -> list[str]:
@@ -53,12 +60,11 @@ def complete_jobs(incomplete: str) -> list[str]:
 
 
 def complete_wakes(incomplete: str) -> list[str]:
-    """The wake-ups that are due next, and the latest that nobody has accepted."""
+    """The wake-ups that are due next."""
     return _asked(
         lambda redis, settings, _: [
             *_first(redis, settings.keys.wakes_due),
             *_first(redis, settings.keys.calls_due),
-            *_latest(redis, settings.keys.dead_wakes_order),
         ],
         incomplete,
     )

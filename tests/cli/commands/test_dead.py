@@ -1,4 +1,4 @@
-"""`toolfleet dead`, on a real Redis and a real module, without workers."""
+"""`toolfleet dead`, on a real Redis and a real module, without workers; of wake-ups and webhooks in `test_dead_news`."""
 
 import functools
 import io
@@ -55,7 +55,7 @@ def bury(redis_url: str) -> Iterator[Bury]:
 
 
 def test_the_list_is_a_line_a_letter(dead: Run, bury: Bury) -> None:
-    """The latest first: call, tool, user, age, attempts, code and reason."""
+    """The latest first: id, kind, tool and user, age, attempts, code and reason."""
     bury("call-1", reason="Card [redacted]\nbroke [/b].")
     bury("call-2", at=1)
     ended = dead("list")
@@ -63,7 +63,9 @@ def test_the_list_is_a_line_a_letter(dead: Run, bury: Bury) -> None:
 
     assert (ended.code, len(lines)) == (0, 3)
     assert lines[1].startswith("call-2")
-    assert " ".join(lines[2].split()) == "call-1 owls.echo ada 1 min 2 outcome_unknown Card [redacted] broke [/b]."
+    assert " ".join(lines[2].split()) == (
+        "call-1 call owls.echo for ada 1 min 2 outcome_unknown: Card [redacted] broke [/b]."
+    )
 
 
 def test_the_list_can_be_a_part(dead: Run, bury: Bury) -> None:
@@ -85,10 +87,12 @@ def test_the_list_has_a_form_for_programs(dead: Run, bury: Bury, redis_url: str)
         redis.zadd(Keys().dead_order, {"call-0": 1})
     found, unreadable = json.loads(dead("list", "--json").out)
 
-    assert (found["call_id"], found["arguments"], found["caller"]["user_id"]) == ("call-1", PAY, "ada")
-    assert unreadable["call_id"] == "call-0"
-    assert "cannot be read" in unreadable["unreadable"]
-    assert "unreadable" in dead("list").out
+    assert (found["kind"], found["id"], found["attempts"], found["replayable"]) == ("call", "call-1", 2, True)
+    assert (found["body"]["arguments"], found["body"]["caller"]["user_id"]) == (PAY, "ada")
+    assert (unreadable["id"], unreadable["died_at"], unreadable["body"]) == ("call-0", 0.001, None)
+    assert not unreadable["replayable"]
+    assert "cannot be read" in unreadable["error"]
+    assert "cannot be read" in dead("list").out
     assert "cannot be read" in dead("show", "call-0").out
     assert dead("replay", "call-0").code == 1
 
@@ -119,7 +123,7 @@ def test_show_has_the_whole_letter(dead: Run, bury: Bury) -> None:
     assert '"pin": "[redacted]"' in shown
     assert "must be given for a replay" in shown
     assert "1234-5678" not in shown
-    assert json.loads(dead("show", "call-1", "--json").out)["is_redacted"] is True
+    assert json.loads(dead("show", "call-1", "--json").out)["body"]["is_redacted"] is True
 
 
 def test_a_letter_cannot_move_the_cursor(dead: Run, bury: Bury) -> None:
@@ -158,12 +162,16 @@ def test_letters_are_dropped(dead: Run, bury: Bury) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["drop"], "name the calls whose letters to drop, or say --all."),
-        (["drop", "call-1", "--all"], "name the calls whose letters to drop, or say --all."),
+        (["drop"], "name the letters to drop, or say --all."),
+        (["drop", "call-1", "--all"], "name the letters to drop, or say --all."),
+        (["drop", "call-1", "--kind", "owl"], "'owl' is not one of"),
         (["list", "--limit", "0"], "--limit"),
         (["replay", "call-1", "pin"], "'pin' is neither name=text nor name:=JSON."),
         (["replay", "call-1", "--args", "[1]"], "--args must be a JSON object."),
-        (["replay"], "CALL_ID"),
+        (["replay"], "name the ID of the letter to replay."),
+        (["replay", "--all"], "calls are replayed one by one."),
+        (["replay", "--all", "--kind", "call"], "calls are replayed one by one."),
+        (["replay", "call-1", "--all", "--kind", "wakeup"], "and no ID"),
     ],
 )
 def test_a_misused_command_is_a_usage_error(dead: Run, bury: Bury, words: list[str], message: str) -> None:
