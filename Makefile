@@ -12,12 +12,12 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
-$(READY): requirements.lock pyproject.toml
+$(READY): requirements.lock pyproject.toml modules/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Toolfleet needs Python 3.11 or newer: make PYTHON=/path/to/python3.11")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes --requirement requirements.lock
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable ./modules --editable .
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info >= (3, 13))' || $(MAKE) --no-print-directory redis-server
 	@touch $@
 
@@ -73,7 +73,7 @@ map: $(READY) ## Draw the rooms and folders anew, from what they import
 lock: ## Resolve the dependencies anew
 	@test -x $(BIN)/uv || ($(PYTHON) -m venv .venv && $(BIN)/python -m pip install --quiet uv)
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes --no-emit-index-url \
-		--no-header --output-file requirements.lock $(LOCK_FLAGS) pyproject.toml
+		--no-header --no-emit-package toolfleet-sdk --output-file requirements.lock $(LOCK_FLAGS) pyproject.toml modules/pyproject.toml
 
 up: $(READY) ## A whole fleet on this machine, in the foreground
 	@$(BIN)/toolfleet up

@@ -1,33 +1,81 @@
 """The public face: `from toolfleet import ToolFleet, ToolCall, ToolResult, Caller, Conversation`.
 
+Each name is imported when it is asked for: a module, which imports `toolfleet.sdk` from here, needs none of them.
+
 PYTEST_DONT_REWRITE: what a pytest plugin's package has imported, pytest would else warn of.
 """
 
-from toolfleet_registry.contracts import (
-    Caller,
-    Conversation,
-    ModuleStatus,
-    ResultFile,
-    ToolCall,
-    ToolDefinition,
-    ToolResult,
-)
-from toolfleet_registry.contracts.dead_letters import DeadLetter
-from toolfleet_registry.contracts.jobs import Job, JobRefused, Poll, Schedule, WakeUp
-from toolfleet_registry.contracts.progress import Progress
-from toolfleet_registry.contracts.progress import report as report_progress
-from toolfleet_registry.errors import FleetError, FleetUnavailable, NoSuchDeadLetter, NotReplayable, SettingsError
-from toolfleet_registry.local.url_polls import url_poll
-from toolfleet_registry.policy.limits import LimitUse, Remaining
-from toolfleet_registry.settings import Settings
-from toolfleet_tasks.calls.eval_gate import EvalGate, GateDecision
-from toolfleet_tasks.calls.handle import CallHandle
-from toolfleet_tasks.calls.status import CallStatus
-from toolfleet_tasks.client.fleet import SyncToolFleet, ToolFleet
-from toolfleet_tasks.client.namespaces.canvas import CallRefused
-from toolfleet_tasks.client.sync_handle import SyncCallHandle
-from toolfleet_tasks.dead_letters.call_letters import UnreadableLetter
-from toolfleet_tasks.dead_letters.kept_wakes import KeptWake
+from typing import TYPE_CHECKING
+
+from toolfleet_registry.system.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from toolfleet_registry.contracts import (
+        Caller,
+        Conversation,
+        ModuleStatus,
+        ResultFile,
+        ToolCall,
+        ToolDefinition,
+        ToolResult,
+    )
+    from toolfleet_registry.contracts.dead_letters import DeadLetter
+    from toolfleet_registry.contracts.jobs import Job, JobRefused, Poll, Schedule, WakeUp
+    from toolfleet_registry.contracts.progress import Progress
+    from toolfleet_registry.contracts.progress import report as report_progress
+    from toolfleet_registry.errors import FleetError, FleetUnavailable, NoSuchDeadLetter, NotReplayable, SettingsError
+    from toolfleet_registry.local.url_polls import url_poll
+    from toolfleet_registry.policy.limits import LimitUse, Remaining
+    from toolfleet_registry.settings import Settings
+    from toolfleet_tasks.calls.eval_gate import EvalGate, GateDecision
+    from toolfleet_tasks.calls.handle import CallHandle
+    from toolfleet_tasks.calls.status import CallStatus
+    from toolfleet_tasks.client.fleet import SyncToolFleet, ToolFleet
+    from toolfleet_tasks.client.namespaces.canvas import CallRefused
+    from toolfleet_tasks.client.sync_handle import SyncCallHandle
+    from toolfleet_tasks.dead_letters.call_letters import UnreadableLetter
+    from toolfleet_tasks.dead_letters.kept_wakes import KeptWake
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "CallHandle": "toolfleet_tasks.calls.handle",
+            "CallRefused": "toolfleet_tasks.client.namespaces.canvas",
+            "CallStatus": "toolfleet_tasks.calls.status",
+            "Caller": "toolfleet_registry.contracts",
+            "Conversation": "toolfleet_registry.contracts",
+            "DeadLetter": "toolfleet_registry.contracts.dead_letters",
+            "EvalGate": "toolfleet_tasks.calls.eval_gate",
+            "FleetError": "toolfleet_registry.errors",
+            "FleetUnavailable": "toolfleet_registry.errors",
+            "GateDecision": "toolfleet_tasks.calls.eval_gate",
+            "Job": "toolfleet_registry.contracts.jobs",
+            "JobRefused": "toolfleet_registry.contracts.jobs",
+            "KeptWake": "toolfleet_tasks.dead_letters.kept_wakes",
+            "LimitUse": "toolfleet_registry.policy.limits",
+            "ModuleStatus": "toolfleet_registry.contracts",
+            "NoSuchDeadLetter": "toolfleet_registry.errors",
+            "NotReplayable": "toolfleet_registry.errors",
+            "Poll": "toolfleet_registry.contracts.jobs",
+            "Progress": "toolfleet_registry.contracts.progress",
+            "Remaining": "toolfleet_registry.policy.limits",
+            "ResultFile": "toolfleet_registry.contracts",
+            "Schedule": "toolfleet_registry.contracts.jobs",
+            "Settings": "toolfleet_registry.settings",
+            "SettingsError": "toolfleet_registry.errors",
+            "SyncCallHandle": "toolfleet_tasks.client.sync_handle",
+            "SyncToolFleet": "toolfleet_tasks.client.fleet",
+            "ToolCall": "toolfleet_registry.contracts",
+            "ToolDefinition": "toolfleet_registry.contracts",
+            "ToolFleet": "toolfleet_tasks.client.fleet",
+            "ToolResult": "toolfleet_registry.contracts",
+            "UnreadableLetter": "toolfleet_tasks.dead_letters.call_letters",
+            "WakeUp": "toolfleet_registry.contracts.jobs",
+            "report_progress": "toolfleet_registry.contracts.progress:report",
+            "url_poll": "toolfleet_registry.local.url_polls",
+        },
+        install="toolfleet",
+    )
 
 __all__ = [
     "CallHandle",

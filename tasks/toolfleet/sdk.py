@@ -1,6 +1,11 @@
-"""What a module is written with: `from toolfleet.sdk import Module, Context, ToolError, ModuleBusy`."""
+"""What a module is written with: `from toolfleet.sdk import Module, Context, ToolError, ModuleBusy`.
 
-from toolfleet_modules.sdk.client import ModuleClient, ModuleResult
+`RedisReplies` needs `toolfleet-sdk[redis]`, `ModuleClient` and `ModuleResult` need `toolfleet-sdk[client]`; they are imported when
+somebody asks for them.
+"""
+
+from typing import TYPE_CHECKING
+
 from toolfleet_modules.sdk.module import Module
 from toolfleet_registry.functions.call_context import Context
 from toolfleet_registry.functions.encoded_bytes import Media
@@ -9,9 +14,24 @@ from toolfleet_registry.functions.files import Audio, File, Image
 from toolfleet_registry.once.memory import MemoryReplies
 from toolfleet_registry.once.port import OnceStore as Replies
 from toolfleet_registry.once.port import Record
-from toolfleet_registry.once.redis import RedisReplies
-from toolfleet_registry.once.sqlite import SQLiteReplies
+from toolfleet_registry.system.lazy_names import lazy_names
 from toolfleet_registry.system.private_process import hide_process
+
+if TYPE_CHECKING:
+    from toolfleet_modules.sdk.client import ModuleClient, ModuleResult
+    from toolfleet_registry.once.redis import RedisReplies
+    from toolfleet_registry.once.sqlite import SQLiteReplies
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "ModuleClient": "toolfleet_modules.sdk.client",
+            "ModuleResult": "toolfleet_modules.sdk.client",
+            "RedisReplies": "toolfleet_registry.once.redis",
+            "SQLiteReplies": "toolfleet_registry.once.sqlite",
+        },
+        install="toolfleet-sdk[client,redis]",
+    )
 
 __all__ = [
     "Audio",

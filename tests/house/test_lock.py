@@ -25,10 +25,10 @@ def test_every_package_is_pinned_with_hashes() -> None:
 
 
 def test_the_lock_has_everything_the_project_asks_for() -> None:
-    """No dependency of the project, of any extra, is missing from the lock."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
-    names = {re.split(r"[ \[<>=;]", line, maxsplit=1)[0] for line in wanted} - {"toolfleet"}
+    """No dependency of the two distributions, of any extra, is missing from the lock."""
+    projects = [tomllib.loads((ROOT / each / "pyproject.toml").read_text())["project"] for each in (".", "modules")]
+    wanted = chain(*([*each["dependencies"], *chain(*each["optional-dependencies"].values())] for each in projects))
+    names = {re.split(r"[ \[<>=;]", line, maxsplit=1)[0] for line in wanted} - {"toolfleet", "toolfleet-sdk"}
     locked = set(re.findall(r"^([a-z0-9._-]+)==", LOCK, re.MULTILINE))
 
     assert names <= locked

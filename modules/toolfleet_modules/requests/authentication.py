@@ -79,7 +79,5 @@ def _jwt() -> Any:
     try:
         import jwt  # noqa: PLC0415 - a module without a key need not have it
     except ImportError:
-        raise RuntimeError(
-            f"{KEY_VARIABLE} is set, and tokens cannot be checked: pip install 'toolfleet[sdk]'."
-        ) from None
+        raise RuntimeError(f"{KEY_VARIABLE} is set, and tokens cannot be checked: pip install toolfleet-sdk.") from None
     return jwt

@@ -157,7 +157,7 @@ class Module:
     def app(self) -> "Starlette":
         """The ASGI app, made at the first use: /manifest, /execute, /health, /reconcile. Raises `ImportError`."""
         if self._app is None:
-            with _naming_the_extra():
+            with _naming_what_to_install("app", "toolfleet-sdk"):
                 from toolfleet_modules.sdk.app import app_of  # noqa: PLC0415 - a manifest needs no starlette
             self._app = app_of(self)
         return self._app
@@ -167,16 +167,17 @@ class Module:
 
         The app's startup and shutdown run around it. `user_id` and `permission` are those of calls that name none.
         """
-        with _naming_the_extra():
+        with _naming_what_to_install("client", "toolfleet-sdk[client]"):
             from toolfleet_modules.sdk.client import ModuleClient  # noqa: PLC0415 - only tests need httpx
         return ModuleClient(self, user_id=user_id, permission=permission)
 
 
 @contextmanager
-def _naming_the_extra() -> Generator[None]:
+def _naming_what_to_install(part: str, distribution: str) -> Generator[None]:
     try:
         yield
     except ImportError as exc:
         if exc.name and exc.name.partition(".")[0] != "toolfleet_modules":
-            raise ImportError(f"A module needs {exc.name!r}: pip install 'toolfleet[sdk]'.", name=exc.name) from exc
+            message = f"A module's {part} needs {exc.name!r}: pip install '{distribution}'."
+            raise ImportError(message, name=exc.name) from exc
         raise

@@ -5,31 +5,42 @@ standard `logging`, which shows warnings only unless the program says otherwise.
 """
 
 import logging
+from collections.abc import Callable
 from typing import Any
-
-import structlog
-
-_PLAIN: list[structlog.typing.Processor] = [
-    structlog.contextvars.merge_contextvars,
-    structlog.stdlib.filter_by_level,
-    structlog.processors.format_exc_info,
-    structlog.processors.KeyValueRenderer(key_order=["event"]),
-]
 
 
 class FleetLogger:
-    """As `structlog.get_logger(name)` gives it, once the program has configured structlog; until then for `logging`."""
+    """As `structlog.get_logger(name)` gives it, once the program has configured structlog; until then for `logging`.
 
-    __slots__ = ("_configured", "_plain")
+    structlog is imported for the first line, as it takes longer to load than a whole module.
+    """
+
+    __slots__ = ("_loggers", "_name")
 
     def __init__(self, name: str) -> None:
-        self._configured = structlog.get_logger(name)
-        self._plain = structlog.stdlib.BoundLogger(logging.getLogger(name), processors=_PLAIN, context={})
+        self._name = name
+        self._loggers: tuple[Any, Any, Callable[[], bool]] | None = None
 
     def __getattr__(self, method: str) -> Any:
-        return getattr(self._configured if structlog.is_configured() else self._plain, method)
+        if self._loggers is None:
+            self._loggers = _loggers_of(self._name)
+        configured, plain, is_configured = self._loggers
+        return getattr(configured if is_configured() else plain, method)
 
 
 def get_logger(name: str) -> Any:
     """Make the logger of a module of ours, which names itself: `__name__`."""
     return FleetLogger(name)
+
+
+def _loggers_of(name: str) -> tuple[Any, Any, Callable[[], bool]]:
+    import structlog  # noqa: PLC0415 - see above
+
+    processors: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.filter_by_level,
+        structlog.processors.format_exc_info,
+        structlog.processors.KeyValueRenderer(key_order=["event"]),
+    ]
+    plain = structlog.stdlib.BoundLogger(logging.getLogger(name), processors=processors, context={})
+    return structlog.get_logger(name), plain, structlog.is_configured

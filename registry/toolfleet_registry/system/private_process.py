@@ -1,6 +1,5 @@
 """Hides a process that holds secrets from other programs of the same user."""
 
-import ctypes
 import sys
 
 _PR_SET_DUMPABLE = 4  # prctl(2)
@@ -12,4 +11,6 @@ def hide_process() -> None:
     The price: it leaves no core dump, and debuggers and profilers need root. On Linux; elsewhere nothing happens.
     """
     if sys.platform == "linux":
+        import ctypes  # noqa: PLC0415 - for those who hide
+
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -170,11 +171,11 @@ def test_its_image_has_what_it_runs(elsewhere: Path) -> None:
     folder = create_module("owls", elsewhere)
     lines = (folder / "Dockerfile").read_text().splitlines()
     copied = [line.split()[1] for line in lines if line.startswith("COPY")]
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    sdk = tomllib.loads((ROOT / "modules" / "pyproject.toml").read_text())["project"]
 
     assert copied == ["requirements.txt", "."]
     assert all((folder / path).exists() for path in copied)
     assert any(line.startswith("USER 10001") for line in lines)
     assert '"uvicorn", "owls.main:app"' in lines[-1]
-    assert (folder / "requirements.txt").read_text().splitlines()[-1] == f"toolfleet[sdk]>={project['version']}"
-    assert any(each.startswith("uvicorn") for each in project["optional-dependencies"]["sdk"])
+    assert (folder / "requirements.txt").read_text().splitlines()[-1] == f"toolfleet-sdk>={version('toolfleet-sdk')}"
+    assert any(each.startswith("uvicorn") for each in sdk["dependencies"])

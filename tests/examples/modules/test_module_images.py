@@ -82,9 +82,9 @@ def test_an_image_has_only_what_is_locked(name: str) -> None:
     (install,) = (run for run in stages_of(name)[0].all("RUN") if "uv pip install" in run)
     required = {canonicalize_name(requirement.name) for requirement in requirements_of(name)}
 
-    assert required - locked == {"toolfleet"}
+    assert required - locked in ({"toolfleet"}, {"toolfleet-sdk"})
     assert "--constraint requirements.lock --build-constraint requirements.lock" in install
-    assert 'echo "toolfleet @ file:///src" > here.txt' in install
+    assert '"toolfleet @ file:///src" "toolfleet-sdk @ file:///src/modules" > here.txt' in install
     assert "--constraint here.txt --requirement requirements.txt" in install
 
 
@@ -95,7 +95,8 @@ def test_requirements_are_the_projects_own(name: str) -> None:
     ours = {Requirement(line) for lines in (PROJECT["dependencies"], *extras.values()) for line in lines}
 
     for requirement in requirements_of(name):
-        assert requirement in ours or (requirement.name == "toolfleet" and requirement.extras <= extras.keys())
+        assert requirement in ours or requirement.name in {"toolfleet", "toolfleet-sdk"}
+        assert requirement.name != "toolfleet" or requirement.extras <= extras.keys()
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -1,0 +1,27 @@
+"""Imports what a package offers when somebody asks for it, so that importing the package costs next to nothing."""
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazy_names(package: str, where: Mapping[str, str], *, install: str) -> Callable[[str], Any]:
+    """Make the `__getattr__` of a package (PEP 562): `where` says of each name which `module:name` it stands for.
+
+    Where something is not installed that a name needs, it raises `ImportError`, which says what to `install`.
+    """
+
+    def find(name: str) -> Any:
+        if name not in where:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module, _, attribute = where[name].partition(":")
+        try:
+            value = getattr(import_module(module), attribute or name)
+        except ModuleNotFoundError as exc:
+            message = f"{package}.{name} needs {(exc.name or module).partition('.')[0]!r}: pip install '{install}'."
+            raise ImportError(message, name=exc.name) from exc
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return find
