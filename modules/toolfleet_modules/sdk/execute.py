@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from toolfleet_modules.requests.sender_clocks import Senders
 from toolfleet_modules.requests.task_guard import guard_tasks
 from toolfleet_modules.sdk.progress_lines import Lines
 from toolfleet_modules.sdk.tool import Tool, in_words
+from toolfleet_modules.sdk.tool_run import ToolRun
 from toolfleet_registry.functions.call_context import Context
 from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.threads import Threads
@@ -49,30 +50,6 @@ class Limits:
     request_bytes: int
     result_bytes: int
     progress_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    tool: Tool
-    arguments: Mapping[str, Any]
-    context: Context
-    threads: Threads
-    most_bytes: int
-
-    @property
-    def name(self) -> str:
-        return self.tool.definition.name
-
-    @property
-    def is_repeatable(self) -> bool:
-        return self.tool.is_repeatable
-
-    @property
-    def reruns_failures(self) -> bool:
-        return self.tool.reruns_failures
-
-    def run(self) -> Coroutine[Any, Any, Reply]:
-        return self.tool.run(self.arguments, self.context, self.threads, most_bytes=self.most_bytes)
 
 
 class Execute:
@@ -150,12 +127,12 @@ class Execute:
         if isinstance(read, Reply):
             return self._counted(read)
         context = Context(call.tool_name, call.call_id, call.user_id, permission, conversation)
-        work = self._work_for(call, _Run(tool, read, context, self._threads, self._limits.result_bytes))
+        work = self._work_for(call, ToolRun(tool, read, context, self._threads, self._limits.result_bytes))
         work.join(call.attempt, begin_by)
         async with work.attended(call.seconds):
             return await self._attend(work, call, request, send)
 
-    def _work_for(self, call: Call, run: _Run) -> Work:
+    def _work_for(self, call: Call, run: ToolRun) -> Work:
         """The work of this call id in this process, which is begun if there is none. Raises `KeyReused`, `ModuleBusy`."""
         known = self._works.get(call.call_id) if call.call_id else None
         if known is not None and not known.task.done() and not known.is_stopped:

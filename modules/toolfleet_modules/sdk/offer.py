@@ -13,7 +13,6 @@ from toolfleet_registry.functions.docstrings import words_of
 from toolfleet_registry.functions.given_schema import signature_of_given
 from toolfleet_registry.functions.signature import Signature, function_behind, output_schema_of
 from toolfleet_registry.permissions import OF_FUNCTIONS, level_fault
-from toolfleet_registry.schemas.validation import schema_fault
 
 
 class Facts(TypedDict, total=False):
@@ -76,8 +75,11 @@ def definition_from(module: str, function: Callable[..., Any], facts: Facts) -> 
     except ValidationError as exc:
         fault = exc.errors(include_url=False, include_context=False, include_input=False)[0]
         raise ValueError(f"{name} is wrong at {'.'.join(map(str, fault['loc']))}: {fault['msg']}.") from None
-    if "input_schema" in facts and (wrong := schema_fault(definition)):
-        raise ValueError(f"{name}: {wrong}.")
+    if "input_schema" in facts:
+        from toolfleet_registry.schemas.validation import schema_fault  # noqa: PLC0415 - most tools are given no schema
+
+        if wrong := schema_fault(definition):
+            raise ValueError(f"{name}: {wrong}.")
     return definition, signature
 
 

@@ -1,9 +1,8 @@
-"""One function as a tool: its definition, and running it, whatever it does."""
+"""One function as a tool: its definition, and its arguments out of a request."""
 
-import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -11,14 +10,9 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from toolfleet_modules.requests.reply import Reply
-from toolfleet_modules.requests.task_guard import TaskExit
 from toolfleet_modules.sdk.offer import Facts, definition_from
 from toolfleet_registry.contracts import ToolDefinition
-from toolfleet_registry.functions.call_context import Context
-from toolfleet_registry.functions.failures import ModuleBusy, ToolError
 from toolfleet_registry.functions.signature import USER, Signature
-from toolfleet_registry.functions.threads import NotBegun, Threads
-from toolfleet_registry.schemas.validation import checked
 
 _log = logging.getLogger("toolfleet.sdk")  # not structlog: its tracebacks may show variables, and those are arguments
 
@@ -73,6 +67,8 @@ class Tool:
         """The function's arguments, or what to tell whoever sent these."""
         name = self.definition.name
         if self.is_given:
+            from toolfleet_registry.schemas.validation import checked  # noqa: PLC0415 - most tools are given no schema
+
             held = checked(self.definition, dict(arguments))
             if held.arguments is None:
                 return Reply.failure(name, f"Invalid arguments for {name}: {held.fault}", effect_state="none")
@@ -88,57 +84,6 @@ class Tool:
         if self.signature.needs_user and user_id is None:
             return Reply.failure(name, f"{name} needs to know for which user; the call has none.", effect_state="none")
         return {**own, USER: user_id} if self.signature.user else own
-
-    async def run(self, arguments: Mapping[str, Any], context: Context, threads: Threads, *, most_bytes: int) -> Reply:
-        """Run it: whatever it raises is a reply, but for `ModuleBusy`, `NotBegun`, and being cancelled."""
-        name = self.definition.name
-        given = {**arguments, self.signature.context: context} if self.signature.context else dict(arguments)
-        may_begin = context._may_begin  # noqa: SLF001 - asked immediately before the function is called
-        if not self.is_plain and not may_begin():
-            raise NotBegun
-        try:
-            result = await (threads.run(self.function, given, may_begin) if self.is_plain else self.function(**given))
-            if inspect.isawaitable(result):  # a plain function that makes a coroutine, as a decorated one may
-                result = await result
-        except ToolError as exc:
-            return self._told(exc)
-        except (ModuleBusy, NotBegun, asyncio.CancelledError, GeneratorExit):
-            raise
-        except TaskExit as exc:
-            return self._broken(exc.__cause__ or exc)
-        except BaseExceptionGroup as exc:  # of a task group in the tool
-            return self._broken_together(exc)
-        except BaseException as exc:  # noqa: BLE001 - the edge: it becomes a reply, and the log has it; SystemExit would end us
-            return self._broken(exc)
-        return Reply.success(name, result, most_bytes=most_bytes)
-
-    def _told(self, error: ToolError) -> Reply:
-        name = self.definition.name
-        retryable = error.retryable and self.definition.effect != "once"
-        text = str(error) or f"{name} failed."
-        return Reply.failure(name, text, effect_state=error.effect_state, retryable=retryable)
-
-    def _broken_together(self, group: BaseExceptionGroup[BaseException]) -> Reply:
-        """As one exception: a word for the model, else whatever it is."""
-        told = next((each for each in _leaves(group) if isinstance(each, ToolError)), None)
-        if told is None:
-            return self._broken(group)
-        # Others of the group may have done something: `none` is not for one of them to say.
-        return Reply.failure(self.definition.name, str(told))
-
-    def _broken(self, exc: BaseException) -> Reply:
-        name = self.definition.name
-        _log.error("%s failed", name, exc_info=exc)
-        # The exception's text may hold paths or data of this machine; it is in the log only.
-        return Reply.failure(name, f"{name} failed inside the module ({type(exc).__name__}); its log says why.")
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    for each in group.exceptions:
-        if isinstance(each, BaseExceptionGroup):
-            yield from _leaves(each)
-        else:
-            yield each
 
 
 def in_words(exc: ValidationError) -> str:

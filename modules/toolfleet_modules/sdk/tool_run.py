@@ -1,0 +1,98 @@
+"""Runs a tool's function: whatever it does becomes a reply."""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from toolfleet_modules.requests.reply import Reply
+from toolfleet_modules.requests.task_guard import TaskExit
+from toolfleet_modules.sdk.tool import Tool
+from toolfleet_registry.functions.call_context import Context
+from toolfleet_registry.functions.failures import ModuleBusy, ToolError
+from toolfleet_registry.functions.threads import NotBegun, Threads
+
+_log = logging.getLogger("toolfleet.sdk")  # not structlog: its tracebacks may show variables, and those are arguments
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRun:
+    """One run of a tool, with its function's arguments. A result over `most_bytes` is refused."""
+
+    tool: Tool
+    arguments: Mapping[str, Any]
+    context: Context
+    threads: Threads
+    most_bytes: int
+
+    @property
+    def name(self) -> str:
+        """The tool's name."""
+        return self.tool.definition.name
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether a second run does nothing more than the first."""
+        return self.tool.is_repeatable
+
+    @property
+    def reruns_failures(self) -> bool:
+        """Whether a call that failed runs again when it is repeated."""
+        return self.tool.reruns_failures
+
+    async def run(self) -> Reply:
+        """Run it: whatever it raises is a reply, but for `ModuleBusy`, `NotBegun`, and being cancelled."""
+        tool = self.tool
+        given = dict(self.arguments)
+        if tool.signature.context:
+            given[tool.signature.context] = self.context
+        may_begin = self.context._may_begin  # noqa: SLF001 - asked immediately before the function is called
+        if not tool.is_plain and not may_begin():
+            raise NotBegun
+        try:
+            result = await (
+                self.threads.run(tool.function, given, may_begin) if tool.is_plain else tool.function(**given)
+            )
+            if inspect.isawaitable(result):  # a plain function that makes a coroutine, as a decorated one may
+                result = await result
+        except ToolError as exc:
+            return self._told(exc)
+        except (ModuleBusy, NotBegun, asyncio.CancelledError, GeneratorExit):
+            raise
+        except TaskExit as exc:
+            return self._broken(exc.__cause__ or exc)
+        except BaseExceptionGroup as exc:  # of a task group in the tool
+            return self._broken_together(exc)
+        except BaseException as exc:  # noqa: BLE001 - the edge: it becomes a reply, and the log has it; SystemExit would end us
+            return self._broken(exc)
+        return Reply.success(self.name, result, most_bytes=self.most_bytes)
+
+    def _told(self, error: ToolError) -> Reply:
+        retryable = error.retryable and self.tool.definition.effect != "once"
+        text = str(error) or f"{self.name} failed."
+        return Reply.failure(self.name, text, effect_state=error.effect_state, retryable=retryable)
+
+    def _broken_together(self, group: BaseExceptionGroup[BaseException]) -> Reply:
+        """As one exception: a word for the model, else whatever it is."""
+        told = next((each for each in _leaves(group) if isinstance(each, ToolError)), None)
+        if told is None:
+            return self._broken(group)
+        # Others of the group may have done something: `none` is not for one of them to say.
+        return Reply.failure(self.name, str(told))
+
+    def _broken(self, exc: BaseException) -> Reply:
+        _log.error("%s failed", self.name, exc_info=exc)
+        # The exception's text may hold paths or data of this machine; it is in the log only.
+        return Reply.failure(
+            self.name, f"{self.name} failed inside the module ({type(exc).__name__}); its log says why."
+        )
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for each in group.exceptions:
+        if isinstance(each, BaseExceptionGroup):
+            yield from _leaves(each)
+        else:
+            yield each
