@@ -5,7 +5,10 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
+from collections.abc import Iterable
 from importlib import import_module
+from importlib.metadata import requires
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +16,7 @@ from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import toolfleet
 import toolfleet.sdk
@@ -20,9 +24,62 @@ import toolfleet.sdk
 ROOT = Path(__file__).parents[2]
 WHOLE: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SDK: dict[str, Any] = tomllib.loads((ROOT / "modules" / "pyproject.toml").read_text())
+ROOMS = ("registry", "modules", "tasks", "workers", "cli")
 OTHER_ROOMS: list[str] = SDK["tool"]["hatch"]["build"]["hooks"]["custom"]["other-rooms"]
 VERSION: str = re.findall(r"\"toolfleet-sdk==([\d.]+)\"", (ROOT / "pyproject.toml").read_text())[0]
-TOO_MUCH = ("celery", "kombu", "httpx", "redis", "sqlite3", "starlette", "structlog", "uvicorn", "toolfleet_tasks")
+MOST_PACKAGES = 15
+TOO_MUCH = (
+    "asyncio",
+    "celery",
+    "httpx",
+    "jsonschema_rs",
+    "kombu",
+    "redis",
+    "sqlite3",
+    "starlette",
+    "structlog",
+    "toolfleet_tasks",
+    "uvicorn",
+)
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> tuple[set[str], set[str]]:
+    """The files of the two wheels, built from this tree."""
+    out = tmp_path_factory.mktemp("wheels")
+    for folder in (ROOT, ROOT / "modules"):
+        argv = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(out)]
+        subprocess.run(argv, cwd=folder, capture_output=True, timeout=60, check=True)
+    return _files(out / f"toolfleet-{VERSION}-py3-none-any.whl"), _files(
+        out / f"toolfleet_sdk-{VERSION}-py3-none-any.whl"
+    )
+
+
+def test_no_file_is_in_both_wheels(wheels: tuple[set[str], set[str]]) -> None:
+    """One can be installed, and removed, without the other's files."""
+    whole, sdk = wheels
+
+    assert sorted(whole & sdk) == []
+
+
+def test_every_file_of_the_rooms_is_in_a_wheel(wheels: tuple[set[str], set[str]]) -> None:
+    """Between them they have each package as it is here: code, scripts, templates, and nothing else."""
+    expected = {
+        str(path.relative_to(ROOT / room))
+        for room in ROOMS
+        for path in (ROOT / room).glob("toolfleet*/**/*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+    assert set.union(*wheels) == expected
+
+
+def test_the_sdk_brings_few_packages() -> None:
+    """It and what it needs are at most 15 packages, and Celery is none of them."""
+    needed = {"toolfleet-sdk"} | _installed_for(SDK["project"]["dependencies"])
+
+    assert len(needed) <= MOST_PACKAGES, sorted(needed)
+    assert needed.isdisjoint({"celery", "kombu", "redis", "httpx", "toolfleet"})
 
 
 def test_what_one_takes_the_other_leaves() -> None:
@@ -120,6 +177,24 @@ def test_the_version_stands_in_one_place() -> None:
 def test_both_have_the_licence() -> None:
     """An sdist takes files from its own folder only: so there is a copy, which is the same."""
     assert (ROOT / "modules" / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
+
+
+def _files(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name for name in archive.namelist() if ".dist-info/" not in name}
+
+
+def _installed_for(lines: Iterable[str]) -> set[str]:
+    """The names of all packages that these requirements install, with what those need."""
+    found: set[str] = set()
+    wanted = list(lines)
+    while wanted:
+        requirement = Requirement(wanted.pop())
+        name = canonicalize_name(requirement.name)
+        if name not in found and (requirement.marker is None or requirement.marker.evaluate()):
+            found.add(name)
+            wanted += requires(name) or ()
+    return found
 
 
 def _of_registry(modules: list[str]) -> set[str]:
