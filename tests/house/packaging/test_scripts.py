@@ -9,7 +9,7 @@ from zipfile import ZipFile
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ROOMS = ("registry", "modules", "tasks", "workers", "cli")
 SCRIPTS = [path.relative_to(ROOT) for room in ROOMS for path in sorted((ROOT / room).rglob("*.lua"))]
 LOADED = """

@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 import toolfleet
 import toolfleet.sdk
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 WHOLE: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SDK: dict[str, Any] = tomllib.loads((ROOT / "modules" / "pyproject.toml").read_text())
 ROOMS = ("registry", "modules", "tasks", "workers", "cli")
