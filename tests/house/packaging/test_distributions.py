@@ -43,16 +43,12 @@ TOO_MUCH = (
 )
 
 
-@pytest.fixture(scope="module")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> tuple[set[str], set[str]]:
-    """The files of the two wheels, built from this tree."""
-    out = tmp_path_factory.mktemp("wheels")
-    for folder in (ROOT, ROOT / "modules"):
-        argv = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(out)]
-        subprocess.run(argv, cwd=folder, capture_output=True, timeout=60, check=True)
-    return _files(out / f"toolfleet-{VERSION}-py3-none-any.whl"), _files(
-        out / f"toolfleet_sdk-{VERSION}-py3-none-any.whl"
-    )
+@pytest.fixture
+def wheels(built: Path) -> tuple[set[str], set[str]]:
+    """The files of the two wheels."""
+    names = (f"{name}-{VERSION}-py3-none-any.whl" for name in ("toolfleet", "toolfleet_sdk"))
+    whole, sdk = (_files(built / name) for name in names)
+    return whole, sdk
 
 
 def test_no_file_is_in_both_wheels(wheels: tuple[set[str], set[str]]) -> None:
