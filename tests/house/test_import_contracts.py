@@ -1,6 +1,8 @@
-"""The import contracts hold without exceptions, and name every module."""
+"""The import contracts hold without exceptions, and name every module; and nobody goes past the ports to time, chance and Redis."""
 
+import ast
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,34 @@ STRICT = {
     "independence": {"name", "type", "modules"},
     "protected": {"name", "type", "protected_modules", "allowed_importers"},
 }
+
+SOURCES = sorted(path for room in ("registry", "tasks", "workers") for path in (ROOT / room).rglob("*.py"))
+
+CLOCKS = {
+    "registry/toolfleet_registry/time/fleet_clock.py": "the port to the fleet's time",
+    "registry/toolfleet_registry/time/machine_clock.py": "the port to this machine's clocks",
+    "registry/toolfleet_registry/system/randomness.py": "the port to chance",
+    "registry/toolfleet_registry/catalog/module_registration.py": "measures a thread's work, not time that passes",
+    "registry/toolfleet_registry/once/sqlite.py": "waits in a thread for another process to let go of its file",
+    "tasks/toolfleet_tasks/control/probe_sockets.py": "names a socket as nobody shall guess",
+    "workers/toolfleet_workers/pool/health.py": "looks at the real loop of a worker from another thread",
+    "workers/toolfleet_workers/pool/hub_loop.py": "is the real loop of a worker",
+    "workers/toolfleet_workers/pool/watchdog.py": "watches the real loop of a worker from a thread",
+}
+READINGS = {
+    "time": {"clock_gettime", "monotonic", "monotonic_ns", "perf_counter", "process_time", "sleep", "thread_time", "time", "time_ns"},
+    "datetime": {"now", "today", "utcnow"},
+    "date": {"today"},
+    "os": {"urandom"},
+    "random": {"Random", "choice", "getrandbits", "randint", "random", "randrange", "sample", "shuffle", "uniform"},
+    "secrets": {"token_bytes", "token_hex", "token_urlsafe"},
+    "uuid": {"uuid1", "uuid4"},
+}  # fmt: skip
+REDIS = {
+    "registry/toolfleet_registry/redis/servers.py": "the port to Redis",
+    "tasks/toolfleet_tasks/transport/kombu_transport.py": "uses the connections of kombu, which has made them",
+}
+MAKERS = {"Connection", "ConnectionPool", "Redis", "SSLConnection", "Sentinel", "SyncRedis", "SyncSentinel"}
 
 
 def test_no_contract_has_an_exception() -> None:
@@ -53,3 +83,57 @@ def test_every_module_of_a_room_is_in_a_layer() -> None:
 def _modules(folder: Path) -> set[str]:
     files = {path.stem for path in folder.glob("*.py")} - {"__init__"}
     return files | {path.parent.name for path in folder.glob("*/__init__.py")}
+
+
+def test_clocks_and_chance_are_read_through_ports() -> None:
+    """A simulation replaces the loop and three modules, and every wait and every draw is its own."""
+    found = {str(path.relative_to(ROOT)) for path in SOURCES if any(readings_in(ast.parse(path.read_text())))}
+
+    assert found == set(CLOCKS)
+
+
+def test_no_default_keeps_a_clock() -> None:
+    """It would be the clock of the time when its module was imported."""
+    functions = (
+        (path, node)
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    kept = {
+        str(path.relative_to(ROOT))
+        for path, node in functions
+        for default in (*node.args.defaults, *node.args.kw_defaults)
+        if default is not None and {"fleet_clock", "machine_clock", "randomness"} & names_of(default)
+    }
+
+    assert kept == set()
+
+
+def test_connections_to_redis_are_made_in_one_place() -> None:
+    """Whoever puts another Redis behind the fleet changes what these functions return."""
+    found = {str(path.relative_to(ROOT)) for path in SOURCES if makes_redis(ast.parse(path.read_text()))}
+
+    assert found == set(REDIS)
+
+
+def readings_in(tree: ast.AST) -> Iterator[str]:
+    """The clocks and dice that a file names, by whatever name it imports their modules."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield from (name.name for name in node.names if name.name in READINGS.get(node.module or "", ()))
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            yield from {node.attr} & READINGS.get(node.value.id.removeprefix("_"), set())
+
+
+def names_of(tree: ast.AST) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def makes_redis(tree: ast.AST) -> bool:
+    """Whether a file makes a client of Redis, or a connection, by redis-py."""
+    if not any(isinstance(node, ast.ImportFrom) and (node.module or "").startswith("redis") for node in ast.walk(tree)):
+        return False
+    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    names = (call.value if isinstance(call, ast.Attribute) else call for call in calls)
+    return any(isinstance(name, ast.Name) and name.id in MAKERS for name in names)

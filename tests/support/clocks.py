@@ -1,11 +1,21 @@
-"""Clocks that are wrong: of this process by a seam, of others by libfaketime, which can also set them while they run."""
+"""Clocks that are wrong: of this process by a seam, of others by libfaketime, which can also set them while they run.
 
+And time that passes when nobody has anything to do: an event loop, and this process's clocks and chance along with it.
+"""
+
+import asyncio
 import os
+import selectors
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Coroutine, Generator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+from unittest.mock import patch
+from uuid import UUID
 
 import pytest
 
@@ -13,8 +23,14 @@ from support.waiting import wait_until_sync
 from toolfleet_cli.local.child_processes import spawn, stop
 from toolfleet_cli.local.redis_server import is_ours, redis_command, redis_url
 from toolfleet_cli.local.tcp_ports import free_port
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import randomness
+from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_registry.time.slewed_clock import Reading, SlewedClock
+
+T = TypeVar("T")
+
+BEGINS_AT = 1_800_000_000.0
+"""What the clocks show at first, in seconds since the epoch."""
 
 _SITE = Path(__file__).parent / "faketime_site"
 _LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/local/lib", "/usr/lib64", "/usr/lib")
@@ -83,6 +99,24 @@ def redis_with_a_clock(folder: Path, *options: str) -> Generator[tuple[str, Wall
         stop(process, patience_seconds=5)
 
 
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """A loop that waits for none of its timers. For what has neither connections nor threads."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        super().__init__(_Skipping(self))
+
+    def time(self) -> float:
+        return self.now
+
+
+def run_virtually(work: Coroutine[Any, Any, T], *, seed: int = 0) -> tuple[T, float]:
+    """Run a coroutine on a loop of its own. Returns what it does, and for how many virtual seconds it has waited."""
+    loop = VirtualLoop()
+    with _ports_of(loop, seed), asyncio.Runner(loop_factory=lambda: loop) as runner:
+        return runner.run(work), loop.now
+
+
 def libfaketime() -> Path | None:
     """The library that other processes are started with, where it is installed."""
     for folder in _LIBRARIES:
@@ -96,3 +130,40 @@ def _library() -> Path:
     if found := libfaketime():
         return found
     pytest.skip("libfaketime is not installed (Debian: apt-get install faketime): no other process's clock can be set.")
+
+
+class _Skipping(selectors.DefaultSelector):
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        events = super().select(0)
+        if not events and timeout is None:
+            raise RuntimeError("everybody waits for something that will never come")
+        if not events and timeout is not None:
+            self._loop.now += timeout
+        return events
+
+
+@contextmanager
+def _ports_of(loop: VirtualLoop, seed: int) -> Generator[None]:
+    def wall() -> float:
+        return BEGINS_AT + loop.now
+
+    chance, clock = Random(seed), SlewedClock(monotonic=loop.time, wall=wall)
+    clocks = {"monotonic": loop.time, "wall": wall, "utc_now": lambda: datetime.fromtimestamp(wall(), UTC)}
+    fleet = {"clock": clock, "now": clock.now, "suspend_aware": loop.time}
+    chances = {
+        "random": chance.random,
+        "uniform": chance.uniform,
+        "randrange": chance.randrange,
+        "uuid4": lambda: UUID(int=chance.getrandbits(128), version=4),
+    }
+    ports: tuple[tuple[object, Mapping[str, object]], ...]
+    ports = (machine_clock, clocks), (fleet_clock, fleet), (randomness, chances)
+    with ExitStack() as stack:
+        for port, names in ports:
+            for name, replaced in names.items():
+                stack.enter_context(patch.object(port, name, replaced))
+        yield

@@ -5,7 +5,6 @@ Every question to Redis, and every hop into a thread, would else be asked and ma
 
 import asyncio
 import functools
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from toolfleet_registry.manifests.specs import ToolFinding
 from toolfleet_registry.permissions import broken_because
 from toolfleet_registry.store.port import ToolRegistry
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import machine_clock
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class BatchRegistration:
         """All of them, as far as the time suffices."""
         # What is new comes first: with very many modules some wait for the next look, and those had better be known ones.
         self._costly.extend(sorted(turns, key=lambda turn: turn.is_known))
-        until = time.monotonic() + _SECONDS_IN_ALL
+        until = machine_clock.monotonic() + _SECONDS_IN_ALL
         for seconds in TURN_SECONDS:
             self._left, self._costly = self._costly, deque()
             work = functools.partial(self._work, moment, seconds=seconds, until=until)
@@ -95,7 +95,7 @@ class BatchRegistration:
         batch, tools = list[Turn](), 0
         while self._left and len(batch) < _BATCH and tools < _BATCH_TOOLS:
             turn = self._left.popleft()
-            if time.monotonic() > until:
+            if machine_clock.monotonic() > until:
                 self._costly.append(turn)
                 continue
             turn.allow(seconds)

@@ -5,7 +5,6 @@ again after pauses that grow, whoever asks.
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from contextvars import Context
 from typing import TYPE_CHECKING, cast
@@ -24,7 +23,7 @@ from toolfleet_registry.redis.redis_errors import answering
 from toolfleet_registry.redis.script import Script
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.time import fleet_clock, machine_clock
 
 if TYPE_CHECKING:
     from toolfleet_registry.manifests.discovery import Look
@@ -55,7 +54,7 @@ class ManifestFetcher:
         registrar: Registrar,
         *,
         on_fetched: Callable[[str, CachedManifest], object],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
         known: KnownModules | None = None,
     ) -> None:
         self._settings = settings
@@ -63,7 +62,7 @@ class ManifestFetcher:
         self._redis = redis
         self._registrar = registrar
         self._on_fetched = on_fetched
-        self._clock = clock
+        self._clock = clock or machine_clock.monotonic
         self._failures = LookFailures(redis, settings.keys, ttl_seconds=settings.manifest_ttl_seconds)
         self._running = dict[str, asyncio.Task[None]]()
         self._next_at = dict[str, float]()

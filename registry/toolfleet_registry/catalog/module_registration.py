@@ -15,6 +15,7 @@ from toolfleet_registry.manifests.overrides import Verdict, Verdicts
 from toolfleet_registry.manifests.specs import ToolRegistration, ToolSpec
 from toolfleet_registry.schemas.validation import schema_fault
 from toolfleet_registry.store.port import ToolRegistry
+from toolfleet_registry.time import machine_clock
 
 PinsByModule: TypeAlias = Mapping[str, Mapping[str, str]]
 Answers: TypeAlias = Sequence[ToolRegistration | ValueError]
@@ -163,9 +164,9 @@ def register_together(
     In the order of the turns, without those at the end for which `seconds` did not suffice. Raises what says that the
     registry is away.
     """
-    offered, until = list[list[ToolSpec] | Exception](), time.monotonic() + seconds
+    offered, until = list[list[ToolSpec] | Exception](), machine_clock.monotonic() + seconds
     for turn in turns:
-        if offered and time.monotonic() > until:
+        if offered and machine_clock.monotonic() > until:
             break
         try:
             offered.append(turn.begin(moment))

@@ -1,7 +1,6 @@
 """Follows what happens in a fleet's registry, wherever that keeps its tools: asks it each second, and goes on where it was."""
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -14,6 +13,7 @@ from toolfleet_registry.manifests.specs import RegistryEvent
 from toolfleet_registry.store import rules
 from toolfleet_registry.store.port import ToolRegistry
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import machine_clock
 
 OpenRegistry: TypeAlias = Callable[[], AbstractAsyncContextManager[ToolRegistry]]
 
@@ -71,7 +71,7 @@ class RegistryEvents:
         return bool(news.events)
 
     def _note_away(self, exc: FleetUnavailable) -> None:
-        now = time.monotonic()
+        now = machine_clock.monotonic()
         if self._away_since is None:
             self._away_since = now
             _log.warning("registry_not_followed", error=str(exc))

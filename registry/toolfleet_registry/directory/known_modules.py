@@ -17,11 +17,11 @@ class KnownModules:
     """
 
     def __init__(
-        self, settings: Settings, *, looks_everywhere: bool = False, clock: Callable[[], float] = fleet_clock.now
+        self, settings: Settings, *, looks_everywhere: bool = False, clock: Callable[[], float] | None = None
     ) -> None:
         self._own = settings
         self._looks_everywhere = looks_everywhere
-        self._clock = clock
+        self._clock = clock or fleet_clock.now
         self._networks = ModuleNetworks(settings.module_networks)
         self._entries = dict[str, ModuleEntry]()
         self._own_headers = headers_by_module(settings.module_headers)

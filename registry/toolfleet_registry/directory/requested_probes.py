@@ -1,7 +1,6 @@
 """Has the fleet ask its modules what they offer when an agent wants to know now: agents need not reach any module."""
 
 import asyncio
-import time
 from collections.abc import Awaitable
 from typing import cast
 
@@ -10,6 +9,7 @@ from redis.asyncio import Redis
 from toolfleet_registry.directory.scripts import ASK
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.redis_errors import answering
+from toolfleet_registry.time import machine_clock
 
 _PATIENCE_SECONDS = 5
 _KEPT_SECONDS = 300  # longer than any look
@@ -35,9 +35,9 @@ class RequestedLooks:
         command = ASK.command(**names, together_ms=_TOGETHER_MS, prefix=self._keys.look(""))
         async with answering(self._redis, seconds=_PATIENCE_SECONDS):
             number = int(await cast("Awaitable[int]", self._redis.execute_command(*command)))
-        asked_at = time.monotonic()
+        asked_at = machine_clock.monotonic()
         give_up_at = asked_at + min(seconds, _BEGIN_SECONDS)
-        while time.monotonic() < give_up_at:
+        while machine_clock.monotonic() < give_up_at:
             async with answering(self._redis, seconds=_PATIENCE_SECONDS):
                 found = await self._redis.get(self._keys.look(number))
             if found in {_DONE, _DONE.decode()}:

@@ -1,7 +1,6 @@
 """Keeps a worker or beat in step with the directory of modules: feeds it with the settings, and follows its changes."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -15,7 +14,7 @@ from toolfleet_registry.headers.module_headers import SETTING
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.time import fleet_clock, machine_clock
 
 _LOOK_SECONDS = 0.5  # one small question: a module that was added is served within two seconds
 _READ_SECONDS = 60.0  # after so long all of it is read, whatever the revision says
@@ -57,7 +56,7 @@ class ModuleWatch:
         self._directory: ModuleDirectory | None = None
         self._redis: Any = None
         self._revision: str | None = None
-        self._feed_at = self._read_at = time.monotonic()
+        self._feed_at = self._read_at = machine_clock.monotonic()
         self._conflicts = dict[str, str]()
         self._refused = dict[str, str]()
         self._unknown = set[str]()
@@ -120,7 +119,7 @@ class ModuleWatch:
         return self._directory
 
     async def _look(self, directory: ModuleDirectory) -> None:
-        now = time.monotonic()
+        now = machine_clock.monotonic()
         if now >= self._feed_at:
             self._say_conflicts(await directory.feed(self._static))
             self._feed_at = now + FEED_SECONDS
@@ -178,7 +177,7 @@ class ModuleWatch:
     async def _tidy(self, directory: ModuleDirectory, entries: Mapping[str, ModuleEntry]) -> None:
         """Forget what was removed long ago, and what no settings have named for as long as a manifest lives; sign anew."""
         await directory.sign_again()
-        fed, now = await directory.fed(), time.monotonic()
+        fed, now = await directory.fed(), machine_clock.monotonic()
         for name, entry in entries.items():
             if entry.removed_at is not None and fleet_clock.now() > entry.removed_at + _REMOVED_KEPT_SECONDS:
                 await directory.forget(name, entry)

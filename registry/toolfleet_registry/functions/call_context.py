@@ -1,12 +1,11 @@
 """What a function may know of the call that it runs, and what it may say while it does."""
 
-import time
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field
 
 from toolfleet_registry.contracts import Conversation
 from toolfleet_registry.contracts.progress import Sink, progress_of
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.time import fleet_clock, machine_clock
 
 
 @dataclass(slots=True, eq=False)
@@ -32,13 +31,13 @@ class Context:
     @property
     def seconds_left(self) -> float | None:
         """Until nobody waits for the result any more, 0 when that is so; `None` if the caller has set no end."""
-        return None if self._ends_at is None else max(0.0, self._ends_at - time.monotonic())
+        return None if self._ends_at is None else max(0.0, self._ends_at - machine_clock.monotonic())
 
     @property
     def deadline(self) -> float | None:
         """The same as seconds since the epoch."""
         left = self.seconds_left
-        return None if left is None else time.time() + left
+        return None if left is None else machine_clock.wall() + left
 
     @property
     def cancelled(self) -> bool:

@@ -7,7 +7,6 @@ process. What cannot be imported is missing, is told with its file and line, and
 import asyncio
 import os
 import threading
-import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
@@ -26,6 +25,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.tags.handlers import path_of
 from toolfleet_registry.tags.tags import ToolDef, handler_in
+from toolfleet_registry.time import machine_clock
 
 _AGAIN_SECONDS = 10.0  # between two imports of what cannot be imported, however many calls want it
 
@@ -77,7 +77,7 @@ class LocalSource:
 
     def _present(self) -> "_Attempt":
         known = _attempts.get((os.getpid(), self._path))
-        if known is None or (known.is_in_vain and time.monotonic() > known.ended_at + _AGAIN_SECONDS):
+        if known is None or (known.is_in_vain and machine_clock.monotonic() > known.ended_at + _AGAIN_SECONDS):
             return _attempt(self._path)
         return known
 
@@ -137,7 +137,7 @@ class _Attempt:
         """What is there stays where nothing better came."""
         if tools.manifest is not None or self.tools.manifest is None:
             self.tools = tools
-        self.ended_at = time.monotonic()
+        self.ended_at = machine_clock.monotonic()
         self.done.set_result(tools)
 
 

@@ -2,10 +2,10 @@
 
 import math
 import sys
-import time
 from collections import OrderedDict
 
 from toolfleet_registry.once.port import Record
+from toolfleet_registry.time import machine_clock
 
 
 class MemoryReplies:
@@ -38,7 +38,7 @@ class MemoryReplies:
         if record is not None and record.state == "running":
             self._running[name] = record
         elif record is not None:
-            self._ended[not record.is_repeatable][name] = (time.monotonic() + self._seconds, record)
+            self._ended[not record.is_repeatable][name] = (machine_clock.monotonic() + self._seconds, record)
             self._bytes += _size(record)
             self._forget_most()
         return True
@@ -55,12 +55,12 @@ class MemoryReplies:
             return self._running[name]
         for ended in self._ended:
             until, record = ended.get(name, (0.0, None))
-            if until > time.monotonic():
+            if until > machine_clock.monotonic():
                 return record
         return None
 
     def _forget_most(self) -> None:
-        now = time.monotonic()
+        now = machine_clock.monotonic()
         for ended in self._ended:
             while ended:
                 name, (until, _) = next(iter(ended.items()))

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
-from uuid import uuid4
+
+from toolfleet_registry.system import randomness
 
 _OF_ATTEMPT = "#"  # not a field of its own: then stores that know of none keep it, too
 
@@ -37,7 +38,7 @@ class Record:
 
 def new_token(attempt: int) -> str:
     """A token for a writing on behalf of the call's `attempt`th attempt; 0 if it does not say which it is."""
-    return f"{uuid4().hex}{_OF_ATTEMPT}{attempt}"
+    return f"{randomness.uuid4().hex}{_OF_ATTEMPT}{attempt}"
 
 
 class OnceStore(Protocol):

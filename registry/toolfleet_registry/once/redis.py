@@ -3,7 +3,6 @@
 import asyncio
 import json
 import math
-import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -17,6 +16,7 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.redis_errors import answering
 from toolfleet_registry.redis.script import ScriptFolder
 from toolfleet_registry.redis.servers import async_client
+from toolfleet_registry.time import machine_clock
 
 FILES = ScriptFolder(Path(__file__).parent / "lua")
 _SWAP, _SINCE = FILES.script("swap"), FILES.script("since")
@@ -89,7 +89,7 @@ class RedisReplies(RedisStore):
             value=value,
             kept_ms=math.ceil(self._seconds * 1000),
             kept_field=f"{_KEPT_FOR}{self._seconds!r}",
-            now_s=str(time.time()),
+            now_s=str(machine_clock.wall()),
         )
         return bool(await self.ask(*command))
 
@@ -99,7 +99,7 @@ class RedisReplies(RedisStore):
             server, memory = await redis.info("server"), await redis.info("memory")
         if memory.get("maxmemory") and memory.get("maxmemory_policy") != "noeviction":
             return math.inf
-        now = time.time()
+        now = machine_clock.wall()
         names = {"replies": self._keys.module_replies, "run_id": str(server["run_id"]), "now_s": str(now)}
         known = [_text(each) for each in await self.ask(*_SINCE.command(**names))]
         kept = dict(zip(known[::2], map(float, known[1::2]), strict=True))

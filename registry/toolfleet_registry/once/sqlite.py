@@ -10,6 +10,7 @@ from threading import Lock
 from typing import TypeVar
 
 from toolfleet_registry.once.port import Record
+from toolfleet_registry.time import machine_clock
 
 T = TypeVar("T")
 
@@ -73,7 +74,7 @@ class SQLiteReplies:
         if (found.token if found else None) != seen:
             return False
         rows.execute("DELETE FROM replies WHERE call_id = ?", (name,))
-        now = time.time()
+        now = machine_clock.wall()
         rows.execute("INSERT OR REPLACE INTO kept_for VALUES (?, ?)", (self._seconds, now))
         if record is not None:
             values = (name, record.state, record.token, record.fingerprint, record.until, record.reply)
@@ -85,7 +86,7 @@ class SQLiteReplies:
 
     def _forget(self, rows: sqlite3.Connection) -> None:
         """What is over its time; and the oldest of too many, which is remembered as a loss."""
-        rows.execute("DELETE FROM replies WHERE forget_at <= ?", (time.time(),))
+        rows.execute("DELETE FROM replies WHERE forget_at <= ?", (machine_clock.wall(),))
         surplus = rows.execute(
             "SELECT forget_at FROM replies WHERE state != 'running' ORDER BY forget_at DESC LIMIT 1 OFFSET ?",
             (self._most,),
@@ -94,7 +95,7 @@ class SQLiteReplies:
             rows.execute("DELETE FROM replies WHERE state != 'running' AND forget_at <= ?", surplus)
             rows.execute(
                 "UPDATE complete SET since = max(since, min(?, ? - (SELECT min(seconds) FROM kept_for)))",
-                (time.time(), surplus[0]),
+                (machine_clock.wall(), surplus[0]),
             )
 
     def _close(self) -> None:
@@ -112,7 +113,7 @@ def _opened(path: Path) -> sqlite3.Connection:
         rows.execute("PRAGMA synchronous = FULL")  # a call that was begun must be known after a power cut
         for statement in _TABLES:
             rows.execute(statement)
-        rows.execute("INSERT OR IGNORE INTO complete VALUES (1, ?)", (time.time(),))
+        rows.execute("INSERT OR IGNORE INTO complete VALUES (1, ?)", (machine_clock.wall(),))
     except BaseException:
         rows.close()
         raise
@@ -121,12 +122,12 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 def _write_ahead(rows: sqlite3.Connection) -> None:
     """Switch to a write-ahead log. SQLite does not wait for others who do so at the same moment: this does."""
-    give_up_at = time.monotonic() + _PATIENCE_SECONDS
+    give_up_at = machine_clock.monotonic() + _PATIENCE_SECONDS
     while True:
         try:
             rows.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError:
-            if time.monotonic() > give_up_at:
+            if machine_clock.monotonic() > give_up_at:
                 raise
             time.sleep(_AGAIN_SECONDS)
         else:
@@ -136,14 +137,14 @@ def _write_ahead(rows: sqlite3.Connection) -> None:
 def _get(rows: sqlite3.Connection, name: str) -> Record | None:
     row = rows.execute(
         "SELECT state, token, fingerprint, until, reply FROM replies WHERE call_id = ? AND forget_at > ?",
-        (name, time.time()),
+        (name, machine_clock.wall()),
     ).fetchone()
     return None if row is None else Record(*row)
 
 
 def _since(rows: sqlite3.Connection, seconds: float) -> float:
     """What was written when `seconds` were fewer is forgotten after those, whatever they are now."""
-    now = time.time()
+    now = machine_clock.wall()
     since = float(rows.execute("SELECT since FROM complete").fetchone()[0])
     shorter = rows.execute("SELECT seconds, until FROM kept_for WHERE seconds < ?", (seconds,)).fetchall()
     return max(since, now - seconds, *(min(float(until), now - float(each)) for each, until in shorter))

@@ -7,7 +7,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from threading import RLock
 from typing import TypeAlias
-from uuid import uuid4
 
 from toolfleet_registry.contracts.event_kinds import EventKind
 from toolfleet_registry.manifests.specs import (
@@ -22,6 +21,8 @@ from toolfleet_registry.store import rules
 from toolfleet_registry.store.port import EVENTS_KEPT, VERSIONS_KEPT, ToolRegistry
 from toolfleet_registry.store.rules import Standing
 from toolfleet_registry.store.subscribers import Subscribers
+from toolfleet_registry.system import randomness
+from toolfleet_registry.time import machine_clock
 
 Earlier: TypeAlias = dict[str | None, tuple[str, Standing]]
 """A tool's earlier specifications with how they stood, by version, the last one last."""
@@ -30,9 +31,9 @@ Earlier: TypeAlias = dict[str | None, tuple[str, Standing]]
 class InMemoryToolRegistry(ToolRegistry):
     """The rules and nothing else; gone with its process. `clock` says when a change happens, in any time zone."""
 
-    def __init__(self, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        self._clock = clock
-        self._identity = uuid4().hex
+    def __init__(self, *, clock: Callable[[], datetime] | None = None) -> None:
+        self._clock = clock or machine_clock.utc_now
+        self._identity = randomness.uuid4().hex
         self._lock = RLock()
         # As text: a frozen model's dicts are not frozen, and whoever changes them must change nothing here.
         self._texts = dict[str, str]()

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
-from uuid import uuid4
 
 from redis import Redis
 
@@ -22,6 +21,7 @@ from toolfleet_registry.store import redis_scripts, redis_values, rules
 from toolfleet_registry.store.port import EVENTS_KEPT, VERSIONS_KEPT, ToolRegistry
 from toolfleet_registry.store.redis_commands import RedisCommands, parts
 from toolfleet_registry.store.redis_values import Written
+from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 
 T = TypeVar("T")
@@ -220,7 +220,9 @@ class RedisToolRegistry(ToolRegistry):
         return f"{int(epoch or 0)}-{int(revision or 0)}"
 
     def identity(self) -> str:
-        found = self._commands.ask_script(redis_scripts.IDENTITY, revision=self._revision, identity=uuid4().hex)
+        found = self._commands.ask_script(
+            redis_scripts.IDENTITY, revision=self._revision, identity=randomness.uuid4().hex
+        )
         return redis_values.text_of(found)
 
     def close(self) -> None:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Collection, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Connection, Table, case, delete, insert, select, update
@@ -25,6 +24,7 @@ from toolfleet_registry.store.sql_tables import (
     read_standing,
     tool_row,
 )
+from toolfleet_registry.time import machine_clock
 
 _KEYS_AT_ONCE = 1000  # values of a statement: databases take some ten thousand
 
@@ -34,7 +34,7 @@ class Change:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.now = datetime.now(UTC)
+        self.now = machine_clock.utc_now()
         self._state = connection.execute(select(STATE).with_for_update()).one()
         self._known = dict[str, Standing | None]()  # also what is written here
         self._unreadable = set[str]()

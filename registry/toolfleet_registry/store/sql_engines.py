@@ -4,7 +4,6 @@ from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import RLock
 from typing import Any
-from uuid import uuid4
 
 from sqlalchemy import URL, Connection, Engine, Table, create_engine, func, insert, inspect, make_url, select, text
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
@@ -13,6 +12,7 @@ from sqlalchemy.pool import NullPool, StaticPool
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.store.sql_sockets import close_failed, let_go
 from toolfleet_registry.store.sql_tables import IDENTITY, METADATA, STATE
+from toolfleet_registry.system import randomness
 
 _PATIENCE_SECONDS = 5
 # PostgreSQL gives up before we do, and says why; a client that stands still in a transaction lets go of its locks.
@@ -151,5 +151,5 @@ def _reason(exc: BaseException) -> str:
 # What the tables of one row begin with.
 _ROWS: dict[Table, Callable[[], dict[str, Any]]] = {
     STATE: lambda: {"epoch_ms": 0, "revision": 0, "events": 0},
-    IDENTITY: lambda: {"identity": uuid4().hex},
+    IDENTITY: lambda: {"identity": randomness.uuid4().hex},
 }

@@ -1,1 +1,1 @@
-"""Reads bodies of HTTP and logs, and works on much data, with bounds."""
+"""Reads bodies of HTTP and logs, works on much data with bounds, and gives out chance."""

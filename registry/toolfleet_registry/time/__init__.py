@@ -1,1 +1,1 @@
-"""Tells the fleet's time, and until when an attempt may begin."""
+"""Tells the fleet's time and this machine's, and until when an attempt may begin."""

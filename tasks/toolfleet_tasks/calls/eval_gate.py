@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import inspect
 import json
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -20,6 +19,7 @@ from toolfleet_registry.policy.limits import strictest, terms_of
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.tags.tags import ToolContext, ToolDef
+from toolfleet_registry.time import machine_clock
 
 log = get_logger(__name__)
 
@@ -100,10 +100,10 @@ class Evaluation:
         if terms is None or not terms.requires_gate:
             return None
         if first is not None:
-            began_at = time.monotonic()
+            began_at = machine_clock.monotonic()
             if (refusal := await first(seconds)) is not None:
                 return refusal
-            seconds -= time.monotonic() - began_at
+            seconds -= machine_clock.monotonic() - began_at
         context = around.context or ToolContext(raw_arg=_written(arguments), user=user_id or "")
         try:
             decision = await _decided(gate, around.tag or tool, context, seconds=max(min(seconds, _GATE_SECONDS), 0))
@@ -130,7 +130,7 @@ async def _decided(
     gate: EvalGate, tool: ToolDef | ToolDefinition, context: ToolContext, *, seconds: float
 ) -> GateDecision:
     """What the gate says in a task of its own: what it raises is its own matter, `CancelledError` among it."""
-    began_at = time.monotonic()
+    began_at = machine_clock.monotonic()
     task = asyncio.create_task(_asked(gate, tool, context), name="toolfleet-gate")
     try:
         await asyncio.wait({task}, timeout=seconds)
@@ -144,7 +144,7 @@ async def _decided(
         raise _GateFailed("it was cancelled")
     if (error := task.exception()) is not None:
         raise _GateFailed(f"it raised {type(error).__name__}") from error
-    decision, took = task.result(), time.monotonic() - began_at
+    decision, took = task.result(), machine_clock.monotonic() - began_at
     if decision.approved and took > seconds + _GRACE_SECONDS:  # it held the loop, so that nothing could end it
         raise _GateFailed(f"it took {took:.1f} s to approve")
     return decision

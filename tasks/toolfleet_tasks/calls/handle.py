@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import uuid
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -13,6 +12,7 @@ from toolfleet_registry.contracts.progress import Progress
 from toolfleet_registry.contracts.spoken_names import UNSPOKEN, Spoken
 from toolfleet_registry.formats import as_spoken
 from toolfleet_registry.policy.hints import hint_for
+from toolfleet_registry.system import randomness
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.calls.status import DONE, UNKNOWN, CallStatus, Place
 from toolfleet_tasks.ledger.ledger import Ledger
@@ -242,7 +242,7 @@ class Follow:
 
 def new_call_id() -> str:
     """An id that no other call has; also the id of its task in Celery."""
-    return str(uuid.uuid4())
+    return str(randomness.uuid4())
 
 
 def audited(call_id: str, result: ToolResult) -> ToolResult:

@@ -1,7 +1,6 @@
 """The tags of an agent, and their calls: through the fleet, as those of any other tool."""
 
 import json
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -12,7 +11,7 @@ from toolfleet_registry.contracts import Caller, Conversation, Terms, ToolCall, 
 from toolfleet_registry.contracts.names import LOCAL
 from toolfleet_registry.errors import ToolNotFound, ToolRateLimited
 from toolfleet_registry.tags.tags import Tag, TagResult, Tags, ToolContext, ToolDef
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_tasks.calls.eval_gate import Circumstances, EvalGate
 from toolfleet_tasks.in_process.tags import OwnProcess
 
@@ -75,7 +74,7 @@ class TagRegistry(Tags):
             raise ToolNotFound(name)
         ctx = _completed(ctx, tag)
         call = _call_of(tag, ctx)
-        began_at = time.monotonic()
+        began_at = machine_clock.monotonic()
         result = await self._fleet.call_around(
             call,
             self._caller_of(call, ctx),
@@ -88,7 +87,7 @@ class TagRegistry(Tags):
         if result.error_code == "rate_limited":
             text = result.error or "Tool call refused."
             raise ToolRateLimited(name, text, retry_after_seconds=result.retry_after_seconds)
-        return _stamped(_said(result), result, name, seconds=time.monotonic() - began_at)
+        return _stamped(_said(result), result, name, seconds=machine_clock.monotonic() - began_at)
 
     def _caller_of(self, call: ToolCall, context: ToolContext) -> Caller:
         if self._caller is not None:

@@ -1,6 +1,5 @@
 """Beat's scheduler: knows whether its loop turns, answers probes, feeds the directory and webhooks, gets over a lost connection."""
 
-import time
 from typing import Any
 
 from celery.beat import Scheduler, SchedulingError
@@ -9,6 +8,7 @@ from kombu.connection import Connection
 from kombu.utils.objects import cached_property
 
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.broker.kombu_connections import confirming
 from toolfleet_tasks.control.module_feed import ModuleFeed
 from toolfleet_tasks.control.probes import STILL_SECONDS, Probes
@@ -29,7 +29,7 @@ class FleetScheduler(Scheduler):  # type: ignore[misc] # Celery ships no types
     webhooks: RegistryFeed | None = None
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        self._rests_until = time.monotonic()
+        self._rests_until = machine_clock.monotonic()
         self._waits_for_broker = False
         super().__init__(*args, **options)
 
@@ -41,7 +41,7 @@ class FleetScheduler(Scheduler):  # type: ignore[misc] # Celery ships no types
     def tick(self, *args: Any, **options: Any) -> float:
         """As Celery's: seconds until the next one."""
         delay: float = super().tick(*args, **options)
-        self._rests_until = time.monotonic() + (delay or 0)
+        self._rests_until = machine_clock.monotonic() + (delay or 0)
         return delay
 
     def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **options: Any) -> Any:  # noqa: FBT001, FBT002 - Celery's
@@ -74,7 +74,7 @@ class FleetScheduler(Scheduler):  # type: ignore[misc] # Celery ships no types
 
     def stuck(self) -> str | None:
         """Why it is not alive. To wait for a broker that is away is its work."""
-        late = time.monotonic() - self._rests_until
+        late = machine_clock.monotonic() - self._rests_until
         if self._waits_for_broker or late < STILL_SECONDS:
             return None
         return f"beat's loop has stood still for {late:.0f} s"

@@ -8,12 +8,12 @@ import os
 import secrets
 import socket
 import stat
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.time import machine_clock
 
 Probe = Literal["/livez", "/readyz"]
 
@@ -38,7 +38,7 @@ def sockets_of(role: str, settings: Settings) -> list[Path]:
 
 def says_yes(paths: Iterable[Path], probe: Probe, *, seconds: float) -> bool:
     """Whether one of them answers with 200, within so many seconds for all of them."""
-    ends_at = time.monotonic() + seconds
+    ends_at = machine_clock.monotonic() + seconds
     return any(_ask(path, probe, ends_at) for path in paths)
 
 
@@ -75,10 +75,10 @@ def _prefix(role: str, settings: Settings) -> str:
 def _ask(path: Path, probe: Probe, ends_at: float) -> bool:
     with socket.socket(socket.AF_UNIX) as asking:
         try:
-            asking.settimeout(max(ends_at - time.monotonic(), 0.001))
+            asking.settimeout(max(ends_at - machine_clock.monotonic(), 0.001))
             asking.connect(str(path))
             asking.sendall(f"GET {probe} HTTP/1.0\r\n\r\n".encode())
-            asking.settimeout(max(ends_at - time.monotonic(), 0.001))
+            asking.settimeout(max(ends_at - machine_clock.monotonic(), 0.001))
             return asking.recv(len(_YES)) == _YES
         except OSError:  # it has died, stands still, or has just ended
             return False

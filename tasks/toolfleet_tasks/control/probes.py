@@ -9,7 +9,6 @@ import contextlib
 import socket
 import socketserver
 import threading
-import time
 from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
@@ -23,6 +22,7 @@ from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.control.probe_sockets import folder, make_private, new_socket_path
 
 Fault: TypeAlias = Callable[[], str | None]
@@ -99,9 +99,9 @@ class Probes:
             return fault
         with self._reaching:
             asked_at, fault = self._reached
-            if time.monotonic() - asked_at >= _FRESH_SECONDS:
+            if machine_clock.monotonic() - asked_at >= _FRESH_SECONDS:
                 fault = asyncio.run(_unreached(self._settings))
-                self._reached = (time.monotonic(), fault)
+                self._reached = (machine_clock.monotonic(), fault)
         return fault
 
 

@@ -1,12 +1,12 @@
 """Holds calls back in their agent until each may be published: it is its user's turn, the broker is there, and few are in flight."""
 
 import asyncio
-import random
 from collections import Counter
 from dataclasses import dataclass, field
 
 from toolfleet_registry.errors import BrokerUnavailable, NotPublished
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import randomness
 from toolfleet_tasks.admission.control import Refusal
 from toolfleet_tasks.dispatch.admitted_publisher import Publisher
 from toolfleet_tasks.fairness.publish_window import PublishWindow
@@ -83,7 +83,9 @@ class Backpressure:
         """The broker takes nothing, although it is there: nobody of us tries it for a while, which grows."""
         if self.is_open:  # else others have said so
             self._pause = min(self._pause * 2 or _FIRST_PAUSE, _LONGEST_PAUSE)
-            self._paused_until = self.loop.time() + self._pause * random.uniform(0.75, 1.25)  # noqa: S311 - agents must not ask in step
+            self._paused_until = self.loop.time() + self._pause * randomness.uniform(
+                0.75, 1.25
+            )  # agents must not ask in step
 
 
 class Hold:

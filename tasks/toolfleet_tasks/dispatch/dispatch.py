@@ -8,13 +8,13 @@ other costs a look at it. That is cheaper than to end a call of which nobody kno
 
 import asyncio
 import functools
-import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.errors import BegunBefore, BrokerUnavailable, NotPublished, PublishUnconfirmed
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.admission.control import Entrance, Refusal, refused
@@ -195,7 +195,7 @@ class Posting:
         hold, rest = self._hold(call, waits=waits, is_sent=True), _FIRST_REST
         try:
             while not await self._is_settled(call, route, follow, hold):
-                await asyncio.sleep(rest * random.uniform(0.5, 1))  # noqa: S311 - spreads load
+                await asyncio.sleep(rest * randomness.uniform(0.5, 1))  # spreads load
                 rest = min(rest * 2, _LONGEST_REST)
         except (TimeoutError, NotPublished):  # its deadline ends it, or the fleet was left
             return

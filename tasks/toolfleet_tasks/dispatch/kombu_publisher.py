@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -15,6 +14,7 @@ from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import BrokerUnavailable, NotPublished, PublishUnconfirmed
 from toolfleet_registry.redis.redis_errors import reason_of
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.admission.control import Refusal
 from toolfleet_tasks.aio.cancellation import is_wanted
 from toolfleet_tasks.app import FleetApp
@@ -69,7 +69,7 @@ class Publisher:
         """
         del needs_worker, again
         turn = threading.Lock()  # whoever takes it first decides: a thread that sends, or we, who have waited enough
-        give_up_at = time.monotonic() + seconds
+        give_up_at = machine_clock.monotonic() + seconds
         try:
             sending = asyncio.get_running_loop().run_in_executor(
                 self._threads, self._send, call, route, limit, turn, give_up_at
@@ -125,7 +125,7 @@ class Publisher:
             if not turn.acquire(blocking=False):
                 return None
             try:
-                self._send_over(connection, call, route, seconds=give_up_at - time.monotonic())
+                self._send_over(connection, call, route, seconds=give_up_at - machine_clock.monotonic())
             except Exception as exc:
                 raise _surely_not_sent(exc) or PublishUnconfirmed(str(exc)) from exc
             self._backlogs.add(route.queue)

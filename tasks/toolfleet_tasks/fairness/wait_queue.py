@@ -7,10 +7,10 @@ whoever is first asks by itself now and then.
 import asyncio
 import heapq
 import itertools
-import random
 from dataclasses import dataclass, field
 
 from toolfleet_registry.errors import NotPublished
+from toolfleet_registry.system import randomness
 
 _SHORTEST_ASK, _LONGEST_ASK = (
     0.25,
@@ -107,7 +107,9 @@ class Turns:
                 row.timer.cancel()
 
     def _ask_later(self, share: Share, row: _Row) -> None:
-        row.timer = self._loop.call_later(random.uniform(_SHORTEST_ASK, _LONGEST_ASK), self._ask, share, row)  # noqa: S311 - no secret
+        row.timer = self._loop.call_later(
+            randomness.uniform(_SHORTEST_ASK, _LONGEST_ASK), self._ask, share, row
+        )  # no secret
 
     def _ask(self, share: Share, row: _Row) -> None:
         self.free(share)

@@ -1,7 +1,6 @@
 """Runs the functions of tags in this process, within their limits and past the agent's gate: for bots and tests without a broker."""
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +22,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.tags.handlers import handler_of
 from toolfleet_registry.tags.tags import TagResult, ToolContext, ToolDef
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_tasks.admission.limits import Limit, limits_of, refused_by, terms_for
 from toolfleet_tasks.calls.eval_gate import Circumstances, Evaluation
 from toolfleet_tasks.in_process.memory_limits import MemoryLimits
@@ -161,7 +160,7 @@ async def _ran(
     max_bytes: int,
 ) -> ToolResult:
     """What comes of the function within `seconds`."""
-    name, began_at = local.definition.name, time.monotonic()
+    name, began_at = local.definition.name, machine_clock.monotonic()
     context._ends_at = began_at + seconds  # noqa: SLF001 - made for this run
     try:
         returned = await runs.run(local, own, context)
@@ -171,7 +170,7 @@ async def _ran(
     except (NotBegun, ModuleBusy):
         text = "Tool execution error: no thread was free for the function: others of them run for too long."
         result = ToolResult.failed(name, "busy", text, effect_state="none", retryable=True)
-    milliseconds = (time.monotonic() - began_at) * 1000
+    milliseconds = (machine_clock.monotonic() - began_at) * 1000
     audit = Audit(call_id="", tool=name, ts=fleet_clock.now(), attempts=1, duration_ms=milliseconds)
     return result.model_copy(update={"audit": audit})
 

@@ -5,7 +5,6 @@ when it is published again.
 """
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -14,6 +13,7 @@ from toolfleet_registry.contracts import ToolCall, ToolResult
 from toolfleet_registry.contracts.jobs import ENDED
 from toolfleet_registry.errors import PublishUnconfirmed
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.jobs import state_machine
 from toolfleet_tasks.jobs.calls import JobSteps, Ready, Standing
@@ -237,4 +237,4 @@ def _unheard(job: Found) -> ToolResult:
 
 
 def _jitter() -> float:
-    return random.uniform(-1, 1)  # noqa: S311 - spreads load, guards nothing
+    return randomness.uniform(-1, 1)  # spreads load, guards nothing

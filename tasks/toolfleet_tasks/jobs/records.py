@@ -7,8 +7,6 @@ Redis does not do what it is asked.
 
 import json
 import math
-import random
-import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -19,6 +17,7 @@ from toolfleet_registry.contracts.jobs import JobSpec
 from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.redis.script import Parameters
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.jobs import lists, scripts
@@ -157,7 +156,7 @@ class JobRecords:
         """
         keys, spec, place = self._keys, job.spec, change.place
         if place != job.place:  # no two changes are alike, so that one that was sent twice is known
-            place = place.model_copy(update={"by": uuid.uuid4().hex[:_BY]})
+            place = place.model_copy(update={"by": randomness.uuid4().hex[:_BY]})
         at = job.at if place is job.place else self._bound("at", spec.job_id, json_text.dump(place))
         is_moved = await run(self._line, scripts.MOVE, self._move_parameters(job, change, place, at))
         if is_moved and job.result is not None:
@@ -244,7 +243,7 @@ class JobRecords:
         return replace(found, call_state=state, sent_at=sent_at, stopped_by=stopped_by)
 
     async def _put_off(self, job_id: str, at: bytes) -> None:
-        rest = _UNREAD_REST * random.uniform(0.5, 1)  # noqa: S311 - spreads load, guards nothing
+        rest = _UNREAD_REST * randomness.uniform(0.5, 1)  # spreads load, guards nothing
         seconds = math.ceil(self._settings.job_kept_seconds)
         parameters = scripts.PUT_OFF.parameters(
             job=self._keys.job(job_id),

@@ -2,7 +2,6 @@
 
 import asyncio
 import builtins
-import random
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -17,6 +16,7 @@ from toolfleet_registry.policy.reach import as_sent
 from toolfleet_registry.policy.sensitive_arguments import sensitive_paths
 from toolfleet_registry.policy.sensitive_results import has_sensitive_results
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.time.lease import UNBOUNDED, Lease, require_live
@@ -85,7 +85,7 @@ class JobDesk:
                 "deadline_at": round(spec.deadline_at + shift, 3),
             }
         )
-        place = state_machine.first_place(spec, now=now, jitter=random.uniform(-1, 1))  # noqa: S311 - spreads load
+        place = state_machine.first_place(spec, now=now, jitter=randomness.uniform(-1, 1))  # spreads load
         require_live(lease)
         made = await _answered(self._records.create(spec, place, limit=self._settings.jobs_per_user))
         if isinstance(made, int):

@@ -6,7 +6,6 @@ in the same step, and then tells the log; calls that never get that far have the
 
 import hashlib
 import json
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -19,7 +18,7 @@ from toolfleet_registry.policy.sensitive_arguments import sensitive_paths
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.busy_log import BusyLog
 from toolfleet_registry.tags.tags import TagResult
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.fleet_results import Ending
 
@@ -146,8 +145,8 @@ class Auditor:
     def miss(self, reason: str) -> None:
         """Count a line that is not in the stream. Raises nothing."""
         self.missed += 1
-        if time.monotonic() >= self._silent_until:
-            self._silent_until = time.monotonic() + _SILENCE_SECONDS
+        if machine_clock.monotonic() >= self._silent_until:
+            self._silent_until = machine_clock.monotonic() + _SILENCE_SECONDS
             self._log(log.now().warning, "audit_not_written", {"reason": reason, "lines": self.missed})
 
     def _log(self, write: Callable[..., object], event: str, fields: Mapping[str, Any]) -> None:

@@ -6,7 +6,6 @@ If it cannot be reached, nothing is run: `claim` waits, and so does `finish` wit
 
 import asyncio
 import itertools
-import uuid
 from collections.abc import Coroutine, Mapping
 from types import MappingProxyType
 from typing import Any, cast
@@ -18,6 +17,7 @@ from toolfleet_registry.contracts.decisions import note
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.redis.script import Parameters, Script
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import randomness
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.admission.limits import limits_of, refused_by
 from toolfleet_tasks.ledger import parameters as build
@@ -77,7 +77,7 @@ class Ledger:
         self.verifier = Verifier(line, settings)
         self._auditor = Auditor(settings)
         self._unanswered = dict[str, str]()  # by call id: the token of an end that was sent, and its answer lost
-        self._name, self._turns = uuid.uuid4().hex, itertools.count()
+        self._name, self._turns = randomness.uuid4().hex, itertools.count()
 
     async def claim(self, call: PublishedCall, *, deaths: int | None = 0, can_reach: bool = True) -> Claim | NotClaimed:
         """Ask for a call, however long Redis is away. A claim must be kept with `claims.holding`, and ended or closed.

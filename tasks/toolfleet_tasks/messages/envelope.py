@@ -6,7 +6,6 @@ Kombu takes several hundred microseconds for one, this some ten. A test compares
 import json
 import os
 import socket
-import uuid
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.system import randomness
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.messages.signatures import Signatures
 from toolfleet_tasks.queues import Route
@@ -81,7 +81,7 @@ def message(
         ("null", "null", call_id, "null") if label.links is None else _places(label.links)
     )
     # One that is published again may be twice in a queue, and a tag must name one message only.
-    tag = call_id if eta is None else f'"{uuid.uuid4()}"'
+    tag = call_id if eta is None else f'"{randomness.uuid4()}"'
     return (
         f'{{"body":"{_body(text, label.links)}","content-encoding":"utf-8","content-type":"application/json",'
         f'"headers":{{"lang":"py","task":"{TASK}","id":{call_id},"shadow":{_quoted(label.shadow)},'
@@ -97,7 +97,7 @@ def message(
 
 def control_message(task: str, args: Sequence[str], queue: str, *, origin: str) -> str:
     """A message of one of our own tasks, whose arguments are ids. Its limits are those that the task is registered with."""
-    task_id = str(uuid.uuid4())
+    task_id = str(randomness.uuid4())
     unset = ("shadow", "eta", "expires", "group", "group_index", "parent_id", "stamped_headers")
     headers: dict[str, Any] = dict.fromkeys(unset)
     headers |= {"lang": "py", "task": task, "id": task_id, "root_id": task_id, "retries": 0, "timelimit": [None, None]}
@@ -166,7 +166,7 @@ def revocation_message(call_ids: Iterable[str], settings: SigningSettings | None
             "delivery_info": {"exchange": REVOCATIONS, "routing_key": ""},
             "priority": 0,
             "body_encoding": "base64",
-            "delivery_tag": str(uuid.uuid4()),
+            "delivery_tag": str(randomness.uuid4()),
         },
     }
     return json.dumps(message)

@@ -3,12 +3,12 @@
 import hashlib
 import json
 import math
-import uuid
 from typing import Any
 
 from toolfleet_registry.contracts import Message
 from toolfleet_registry.contracts.jobs import JobSpec
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import randomness
 
 RESUME = "toolfleet.resume"
 """The task that does what is due."""
@@ -25,7 +25,7 @@ _WAKE_KEY_MARGIN_SECONDS = 3600
 def job_id_for(user_id: str | None, idempotency_key: str | None) -> str:
     """A new id; or the one that this user's key stands for."""
     if not idempotency_key:
-        return uuid.uuid4().hex
+        return randomness.uuid4().hex
     named = json.dumps([user_id or "", idempotency_key])
     return hashlib.sha256(named.encode()).hexdigest()[:32]
 

@@ -7,7 +7,6 @@ import hashlib
 import os
 import socket
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 
@@ -19,6 +18,7 @@ from toolfleet_registry.redis.redis_errors import reason_of
 from toolfleet_registry.redis.servers import async_client, sync_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.lua.constants import NOTE_SECONDS, RESTART
 from toolfleet_tasks.lua.consumers import COUNT, LEAVE, NOTE
 
@@ -91,7 +91,7 @@ class ConsumerNotes:
 
     def _look(self, redis: Redis) -> None:
         queues = tuple(sorted(map(self._keys.queue, self._consumed())))
-        before, now = self._queues, time.monotonic()
+        before, now = self._queues, machine_clock.monotonic()
         if queues == before and now - self._noted_at < _BEAT_SECONDS:
             return
         self._note(redis, self._worker, queues, NOTE_SECONDS)

@@ -5,11 +5,11 @@ A server that was restarted, or that a fail-over has put in another's place, may
 
 import asyncio
 import re
-from uuid import uuid4
 
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.system import randomness
 from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.redis.connection import Line
 
@@ -63,7 +63,7 @@ class RedisIdentity:
     async def look_again(self) -> None:
         """Look at the data of the same connection. Raises `LineLost`."""
         try:
-            found = await self._line.send(*_DATA_ID.command(data_id=self._key, name=uuid4().hex))
+            found = await self._line.send(*_DATA_ID.command(data_id=self._key, name=randomness.uuid4().hex))
         except ResponseError:  # as above
             found = None
         before, self.data_id = self.data_id, (found or b"").decode()

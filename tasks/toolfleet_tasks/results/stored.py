@@ -2,11 +2,11 @@
 
 import contextlib
 import json
-from datetime import UTC, datetime
 from json.encoder import encode_basestring_ascii as _quoted
 from typing import get_args
 
 from toolfleet_registry.contracts import Audit, ErrorCode, PublishedCall, ToolResult
+from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.messages import fleet_results, json_text
 from toolfleet_tasks.messages.fleet_results import Ending
 from toolfleet_tasks.results.end_check import FORGED, Meta
@@ -45,7 +45,7 @@ def celery_value(call_id: str, text: str, signature: str = "") -> str:
     signed = f', "signature": {_quoted(signature)}' if signature else ""
     return (
         f'{{"status": "SUCCESS", "result": {_quoted(text)}, "traceback": null, "children": [], '
-        f'"date_done": "{datetime.now(UTC).isoformat()}", "task_id": {_quoted(call_id)}{signed}}}'
+        f'"date_done": "{machine_clock.utc_now().isoformat()}", "task_id": {_quoted(call_id)}{signed}}}'
     )
 
 

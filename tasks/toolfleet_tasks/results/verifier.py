@@ -6,7 +6,6 @@ Which workers these are, their notes say (`presence/lane_capacity.py`): whoever 
 
 import asyncio
 import json
-import time
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
@@ -14,6 +13,7 @@ from redis.exceptions import ResponseError
 
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.messages.signatures import Signatures, Told
 from toolfleet_tasks.redis.connection import Line, LineLost
@@ -56,7 +56,7 @@ class Verifier:
             return "believed"
         if signature is not None:
             return "believed" if self._signatures[told].verify(call_id, text, signature) else "refused"
-        now = time.monotonic()
+        now = machine_clock.monotonic()
         if self._is_strict:
             return "refused"
         if now < self._older_at + _OLDER_COUNT_SECONDS:
@@ -79,7 +79,7 @@ class Verifier:
         except (TimeoutError, LineLost, ResponseError) as exc:
             log.warning("older_workers_not_looked_up", error=str(exc) or "no answer in time")
             notes = []
-        self._looked_at = time.monotonic()
+        self._looked_at = machine_clock.monotonic()
         if any(not note.endswith(SIGNS.encode()) for lane in notes for note in lane):
             self._older_at = self._looked_at
 
@@ -115,7 +115,7 @@ class Verifier:
     def refuse(self, call_id: str, told: Told, *, is_signed: bool) -> None:
         """Count what is not believed, and log it."""
         self.refused += 1
-        now = time.monotonic()
+        now = machine_clock.monotonic()
         if now < self._said_at + _REFUSED_SECONDS:
             return
         self._said_at = now

@@ -8,8 +8,6 @@ import asyncio
 import base64
 import contextlib
 import json
-import time
-import uuid
 from collections import deque
 from typing import Any
 
@@ -23,7 +21,9 @@ from pydantic_core import to_json
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.redis.servers import connection_factory
+from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import machine_clock
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.redis.connection import Line, LineClosed
 from toolfleet_tasks.worker_runtime import WorkerRuntime
@@ -88,7 +88,7 @@ class FleetDispatcher(EventDispatcher):  # type: ignore[misc] # as above
         elif self.enabled and (not self.groups or group_from(type) in self.groups):
             for option in _OPTIONS:
                 fields.pop(option, None)
-            fields.setdefault("timestamp", time.time())
+            fields.setdefault("timestamp", machine_clock.wall())
             fields["clock"] = None if blind else self.clock.forward()
             fields["type"] = type
             self._outbox.note(fields)
@@ -186,7 +186,7 @@ class Outbox:
                     "delivery_info": {"exchange": self._exchange, "routing_key": routing_key},
                     "priority": 0,
                     "body_encoding": "base64",
-                    "delivery_tag": str(uuid.uuid4()),
+                    "delivery_tag": str(randomness.uuid4()),
                 },
             }
         )

@@ -7,8 +7,6 @@ that takes no writes is away, too. A Redis whose clock was set is treated alike.
 
 import asyncio
 import itertools
-import time
-import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +14,9 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_registry.time.slewed_clock import STEP_SECONDS
 from toolfleet_tasks.lua import queues as scripts
 from toolfleet_tasks.redis.connection import Line, LineLost
@@ -50,7 +49,7 @@ class Leases:
 
     def __init__(self, line: Line, store: Store, loop: asyncio.AbstractEventLoop) -> None:
         self.store = store
-        self._name = uuid.uuid4().hex
+        self._name = randomness.uuid4().hex
         self._turns = itertools.count()
         self._line = line
         self.loop = loop
@@ -60,7 +59,7 @@ class Leases:
         self._unanswered: set[str] = set()  # acks that were sent
         self._put_backs: set[asyncio.Task[None]] = set()
         self._is_refused = False  # as of the last renewal that Redis answered
-        self._well_since = time.monotonic()  # connected, and renewals are taken
+        self._well_since = machine_clock.monotonic()  # connected, and renewals are taken
         self._lead: tuple[float, float] | None = None  # of Redis's clock over the monotonic one: at least, and at most
         self._task = loop.create_task(self._look_after(), name="toolfleet-leases")
         line.on_connect.append(self._on_connect)
@@ -178,7 +177,7 @@ class Leases:
         # Lost with the connection: `_on_connect` sends it again.
 
     def _on_connect(self) -> None:
-        self._well_since = time.monotonic()
+        self._well_since = machine_clock.monotonic()
         for chunk in _chunks(list(self._unanswered)):
             self._send_acks(chunk)
         self._renew()
@@ -213,7 +212,7 @@ class Leases:
             return
         if self._is_refused:
             self._is_refused = False
-            self._well_since = time.monotonic()
+            self._well_since = machine_clock.monotonic()
         lost = {tag.decode() for tag in reply.result()} & self._held
         if lost:
             # Their calls may run a second time elsewhere. They go on here: nobody else knows how far they are.
@@ -227,10 +226,10 @@ class Leases:
         now = int(seconds) + int(microseconds) / 1e6
         if self._has_stepped((now - fleet_clock.suspend_aware(), now - asked_at)):
             log.warning("redis_clock_stepped", hint="leases are renewed before any is given up")
-            self._well_since = time.monotonic()
+            self._well_since = machine_clock.monotonic()
             self._renew()
         # Only now, for the answers to this look's renewals are here as well.
-        if self._is_refused or time.monotonic() - self._well_since <= store.seconds / _GRACE:
+        if self._is_refused or machine_clock.monotonic() - self._well_since <= store.seconds / _GRACE:
             return
         command = scripts.RESTORE.command(
             unacked=store.unacked,

@@ -4,11 +4,11 @@ A bell names its queue, and a turn says in which queues something was left. Of v
 second, by a command that costs Redis far less than a turn: a bell may be lost, or never have been rung.
 """
 
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
+from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.lua import queues as scripts
 from toolfleet_tasks.redis.connection import Line
 
@@ -20,10 +20,10 @@ _LOOK_SECONDS = 1.0  # so long a message may stay in a queue whose bell nobody h
 class ReadyQueues:
     """Asks over `line`. A queue that is chosen is ready no longer, until it is noted or put again."""
 
-    def __init__(self, line: Line, queue_prefix: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, line: Line, queue_prefix: str, clock: Callable[[], float] | None = None) -> None:
         self._line = line
         self._prefix = queue_prefix
-        self._clock = clock
+        self._clock = clock or machine_clock.monotonic
         self._ready = OrderedDict[str, None]()
         self._look_at = -1.0  # by the clock
         self._turns = 0

@@ -8,7 +8,6 @@ import asyncio
 import functools
 import re
 import threading
-from datetime import UTC, datetime
 from typing import Any
 
 from celery import states
@@ -20,6 +19,7 @@ from kombu.utils.objects import cached_property
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import machine_clock
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio.blocking_retry import insisted
 from toolfleet_tasks.aio.greenlet_bridge import Bridge, await_, in_bridge
@@ -153,7 +153,7 @@ class _OverTheLine(_Signing):
             "result": result,
             "traceback": traceback,
             "children": self.current_task_children(request),
-            "date_done": datetime.now(UTC).isoformat() if state in states.READY_STATES else None,
+            "date_done": machine_clock.utc_now().isoformat() if state in states.READY_STATES else None,
         }
         if request and (group := getattr(request, "group", None)):
             meta["group_id"] = group

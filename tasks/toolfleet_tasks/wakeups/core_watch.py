@@ -4,12 +4,12 @@ Workers say so in the notes of their slots (`presence/lane_capacity.py`).
 """
 
 import asyncio
-import time
 
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.lua.constants import SLOTS_COUNT_SECONDS
 from toolfleet_tasks.redis.connection import Line, LineLost
 
@@ -33,9 +33,9 @@ class CoreWatch:
 
     async def look(self) -> None:
         """Look whether there is such a worker now, for whoever waits in vain: now and then, and not after it was said."""
-        if self._is_said or time.monotonic() < self._next_at:
+        if self._is_said or machine_clock.monotonic() < self._next_at:
             return
-        self._next_at = time.monotonic() + _EVERY_SECONDS
+        self._next_at = machine_clock.monotonic() + _EVERY_SECONDS
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 workers = await self._workers()

@@ -7,12 +7,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import uuid4
 
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.messages.signing import seal_of
@@ -124,7 +124,7 @@ class Wakes:
         return accepted
 
     async def _claim(self, lane: "_Lane", count: int, *, seconds: float) -> list[DueWake]:
-        token, lease_ms = uuid4().hex, int((lane.seconds + _LEASE_MARGIN_SECONDS) * 1000)
+        token, lease_ms = randomness.uuid4().hex, int((lane.seconds + _LEASE_MARGIN_SECONDS) * 1000)
         parameters = CLAIM.parameters(
             due=lane.due,
             clock_key=self._keys.clock,

@@ -6,7 +6,6 @@ Nothing of one try stays for the next: no cookies, redirects or proxies. The sta
 import asyncio
 import contextlib
 import math
-import random
 import ssl
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -16,6 +15,7 @@ from typing import Final
 import httpx
 
 from toolfleet_registry.contracts.retry_after import parse_retry_after
+from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 
@@ -119,10 +119,10 @@ def seconds_until_next(tries: int, answer: Answer) -> float:
     """How long to wait after so many tries: what the core asks for, or what is usual, longer where it has refused."""
     if answer.retry_after_seconds is not None:
         wish = min(max(answer.retry_after_seconds, _WAITS[0]), _LONGEST_WISH)
-        return wish * random.uniform(1, 1 + _JITTER)  # noqa: S311 - spreads load
+        return wish * randomness.uniform(1, 1 + _JITTER)  # spreads load
     number = max(tries, 1) - 1 + (_REFUSED_AFTER if answer.refused else 0)
     seconds = min(_WAITS[min(number, len(_WAITS) - 1)], _LONGEST_AWAY if answer.is_away else math.inf)
-    return seconds * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311 - as above
+    return seconds * randomness.uniform(1 - _JITTER, 1 + _JITTER)  # as above
 
 
 def one_line(text: str) -> str:

@@ -5,13 +5,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
-from uuid import uuid4
 
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts.jobs import WakeUp
 from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.redis.script import Script
+from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio.cancellation import end, is_wanted
 from toolfleet_tasks.messages import json_text
@@ -59,7 +59,7 @@ class Reader:
         self._line = line
         self._connect = connect
         self._look_for_core = look_for_core
-        self._consumer = consumer or uuid4().hex
+        self._consumer = consumer or randomness.uuid4().hex
 
     async def read(self) -> AsyncGenerator[WakeUp]:
         """The news, for ever; what is there is taken from the stream when the next is asked for. Ends with the lines."""

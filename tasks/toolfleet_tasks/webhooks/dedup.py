@@ -1,12 +1,12 @@
 """Remembers which wake-ups a core has acted on, so that it acts on each once: who may act on one, and until when."""
 
-import time
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Literal, Protocol
 
 from toolfleet_registry.once.patient_store import PatientStore
 from toolfleet_registry.once.port import OnceStore, Record
+from toolfleet_registry.time import machine_clock
 
 REMEMBERED_SECONDS = 30 * 86_400
 """Longer than any fleet tries a wake-up; and than it makes sense to replay a dead one."""
@@ -55,9 +55,9 @@ class WakeMemory:
             seen = None if found is None else found.token
             if found is not None and found.state == "done":
                 return Standing("done")
-            if found is not None and seen != token and (rest := found.until - time.time()) > 0:
+            if found is not None and seen != token and (rest := found.until - machine_clock.wall()) > 0:
                 if rest > seconds + 1:  # the store's clock was set back: it must not hold for that much longer
-                    await self._patient.swap(wake_id, seen, replace(found, until=time.time() + seconds))
+                    await self._patient.swap(wake_id, seen, replace(found, until=machine_clock.wall() + seconds))
                 return Standing("busy", min(rest, seconds))
         return Standing("busy", 1)
 
@@ -113,7 +113,7 @@ def lazy_attribute(name: str) -> Any:
 
 
 def _running(token: str, seconds: float) -> Record:
-    return Record("running", token, until=time.time() + seconds)
+    return Record("running", token, until=machine_clock.wall() + seconds)
 
 
 def _done(token: str) -> Record:

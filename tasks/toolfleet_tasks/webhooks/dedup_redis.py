@@ -1,7 +1,6 @@
 """Keeps a core's memory of wake-ups in Redis: a hash each, with a TTL."""
 
 import math
-import time
 from collections.abc import Awaitable
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from toolfleet_registry.once.port import Record
 from toolfleet_registry.once.redis import RedisStore
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.script import ScriptFolder
+from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.webhooks.dedup import REMEMBERED_SECONDS, check_kept
 
 FILES = ScriptFolder(Path(__file__).parent / "lua")
@@ -46,7 +46,11 @@ class RedisSeen(RedisStore):
         if found is None:
             return None
         token, rest_ms, is_done = (each if isinstance(each, str) else each.decode() for each in found)
-        return Record("done", token) if is_done else Record("running", token, until=time.time() + float(rest_ms) / 1000)
+        return (
+            Record("done", token)
+            if is_done
+            else Record("running", token, until=machine_clock.wall() + float(rest_ms) / 1000)
+        )
 
     async def swap(self, name: str, seen: str | None, record: Record | None) -> bool:
         """As `Seen`."""
@@ -55,7 +59,7 @@ class RedisSeen(RedisStore):
             token=seen or "",
             new="" if record is None else check_kept(record).token,
             is_done=int(record is not None and record.state == "done"),
-            lease_ms=0 if record is None else round((record.until - time.time()) * 1000),
+            lease_ms=0 if record is None else round((record.until - machine_clock.wall()) * 1000),
             kept_seconds=self._remember_seconds,
         )
         return bool(await self.ask(*command))

@@ -6,8 +6,6 @@ Every statement stands alone, so that it does not matter how the engine begins t
 import asyncio
 import inspect
 import math
-import random
-import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -37,6 +35,8 @@ from toolfleet_registry.errors import FleetUnavailable, SettingsError, WakeLost
 from toolfleet_registry.once.port import Record
 from toolfleet_registry.store.sql_engines import waits_of
 from toolfleet_registry.store.sql_sockets import close_failed, let_go
+from toolfleet_registry.system import randomness
+from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.webhooks.dedup import REMEMBERED_SECONDS, check_kept
 
 T = TypeVar("T")
@@ -99,7 +99,7 @@ class SQLSeen:
         execute = getattr(transaction, "execute", None)
         if execute is None or inspect.iscoroutinefunction(execute):
             raise TypeError("SQLSeen marks in a synchronous SQLAlchemy Connection or Session.")
-        now = int(time.time() * 1000)  # only for people to read
+        now = int(machine_clock.wall() * 1000)  # only for people to read
         mark = update(SEEN).where(self._is(name), SEEN.c.token == seen)
         answer = execute(mark.values(token=record.token, done_at_ms=now, forget_at_ms=now + self._remember_ms))
         if answer.rowcount != 1:
@@ -116,7 +116,7 @@ class SQLSeen:
             return None
         if found.done_at_ms is not None:
             return Record("done", found.token)
-        return Record("running", found.token, until=time.time() + (found.until_ms - _now(on)) / 1000)
+        return Record("running", found.token, until=machine_clock.wall() + (found.until_ms - _now(on)) / 1000)
 
     def _swap(self, on: Connection, name: str, seen: str | None, record: Record | None) -> bool:
         is_seen = and_(self._is(name), SEEN.c.token == seen)
@@ -125,13 +125,13 @@ class SQLSeen:
         now = _now(on)
         values = {
             "token": record.token,
-            "until_ms": now + round((record.until - time.time()) * 1000),
+            "until_ms": now + round((record.until - machine_clock.wall()) * 1000),
             "done_at_ms": now if record.state == "done" else None,
             "forget_at_ms": now + self._remember_ms,
         }
         if seen is not None:
             return _changed(on, update(SEEN).where(is_seen).values(**values))
-        if random.randrange(_CLEAN_ONCE_IN) == 0:  # noqa: S311 - a share of the work
+        if randomness.randrange(_CLEAN_ONCE_IN) == 0:  # a share of the work
             on.execute(delete(SEEN).where(SEEN.c.forget_at_ms < now))
         new = _INSERTS[on.dialect.name](SEEN).values(receiver=self._receiver, wake_id=name, **values)
         return _changed(on, new.on_conflict_do_nothing())
@@ -178,7 +178,7 @@ def _changed(on: Connection, statement: Any) -> bool:
 def _now(on: Connection) -> int:
     """In ms. SQLite is on this machine."""
     if on.dialect.name == "sqlite":
-        return int(time.time() * 1000)
+        return int(machine_clock.wall() * 1000)
     return int(on.execute(select(func.extract("epoch", func.clock_timestamp()) * 1000)).scalar_one())
 
 

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, overload
-from uuid import uuid4
 
 from toolfleet_registry.contracts.jobs import WakeKind, WakeUp
 from toolfleet_registry.errors import FleetUnavailable, WakeBusy, WakeLost, WakeRefused
 from toolfleet_registry.once.port import OnceStore
+from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio.cancellation import end, is_wanted
 from toolfleet_tasks.messages import json_text
@@ -121,7 +121,7 @@ class WakeReceiver:
         that raises, or dies, is repeated with the next delivery. `WakeLost` at its end: answer 503.
         """
         wake = self.read(headers, body, kind=kind)
-        token = uuid4().hex
+        token = randomness.uuid4().hex
         standing = await self._memory.claim(wake.wake_id, token, seconds=LEASE_SECONDS)
         if standing.state == "busy":
             raise WakeBusy(wake.wake_id, standing.rest_seconds)

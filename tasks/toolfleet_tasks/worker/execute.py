@@ -3,7 +3,6 @@
 Until the claim stands nothing is run, and what the ledger does not take as the call's end is nobody's result.
 """
 
-import random
 from asyncio import CancelledError
 from collections.abc import Callable
 from functools import partial
@@ -18,6 +17,7 @@ from toolfleet_registry.contracts.progress import report_to
 from toolfleet_registry.errors import MessageRefused, NotPublished
 from toolfleet_registry.policy.limits import strictest
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN
+from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks import worker_runtime
@@ -222,7 +222,7 @@ class _Execution:
             seconds_left=self._call.deadline_at - fleet_clock.now(),
             so_far=self._claim.so_far,
             longest_delay=self._task.app.settings.lease_seconds / 2,
-            jitter=random.random(),  # noqa: S311 - spreads load, guards nothing
+            jitter=randomness.random(),  # spreads load, guards nothing
             retries_undeclared=self._call.effect is None and self._retries_undeclared(attempt),
         )
 

@@ -5,7 +5,6 @@ connect counts for the fleet only when no other worker can. Where nobody else ta
 """
 
 import asyncio
-import random
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,6 +14,7 @@ from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.contracts.outcomes import Health
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks import worker_runtime
@@ -160,7 +160,7 @@ class HealthChecks:
         log.info("module_watched", module=watch.module, is_unreached=watch.is_unreached)
         try:
             while True:
-                await asyncio.sleep(watch.pause + random.random() * _JITTER * min(watch.pause, 1))  # noqa: S311 - spreads load
+                await asyncio.sleep(watch.pause + randomness.random() * _JITTER * min(watch.pause, 1))  # spreads load
                 if await self._is_over(watch):
                     break
         except LineClosed:

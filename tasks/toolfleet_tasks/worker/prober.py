@@ -5,7 +5,6 @@ Of the whole fleet one process at a time looks after an open breaker, by `GET /h
 
 import os
 import socket
-import time
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -15,7 +14,7 @@ from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.redis.script import Script
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_tasks.lua.breaker import ASK, PROBED, REACHED, UNREACHED
 from toolfleet_tasks.lua.constants import SLOTS_COUNT_SECONDS
 from toolfleet_tasks.ports import Runner
@@ -140,8 +139,8 @@ class Prober:
         if health is not Health.NOT_READY:
             self._unready_since.pop(module, None)
             return health
-        since = self._unready_since.setdefault(module, time.monotonic())
-        return Health.WELL if time.monotonic() - since >= self._unready_seconds else health
+        since = self._unready_since.setdefault(module, machine_clock.monotonic())
+        return Health.WELL if machine_clock.monotonic() - since >= self._unready_seconds else health
 
     async def _run(self, script: Script, module: str, **args: Any) -> Any:
         breaker = self._settings.keys.breaker(module)

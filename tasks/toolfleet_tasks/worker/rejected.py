@@ -1,7 +1,6 @@
 """What becomes of a call's message that is not run now: refused, too late, or put off because others have the call."""
 
 import math
-import random
 from typing import NoReturn, TypeAlias
 
 from celery import Task
@@ -9,6 +8,7 @@ from celery.exceptions import Ignore, Reject
 
 from toolfleet_registry.contracts import PublishedCall, Terms, ToolResult
 from toolfleet_registry.errors import MessageRefused, ToolNotKnown
+from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger, NotClaimed
@@ -105,7 +105,7 @@ async def _again(
     # Jittered, for all those that wait for the same thing; not longer than the broker holds a message.
     # What waits briefly comes again and again, perhaps: nobody wants to read that.
     tell = log.debug if reason in _BRIEF else log.info
-    jitter = random.random() * min(seconds, _FULL_SECONDS)  # noqa: S311 - spreads load
+    jitter = randomness.random() * min(seconds, _FULL_SECONDS)  # spreads load
     delay = min(seconds + jitter, most, task.app.settings.lease_seconds / 2)
     tell("tool_call_put_off", call_id=call_id, tool=tool, reason=reason, delay=delay)
     try:

@@ -114,7 +114,7 @@ async def test_what_is_new_gets_its_turn_first(cache: ManifestCache, monkeypatch
     await taker.take_in(known)
     times = iter([0.0, 1.0])  # when it begins, and at the first turn; then time is over
     monkeypatch.setattr(batch_registration, "_AT_ONCE", 1)
-    monkeypatch.setattr(batch_registration, "time", SimpleNamespace(monotonic=lambda: next(times, 100.0)))
+    monkeypatch.setattr(batch_registration, "machine_clock", SimpleNamespace(monotonic=lambda: next(times, 100.0)))
     taken = await taker.take_in({**known, "git": GIT})
 
     assert (set(taken.saved), set(taken.errors)) == ({"git"}, {"cvs", "svn"})

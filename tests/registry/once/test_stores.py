@@ -17,6 +17,7 @@ from toolfleet.sdk import MemoryReplies, Record, RedisReplies, Replies, SQLiteRe
 from toolfleet.webhooks import RedisSeen, SQLSeen
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.time import machine_clock
 
 MakeReplies = Callable[[], Replies]
 
@@ -100,11 +101,11 @@ async def test_what_was_to_be_kept_for_less_time_may_be_gone(tmp_path: Path, mon
     long_ago, then = now - 20 * 3600, now - 2 * 3600
     path = tmp_path / "replies.db"
     short, long = SQLiteReplies(path, seconds=3600), SQLiteReplies(path, seconds=86_400)
-    monkeypatch.setattr(time, "time", lambda: long_ago)
+    monkeypatch.setattr(machine_clock, "wall", lambda: long_ago)
     assert await short.complete_since() == long_ago
-    monkeypatch.setattr(time, "time", lambda: then)
+    monkeypatch.setattr(machine_clock, "wall", lambda: then)
     assert await short.swap("c", None, DONE)
-    monkeypatch.setattr(time, "time", lambda: now)
+    monkeypatch.setattr(machine_clock, "wall", lambda: now)
     assert await long.get("c") is None
     assert await long.complete_since() == then
     assert await long.swap("d", None, DONE)
@@ -121,11 +122,11 @@ async def test_what_redis_was_to_keep_for_less_time_may_be_gone(
     long_ago, then = now - 20 * 3600, now - 2 * 3600
     short, long = RedisReplies(redis_url, seconds=3600), RedisReplies(redis_url, seconds=86_400)
     await redis.delete(Keys().module_replies)
-    monkeypatch.setattr(time, "time", lambda: long_ago)
+    monkeypatch.setattr(machine_clock, "wall", lambda: long_ago)
     assert await short.complete_since() == long_ago
-    monkeypatch.setattr(time, "time", lambda: then)
+    monkeypatch.setattr(machine_clock, "wall", lambda: then)
     assert await short.swap("c", None, DONE)
-    monkeypatch.setattr(time, "time", lambda: now)
+    monkeypatch.setattr(machine_clock, "wall", lambda: now)
     await redis.delete(Keys().module_reply("c"))  # as Redis would have, in two hours
     assert await long.complete_since() == then
     assert await long.swap("d", None, DONE)

@@ -160,7 +160,7 @@ def test_a_beat_is_alive_while_it_rests_or_waits_for_its_broker(monkeypatch: pyt
     app = make_app(Settings(redis_url=AWAY), stores_results=False)
     now = time.monotonic()
     clock = SimpleNamespace(monotonic=lambda: now)
-    monkeypatch.setattr(beat_module, "time", clock)
+    monkeypatch.setattr(beat_module, "machine_clock", clock)
     scheduler: Any = FleetScheduler(app, lazy=True)
     monkeypatch.setattr(Scheduler, "tick", lambda _: 300.0)
     waited = list[tuple[str | None, str | None]]()

@@ -5,7 +5,6 @@ a plain function, what computes for long into a process.
 """
 
 import functools
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
@@ -22,6 +21,7 @@ from toolfleet_registry.local.function_runs import ANSWER_SECONDS, Failure, Func
 from toolfleet_registry.local.local_function import LocalFunction
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.tags.tags import TagResult
+from toolfleet_registry.time import machine_clock
 from toolfleet_registry.time.lease import UNBOUNDED, Lease, LeaseOver, require_live
 from toolfleet_workers.executors.error_text import readable
 from toolfleet_workers.runner.attempts import too_late, unsuccessful
@@ -159,7 +159,7 @@ class LocalExecutor:
 
 def _context_of(call: PublishedCall, seconds: float) -> Context:
     """What the function may ask of its call, and say of how far it is: also in threads of its own, which know no call."""
-    ends_at = time.monotonic() + seconds
+    ends_at = machine_clock.monotonic() + seconds
     return Context(
         call.tool_name, call.call_id, call.user_id, call.caller.permission, _ends_at=ends_at, _report=current_sink()
     )

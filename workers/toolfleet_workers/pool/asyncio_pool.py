@@ -8,7 +8,6 @@ connection to the broker; the watchdog (`pool/watchdog.py`) says which.
 import asyncio
 import contextvars
 import functools
-import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -17,6 +16,7 @@ from celery.concurrency.base import BasePool
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import machine_clock
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio.greenlet_bridge import require_greenlet_stacks
 from toolfleet_tasks.fairness.fair_slots import UNBOUNDED
@@ -204,9 +204,9 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
 
     def _drain(self, seconds: float) -> None:
         """Let running calls end, and Celery ack them, for at most `seconds`."""
-        ends_at = time.monotonic() + seconds
+        ends_at = machine_clock.monotonic() + seconds
         self.pump.wake(after=seconds)
-        while self._running and (left := ends_at - time.monotonic()) > 0:
+        while self._running and (left := ends_at - machine_clock.monotonic()) > 0:
             if self._hub is None:
                 self.pump.run(_wait(self._running.values(), left))
             else:

@@ -3,7 +3,6 @@
 import asyncio
 import functools
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Self
@@ -12,6 +11,7 @@ from billiard.einfo import ExceptionInfo
 from celery.exceptions import WorkerLostError, WorkerShutdown, WorkerTerminate
 
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.aio.coroutine_driver import JobKilled
 from toolfleet_tasks.aio.greenlet_bridge import Bridge
 from toolfleet_tasks.worker.fast_path import UntracedTask, untraced
@@ -125,7 +125,7 @@ class Job:
         await bridge.cross(self._accept)
         if bridge.killed:
             return
-        began_at = time.monotonic()
+        began_at = machine_clock.monotonic()
         try:
             text = await bridge.walk(task.run())
         except (WorkerShutdown, WorkerTerminate, JobKilled, GeneratorExit):
@@ -135,13 +135,13 @@ class Job:
             await bridge.cross(self._trace)
             return
         if task.request.is_stored:
-            self._tell(self._assignment.done, (0, repr(text), time.monotonic() - began_at))
+            self._tell(self._assignment.done, (0, repr(text), machine_clock.monotonic() - began_at))
         else:
             task.ends_as(lambda: text)
             await bridge.cross(self._trace)
 
     def _accept(self) -> None:
-        self._tell(self._assignment.accepted, os.getpid(), time.monotonic())
+        self._tell(self._assignment.accepted, os.getpid(), machine_clock.monotonic())
 
     def _trace(self) -> None:
         assignment = self._assignment

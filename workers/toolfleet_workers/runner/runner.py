@@ -1,7 +1,6 @@
 """Runs one call in a worker: middleware around an executor, one call in, one attempt out."""
 
 import asyncio
-import time
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
@@ -11,6 +10,7 @@ from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
 from toolfleet_registry.errors import ToolNotKnown
 from toolfleet_registry.policy.limits import terms_of
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import machine_clock
 from toolfleet_registry.time.lease import UNBOUNDED, Lease
 from toolfleet_workers.runner.attempts import told, unsuccessful
 
@@ -111,10 +111,10 @@ class CallRunner:
         Lets `TimeoutError` (the executor's time is over) and `CancelledError` pass; anything else that is raised
         is a defect of ours: it is logged, and the call ends as `internal` with an unknown effect.
         """
-        give_up_at = time.monotonic() + seconds
+        give_up_at = machine_clock.monotonic() + seconds
 
         async def execute(call: PublishedCall) -> Attempt:
-            return await self._executor.execute(call, seconds=give_up_at - time.monotonic(), lease=lease)
+            return await self._executor.execute(call, seconds=give_up_at - machine_clock.monotonic(), lease=lease)
 
         try:
             return await compose(self._middleware, execute)(call)

@@ -1,7 +1,6 @@
 """Knows the modules' tools, and what operators have decided about them: from Redis and the registry, read aside."""
 
 import asyncio
-import time
 from collections.abc import Callable, Collection
 from contextvars import Context
 
@@ -18,6 +17,7 @@ from toolfleet_registry.manifests.overrides import SeenTool, seen_tools
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import machine_clock
 
 log = get_logger(__name__)
 
@@ -42,16 +42,20 @@ class KnownTools:
     """
 
     def __init__(
-        self, settings: Settings, known: KnownModules | None = None, *, clock: Callable[[], float] = time.monotonic
+        self,
+        settings: Settings,
+        known: KnownModules | None = None,
+        *,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._settings = settings
         self._known = KnownModules(settings) if known is None else known
-        self._clock = clock
+        self._clock = clock or machine_clock.monotonic
         self._modules: dict[str, dict[str, SeenTool]] = {}
         self._read = dict[str, CachedManifest]()
         self._revision: int | None = None
         self._is_complete = self._is_closed = False
-        self._check_at = self._old_at = self._next_look_at = self._next_check_at = clock()
+        self._check_at = self._old_at = self._next_look_at = self._next_check_at = self._clock()
         self._look: asyncio.Task[None] | None = None
         self._patient_until = 0.0
         self._asked_at = dict[str, float]()

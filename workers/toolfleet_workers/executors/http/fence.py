@@ -1,8 +1,8 @@
 """Writes the header fields by which a module refuses an attempt that others have overtaken: its number, and its end."""
 
 import math
-import uuid
 
+from toolfleet_registry.system import randomness
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.time.lease import Lease
 
@@ -23,7 +23,7 @@ class Sender:
             return b"Toolfleet-Attempt: %d\r\n" % lease.attempt
         offset = now - fleet_clock.suspend_aware()
         if abs(offset - self._offset) > _STEADY_SECONDS:
-            self._name, self._offset = uuid.uuid4().hex, offset
+            self._name, self._offset = randomness.uuid4().hex, offset
         return (
             f"Toolfleet-Attempt: {lease.attempt}\r\n"
             f"Toolfleet-Begin-By: {int((now + left) * 1000)};now={int(now * 1000)};sender={self._name}\r\n"

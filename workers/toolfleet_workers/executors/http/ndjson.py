@@ -8,11 +8,11 @@ import asyncio
 import json
 import math
 import re
-import time
 from typing import Any
 
 from toolfleet_registry.contracts.progress import LONGEST_MESSAGE, report
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable
+from toolfleet_registry.time import machine_clock
 from toolfleet_workers.executors.error_text import readable
 from toolfleet_workers.executors.http.module_client import ModuleResponse
 
@@ -50,12 +50,12 @@ class _Pace:
     """When the next piece may be read."""
 
     def __init__(self) -> None:
-        self._begun = time.monotonic()
+        self._begun = machine_clock.monotonic()
 
     def pause(self, taken: int) -> float:
         """Seconds to wait after so many bytes in all; 0 unless they are a flood."""
         due = (taken - _BYTES_AT_ONCE) / _BYTES_A_SECOND
-        return max(0.0, self._begun + due - time.monotonic())
+        return max(0.0, self._begun + due - machine_clock.monotonic())
 
 
 class _Lines:
