@@ -17,6 +17,7 @@ from chaos.processes import agent, core, job_agent, module, news_reader
 from chaos.processes.programs import Program
 from chaos.records.acts import make_table
 from support.clocks import WallClock, libfaketime
+from support.servers.plain_http import PLAIN
 from support.servers.rabbitmq import RabbitMq, rabbitmq
 from support.servers.redis_faults import FaultyRedis, faulty_redis, faulty_redis_with_a_clock
 from support.servers.tcp_proxy import TcpProxy, tcp_proxy
@@ -115,7 +116,7 @@ class Stage:
 
     async def crash_next(self, name: str) -> None:
         """Have a module end at its next effect; raises `httpx.HTTPError` if it is not there."""
-        async with httpx.AsyncClient(trust_env=False, timeout=2) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=2, verify=PLAIN) as client:
             await client.post(f"{self.settings.module_services[name]}/crash")
 
     async def watch(self) -> None:

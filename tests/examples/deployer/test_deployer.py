@@ -23,6 +23,7 @@ from support.modules.workshop import (
     result,
     until,
 )
+from support.servers.plain_http import PLAIN
 from support.waiting import wait_until, wait_until_sync
 
 # An HTTP server that says who it is, and answers /health as the file `health` in its data folder says: a status, or `hang`.
@@ -78,7 +79,7 @@ def program(folder: Path, name: str, *words: str) -> str:
 
 
 async def get(url: str, path: str = "") -> httpx.Response:
-    async with httpx.AsyncClient(trust_env=False, timeout=10) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=10, verify=PLAIN) as client:
         return await client.get(url + path)
 
 

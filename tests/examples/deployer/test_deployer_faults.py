@@ -41,6 +41,7 @@ from support.modules.workshop import (
     until,
 )
 from support.processes import is_gone
+from support.servers.plain_http import PLAIN
 from support.waiting import wait_until, wait_until_sync
 
 SERVER = """
@@ -82,7 +83,7 @@ def kill(module: Module) -> None:
 
 
 async def text(url: str) -> str:
-    async with httpx.AsyncClient(trust_env=False, timeout=10) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=10, verify=PLAIN) as client:
         return (await client.get(url)).raise_for_status().text
 
 

@@ -39,6 +39,7 @@ from support.modules.workshop import (
 )
 from support.processes import is_gone, python_program
 from support.programs.escapes import outcomes
+from support.servers.plain_http import PLAIN
 from support.waiting import wait_until, wait_until_sync
 
 SANDBOXED = isolation_for("best", network=False, module="tests") == "namespaces"
@@ -112,7 +113,7 @@ def project(folder: Path, name: str, code: str) -> str:
 
 
 async def served(url: str) -> str:
-    async with httpx.AsyncClient(trust_env=False, timeout=10) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=10, verify=PLAIN) as client:
         return (await client.get(url)).raise_for_status().text
 
 

@@ -11,6 +11,7 @@ import pytest
 from support.fleet import TestBed
 from support.module_server import ModuleServer
 from support.modules.sdk_program import running
+from support.servers.plain_http import PLAIN
 from support.waiting import wait_until
 from toolfleet import Caller, Progress, ToolCall, ToolFleet
 from toolfleet_tasks.messages.signing import module_key
@@ -113,7 +114,7 @@ async def test_progress_reaches_the_caller(bed: TestBed, folder: Path, owner: Ca
 async def test_a_module_refuses_who_is_not_the_fleet(bed: TestBed) -> None:
     """Whoever reaches its port reads what it offers, and no more."""
     (owls,) = bed.modules
-    async with httpx.AsyncClient(base_url=owls.url, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=owls.url, trust_env=False, verify=PLAIN) as client:
         assert (await client.get("/manifest")).is_success
         assert (await client.post("/execute", json={"tool_name": "owls.told", "user_id": "ada"})).status_code == 403
         assert (await client.post("/reconcile", json={"call_id": "c"})).status_code == 403

@@ -14,6 +14,7 @@ import pytest
 from support.fleet import TestBed, program
 from support.fleet_calls import FleetCalls
 from support.module_server import ModuleServer
+from support.servers.plain_http import PLAIN
 from support.waiting import wait_until, wait_until_sync
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
@@ -31,7 +32,9 @@ def flower_url(bed: TestBed, worker: WorkerProcess) -> Iterator[str]:
     with held_port(0) as port, program(bed, flower_command("127.0.0.1", port), "flower", ready="Visit me"):
         url = f"http://127.0.0.1:{port}"
         seen = "flower_worker_online{"
-        wait_until_sync(lambda: seen in httpx.get(f"{url}/metrics", timeout=10).text, "Flower hears the worker")
+        wait_until_sync(
+            lambda: seen in httpx.get(f"{url}/metrics", timeout=10, verify=PLAIN).text, "Flower hears the worker"
+        )
         yield url
 
 
@@ -76,7 +79,7 @@ def calls(bed: TestBed) -> Iterator[FleetCalls]:
 
 @pytest.fixture
 async def flower(flower_url: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=flower_url, timeout=10) as client:
+    async with httpx.AsyncClient(base_url=flower_url, timeout=10, verify=PLAIN) as client:
         yield client
 
 

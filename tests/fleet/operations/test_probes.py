@@ -17,6 +17,7 @@ import pytest
 
 from support.fleet import TestBed, program
 from support.module_server import ModuleServer
+from support.servers.plain_http import PLAIN
 from support.servers.redis_faults import FaultyRedis, faulty_redis
 from support.up import COMMAND
 from support.waiting import wait_until_sync
@@ -43,7 +44,7 @@ class Stage:
 
     def probe(self, role: str, path: str) -> tuple[int, str]:
         try:
-            answer = httpx.get(f"http://127.0.0.1:{self.ports[role]}{path}", timeout=20)
+            answer = httpx.get(f"http://127.0.0.1:{self.ports[role]}{path}", timeout=20, verify=PLAIN)
         except httpx.ConnectError:  # it does not listen yet
             return 0, ""
         return answer.status_code, answer.text.strip()
@@ -115,7 +116,7 @@ def test_a_process_that_works_is_alive_and_ready(stage: Stage, role: str) -> Non
     assert [stage.probe(role, path) for path in ("/livez", "/readyz?verbose=1")] == [(200, "ok")] * 2
     assert [stage.is_well(role, live=live) for live in (False, True)] == [True, True]
     assert stage.probe(role, "/metrics")[0] == 404
-    assert httpx.post(f"http://127.0.0.1:{stage.ports[role]}/livez", timeout=20).status_code == 405
+    assert httpx.post(f"http://127.0.0.1:{stage.ports[role]}/livez", timeout=20, verify=PLAIN).status_code == 405
 
 
 def test_a_check_is_of_one_role_of_one_fleet(stage: Stage) -> None:
@@ -150,7 +151,7 @@ def test_a_worker_whose_loop_is_blocked_is_not_alive(tmp_path: Path, fast_mode: 
     with held_port(0) as port, fast_fleet(tmp_path, {"TOOLFLEET_PROBE_PORT": str(port)}) as fleet:
 
         def answer() -> tuple[int, str]:
-            said = httpx.get(f"http://127.0.0.1:{port}/livez", timeout=20)
+            said = httpx.get(f"http://127.0.0.1:{port}/livez", timeout=20, verify=PLAIN)
             return said.status_code, said.text
 
         assert answer() == (200, "ok\n")

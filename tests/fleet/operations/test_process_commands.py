@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from support.module_server import ModuleServer
+from support.servers.plain_http import PLAIN
 from support.up import COMMAND
 from support.waiting import wait_until_sync
 from toolfleet_cli.local.child_processes import spawn, stop
@@ -64,7 +65,7 @@ def test_flower_takes_its_own_variables(tmp_path: Path, env: dict[str, str]) -> 
     with held_port() as port, running(tmp_path, {**env, **own}, "flower", "--port", str(port), ready="Visit me"):
         url = f"http://127.0.0.1:{port}"
 
-        assert httpx.get(f"{url}/healthcheck").text == "OK"
-        assert httpx.get(f"{url}/workers").status_code == 401
-        assert httpx.get(f"{url}/workers", auth=ada).status_code == 200
-        assert httpx.post(f"{url}/api/task/revoke/x", auth=ada).status_code == 403
+        assert httpx.get(f"{url}/healthcheck", verify=PLAIN).text == "OK"
+        assert httpx.get(f"{url}/workers", verify=PLAIN).status_code == 401
+        assert httpx.get(f"{url}/workers", auth=ada, verify=PLAIN).status_code == 200
+        assert httpx.post(f"{url}/api/task/revoke/x", auth=ada, verify=PLAIN).status_code == 403

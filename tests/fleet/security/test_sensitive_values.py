@@ -19,6 +19,7 @@ from structlog.testing import capture_logs
 
 from support.fleet import TestBed, program
 from support.module_server import ModuleServer, Request, Tool, serve
+from support.servers.plain_http import PLAIN
 from support.waiting import wait_until, wait_until_sync
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
@@ -129,8 +130,13 @@ async def watched(bed: TestBed, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         program(bed, flower_command("127.0.0.1", port), "flower", ready="Visit me"),
     ):
         url, seen = f"http://127.0.0.1:{port}", "flower_worker_online{"
-        wait_until_sync(lambda: seen in httpx.get(f"{url}/metrics", timeout=10).text, "Flower hears the worker")
-        async with httpx.AsyncClient(base_url=url, timeout=10) as flower, Redis.from_url(bed.redis_url) as redis:
+        wait_until_sync(
+            lambda: seen in httpx.get(f"{url}/metrics", timeout=10, verify=PLAIN).text, "Flower hears the worker"
+        )
+        async with (
+            httpx.AsyncClient(base_url=url, timeout=10, verify=PLAIN) as flower,
+            Redis.from_url(bed.redis_url) as redis,
+        ):
             watched = Watched(bed, worker, flower, redis)
             listening = asyncio.create_task(watched.listen())
             yield watched

@@ -13,6 +13,7 @@ from redis import Redis
 
 from support.modules.example_modules import EXAMPLES
 from support.processes import is_gone
+from support.servers.plain_http import PLAIN
 from support.up import COMMAND, Up, call, toolfleet, up
 from support.waiting import wait_until_sync
 from toolfleet_cli.local.examples import SLOW_EXAMPLES
@@ -43,9 +44,9 @@ def test_the_run_file_says_what_runs_where(fleet: Up) -> None:
     assert {"file_manager", "knowledge", "research"} < set(modules)
     assert set(run_file.settings["slow_modules"]) >= {"claude_code", "deployer", "report_builder"}
     for name, url in modules.items():
-        assert httpx.get(f"{url}/health", timeout=10).json()["module"] == name
+        assert httpx.get(f"{url}/health", timeout=10, verify=PLAIN).json()["module"] == name
     assert run_file.flower_url is not None
-    assert httpx.get(f"{run_file.flower_url}/healthcheck", timeout=10).text == "OK"
+    assert httpx.get(f"{run_file.flower_url}/healthcheck", timeout=10, verify=PLAIN).text == "OK"
     with Redis.from_url(run_file.settings["redis_url"], decode_responses=True) as redis:
         assert redis.config_get("appendonly") == {"appendonly": "yes"}
 

@@ -13,6 +13,7 @@ import pytest
 from modules.command_isolation import isolation_for
 from support.modules.workshop import make_workspace, processes_of
 from support.programs.escapes import outcomes
+from support.servers.plain_http import PLAIN
 from support.up import call, up
 from support.waiting import wait_until_sync
 
@@ -32,7 +33,7 @@ def test_what_an_agent_builds_is_deployed_and_ends_with_the_fleet(tmp_path: Path
         named = f"task_id={task['task_id']}"
         wait_until_sync(lambda: result("claude_code.task_status", named)["status"] == "completed", "it is built")
         deployed = result("deployer.deploy", f"project_path={task['workspace']}", "name=owls")
-        assert "<h1>Owls</h1>" in httpx.get(deployed["url"], trust_env=False).text
+        assert "<h1>Owls</h1>" in httpx.get(deployed["url"], trust_env=False, verify=PLAIN).text
 
         endless = result("claude_code.run_task", "prompt=Owls\nagent: hang")
         agent = f"{endless['task_id']}/prompt.txt"
@@ -77,7 +78,7 @@ def test_what_is_deployed_gets_at_nothing_of_the_fleet(tmp_path: Path) -> None:
         files = {"app.py": outcomes(attempts) + TELL, "deploy.json": '{"command": ["python", "app.py"]}'}
         project = make_workspace(tmp_path / ".toolfleet", "t1", files)
         deployed: Any = call("deployer.deploy", f"project_path={project}", *ADA, cwd=tmp_path)["result"]
-        told = json.loads(httpx.get(deployed["url"], trust_env=False).text)
+        told = json.loads(httpx.get(deployed["url"], trust_env=False, verify=PLAIN).text)
 
         assert told == {
             "environment": "FileNotFoundError",

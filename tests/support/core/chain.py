@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import httpx
 
 from support.modules.example_modules import EXAMPLES, Module, running
+from support.servers.plain_http import PLAIN
 from support.servers.redis_faults import FaultyRedis, faulty_redis
 from toolfleet_cli.local.child_processes import spawn, stop
 from toolfleet_cli.local.commands import beat_command, worker_command
@@ -132,7 +133,7 @@ class User:
         def answered() -> Any:
             try:
                 url = f"{self.chain.settings.core_url}/message"
-                reply = httpx.post(url, json=body, timeout=30, trust_env=False)
+                reply = httpx.post(url, json=body, timeout=30, trust_env=False, verify=PLAIN)
             except httpx.HTTPError:
                 return None
             assert reply.status_code in {200, 409, 503}, reply.text
@@ -146,7 +147,7 @@ class User:
         """What was said; empty while the core is away."""
         try:
             url = f"{self.chain.settings.core_url}/conversations/{self.conversation_id}"
-            reply = httpx.get(url, timeout=10, trust_env=False)
+            reply = httpx.get(url, timeout=10, trust_env=False, verify=PLAIN)
             return list(reply.json()["messages"]) if reply.is_success else []
         except httpx.HTTPError:
             return []

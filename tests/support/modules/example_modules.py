@@ -2,7 +2,6 @@
 
 import re
 import socket
-import ssl
 import subprocess
 import sys
 import threading
@@ -16,14 +15,12 @@ import httpx
 import uvicorn
 from starlette.applications import Starlette
 
+from support.servers.plain_http import PLAIN
 from support.waiting import wait_until_sync
 from toolfleet_cli.local.child_processes import spawn, stop
 from toolfleet_cli.local.examples import data_environment
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
-_NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""Nothing here speaks TLS, and to read the machine's certificates for each client takes longer than a call."""
-
 _RUNNING = re.compile(r"Uvicorn running on (http://\S+)")
 
 
@@ -38,9 +35,7 @@ class Module:
 
     def client(self, timeout: float = 30) -> httpx.AsyncClient:
         transport = httpx.ASGITransport(self.app) if self.app else None
-        return httpx.AsyncClient(
-            base_url=self.url, transport=transport, timeout=timeout, trust_env=False, verify=_NO_CERTIFICATES
-        )
+        return httpx.AsyncClient(base_url=self.url, transport=transport, timeout=timeout, trust_env=False, verify=PLAIN)
 
     async def get(self, path: str) -> Any:
         async with self.client() as client:

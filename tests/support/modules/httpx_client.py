@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 import httpx
 
+from support.servers.plain_http import PLAIN
 from toolfleet_registry.time.lease import require_live
 from toolfleet_workers.executors.http.module_client import SendProgress
 from toolfleet_workers.executors.http.no_reply import ConnectionLost, NotConnected, ReplyBroken
@@ -37,7 +38,7 @@ class HttpxClient:
     """As `module_client.ModuleClient`, for modules without TLS."""
 
     def __init__(self) -> None:
-        self._client = httpx.AsyncClient(follow_redirects=False, trust_env=False, timeout=60)
+        self._client = httpx.AsyncClient(follow_redirects=False, trust_env=False, timeout=60, verify=PLAIN)
 
     async def post(self, request: ModuleRequest, progress: SendProgress) -> HttpxResponse:
         line, *fields = request.head().decode().removesuffix("\r\n\r\n").split("\r\n")

@@ -19,6 +19,7 @@ from typing import Annotated
 import httpx
 
 from support.files.pictures import PNG
+from support.servers.plain_http import PLAIN
 from support.waiting import wait_until_sync
 from support.worker_process import TESTS
 from toolfleet.sdk import (
@@ -136,7 +137,7 @@ class Running:
     process: subprocess.Popen[bytes]
 
     def client(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(base_url=self.url, timeout=30, trust_env=False)
+        return httpx.AsyncClient(base_url=self.url, timeout=30, trust_env=False, verify=PLAIN)
 
 
 @contextmanager
