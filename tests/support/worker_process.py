@@ -14,9 +14,8 @@ import psutil
 from celery import Celery
 from redis import Redis
 
-from support.programs.fork_server import Process
+from support.programs.fork_server import Process, end, start
 from support.waiting import wait_until_sync
-from toolfleet_cli.local.child_processes import spawn, stop
 
 TESTS = Path(__file__).parent.parent
 READY = "toolfleet worker ready"
@@ -59,7 +58,7 @@ def worker_process(app: str, *options: str, env: Mapping[str, str], folder: Path
     """Run `celery -A app worker` from its readiness on; whether it got that far is in `said()`."""
     log = folder / f"worker-{time.monotonic_ns()}.log"
     with log.open("wb") as output:
-        process = spawn(
+        process = start(
             [sys.executable, "-m", "celery", "-A", app, "worker", "--loglevel=INFO", *options],
             env={"PYTHONPATH": str(TESTS), **env},
             cwd=folder,
@@ -70,7 +69,7 @@ def worker_process(app: str, *options: str, env: Mapping[str, str], folder: Path
         wait_until_sync(lambda: READY in worker.said() or process.poll() is not None, "the worker is ready")
         yield worker
     finally:
-        stop(process, patience_seconds=10)
+        end(process, patience_seconds=10)
 
 
 class Calls:

@@ -10,15 +10,14 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from subprocess import Popen
 from typing import Any, TypeVar
 
 import httpx
 
 from support.modules.example_modules import EXAMPLES, Module, running
+from support.programs.fork_server import Process, end, start
 from support.servers.plain_http import PLAIN
 from support.servers.redis_faults import FaultyRedis, faulty_redis
-from toolfleet_cli.local.child_processes import spawn, stop
 from toolfleet_cli.local.commands import beat_command, worker_command
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_cli.local.tcp_ports import held_port
@@ -43,12 +42,12 @@ class Child:
     log: Path
     cwd: Path
     starts: int = 0
-    process: Popen[bytes] | None = None
+    process: Process | None = None
 
     def tend(self) -> None:
         if self.process is None or self.process.poll() is not None:
             with self.log.open("ab") as output:
-                self.process = spawn(self.argv, env=self.env, cwd=self.cwd, output=output)
+                self.process = start(self.argv, env=self.env, cwd=self.cwd, output=output)
             self.starts += 1
 
     def kill(self) -> None:
@@ -58,7 +57,7 @@ class Child:
 
     def close(self) -> None:
         if self.process is not None:
-            stop(self.process, patience_seconds=10)
+            end(self.process, patience_seconds=10)
 
     def said(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else ""

@@ -2,7 +2,6 @@
 
 import re
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Generator, Mapping
@@ -15,9 +14,9 @@ import httpx
 import uvicorn
 from starlette.applications import Starlette
 
+from support.programs.fork_server import Process, end, start
 from support.servers.plain_http import PLAIN
 from support.waiting import wait_until_sync
-from toolfleet_cli.local.child_processes import spawn, stop
 from toolfleet_cli.local.examples import data_environment
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -31,7 +30,7 @@ class Module:
     name: str
     url: str
     app: Starlette | None = None
-    process: subprocess.Popen[bytes] | None = None
+    process: Process | None = None
 
     def client(self, timeout: float = 30) -> httpx.AsyncClient:
         transport = httpx.ASGITransport(self.app) if self.app else None
@@ -91,7 +90,7 @@ def running_copy(
     """Start a copy of the module, with its data in `folder` and with that Python."""
     log = folder / f"{name}.log"
     with log.open("wb") as output:
-        process = spawn(
+        process = start(
             [python, "-m", "uvicorn", f"modules.{name}.main:app", "--host", "127.0.0.1", "--port", "0"],
             env={**data_environment(folder), **(env or {})},
             cwd=examples,
@@ -103,4 +102,4 @@ def running_copy(
             assert found, log.read_text()
             yield Module(name, found[1], process=process)
         finally:
-            stop(process, patience_seconds=5)
+            end(process, patience_seconds=5)

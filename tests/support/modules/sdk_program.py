@@ -7,7 +7,6 @@
 import asyncio
 import os
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Generator, Mapping
@@ -19,9 +18,9 @@ from typing import Annotated
 import httpx
 
 from support.files.pictures import PNG
+from support.programs.fork_server import Process, end, start
 from support.servers.plain_http import PLAIN
 from support.waiting import wait_until_sync
-from support.worker_process import TESTS
 from toolfleet.sdk import (
     Context,
     File,
@@ -35,10 +34,10 @@ from toolfleet.sdk import (
     SQLiteReplies,
     ToolError,
 )
-from toolfleet_cli.local.child_processes import spawn, stop
 from toolfleet_modules.once import claim
 from toolfleet_modules.sdk import app as sdk_app
 
+TESTS = Path(__file__).parents[2]
 JOURNAL = Path(os.environ.get("SDK_JOURNAL", "journal"))
 
 
@@ -134,7 +133,7 @@ class Running:
     """A server of it."""
 
     url: str
-    process: subprocess.Popen[bytes]
+    process: Process
 
     def client(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(base_url=self.url, timeout=30, trust_env=False, verify=PLAIN)
@@ -149,7 +148,7 @@ def running(
     command = [sys.executable, "-m", "uvicorn", "support.modules.sdk_program:app", "--host", "127.0.0.1", "--port", "0"]
     own = {"PYTHONPATH": str(TESTS), "SDK_REPLIES": str(replies), "SDK_JOURNAL": str(folder / "journal")}
     with log.open("wb") as output:
-        process = spawn(
+        process = start(
             [*command, "--workers", str(workers)],
             env={**own, "TOOLFLEET_MODULE_KEY": key, **(env or {})},
             cwd=folder,
@@ -168,4 +167,4 @@ def running(
         assert address, said
         yield Running(address[1], process)
     finally:
-        stop(process, patience_seconds=5)
+        end(process, patience_seconds=5)

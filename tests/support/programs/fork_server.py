@@ -1,12 +1,11 @@
-"""Starts workers whose imports are done: forks of one process that has them, each in all else a process of its own.
+"""Starts programs whose imports are done: forks of one process that has them, each in all else a process of its own.
 
-What a worker imports takes most of the processor time of its start, and tests start hundreds. Tests of the start itself
-(`toolfleet up`, the command) start workers as users do, and so do those whose interpreter has variables of its own.
+What a program imports takes most of the processor time of its start, and tests start hundreds. Tests of the start itself
+(`toolfleet up`, the command) start programs as users do, and so do those whose interpreter has variables of its own.
 """
 
 import atexit
 import contextlib
-import importlib
 import json
 import os
 import runpy
@@ -18,34 +17,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from support.programs.preloads import preload, program_of
 from toolfleet_cli.local.child_processes import _end_with_parent, spawn, stop
-from toolfleet_workers.plain_structlog import load_plain_structlog
 
-_PRELOADED = (
-    "celery.apps.worker",
-    "celery.bin.base",
-    "celery.bin.worker",
-    "celery.events.dispatcher",
-    "celery.worker.components",
-    "celery.worker.consumer",
-    "celery.worker.control",
-    "celery.worker.strategy",
-    "kombu.transport.redis",
-    "toolfleet_tasks.app",
-    "toolfleet_tasks.background.lazy",
-    "toolfleet_tasks.messages.signing",
-    "toolfleet_workers.pool.bootsteps",
-    "toolfleet_workers.executors.http.executor",
-    "toolfleet_workers.executors.routed",
-    "toolfleet_workers.runner.tool_cache",
-    "toolfleet_workers.middleware.call_log",
-    "toolfleet_workers.middleware.permission",
-    "toolfleet_workers.middleware.result_check",
-    "toolfleet_workers.runner.runner",
-)
-"""What workers import, and no more, but for `main` and `__main__`, which read their settings."""
-
-_WORKER = [sys.executable, "-m", "toolfleet_workers"]
+_TESTS = Path(__file__).parents[2]
 _AT_START = ("PYTHON", "LD_", "FAKETIME")
 _LATER = {"PYTHONPATH", "PYTHONUNBUFFERED"}
 """Of the variables with such names an interpreter reads all but these before it runs anything."""
@@ -65,11 +40,12 @@ class Process(Protocol):
 
 
 def start(argv: Sequence[str | Path], *, env: Mapping[str, str], output: IO[bytes], cwd: Path | None = None) -> Process:
-    """As `spawn`; a worker begins with its imports done, if it can."""
+    """As `spawn`; a program whose imports are listed begins with them done, if it can."""
     words, variables = [str(word) for word in argv], {**os.environ, **env}
-    if sys.platform != "linux" or words[:3] != _WORKER or _early(variables) != _server().early:
+    program = program_of(words)
+    if sys.platform != "linux" or program is None or _early(variables) != _early(os.environ):
         return spawn(argv, env=env, cwd=cwd, output=output)
-    return _server().start(words, variables, str(cwd or Path.cwd()), output)
+    return _server(program).start(words, variables, str(cwd or Path.cwd()), output)
 
 
 def end(process: Process, *, patience_seconds: float) -> int:
@@ -82,15 +58,14 @@ def _early(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 class ForkServer:
-    """The process with the imports, and what it has said of its forks."""
+    """The process with the imports of one program, and what it has said of its forks."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: str) -> None:
         self._ended: dict[int, int] = {}
         self._started: list[int] = []
-        self.early = _early(os.environ)
         self._process = subprocess.Popen(
-            [sys.executable, __file__],
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            [sys.executable, __file__, program],
+            env={**os.environ, "PYTHONPATH": str(_TESTS), "PYTHONUNBUFFERED": "1"},
             cwd=Path(__file__).parent,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -171,13 +146,13 @@ class Fork:
         self.send_signal(signal.SIGKILL)
 
 
-_servers: list[ForkServer] = []
+_servers: dict[str, ForkServer] = {}
 
 
-def _server() -> ForkServer:
-    if not _servers:
-        _servers.append(ForkServer())
-    return _servers[0]
+def _server(program: str) -> ForkServer:
+    if program not in _servers:
+        _servers[program] = ForkServer(program)
+    return _servers[program]
 
 
 def _tell(**words: int) -> None:
@@ -234,12 +209,9 @@ def _become(order: Mapping[str, Any], path: Sequence[str]) -> None:
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
-def _serve() -> None:
-    own_path = os.environ.pop("PYTHONPATH", "").split(os.pathsep)
-    path = [each for each in sys.path if each not in {str(Path(__file__).parent), *own_path}]
-    load_plain_structlog()
-    for name in _PRELOADED:
-        importlib.import_module(name)
+def _serve(program: str) -> None:
+    path = [each for each in sys.path if each not in {str(Path(__file__).parent), str(_TESTS)}]
+    preload(program)
     signal.signal(signal.SIGCHLD, _bury)
     order = _next_fork()
     if order is not None:
@@ -247,4 +219,4 @@ def _serve() -> None:
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve(sys.argv[1])

@@ -1,0 +1,79 @@
+"""Lists what programs of tests import, and no more, but for what reads their settings."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from toolfleet_workers.plain_structlog import load_plain_structlog
+
+_WORKER = (
+    "celery.apps.worker",
+    "celery.bin.base",
+    "celery.bin.worker",
+    "celery.events.dispatcher",
+    "celery.worker.components",
+    "celery.worker.consumer",
+    "celery.worker.control",
+    "celery.worker.strategy",
+    "kombu.transport.redis",
+    "toolfleet_tasks.app",
+    "toolfleet_tasks.background.lazy",
+    "toolfleet_tasks.messages.signing",
+    "toolfleet_workers.pool.bootsteps",
+    "toolfleet_workers.executors.http.executor",
+    "toolfleet_workers.executors.routed",
+    "toolfleet_workers.runner.tool_cache",
+    "toolfleet_workers.middleware.call_log",
+    "toolfleet_workers.middleware.permission",
+    "toolfleet_workers.middleware.result_check",
+    "toolfleet_workers.runner.runner",
+)
+_SERVER = (
+    "httpx",
+    "uvicorn.lifespan.on",
+    "uvicorn.loops.auto",
+    "uvicorn.main",
+    "uvicorn.protocols.http.auto",
+    "uvicorn.protocols.websockets.auto",
+)
+_PRELOADS = {
+    "toolfleet_workers": _WORKER,
+    # Celery's own command: workers of the pool's tests, and beat.
+    "celery": (
+        *_WORKER,
+        "aiohttp",
+        "celery.apps.beat",
+        "celery.bin.celery",
+        "toolfleet_tasks.control.beat",
+        "toolfleet_tasks.control.startup_checks",
+    ),
+    # What serves modules, and what all of them are made of.
+    "uvicorn": (*_SERVER, "toolfleet.sdk"),
+    # What serves an agent's core.
+    "core": (
+        *_SERVER,
+        "fastapi",
+        "pydantic.v1",
+        "sqlalchemy.dialects.postgresql",
+        "sqlalchemy.dialects.sqlite",
+        "toolfleet.sdk",
+        "toolfleet.webhooks",
+        "toolfleet_tasks.client.fleet",
+    ),
+}
+_CORES = ("agents.main:app", "support.core.dying_core:app")
+
+
+def program_of(argv: Sequence[str]) -> str | None:
+    """Name the program of a command line, if its imports are listed."""
+    if list(argv[:2]) != [sys.executable, "-m"]:
+        return None
+    return "core" if argv[2] == "uvicorn" and argv[3] in _CORES else argv[2] if argv[2] in _PRELOADS else None
+
+
+def preload(program: str) -> None:
+    """Import what that program imports."""
+    if program == "toolfleet_workers":
+        load_plain_structlog()  # as it does itself, before anything else
+    for name in _PRELOADS[program]:
+        importlib.import_module(name)
