@@ -20,7 +20,6 @@ from toolfleet_registry.searching.registrations import RegistrationSearch
 from toolfleet_registry.store import redis_scripts, redis_values, rules
 from toolfleet_registry.store.port import EVENTS_KEPT, VERSIONS_KEPT, ToolRegistry
 from toolfleet_registry.store.redis_commands import RedisCommands, parts
-from toolfleet_registry.store.redis_values import Written
 from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 
@@ -51,7 +50,7 @@ class RedisToolRegistry(ToolRegistry):
         self._tools, self._events, self._revision, self._pins, self._earlier = self._names
 
     def register(self, spec: ToolSpec, *, keep_enabled: bool = False) -> ToolRegistration:
-        (result,) = self._register([Written.of(spec)], keep_enabled=keep_enabled)
+        (result,) = self._register([redis_values.Written.of(spec)], keep_enabled=keep_enabled)
         if isinstance(result, ValueError):
             raise result
         return result
@@ -60,10 +59,10 @@ class RedisToolRegistry(ToolRegistry):
         self, specs: Sequence[ToolSpec], *, keep_enabled: bool = False
     ) -> list[ToolRegistration | ValueError]:
         results: list[ToolRegistration | ValueError | None] = [None] * len(specs)
-        written = dict[int, Written]()
+        written = dict[int, redis_values.Written]()
         for place, spec in enumerate(specs):
             try:
-                written[place] = Written.of(spec)
+                written[place] = redis_values.Written.of(spec)
             except ValueError as exc:
                 results[place] = exc
         for place, registration in self._unchanged(written).items():
@@ -76,7 +75,7 @@ class RedisToolRegistry(ToolRegistry):
         return [result for result in results if result is not None]
 
     def replace(self, spec: ToolSpec, *, expected: str | None) -> ToolRegistration:
-        written = Written.of(spec)
+        written = redis_values.Written.of(spec)
         result = written.outcome(self._write(redis_scripts.REPLACE, expected=expected or "", **written.named))
         if isinstance(result, ValueError):
             raise result
@@ -178,7 +177,7 @@ class RedisToolRegistry(ToolRegistry):
         rules.check_snapshot(snapshot)
         tools = [
             (
-                *Written.of(each.spec, each.rolled_back_from).arguments,
+                *redis_values.Written.of(each.spec, each.rolled_back_from).arguments,
                 "01"[each.enabled],
                 redis_values.created_text(each.created_at),
             )
@@ -229,7 +228,7 @@ class RedisToolRegistry(ToolRegistry):
         if self._is_ours:
             self._redis.close()
 
-    def _unchanged(self, written: Mapping[int, Written]) -> dict[int, ToolRegistration]:
+    def _unchanged(self, written: Mapping[int, redis_values.Written]) -> dict[int, ToolRegistration]:
         """Those that are stored just so: for a module that sends what it sent before, no specification travels."""
         times = Counter(each.spec.tool_name for each in written.values())
         places = [place for place, each in written.items() if times[each.spec.tool_name] == 1]
@@ -242,7 +241,7 @@ class RedisToolRegistry(ToolRegistry):
                     found[place] = registration
         return found
 
-    def _register(self, batch: Sequence[Written], *, keep_enabled: bool) -> list[ToolRegistration | ValueError]:
+    def _register(self, batch: Sequence[redis_values.Written], *, keep_enabled: bool) -> list[ToolRegistration | ValueError]:
         specs = [each.arguments for each in batch]
         replies = self._write(redis_scripts.REGISTER, keeps_enabled="01"[keep_enabled], specs=specs)
         return [each.outcome(reply) for each, reply in zip(batch, replies, strict=True)]

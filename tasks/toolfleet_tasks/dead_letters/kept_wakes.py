@@ -62,7 +62,7 @@ class KeptWakes:
         check_limits(limit, offset)
         async with self._store.asking() as redis, redis.pipeline(transaction=False) as pipe:
             receivers = await redis.execute_command("HKEYS", self._keys.webhook_positions, **_AS_BYTES)
-            names = [self._keys.webhooks_due(receiver.decode(errors="replace")) for receiver in receivers]
+            names = [self._keys.webhooks_due(receiver.decode(errors="replace")) for receiver in receivers or ()]
             for name in (self._keys.calls_due, self._keys.wakes_due, *names):
                 pipe.execute_command("ZRANGE", name, 0, offset + limit - 1, "WITHSCORES", withscores=True, **_AS_BYTES)
             pairs = [pair for page in await pipe.execute() for pair in page]
