@@ -241,7 +241,9 @@ class RedisToolRegistry(ToolRegistry):
                     found[place] = registration
         return found
 
-    def _register(self, batch: Sequence[redis_values.Written], *, keep_enabled: bool) -> list[ToolRegistration | ValueError]:
+    def _register(
+        self, batch: Sequence[redis_values.Written], *, keep_enabled: bool
+    ) -> list[ToolRegistration | ValueError]:
         specs = [each.arguments for each in batch]
         replies = self._write(redis_scripts.REGISTER, keeps_enabled="01"[keep_enabled], specs=specs)
         return [each.outcome(reply) for each, reply in zip(batch, replies, strict=True)]
