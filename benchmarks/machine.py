@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import psutil
 
 _QUIET_CORES = 0.4
-_LOOK_SECONDS = 0.25
+_POLL_SECONDS = 0.25
 _BUSY = ("user", "nice", "system", "irq", "softirq")
 
 
@@ -31,7 +31,7 @@ def wait_for_quiet(seconds: float) -> None:
     give_up_at = time.monotonic() + seconds
     while time.monotonic() < give_up_at:
         before, looked_at = busy_seconds(), time.monotonic()
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
         if (busy_seconds() - before) / (time.monotonic() - looked_at) < _QUIET_CORES:
             return
 

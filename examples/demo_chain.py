@@ -27,7 +27,7 @@ AGENT_ENV = {"AGENT_PERMISSIONS": '{"ada": "admin"}'}
 KILLED = ("agent", "worker-fast", "worker-slow", "beat")
 
 _WAIT_SECONDS = 60.0
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 _MARGIN = 23  # for the time and who speaks
 
 
@@ -127,7 +127,7 @@ async def _until(found: Callable[[], str | None], watch: Watch, local: LocalFlee
         await watch.look()
         if (what := found()) is not None:
             return what
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)
     return None
 
 

@@ -1,4 +1,4 @@
-"""The `toolfleet` command. Client commands load no worker library, and each command loads only what it needs.
+"""Puts the fleet together: the `toolfleet` command, which loads no worker library for a client's command, and only what each needs.
 
 PYTEST_DONT_REWRITE: what a pytest plugin's package has imported, pytest would else warn of.
 """

@@ -1,4 +1,4 @@
-"""The command as a whole: its groups, its version, and how it tells of an error."""
+"""Assembles the command: its groups, its version, and how it tells of an error."""
 
 import logging
 import sys

@@ -22,7 +22,7 @@ from toolfleet.webhooks import SQLSeen, WakeReceiver
 logger = logging.getLogger(__name__)
 
 _WAIT_SECONDS = 60.0
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 
 
 async def opened_core(settings: AgentSettings, fleet_settings: Settings, stack: AsyncExitStack) -> Core:
@@ -73,4 +73,4 @@ async def _entered(settings: Settings, stack: AsyncExitStack) -> ToolFleet:
             if time.monotonic() > give_up_at:
                 raise
             logger.warning("The fleet does not answer yet: %s", exc)
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""Which manifests may come in: the rules that keep one module from taking over another's tools.
+"""Decides which manifests may come in: no module takes over another's tools.
 
 They hold for what a module answers and for what the cache returns. Every refusal names what is wrong.
 """

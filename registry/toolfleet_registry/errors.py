@@ -1,4 +1,4 @@
-"""What the fleet raises.
+"""Defines what the fleet raises.
 
 Programming and set-up errors raise; what happens to a call never does, it is a `ToolResult`::
 

@@ -1,4 +1,4 @@
-"""Who may use a tool: four levels, one order.
+"""Decides who may use a tool: four levels, one order.
 
 `denial` is asked three times: when tools are listed, when a call is published, and before a worker runs it.
 """

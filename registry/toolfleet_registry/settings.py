@@ -1,4 +1,4 @@
-"""Every setting of the fleet, its default and the reason for it.
+"""Declares every setting of the fleet, its default and the reason for it.
 
 Read from, first wins: arguments, the environment (`TOOLFLEET_…`), the nearest `toolfleet.toml`, the run file of a
 running `toolfleet up`. A wrong one is one sentence at start, never a surprise later.

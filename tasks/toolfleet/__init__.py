@@ -1,4 +1,4 @@
-"""The public face: `from toolfleet import ToolFleet, ToolCall, ToolResult, Caller, Conversation`.
+"""Exports the public face: `from toolfleet import ToolFleet, ToolCall, ToolResult, Caller, Conversation`.
 
 Each name is imported when it is asked for: a module, which imports `toolfleet.sdk` from here, needs none of them.
 

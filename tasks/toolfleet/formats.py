@@ -1,4 +1,4 @@
-"""Tools as model providers take them, and their answers back as calls."""
+"""Writes tools as model providers take them, and reads their answers back as calls."""
 
 from toolfleet_registry.formats import (
     Converted,

@@ -1,6 +1,6 @@
-"""What a module is written with: `from toolfleet.sdk import Module, Context, ToolError, ModuleBusy`.
+"""Exports what a module is written with: `from toolfleet.sdk import Module, Context, ToolError, ModuleBusy`.
 
-`RedisReplies` needs `toolfleet-sdk[redis]`, `ModuleClient` and `ModuleResult` need `toolfleet-sdk[client]`; they are imported when
+`RedisReplies` needs `toolfleet-sdk[redis]`, `HttpClientPort` and `ModuleResult` need `toolfleet-sdk[client]`; they are imported when
 somebody asks for them.
 """
 

@@ -1,4 +1,4 @@
-"""Registries by themselves: what operators decide about tools, in memory, in Redis, or in an SQL database.
+"""Opens registries by themselves: what operators decide about tools, in memory, in Redis, or in an SQL database.
 
 `SQLToolRegistry` needs `toolfleet[sql]`, and is imported when somebody asks for it.
 """

@@ -1,4 +1,4 @@
-"""Tools that a model calls by a tag in its text, and functions that workers run: `from toolfleet.tags import TagRegistry, ToolDef, parse_response`."""
+"""Exports tools that a model calls by a tag in its text, and functions that workers run: `from toolfleet.tags import TagRegistry, ToolDef, parse_response`."""
 
 from toolfleet_registry.errors import ToolNotFound, ToolRateLimited
 from toolfleet_registry.functions.call_context import Context

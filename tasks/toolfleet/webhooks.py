@@ -1,4 +1,4 @@
-"""For whoever the fleet sends webhooks to: an agent's core that it wakes, and followers of the registry. Needs `toolfleet[webhooks]`.
+"""Receives the fleet's webhooks: for an agent's core that it wakes, and for followers of the registry. Needs `toolfleet[webhooks]`.
 
 Who sent it, and was it acted on before?
 

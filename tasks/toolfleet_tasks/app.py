@@ -1,4 +1,4 @@
-"""The Celery app, and the only file with Celery's settings, each with what happens without it.
+"""Makes the Celery app: the only file with Celery's settings, each with what happens without it.
 
 The measurements behind the reasons: Celery 5.7 and kombu 5.7 on Redis 7, by killing, freezing and restarting things.
 """
@@ -16,11 +16,11 @@ from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.redis.servers import sentinel_options, tls_options
 from toolfleet_registry.redis.urls import is_redis_url, is_sentinel_url, read_sentinel_url
 from toolfleet_registry.settings import Settings, load_settings
-from toolfleet_tasks.broker.kombu_connections import Connections
+from toolfleet_tasks.broker.kombu_connections import KombuConnections
 from toolfleet_tasks.broker.kombu_queues import make_queue
 from toolfleet_tasks.control import jobs_tick, refresh, startup_checks
 from toolfleet_tasks.messages.signing import Seal, seal_of
-from toolfleet_tasks.ports import JobKeeper, Runner, ServedModules
+from toolfleet_tasks.ports import JobPoller, Runner, ServedModulesPort
 from toolfleet_tasks.queues import CONTROL, Lane, queues_of
 from toolfleet_tasks.worker import execute
 
@@ -46,9 +46,9 @@ class FleetApp(Celery):  # type: ignore[misc] # Celery ships no types
     settings: Settings
     lane: Lane
     modules: KnownModules
-    served_modules: ServedModules | None = None
+    served_modules: ServedModulesPort | None = None
     runner: Runner | None = None
-    jobs: JobKeeper | None = None
+    jobs: JobPoller | None = None
 
     @cached_property
     def seal(self) -> Seal:
@@ -56,9 +56,9 @@ class FleetApp(Celery):  # type: ignore[misc] # Celery ships no types
         return seal_of(self.settings)
 
     @cached_property
-    def broker_connections(self) -> Connections:
+    def broker_connections(self) -> KombuConnections:
         """For whoever publishes through kombu."""
-        return Connections(self)
+        return KombuConnections(self)
 
     @cached_property
     def Worker(self) -> type[Any]:  # noqa: N802 - Celery's name

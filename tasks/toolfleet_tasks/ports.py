@@ -1,4 +1,4 @@
-"""What a worker plugs into the app: what runs calls, and what keeps jobs going."""
+"""Defines what a worker plugs into the app: what runs calls, and what keeps jobs going."""
 
 from collections.abc import Callable, Iterable
 from typing import Protocol
@@ -46,7 +46,7 @@ class Runner(Protocol):
         ...
 
 
-class JobKeeper(Protocol):
+class JobPoller(Protocol):
     """Keeps jobs going. Raises `CancelledError` only; each method returns within about `seconds`."""
 
     async def resume(self, *, seconds: float) -> None:
@@ -58,7 +58,7 @@ class JobKeeper(Protocol):
         ...
 
 
-class ServedModules(Protocol):
+class ServedModulesPort(Protocol):
     """Keeps a worker in step with the fleet's directory of modules. Raises `CancelledError` only."""
 
     consume: Callable[[Iterable[str]], None]

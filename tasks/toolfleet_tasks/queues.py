@@ -1,4 +1,4 @@
-"""Which queue a module's calls wait in, which lane serves it, and how long a call may take."""
+"""Names the queue that a module's calls wait in, the lane that serves it, and how long a call may take."""
 
 from dataclasses import dataclass
 from typing import Literal

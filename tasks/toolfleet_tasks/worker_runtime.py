@@ -12,22 +12,22 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.fairness.fair_slots import UNBOUNDED, FairSlots
-from toolfleet_tasks.fairness.paused_queues import RestingQueues
-from toolfleet_tasks.redis.connection import Line, Push
+from toolfleet_tasks.fairness.paused_queues import PausedQueues
+from toolfleet_tasks.redis.connection import PipelinedConnection, Push
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 log = get_logger(__name__)
 
-_SETTLE_SECONDS = 5.0  # for what was written last to be answered, before the lines are closed
+_SETTLE_SECONDS = 5.0  # for what was written last to be answered, before the connections are closed
 
 
 class WorkerRuntime:
     """Connects a worker to each Redis, and keeps its parts, from `start` to `stop`. For the thread that made it.
 
     `bounds`: how many calls may run at once in a module that has a bound, if the broker's Redis knows what runs there.
-    `listeners` get every push frame of every line. `leaving`: who is to hear that the worker was told to end. `settle`: what must be over before the lines may close, each within a
+    `listeners` get every push frame of every connection. `leaving`: who is to hear that the worker was told to end. `settle`: what must be over before the connections may close, each within a
     few seconds. `slots`: who has which; they outlive channels and connections. `capacity` says how many
     there should be. `resting`: the queues that are left to others for now.
     """
@@ -44,24 +44,24 @@ class WorkerRuntime:
         self.listeners: list[Callable[[Push], None]] = []
         self.settle: list[Callable[[], Awaitable[object]]] = []
         self.leaving: list[Callable[[], object]] = []
-        self.resting = RestingQueues()
-        self._lines: dict[tuple[str, str], Line] = {}
+        self.resting = PausedQueues()
+        self._connections: dict[tuple[str, str], PipelinedConnection] = {}
         self._parts: dict[Hashable, Any] = {}
         self._later: set[asyncio.Future[object]] = set()
         self.settle.append(self._later_ended)
 
-    def to(self, url: str, *, master: str | None, purpose: str = "commands") -> Line:
-        """The line to this Redis for this purpose; one that blocks needs a purpose of its own."""
-        line = self._lines.get((url, purpose))
-        if line is None:
-            line = Line(connection_factory(url, master=master), name=purpose, loop=self.loop)
-            line.on_push = self._on_push
-            line.start()
-            self._lines[url, purpose] = line
-        return line
+    def to(self, url: str, *, master: str | None, purpose: str = "commands") -> PipelinedConnection:
+        """The connection to this Redis for this purpose; one that blocks needs a purpose of its own."""
+        connection = self._connections.get((url, purpose))
+        if connection is None:
+            connection = PipelinedConnection(connection_factory(url, master=master), name=purpose, loop=self.loop)
+            connection.on_push = self._on_push
+            connection.start()
+            self._connections[url, purpose] = connection
+        return connection
 
-    def to_broker(self, purpose: str = "commands") -> Line:
-        """The line to the broker's Redis for this purpose.
+    def to_broker(self, purpose: str = "commands") -> PipelinedConnection:
+        """The connection to the broker's Redis for this purpose.
 
         One that subscribes is for nothing else: Redis gives up a subscriber that has 32 MB to read.
         """
@@ -70,7 +70,7 @@ class WorkerRuntime:
     def part(self, make: Callable[Concatenate["WorkerRuntime", P], T], *args: P.args, **options: P.kwargs) -> T:
         """Return what `make` makes for this worker: with the first call, and the same ever after.
 
-        What it must end before the lines close it appends to `settle`.
+        What it must end before the connections close it appends to `settle`.
         """
         if make not in self._parts:
             self._parts[make] = make(self, *args, **options)
@@ -78,16 +78,16 @@ class WorkerRuntime:
         return made
 
     def later(self, work: Awaitable[object]) -> None:
-        """Do something for which nobody can wait here; the lines stay open for it, within the same time."""
+        """Do something for which nobody can wait here; the connections stay open for it, within the same time."""
         task = asyncio.ensure_future(work, loop=self.loop)
         self._later.add(task)
         task.add_done_callback(self._later.discard)
 
     async def aclose(self) -> None:
-        """Let what was begun end, within a bounded time, and close every line."""
+        """Let what was begun end, within a bounded time, and close every connection."""
         await asyncio.gather(*(_settled(settle) for settle in self.settle))
-        for line in self._lines.values():
-            await line.aclose()
+        for connection in self._connections.values():
+            await connection.aclose()
 
     async def _later_ended(self) -> None:
         if self._later:
@@ -110,7 +110,7 @@ _current: WorkerRuntime | None = None
 
 
 def current() -> WorkerRuntime | None:
-    """The lines of this process, if it is a worker whose pool is running."""
+    """The connections of this process, if it is a worker whose pool is running."""
     return _current
 
 
@@ -134,6 +134,6 @@ def start(
 async def stop() -> None:
     """Called by the pool when its calls have ended, on its loop."""
     global _current
-    lines, _current = _current, None
-    if lines is not None:
-        await lines.aclose()
+    runtime, _current = _current, None
+    if runtime is not None:
+        await runtime.aclose()

@@ -218,8 +218,8 @@ async def start_agents(here: Stage) -> None:
     for number in range(AGENTS):
         name = f"agent-{number}"
         env = {**environment_of(await _proxied(here, name)), "PYTHONPATH": _python_path()}
-        share = here.plan.calls // AGENTS + (number < here.plan.calls % AGENTS)
-        words = [number, share, here.plan.load_seconds, here.plan.seed, here.folder]
+        caller_limit = here.plan.calls // AGENTS + (number < here.plan.calls % AGENTS)
+        words = [number, caller_limit, here.plan.load_seconds, here.plan.seed, here.folder]
         command = [sys.executable, "-m", agent.__name__, *map(str, words)]
         here.agents.append(Program(name, command, agent.READY, here.folder, env))
     if here.plan.jobs:

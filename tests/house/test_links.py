@@ -1,4 +1,4 @@
-"""What the documents link to is there."""
+"""What the documents link to is there, and so are the paths that they name."""
 
 import re
 from pathlib import Path
@@ -23,6 +23,8 @@ DOCUMENTS = sorted(
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?!https?:)([^)\s#]*)(#[^)\s]+)?\)")
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
+_PATH = re.compile(r"`((?:registry|modules|tasks|workers|cli|tests|benchmarks|docs)/?[\w/.-]*)`")
+
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_to_a_file_and_a_heading(document: Path) -> None:
@@ -32,6 +34,15 @@ def test_links_lead_to_a_file_and_a_heading(document: Path) -> None:
 
     assert [str(path) for path, _ in targets if not path.exists()] == []
     assert [f"{path}#{anchor}" for path, anchor in targets if anchor and anchor not in _anchors(path)] == []
+
+
+@pytest.mark.parametrize("document", ["CONTRIBUTING.md", "SECURITY.md"])
+def test_every_path_that_is_named_is_there(document: str) -> None:
+    """Whoever moves a file reads the recipe that leads to it."""
+    named = set(_PATH.findall((ROOT / document).read_text()))
+
+    assert len(named) > 15
+    assert sorted(path for path in named if not (ROOT / path).exists()) == []
 
 
 def _prose(document: Path) -> str:

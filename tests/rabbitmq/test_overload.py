@@ -35,8 +35,8 @@ async def test_backlog_and_share_are_bounded(few: TestBed) -> None:
         busy = [handle for handle in handles if handle._ending.done()]
         assert [(await handle.result()).error_code for handle in busy] == ["busy"] * 2
         assert (await fleet.call(ECHO, BOB, timeout=5)).error_code == "busy"
-        assert await redis.zcard(few.settings.keys.share("fast", "ada")) == 3
-        assert not await redis.exists(few.settings.keys.share("fast", "bob"))
+        assert await redis.zcard(few.settings.keys.caller_limit("fast", "ada")) == 3
+        assert not await redis.exists(few.settings.keys.caller_limit("fast", "bob"))
         with few.worker():
             served = [handle for handle in handles if handle not in busy]
             results = await asyncio.wait_for(asyncio.gather(*(handle.result() for handle in served)), 30)

@@ -9,7 +9,7 @@ import pytest
 
 from toolfleet import ToolFleet
 from toolfleet_registry.config.run_file import RunFile
-from toolfleet_registry.config.setting_sources import Origin, origin_of
+from toolfleet_registry.config.setting_sources import SettingOrigin, origin_of
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings, load_settings
@@ -271,7 +271,7 @@ def test_a_misspelt_variable_is_told_once(
     env: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, variable: str, told: str | None
 ) -> None:
     """With what was probably meant, if anything is like it; what is somebody else's business is not."""
-    monkeypatch.setattr("toolfleet_registry.config.setting_sources._told", set())
+    monkeypatch.setattr("toolfleet_registry.config.setting_sources._warned", set())
     monkeypatch.setenv(variable, "fast" if variable.endswith("lane") else "3")
     load_settings()
     load_settings()
@@ -283,7 +283,7 @@ def test_an_agent_is_told_of_a_misspelt_variable(
     env: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When it makes its fleet, before anything is asked."""
-    monkeypatch.setattr("toolfleet_registry.config.setting_sources._told", set())
+    monkeypatch.setattr("toolfleet_registry.config.setting_sources._warned", set())
     env("REDIS_ULR", "redis://a")
     ToolFleet("redis://b")
 
@@ -317,7 +317,7 @@ def test_each_setting_has_an_origin(elsewhere: Path, env: Any, name: str, source
         "log_level": "",
     }
 
-    assert origin_of(name, start=elsewhere) == Origin(source, places[name])  # type: ignore[arg-type] # a row of the table
+    assert origin_of(name, start=elsewhere) == SettingOrigin(source, places[name])  # type: ignore[arg-type] # a row of the table
 
 
 def test_a_broken_file_is_named(elsewhere: Path) -> None:

@@ -4,18 +4,18 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from support.workers.held_messages import open_leases, open_line
-from toolfleet_tasks.redis.connection import Line
+from support.workers.held_messages import open_connection, open_leases
+from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.transport.leases import Leases
 
 
 @pytest.fixture
-async def line(redis_url: str) -> AsyncIterator[Line]:
-    async with open_line(redis_url) as line:
-        yield line
+async def connection(redis_url: str) -> AsyncIterator[PipelinedConnection]:
+    async with open_connection(redis_url) as connection:
+        yield connection
 
 
 @pytest.fixture
-async def leases(line: Line) -> AsyncIterator[Leases]:
-    async with open_leases(line) as leases:
+async def leases(connection: PipelinedConnection) -> AsyncIterator[Leases]:
+    async with open_leases(connection) as leases:
         yield leases

@@ -25,6 +25,7 @@ from wire.keep import FIXTURES, MODES
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
 WAITING = ToolCall(tool_name="owls.echo", arguments={"text": "✓"}, idempotency_key="waiting")
 REPEATED = ToolCall(tool_name="owls.nap_once", arguments={"seconds": 0}, idempotency_key="k")
+NAMED_ANEW = {"Place": "JobPosition", "Verdict": "ToolOverride"}  # no message says what its class is called
 KEPT = [path.stem for path in sorted(FIXTURES.glob("*.json")) if not path.stem.endswith(("-left", "-fields", "-keys"))]
 
 
@@ -81,7 +82,7 @@ def test_what_a_later_version_adds_to_a_message_is_marked(version: Version) -> N
     classes = {kind.__name__: kind for kind in messages()}
 
     for name, known in then.items():
-        fields = classes[name].model_fields
+        fields = classes[NAMED_ANEW.get(name, name)].model_fields
         assert set(known) <= set(fields), name
         for added in {name for name, field in fields.items() if not field.exclude} - set(known):
             marks = [mark.version for mark in fields[added].metadata if isinstance(mark, Since)]

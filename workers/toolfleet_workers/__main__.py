@@ -1,4 +1,4 @@
-"""`python -m toolfleet_workers`: a worker, with the options of `celery worker`, and up in two thirds of the time.
+"""Starts a worker with the options of `celery worker`, up in two thirds of the time: `python -m toolfleet_workers`.
 
 Celery's own command imports every other one first, and those of its plug-ins.
 """

@@ -1,4 +1,4 @@
-"""The worker's composition root: `celery -A toolfleet_workers.main worker`."""
+"""Composes the worker, at its root: `celery -A toolfleet_workers.main worker`."""
 
 import resource
 
@@ -8,7 +8,7 @@ from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.private_process import hide_process
 from toolfleet_tasks.app import FleetApp, make_app
-from toolfleet_tasks.background.lazy import LateJobs
+from toolfleet_tasks.background.lazy import LazyJobs
 from toolfleet_tasks.messages.signing import caller_tokens
 from toolfleet_workers.executors.http.executor import HttpExecutor
 from toolfleet_workers.executors.http_client.client import HttpClient
@@ -19,7 +19,7 @@ from toolfleet_workers.middleware.result_check import ResultCheck
 from toolfleet_workers.pool import bootsteps
 from toolfleet_workers.pool.served_modules import ServedModules
 from toolfleet_workers.runner.runner import CallRunner, Executor
-from toolfleet_workers.runner.tool_cache import KnownTools
+from toolfleet_workers.runner.tool_cache import ToolCache
 
 log = get_logger(__name__)
 
@@ -37,7 +37,7 @@ def allow_open_files() -> None:
 def make_worker_app(settings: Settings) -> FleetApp:
     """An app that can run calls: of the settings' lane, against their modules."""
     app = make_app(settings, lane=settings.lane)
-    tools = KnownTools(settings, app.modules)
+    tools = ToolCache(settings, app.modules)
     own = _own_executors(settings, tools)
     http = HttpExecutor(
         settings.module_services,
@@ -57,12 +57,12 @@ def make_worker_app(settings: Settings) -> FleetApp:
         wait_for=permission.wait_for,
         closing=[tools, served],
     )
-    app.jobs = LateJobs(app)
+    app.jobs = LazyJobs(app)
     bootsteps.install(app)
     return app
 
 
-def _own_executors(settings: Settings, tools: KnownTools) -> dict[str, Executor]:
+def _own_executors(settings: Settings, tools: ToolCache) -> dict[str, Executor]:
     """What runs the modules that have no address. Raises `SettingsError` for local tools that are required and cannot be had."""
     own = dict[str, Executor]()
     # Loaded where they are wanted: hardly any worker has them, and every worker shall be up soon.
@@ -73,7 +73,7 @@ def _own_executors(settings: Settings, tools: KnownTools) -> dict[str, Executor]
     return own
 
 
-def _local_executor(settings: Settings, path: str, tools: KnownTools) -> Executor:
+def _local_executor(settings: Settings, path: str, tools: ToolCache) -> Executor:
     from toolfleet_registry.local.local_tools import LocalSource, load_local_tools  # noqa: PLC0415 - as above
     from toolfleet_workers.executors.local import LocalExecutor  # noqa: PLC0415 - as above
 
@@ -88,10 +88,10 @@ def _local_executor(settings: Settings, path: str, tools: KnownTools) -> Executo
 
 
 def _scheduler_executor(settings: Settings) -> Executor:
-    from toolfleet_tasks.background.job_service import worker_desk  # noqa: PLC0415 - as above
+    from toolfleet_tasks.background.job_service import worker_job_service  # noqa: PLC0415 - as above
     from toolfleet_workers.executors.scheduler import SchedulerExecutor  # noqa: PLC0415 - as above
 
-    return SchedulerExecutor(lambda: worker_desk(settings), longest_seconds=settings.max_job_seconds)
+    return SchedulerExecutor(lambda: worker_job_service(settings), longest_seconds=settings.max_job_seconds)
 
 
 allow_open_files()

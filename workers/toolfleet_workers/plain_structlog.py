@@ -1,4 +1,4 @@
-"""structlog as if rich were not installed: for tracebacks that no worker prints, rich takes a tenth of a worker's start."""
+"""Imports structlog as if rich were not installed: for tracebacks that no worker prints, rich takes a tenth of a worker's start."""
 
 import importlib
 import sys

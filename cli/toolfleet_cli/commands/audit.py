@@ -1,4 +1,4 @@
-"""`toolfleet audit`: who called what, and what became of it."""
+"""Prints who called what, and what became of it: `toolfleet audit`."""
 
 import asyncio
 import contextlib

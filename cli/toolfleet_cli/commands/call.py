@@ -1,4 +1,4 @@
-"""`toolfleet call`: run a tool and print its result."""
+"""Runs a tool and prints its result: `toolfleet call`."""
 
 import asyncio
 from typing import TYPE_CHECKING, Annotated

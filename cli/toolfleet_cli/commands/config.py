@@ -1,4 +1,4 @@
-"""`toolfleet config`: what is set, and where."""
+"""Prints what is set, and where: `toolfleet config`."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from toolfleet_cli.console.output import add_row, note, progress, say, say_json, show_table, shown_url, table
-from toolfleet_registry.config.setting_sources import PREFIX, Origin, origin_of
+from toolfleet_registry.config.setting_sources import PREFIX, SettingOrigin, origin_of
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.errors import FleetError
 from toolfleet_registry.policy.reach import newly_reached
@@ -102,11 +102,11 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _place(origin: Origin) -> str:
+def _place(origin: SettingOrigin) -> str:
     return {"up": f"the running fleet in {origin.place}", "default": "default"}.get(origin.source, origin.place)
 
 
-def _as_json(name: str, value: Any, origin: Origin) -> dict[str, Any]:
+def _as_json(name: str, value: Any, origin: SettingOrigin) -> dict[str, Any]:
     place = {"source": origin.source, "place": origin.place or None}
     return {"setting": name, "variable": f"{PREFIX}{name.upper()}", "value": value, **place}
 

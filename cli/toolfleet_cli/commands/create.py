@@ -1,4 +1,4 @@
-"""`toolfleet create`: begin something new."""
+"""Begins something new: `toolfleet create`."""
 
 from pathlib import Path
 from typing import Annotated

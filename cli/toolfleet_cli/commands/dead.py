@@ -1,4 +1,4 @@
-"""`toolfleet dead`: calls whose end nobody can know, wake-ups and webhooks that nobody accepted, and what to do with them."""
+"""Lists, shows, replays and drops the calls whose end nobody can know: `toolfleet dead`."""
 
 import asyncio
 import dataclasses
@@ -148,7 +148,7 @@ async def _replay(
         return await _replay_call(letter_id, words, whole, seconds)
     if words or whole is not None:
         raise typer.BadParameter("only a call takes arguments.")
-    count, problems = await _replay_news([letter_id])
+    count, problems = await _replay_events([letter_id])
     return None if count else fail("\n".join(problems), code=1)
 
 
@@ -172,16 +172,16 @@ async def _replay_call(call_id: str, words: list[str], whole: str | None, second
 async def _replay_all(kind: Kind) -> tuple[int, list[str]]:
     async with progress("Asking Redis"), _entries().of(load_settings()) as dead:
         letters = await dead.list((kind,), _MOST_AT_ONCE)
-    return await _replay_news([letter.id for letter in letters])
+    return await _replay_events([letter.id for letter in letters])
 
 
-async def _replay_news(ids: list[str]) -> tuple[int, list[str]]:
+async def _replay_events(ids: list[str]) -> tuple[int, list[str]]:
     """How many are tried anew, and what is the matter with the others."""
     problems = list[str]()
     async with progress("Asking Redis"), _entries().of(load_settings()) as dead:
         for one in ids:
             try:
-                problems += [] if await dead.news.replay(one) else [str(NoSuchDeadLetter(one))]
+                problems += [] if await dead.events.replay(one) else [str(NoSuchDeadLetter(one))]
             except NotReplayable as exc:
                 problems.append(str(exc))
     return len(ids) - len(problems), problems

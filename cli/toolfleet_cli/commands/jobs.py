@@ -1,4 +1,4 @@
-"""`toolfleet jobs`: long work that is polled, of all users: how it is doing, and how to end it."""
+"""Lists, shows and cancels the jobs of all users: `toolfleet jobs`."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from toolfleet_registry.contracts.jobs import ENDED, Job
 from toolfleet_registry.time import fleet_clock
 
 if TYPE_CHECKING:
-    from toolfleet_tasks.jobs.service import JobDesk
+    from toolfleet_tasks.jobs.service import JobService
 
 app = typer.Typer(help="Long work that is polled, of all users: look at it, end it.", no_args_is_help=True)
 
@@ -109,37 +109,39 @@ def cancel(
 
 
 async def _list(user: str | None, workflow: str | None, limit: int, *, ended: bool) -> list[Job]:
-    async with _desk() as desk:
+    async with _service() as service:
         if user is not None:
-            return await desk.list(user, ended=ended, limit=limit, workflow_id=workflow)
-        return await desk.list_all(ended=ended, limit=limit, workflow_id=workflow)
+            return await service.list(user, ended=ended, limit=limit, workflow_id=workflow)
+        return await service.list_all(ended=ended, limit=limit, workflow_id=workflow)
 
 
 async def _show(job_id: str) -> Job | None:
-    async with _desk() as desk:
-        return await desk.get_any(job_id)
+    async with _service() as service:
+        return await service.get_any(job_id)
 
 
 async def _cancel(job_id: str) -> Job | None:
-    async with _desk() as desk:
-        return await desk.cancel_any(job_id)
+    async with _service() as service:
+        return await service.cancel_any(job_id)
 
 
 async def _cancel_all(user: str | None, workflow: str | None) -> int:
-    async with _desk() as desk:
+    async with _service() as service:
         if workflow is None:
-            return await desk.cancel_all_of(str(user))
-        return await (desk.cancel_workflow_of_any(workflow) if user is None else desk.cancel_workflow(workflow, user))
+            return await service.cancel_all_of(str(user))
+        return await (
+            service.cancel_workflow_of_any(workflow) if user is None else service.cancel_workflow(workflow, user)
+        )
 
 
 @asynccontextmanager
-async def _desk() -> "AsyncGenerator[JobDesk]":
+async def _service() -> "AsyncGenerator[JobService]":
     # They take a second to load, which `--help` should not.
-    from toolfleet_tasks.background.job_service import worker_desk  # noqa: PLC0415
+    from toolfleet_tasks.background.job_service import worker_job_service  # noqa: PLC0415
     from toolfleet_tasks.client.fleet_settings import fleet_settings  # noqa: PLC0415
 
-    async with progress("Asking Redis"), worker_desk(fleet_settings()) as desk:
-        yield desk
+    async with progress("Asking Redis"), worker_job_service(fleet_settings()) as service:
+        yield service
 
 
 def _there(job_id: str, job: Job | None) -> Job:

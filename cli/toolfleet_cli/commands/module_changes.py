@@ -1,4 +1,4 @@
-"""`toolfleet modules add` and `remove`: modules come to a running fleet and leave it."""
+"""Adds modules to a running fleet, and removes them: `toolfleet modules add` and `remove`."""
 
 import asyncio
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`toolfleet modules`: what every module offers, and how old the news is; and the key of each."""
+"""Lists what every module offers, how old that is, and the key of each: `toolfleet modules`."""
 
 import asyncio
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from rich.text import Text
 from toolfleet_cli.commands import module_changes
 from toolfleet_cli.console.output import add_row, age, note, progress, say, say_json, show_table, shown_url, table
 from toolfleet_cli.processes.completion import complete_modules
-from toolfleet_registry.contracts import NEVER_LOOKED_AT, ModuleStatus
+from toolfleet_registry.contracts import NEVER_PROBED, ModuleStatus
 from toolfleet_registry.contracts.names import LOCAL, is_module_name
 from toolfleet_registry.directory.probe_failures import LOCAL_FAULT, state_without_manifest
 from toolfleet_registry.errors import SettingsError
@@ -28,13 +28,13 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @app.command("list")
 def list_(*, as_json: JsonOption = False) -> None:
     """Show what is known of every module. Asks none of them."""
-    _show(*asyncio.run(_look(ask=False)), as_json=as_json)
+    _show(*asyncio.run(_read_modules(ask=False)), as_json=as_json)
 
 
 @app.command()
 def refresh(*, as_json: JsonOption = False) -> None:
     """Ask every module now for what it offers, and show what came of it."""
-    _show(*asyncio.run(_look(ask=True)), as_json=as_json)
+    _show(*asyncio.run(_read_modules(ask=True)), as_json=as_json)
 
 
 @app.command()
@@ -57,7 +57,7 @@ def key(
     say(module_keys(settings.signing_keys, module))
 
 
-async def _look(*, ask: bool) -> tuple[Settings, dict[str, ModuleStatus], "ModuleOverview"]:
+async def _read_modules(*, ask: bool) -> tuple[Settings, dict[str, ModuleStatus], "ModuleOverview"]:
     """What is known of each module: what it offers, and what the fleet knows of it beside that."""
     from toolfleet import ToolFleet  # noqa: PLC0415 - takes a second to load, which `--help` should not
     from toolfleet_tasks.operations.module_overview import read_overview  # noqa: PLC0415 - as above
@@ -139,8 +139,8 @@ def _tools(status: ModuleStatus) -> str:
         "withheld": status.withheld,
         "drifted": status.drifted,
     }
-    told = ", ".join(f"{count} {what}" for what, count in exceptions.items() if count)
-    return f"{status.tools} ({told})" if told else f"{status.tools}"
+    counts = ", ".join(f"{count} {what}" for what, count in exceptions.items() if count)
+    return f"{status.tools} ({counts})" if counts else f"{status.tools}"
 
 
 def _state(status: ModuleStatus, overview: "ModuleOverview") -> str:
@@ -152,7 +152,7 @@ def _state(status: ModuleStatus, overview: "ModuleOverview") -> str:
     if (trouble := overview.troubles.get(status.module)) is not None:
         return trouble.trouble
     if status.age_seconds is None and not status.ok and not status.tools:
-        return state_without_manifest(None if status.error == NEVER_LOOKED_AT else status.error)
+        return state_without_manifest(None if status.error == NEVER_PROBED else status.error)
     if status.error is not None and status.error.startswith(LOCAL_FAULT):
         return "failed"
     return "stale" if status.is_stale or not status.ok else "ok"

@@ -1,4 +1,4 @@
-"""`toolfleet status`: how the fleet is doing, on one screen."""
+"""Shows on one screen how the fleet is doing: `toolfleet status`."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

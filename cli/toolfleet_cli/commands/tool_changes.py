@@ -1,4 +1,4 @@
-"""`toolfleet tools diff`, `approve`, `pin`, `disable` and their opposites: what operators decide about tools."""
+"""Shows and changes what operators decide about tools: `toolfleet tools diff`, `approve`, `pin`, `disable` and their opposites."""
 
 import asyncio
 import difflib

@@ -1,4 +1,4 @@
-"""`toolfleet tools versions` and `rollback`: the specifications that the registry keeps of a tool, and the way back to one."""
+"""Lists the specifications that the registry keeps of a tool, and goes back to one: `toolfleet tools versions` and `rollback`."""
 
 import asyncio
 import contextlib

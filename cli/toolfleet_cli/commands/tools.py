@@ -1,4 +1,4 @@
-"""`toolfleet tools`: which tools a caller may use, and what they take."""
+"""Lists the tools that a caller may use, and what they take: `toolfleet tools`."""
 
 import asyncio
 import json

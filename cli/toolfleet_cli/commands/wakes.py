@@ -1,4 +1,4 @@
-"""`toolfleet wakes`: wake-ups of jobs and webhooks that wait to be accepted. `toolfleet dead` has those that nobody accepted."""
+"""Lists, shows, replays and drops wake-ups that nobody has accepted: `toolfleet wakes`."""
 
 import asyncio
 import dataclasses
@@ -43,7 +43,7 @@ def list_(*, limit: Limit = 50, offset: Offset = 0, as_json: JsonOption = False)
         return
     shown = table("WAKE", "KIND", "CONVERSATION", "AGE", "TRIES", "NEXT", "ERROR")
     for wake in wakes:
-        conversation = wake.told("conversation_id") or "-"
+        conversation = wake.text_field("conversation_id") or "-"
         tries, due = str(wake.tries), "-" if wake.due_at is None else _until(wake.due_at)
         add_row(shown, wake.wake_id, wake.kind, conversation, ago(wake.first_at), tries, due, one_line(wake.error))
     show_table(shown)
@@ -92,12 +92,12 @@ def replay(
 
 async def _list(limit: int, offset: int) -> "list[KeptWake]":
     async with progress("Asking Redis"), _entries().of(load_settings()) as dead:
-        return await dead.news.waiting(limit, offset)
+        return await dead.events.waiting(limit, offset)
 
 
 async def _show(wake_id: str) -> "KeptWake | None":
     async with progress("Asking Redis"), _entries().of(load_settings()) as dead:
-        return await dead.news.show(wake_id)
+        return await dead.events.show(wake_id)
 
 
 async def _replay(wake_ids: list[str]) -> list[str]:
@@ -105,10 +105,10 @@ async def _replay(wake_ids: list[str]) -> list[str]:
     problems = list[str]()
     async with progress("Asking Redis"), _entries().of(load_settings()) as dead:
         for wake_id in wake_ids:
-            wake = await dead.news.show(wake_id)
+            wake = await dead.events.show(wake_id)
             if wake is not None and wake.died_at is not None:
                 problems.append(f"{wake_id!r} is dead: `toolfleet dead replay {wake_id}` has it sent again.")
-            elif wake is None or not await dead.news.replay(wake_id):
+            elif wake is None or not await dead.events.replay(wake_id):
                 problems.append(_none(wake_id))
     return problems
 

@@ -1,4 +1,4 @@
-"""A tool's arguments from words: `query=owls max_results:=3`."""
+"""Parses a tool's arguments from words: `query=owls max_results:=3`."""
 
 import json
 import re

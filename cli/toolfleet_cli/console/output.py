@@ -1,4 +1,4 @@
-"""What the command prints: results on stdout, everything about them on stderr."""
+"""Prints results on stdout, and everything about them on stderr."""
 
 import asyncio
 import contextlib

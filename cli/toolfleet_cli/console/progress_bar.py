@@ -1,4 +1,4 @@
-"""How far a call is, as a bar on stderr, for whoever sits before a terminal. Elsewhere nothing is shown."""
+"""Draws a call's progress as a bar on stderr, and nothing where that is no terminal."""
 
 import asyncio
 from collections.abc import AsyncGenerator

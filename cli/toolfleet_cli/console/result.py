@@ -1,4 +1,4 @@
-"""How a call's result is printed, and what the exit code is then."""
+"""Prints a call's result, and chooses the exit code."""
 
 import json
 from typing import NoReturn

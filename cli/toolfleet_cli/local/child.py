@@ -1,4 +1,4 @@
-"""One process of a local fleet: how it is started, what it said last, and when it may be started again."""
+"""Runs one process of a local fleet: starts it, remembers what it said last, and says when it may be started again."""
 
 import signal
 import subprocess

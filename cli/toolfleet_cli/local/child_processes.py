@@ -1,4 +1,4 @@
-"""Child processes that end with their parent, also when the parent is killed."""
+"""Starts child processes that end with their parent, also when the parent is killed."""
 
 import contextlib
 import ctypes

@@ -1,4 +1,4 @@
-"""The command lines of a fleet's processes: Celery's own commands on our apps, and for workers one that starts sooner."""
+"""Builds the command lines of a fleet's processes: Celery's own commands on our apps, and for workers one that starts sooner."""
 
 import os
 import sys

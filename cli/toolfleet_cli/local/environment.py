@@ -1,4 +1,4 @@
-"""Settings as environment variables: how a child process gets exactly ours, wherever we read them from."""
+"""Writes settings as environment variables, so that a child process gets exactly ours, wherever we read them from."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The example modules of a clone: where they are, and how each is imported."""
+"""Finds the example modules of a clone, and says how each is imported."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""A whole fleet on this machine: Redis, modules, workers, beat and Flower, as children of ours."""
+"""Runs a whole fleet on this machine: Redis, modules, workers, beat and Flower, as children of ours."""
 
 import asyncio
 import secrets
@@ -119,7 +119,7 @@ def local_fleet(
     examples = list(own_modules) or ([] if settings.modules - {SCHEDULER} else find_examples())
     with ExitStack() as stack:
         signals = stack.enter_context(stop_signals())
-        lock = stack.enter_context(folder_lock(folder, look=signals.check))
+        lock = stack.enter_context(folder_lock(folder, check=signals.check))
         supervisor = Supervisor(folder / "logs", announce=announce)
         stack.callback(lambda: supervisor.stop(in_hurry=lambda: signals.in_hurry))
         start = _Start(folder, supervisor, signals, stack)
@@ -146,7 +146,7 @@ class _Start:
         # Whoever has set what the last fleet here said to set means ours, which only now comes back.
         if settings.redis_url is not None and (kept is None or settings.redis_url != redis_url(kept)):
             _check_redis(settings.redis_url, settings.sentinel_master)
-            _look_at(settings, announce)
+            _check_program(settings, announce)
             return settings
         # The same one each time: agents elsewhere have its address.
         port, taken = self._stack.enter_context(kept_port(note))
@@ -194,7 +194,7 @@ class _Start:
 
     def _run(self, *groups: list[Program], seconds: float = READY_SECONDS) -> None:
         children = [child for group in groups for child in self._supervisor.start(group)]
-        self._supervisor.wait_ready(children, seconds=seconds, look=self._signals.check)
+        self._supervisor.wait_ready(children, seconds=seconds, check=self._signals.check)
 
     def _port(self, *preferred: int) -> int:
         return self._stack.enter_context(held_port(*preferred))
@@ -219,7 +219,7 @@ def _check_redis(url: str, master: str | None) -> None:
         raise FleetUnavailable(f"Redis at {maybe_sanitize_url(url)} does not answer: {reason}.") from exc
 
 
-def _look_at(settings: Settings, announce: Callable[[str], None]) -> None:
+def _check_program(settings: Settings, announce: Callable[[str], None]) -> None:
     """Say what is wrong with the Redis that we are given, rather than that its workers end."""
     try:
         faults = asyncio.run(faults_of(settings))

@@ -1,4 +1,4 @@
-"""One fleet a folder: two Redis servers on the same data would destroy them."""
+"""Locks a folder for one fleet: two Redis servers on the same data would destroy them."""
 
 import fcntl
 import os
@@ -11,26 +11,26 @@ from toolfleet_cli.local.orphan_reaper import PATIENCE_SECONDS
 from toolfleet_registry.errors import FolderInUse
 
 _NAME = "lock"
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 _WAIT_SECONDS = PATIENCE_SECONDS * 2  # what a killed fleet leaves behind is gone by then
 
 
 @contextmanager
-def folder_lock(folder: Path, *, look: Callable[[], None] = lambda: None) -> Generator[int]:
+def folder_lock(folder: Path, *, check: Callable[[], None] = lambda: None) -> Generator[int]:
     """Own `folder`, which is made if need be, for us and for every child that inherits the yielded descriptor.
 
-    A fleet that was killed may take a moment to be gone: waits for that, calling `look`. Raises `FolderInUse`.
+    A fleet that was killed may take a moment to be gone: waits for that, calling `check`. Raises `FolderInUse`.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = os.open(folder / _NAME, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         give_up_at = time.monotonic() + _WAIT_SECONDS
         while not _take(lock):
-            look()
+            check()
             holder = _holder(lock)
             if holder is not None or time.monotonic() > give_up_at:
                 raise FolderInUse(folder, holder)
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
         os.truncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)
         yield lock

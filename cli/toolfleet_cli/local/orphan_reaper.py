@@ -1,4 +1,4 @@
-"""A process beside us that ends our children, and what they started, when we are gone without having done so.
+"""Ends our children, and what they started, from a process beside us when we are gone without having done so.
 
 The kernel tells children of a killed parent to end (see `child_processes.spawn`), but only on Linux, not their own children,
 and nobody insists when one of them does not. The warden reads from a pipe that only we hold open: its end is ours.
@@ -16,7 +16,7 @@ PATIENCE_SECONDS = 5.0
 """How long orphans have to end by default. Not a worker's drain time: its Redis is going away as well."""
 
 
-class Warden:
+class OrphanReaper:
     """Our end of the pipe. Should the warden itself be killed, all works as before, with nobody to clean up after us."""
 
     def __init__(self, *, patience_seconds: float = PATIENCE_SECONDS) -> None:

@@ -1,4 +1,4 @@
-"""Modules in folders of the user's, as `toolfleet create module` makes them: served on this machine by `up`."""
+"""Finds the modules in a user's folders, as `toolfleet create module` makes them, for `up` to serve."""
 
 import importlib.util
 from collections.abc import Sequence

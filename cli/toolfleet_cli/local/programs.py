@@ -1,4 +1,4 @@
-"""The programs that a fleet on one machine consists of."""
+"""Lists the programs that a fleet on one machine consists of."""
 
 import signal
 import sys

@@ -1,4 +1,4 @@
-"""How a process of the fleet shows that it is ready to work."""
+"""Checks whether a process of the fleet is ready to work."""
 
 import http.client
 from collections.abc import Callable

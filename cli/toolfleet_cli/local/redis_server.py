@@ -1,4 +1,4 @@
-"""A real Redis server of our own: which binary, with which settings, for as long as we live."""
+"""Runs a real Redis server of our own: chooses the binary and its settings, and ends it with us."""
 
 import importlib.util
 import shutil

@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGHUP as a request to end in good order, and a second one as loss of patience."""
+"""Takes SIGINT, SIGTERM and SIGHUP as a request to end in good order, and a second one as loss of patience."""
 
 import signal
 from collections.abc import Generator

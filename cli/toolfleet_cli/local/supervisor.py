@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from toolfleet_cli.local.child import DEATHS, DEATHS_WINDOW_SECONDS, Child, Program
-from toolfleet_cli.local.orphan_reaper import Warden
+from toolfleet_cli.local.orphan_reaper import OrphanReaper
 from toolfleet_registry.system.loggers import get_logger
 
 _HURRY_SECONDS = 3.0  # for a child to end on its own, once somebody has lost patience
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 _SILENCE_SECONDS = 10.0  # then somebody who waits wants to know for what
 
 log = get_logger(__name__)
@@ -26,7 +26,7 @@ class Supervisor:
         self._logs = logs
         self._announce = announce
         self._groups: list[list[Child]] = []
-        self._warden = Warden()
+        self._warden = OrphanReaper()
 
     @property
     def children(self) -> list[Child]:
@@ -42,12 +42,12 @@ class Supervisor:
             self._warden.watch(group[-1].pid)
         return group
 
-    def wait_ready(self, children: Sequence[Child], *, seconds: float, look: Callable[[], None]) -> None:
-        """Return when all of them are. Raises `ChildFailed`; `look` is called all the while, and may raise."""
+    def wait_ready(self, children: Sequence[Child], *, seconds: float, check: Callable[[], None]) -> None:
+        """Return when all of them are. Raises `ChildFailed`; `check` is called all the while, and may raise."""
         waiting = list(children)
         give_up_at, silent_until = time.monotonic() + seconds, time.monotonic() + _SILENCE_SECONDS
         while waiting:
-            look()
+            check()
             for child in list(waiting):
                 if self._is_ready(child):
                     waiting.remove(child)
@@ -56,7 +56,7 @@ class Supervisor:
                 self._announce(f"Waiting for {waiting[0].name}; its log is {waiting[0].log_path}")
             if waiting and time.monotonic() > give_up_at:
                 raise waiting[0].failure(f"was not ready within {seconds:g} s")
-            time.sleep(_LOOK_SECONDS if waiting else 0)
+            time.sleep(_POLL_SECONDS if waiting else 0)
 
     def tend(self) -> None:
         """Look after everybody once: who has ended is restarted, a little later.
@@ -146,6 +146,6 @@ def _end(group: Sequence[Child], *, in_hurry: Callable[[], bool]) -> None:
         for child in alive:
             if now - started > child.program.patience_seconds or (hurried_at and now - hurried_at > _HURRY_SECONDS):
                 child.kill()
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     for child in group:
         child.kill()  # what it has left behind

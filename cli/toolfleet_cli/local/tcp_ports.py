@@ -1,4 +1,4 @@
-"""Free ports on the loopback interface, held for children that are yet to start, or to be restarted."""
+"""Reserves free ports on the loopback interface for children that are yet to start, or to be restarted."""
 
 import random
 import socket

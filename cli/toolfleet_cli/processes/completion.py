@@ -123,10 +123,10 @@ def _tools(redis: "Redis", settings: "Settings", incomplete: str) -> Iterable[st
     ]
     if len(wanted) > _MOST_MODULES:
         return [f"{name}." for name in wanted]
-    found, room = list[str](), _MOST_BYTES
+    found, bytes_left = list[str](), _MOST_BYTES
     for key in map(settings.keys.module_manifest, wanted):
-        room -= redis.strlen(key)
-        if room >= 0 and (manifest := redis.get(key)) is not None:
+        bytes_left -= redis.strlen(key)
+        if bytes_left >= 0 and (manifest := redis.get(key)) is not None:
             found += [str(tool["name"]) for tool in json.loads(cast("bytes", manifest))["tools"]]
     return found
 

@@ -1,4 +1,4 @@
-"""What `toolfleet demo` does: play the scripts in `examples/` on a fleet of its own."""
+"""Plays the scripts in `examples/` on a fleet of its own: `toolfleet demo`."""
 
 import asyncio
 import contextlib

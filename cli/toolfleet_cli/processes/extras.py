@@ -1,4 +1,4 @@
-"""Which command needs which of the optional libraries."""
+"""Says which command needs which of the optional libraries."""
 
 import importlib.util
 

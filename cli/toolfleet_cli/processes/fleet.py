@@ -1,4 +1,4 @@
-"""`toolfleet up` and `demo`: a whole fleet on this machine."""
+"""Registers the commands of a whole fleet on this machine: `toolfleet up` and `demo`."""
 
 from pathlib import Path
 from typing import Annotated

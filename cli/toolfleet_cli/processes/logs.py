@@ -1,4 +1,4 @@
-"""`toolfleet logs` and `restart`: of the processes that a `toolfleet up` runs here, or in a folder above."""
+"""Prints the logs of the processes of a `toolfleet up`, and restarts one: `toolfleet logs` and `restart`."""
 
 import sys
 import time
@@ -14,7 +14,7 @@ from toolfleet_cli.processes.log_files import log_names, logs_folder
 from toolfleet_registry.config.run_file import Process, find_running
 from toolfleet_registry.errors import FleetError
 
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 _RESTART_SECONDS = 240.0  # a worker's calls may finish, and then it starts
 
 FollowOption = Annotated[bool, typer.Option("--follow", "-f", help="Go on with the lines that come.")]
@@ -60,7 +60,7 @@ def restart(
     RestartRequests(folder).ask(name)
     give_up_at = time.monotonic() + _RESTART_SECONDS
     while time.monotonic() < give_up_at:
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
         _, now = _running(name)
         if now.pid != before.pid and now.state == "ready":
             note(f"{name} is ready again (process {now.pid}).")
@@ -87,7 +87,7 @@ def _print(path: Path, lines: int, *, follow: bool) -> None:
     while (found := tail.read()) or follow:
         _echo(found)
         if not found:
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
     _echo(tail.rest())
 
 

@@ -1,4 +1,4 @@
-"""`toolfleet worker`, `beat` and `flower`: the processes of a fleet, each in this process, set up by the environment."""
+"""Runs one process of a fleet in this process, set up by the environment: `toolfleet worker`, `beat` and `flower`."""
 
 import os
 from enum import StrEnum

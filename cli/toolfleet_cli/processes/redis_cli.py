@@ -1,4 +1,4 @@
-"""`toolfleet redis-cli`: Redis's own command line at the fleet's Redis."""
+"""Runs Redis's own command line at the fleet's Redis: `toolfleet redis-cli`."""
 
 import os
 import shutil

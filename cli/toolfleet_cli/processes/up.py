@@ -1,4 +1,4 @@
-"""What `toolfleet up` does: start a fleet here, say what runs where, and stay until it is to end."""
+"""Starts a fleet here, says what runs where, and stays until it is to end: `toolfleet up`."""
 
 import asyncio
 import os
@@ -76,7 +76,7 @@ def _stay(fleet: LocalFleet, folder: Path, *, reload: bool) -> None:
         with _announced(fleet, folder) as tell:
             loop = UpLoop(fleet, folder / FOLDER, reload=reload, tell=tell)
             asyncio.run(_introduce(fleet, folder))
-            fleet.watch(loop.look)
+            fleet.watch(loop.check)
     except StopRequested:
         say("Ending: the calls that run may finish. Once more, and they go back into their queues.")
         raise

@@ -20,7 +20,7 @@ from toolfleet_registry.config.run_file import Process
 from toolfleet_registry.errors import FleetError
 from toolfleet_registry.settings import Settings
 
-_RELOAD_LOOK_SECONDS = 0.5
+_RELOAD_CHECK_SECONDS = 0.5
 _REFRESH_SECONDS = 5.0  # for a module that has come back to say what it offers; nobody looks after the fleet meanwhile
 
 
@@ -38,10 +38,10 @@ class UpLoop:
         self._logs = {name: (LogTail(folder / "logs" / f"{name}.log"), LogExcerpts()) for name in fleet.sources}
         self._slow_lane = SlowLane(fleet.settings)
         self._known = fleet.processes()
-        self._looked_at = 0.0
+        self._checked_at = 0.0
         tell(self._known)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Do it once. Takes milliseconds, but for a module that has come back, which is asked what it offers."""
         for name in self._requests.take():
             if self._fleet.restart(name):
@@ -53,9 +53,9 @@ class UpLoop:
 
     def _reload(self) -> None:
         now = time.monotonic()
-        if now - self._looked_at < _RELOAD_LOOK_SECONDS:
+        if now - self._checked_at < _RELOAD_CHECK_SECONDS:
             return
-        self._looked_at = now
+        self._checked_at = now
         for name, source in self._sources.items():
             if source.has_changed():
                 note(f"{name} has changed and is restarted")

@@ -1,4 +1,4 @@
-"""A new module's files: which there are, and what their author may call it."""
+"""Writes a new module's files, and checks the name that their author gives it."""
 
 import importlib.util
 import keyword

@@ -1,4 +1,4 @@
-"""A whole fleet for tests: a Redis, a worker and modules, which end with the test."""
+"""Runs a whole fleet for tests: a Redis, a worker and modules, which end with the test."""
 
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager

@@ -1,4 +1,4 @@
-"""A module in the test's own process, for tests with and without an event loop."""
+"""Runs a module in the test's own process, for tests with and without an event loop."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The pytest plugin that comes with Toolfleet: `toolfleet_module` and `toolfleet_fleet`, with or without pytest-asyncio.
+"""Provides Toolfleet's pytest fixtures: `toolfleet_module` and `toolfleet_fleet`, with or without pytest-asyncio.
 
 ::
 

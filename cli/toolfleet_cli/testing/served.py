@@ -1,4 +1,4 @@
-"""Modules that a test's fleet can call: served from this process, or from a child."""
+"""Serves modules that a test's fleet can call, from this process or from a child."""
 
 import socket
 import sys

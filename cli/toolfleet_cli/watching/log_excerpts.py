@@ -31,16 +31,16 @@ class LogExcerpts:
 
     def feed(self, lines: Iterable[str], now: float) -> list[str]:
         """What to show of these lines; `now` in seconds. Of what is too much it says how many lines that was."""
-        told: list[str] = []
+        shown: list[str] = []
         if now >= self._window_ends:
             if self._left_out:
-                told.append(f"… {self._left_out} lines more are in its log")
+                shown.append(f"… {self._left_out} lines more are in its log")
             self._window_ends, self._shown, self._left_out = now + _WINDOW_SECONDS, 0, 0
         picked = [each for line in lines for each in self._pick(line[:_LONGEST_LINE])]
-        room = max(0, _MOST_LINES - self._shown)
-        self._shown += len(picked[:room])
-        self._left_out += len(picked[room:])
-        return told + picked[:room]
+        lines_left = max(0, _MOST_LINES - self._shown)
+        self._shown += len(picked[:lines_left])
+        self._left_out += len(picked[lines_left:])
+        return shown + picked[:lines_left]
 
     def _pick(self, line: str) -> list[str]:
         if self._traceback is not None:

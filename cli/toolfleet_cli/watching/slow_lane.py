@@ -10,7 +10,7 @@ from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 _ANSWER_SECONDS = 0.5  # who asks looks after processes meanwhile
 
 
@@ -20,22 +20,22 @@ class SlowLane:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._revision = ""
-        self._look_at = 0.0
+        self._check_at = 0.0
 
     def is_needed(self) -> bool:
         """Whether the directory of modules has got a slow one since it was last asked. Asks once a second at most.
 
         A Redis that does not answer within half a second is asked again with the next call.
         """
-        if time.monotonic() < self._look_at:
+        if time.monotonic() < self._check_at:
             return False
-        self._look_at = time.monotonic() + _LOOK_SECONDS
+        self._check_at = time.monotonic() + _POLL_SECONDS
         try:
-            return asyncio.run(self._look())
+            return asyncio.run(self._check())
         except (FleetUnavailable, TimeoutError):
             return False
 
-    async def _look(self) -> bool:
+    async def _check(self) -> bool:
         client = async_client(str(self._settings.redis_url), master=self._settings.sentinel_master)
         async with asyncio.timeout(_ANSWER_SECONDS), client as redis:
             return await self._has_come(redis)

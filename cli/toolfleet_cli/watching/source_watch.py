@@ -7,7 +7,7 @@ from typing import TypeAlias
 _MOST_FILES = 5_000
 _NOT_SOURCE = {"__pycache__", "node_modules", "venv"}  # beside folders that begin with a dot
 
-_Look: TypeAlias = dict[Path, tuple[int, int]]
+_Scan: TypeAlias = dict[Path, tuple[int, int]]
 
 
 class SourceWatch:
@@ -15,18 +15,18 @@ class SourceWatch:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._known = self._last = self._look()
+        self._known = self._last = self._scan()
 
     def has_changed(self) -> bool:
         """Whether they have since this was true last, and not since it was asked last: whoever writes several has finished."""
-        before, self._last = self._last, self._look()
+        before, self._last = self._last, self._scan()
         if self._last == self._known or self._last != before:
             return False
         self._known = self._last
         return True
 
-    def _look(self) -> _Look:
-        found: _Look = {}
+    def _scan(self) -> _Scan:
+        found: _Scan = {}
         for folder, below, names in os.walk(self._folder):
             below[:] = [name for name in below if name not in _NOT_SOURCE and not name.startswith(".")]
             for name in names:
@@ -35,7 +35,7 @@ class SourceWatch:
         return found
 
 
-def _facts(path: Path) -> _Look:
+def _facts(path: Path) -> _Scan:
     try:
         status = path.stat()
     except OSError:  # it has just gone

@@ -19,7 +19,7 @@ from modules.claude_code.task_store import PROMPT, TaskStore
 from modules.command_isolation import isolation_for
 from modules.kept_commands import Job, SandboxPlan, State
 
-_LOOK_SECONDS = 0.25
+_POLL_SECONDS = 0.25
 _SWEEP_SECONDS = 60.0
 _PASSING = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT})
 """Why a task cannot be started now, and perhaps can a moment later."""
@@ -172,7 +172,7 @@ class Dispatcher:
                 await asyncio.to_thread(self.look)
             except Exception:  # whatever it is, the next look may go well
                 logger.exception("looking after the tasks failed; it is tried again")
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
 
 
 def _filled(word: str, paths: dict[str, str]) -> str:

@@ -15,7 +15,7 @@ from toolfleet.sdk import Context, ToolError
 
 _OPEN = frozenset({"queued", "running"})
 _END_SECONDS = 3.0  # beyond the agent's grace, until the answer to a cancellation says `running`
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 
 TaskId = Annotated[str, Field(max_length=100)]
 
@@ -107,7 +107,7 @@ class ClaudeCode:
             await asyncio.to_thread(self._store.command(task).cancel)
             give_up_at = time.monotonic() + self._settings.grace_seconds + _END_SECONDS
             while status.status in _OPEN and time.monotonic() < give_up_at:
-                await asyncio.sleep(_LOOK_SECONDS)
+                await asyncio.sleep(_POLL_SECONDS)
                 status = await asyncio.to_thread(self._store.status, task, details=False)
         return await asyncio.to_thread(self._store.status, task)
 

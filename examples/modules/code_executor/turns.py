@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from tempfile import gettempdir
 
-_LOOK_SECONDS = 0.05  # between two looks at whether another module's program has ended
+_POLL_SECONDS = 0.05  # between two looks at whether another module's program has ended
 
 
 class Turns:
@@ -42,7 +42,7 @@ class Turns:
         folder = os.open(gettempdir(), os.O_RDONLY | os.O_DIRECTORY)
         try:
             while not _is_ours(folder):  # noqa: ASYNC110 - the kernel tells nobody when a lock is free
-                await asyncio.sleep(_LOOK_SECONDS)
+                await asyncio.sleep(_POLL_SECONDS)
         except BaseException:  # cancelled, too
             os.close(folder)
             raise

@@ -1,4 +1,4 @@
-"""The right of this process to run one call, kept alive in the store while it runs."""
+"""Claims one call for this process, and renews the claim in the store while the call runs."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ LEASE_SECONDS = 12.0
 RENEW_SECONDS = 4.0
 
 
-class Claim:
+class RunClaim:
     """A call that was begun here. Its record says so for `LEASE_SECONDS` after the last renewal."""
 
     def __init__(self, store: PatientStore, call_id: str, fingerprint: str, *, is_repeatable: bool) -> None:

@@ -1,4 +1,4 @@
-"""Where calls begin: each once, however often and in however many processes it is asked for."""
+"""Begins each call once, however often and in however many processes it is asked for."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
-from toolfleet_modules.once.claim import Claim
+from toolfleet_modules.once.claim import RunClaim
 from toolfleet_modules.once.shared_work import Work
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_registry.errors import StoreAway
@@ -19,17 +19,17 @@ from toolfleet_registry.once.port import Record, new_token
 
 _log = logging.getLogger("toolfleet.sdk")
 
-_LOOK_SECONDS = (0.05, 1.0)  # between two looks at a call that runs in another process: at first, and at most
+_POLL_SECONDS = (0.05, 1.0)  # between two looks at a call that runs in another process: at first, and at most
 _AWAY_SECONDS = 2  # until the store may be back
 _MOST_LATEST = 10_000
 _MOST_UNANSWERED = 10_000  # calls that the store's being away may have left a writing of
 
 
-class CallRefused(Exception):
+class RunRefused(Exception):
     """No call is run for this request. The message says why."""
 
 
-class KeyReused(CallRefused):
+class KeyReused(RunRefused):
     """The call id is that of another request."""
 
 
@@ -56,7 +56,7 @@ class Runnable(Protocol):
         ...
 
 
-class Desk:
+class IdempotentRuns:
     """The calls of one module in this process, with their records in a store."""
 
     def __init__(self, store: PatientStore) -> None:
@@ -67,13 +67,13 @@ class Desk:
     async def settle(self, work: Work, tool: Runnable) -> Reply:
         """Run the call once, or find what it came to.
 
-        Raises `CallRefused`, or what turns the call away: `ModuleBusy`. With the store away, what may be repeated runs
+        Raises `RunRefused`, or what turns the call away: `ModuleBusy`. With the store away, what may be repeated runs
         without memory, and nothing else begins. Is not to be cancelled: `Work.stop` stops the tool.
         """
         call_id = work.context.call_id
         if call_id is None:
             return await _ended(work, tool)
-        claim = Claim(self._store, call_id, work.fingerprint, is_repeatable=tool.is_repeatable)
+        claim = RunClaim(self._store, call_id, work.fingerprint, is_repeatable=tool.is_repeatable)
         try:
             known = await self._begin(claim, work, tool)
         except StoreAway as exc:
@@ -118,12 +118,12 @@ class Desk:
         except StoreAway as exc:
             _log.warning("What became of call %s is not known: the store of replies is away: %s", call_id, exc)
             record = None
-        return {**_told(record), "call_id": call_id}
+        return {**_reconciliation(record), "call_id": call_id}
 
-    async def _begin(self, claim: Claim, work: Work, tool: Runnable) -> Reply | None:
+    async def _begin(self, claim: RunClaim, work: Work, tool: Runnable) -> Reply | None:
         """`None` once the call is this process's to run; otherwise what is known of it."""
         call_id = work.context.call_id or ""
-        pause, longest = _LOOK_SECONDS
+        pause, longest = _POLL_SECONDS
         why = "was not begun in time"
         while not work.is_stopped:
             if await claim.take(None, work.attempt):
@@ -163,7 +163,7 @@ class Desk:
     def _is_unused(self, call_id: str, record: Record, work: Work) -> bool:
         return record.token == self._unanswered.get(call_id) and record.fingerprint == work.fingerprint
 
-    async def _run(self, claim: Claim, work: Work, tool: Runnable) -> Reply:
+    async def _run(self, claim: RunClaim, work: Work, tool: Runnable) -> Reply:
         work.context._is_held = claim.is_live  # noqa: SLF001 - made for this work
         async with claim.kept():
             try:
@@ -193,9 +193,9 @@ async def _ended(work: Work, tool: Runnable) -> Reply:
 
 
 def _judged(record: Record, work: Work, tool: Runnable) -> Reply | str:
-    """A reply, `wait`, or `again`: the call may run once more. Raises `CallRefused`."""
+    """A reply, `wait`, or `again`: the call may run once more. Raises `RunRefused`."""
     if record.state == "refused":
-        raise CallRefused("This call was given up: the fleet was told that it never happens.")
+        raise RunRefused("This call was given up: the fleet was told that it never happens.")
     if 0 < work.attempt < record.attempt:
         return overtaken(tool.name)
     if record.state == "open":
@@ -230,7 +230,7 @@ def _runs_again(tool: Runnable, record: Record) -> bool:
     return tool.reruns_failures or json.loads(record.reply).get("retryable") is True
 
 
-def _told(record: Record | None) -> dict[str, Any]:
+def _reconciliation(record: Record | None) -> dict[str, Any]:
     if record is None or record.state == "stopped":
         return {"state": "unknown"}
     if record.state in {"done", "failed"}:

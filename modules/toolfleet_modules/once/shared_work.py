@@ -1,4 +1,4 @@
-"""One call at work in this process: those who wait for it come and go, and its tool is stopped when nobody is left."""
+"""Shares one call at work between those who wait for it: its tool is stopped when nobody is left."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ class Work:
         self.attempt = 0
         self.task: asyncio.Task[Reply]
         self.progress: Progress | None = None
-        self._news = asyncio.Event()
+        self._has_progress = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._attending = 0
         self._tool: asyncio.Task[Reply] | None = None
@@ -67,9 +67,9 @@ class Work:
         await asyncio.wait({self._tool})
         return self._tool.result()
 
-    async def wait_for_news(self) -> None:
+    async def wait_for_progress(self) -> None:
         """Until progress is reported. Several may wait."""
-        await self._news.wait()
+        await self._has_progress.wait()
 
     async def pause(self, seconds: float) -> None:
         """Sleep, but no longer than somebody waits."""
@@ -121,8 +121,8 @@ class Work:
             self._loop.call_soon_threadsafe(self._spread)
 
     def _spread(self) -> None:
-        news, self._news = self._news, asyncio.Event()
-        news.set()
+        reported, self._has_progress = self._has_progress, asyncio.Event()
+        reported.set()
 
 
 _GRACE_SECONDS = 1.0  # for a stopped tool to end before its caller's request does

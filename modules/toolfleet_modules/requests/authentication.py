@@ -1,4 +1,4 @@
-"""Whom a call comes from: checked, if the module has the key that `toolfleet modules key <module>` prints."""
+"""Verifies whom a call comes from, if the module has the key that `toolfleet modules key <module>` prints."""
 
 import contextlib
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What `POST /execute` answers about a call: always JSON, and never more than fits."""
+"""Builds the answer of `POST /execute` about a call: always JSON, and never more than fits."""
 
 import json
 import logging

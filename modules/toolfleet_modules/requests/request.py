@@ -1,4 +1,4 @@
-"""A request to a module, read with bounds: nothing that comes in is believed before it was looked at."""
+"""Reads a request to a module, with bounds: nothing that comes in is believed before it was checked."""
 
 import asyncio
 import hashlib
@@ -72,18 +72,18 @@ class Call:
         """Read it. Raises `ValidationError`, `HeaderRefused`, `TooLarge`, `TooSlow` and `ClientDisconnect`."""
         seconds = _seconds(request.headers.get("toolfleet-time-left-ms"))
         body = await read_body(request, most_bytes, seconds)
-        wish = ExecuteRequest.model_validate_json(body)
+        asked = ExecuteRequest.model_validate_json(body)
         call_id = request.headers.get("idempotency-key") or None
         if call_id is not None and len(call_id) > _LONGEST_ID:
             raise HeaderRefused(f"An Idempotency-Key has at most {_LONGEST_ID} characters.")
         return cls(
-            wish.tool_name,
-            wish.arguments,
-            wish.user_id,
+            asked.tool_name,
+            asked.arguments,
+            asked.user_id,
             call_id,
             seconds,
             "application/x-ndjson" in request.headers.get("accept", "").lower(),
-            _fingerprint(wish),
+            _fingerprint(asked),
             _attempt(request.headers.get("toolfleet-attempt")),
         )
 
@@ -92,9 +92,9 @@ class Call:
 
         A tool's `own` parameters with such a name get theirs, too.
         """
-        told = {name: self.arguments[name] for name in _CONVERSATION & self.arguments.keys()}
-        arguments = {name: value for name, value in self.arguments.items() if name not in told or name in own}
-        texts = {name: value for name, value in told.items() if isinstance(value, str)}
+        conversation = {name: self.arguments[name] for name in _CONVERSATION & self.arguments.keys()}
+        arguments = {name: value for name, value in self.arguments.items() if name not in conversation or name in own}
+        texts = {name: value for name, value in conversation.items() if isinstance(value, str)}
         return arguments, Conversation(**texts)
 
 
@@ -113,9 +113,9 @@ async def read_body(request: Request, most_bytes: int, seconds: float | None = N
     return bytes(body)
 
 
-def _fingerprint(wish: ExecuteRequest) -> str:
+def _fingerprint(asked: ExecuteRequest) -> str:
     """Two requests that ask for the same have the same one, however their JSON is written."""
-    text = json.dumps([wish.tool_name, wish.arguments, wish.user_id], sort_keys=True)
+    text = json.dumps([asked.tool_name, asked.arguments, asked.user_id], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -35,11 +35,11 @@ class Senders:
 
         `field` is its `Toolfleet-Begin-By`; `None` if that says nothing.
         """
-        told = _END.fullmatch(field or "")
-        if told is None:
+        match = _END.fullmatch(field or "")
+        if match is None:
             return None
-        begin_by, now = int(told[1]) / 1000, int(told[2]) / 1000
-        return begin_by + self._difference(told[3], came_at - now, came_at) + ALLOWANCE_SECONDS
+        begin_by, now = int(match[1]) / 1000, int(match[2]) / 1000
+        return begin_by + self._difference(match[3], came_at - now, came_at) + ALLOWANCE_SECONDS
 
     def _difference(self, sender: str, difference: float, at: float) -> float:
         clock = self._clocks.pop(sender, None) or _Clock(at, difference)

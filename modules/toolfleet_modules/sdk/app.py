@@ -1,4 +1,4 @@
-"""A module's ASGI app: the contract's four routes."""
+"""Builds a module's ASGI app: the contract's four routes."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from toolfleet_modules.once.idempotency import Desk
+from toolfleet_modules.once.idempotency import IdempotentRuns
 from toolfleet_modules.requests.authentication import CallerCheck, CallerRefused
 from toolfleet_modules.requests.request import ReconcileRequest, TooLarge, TooSlow, read_body
 from toolfleet_modules.sdk.execute import Execute, Limits
@@ -50,8 +50,8 @@ class _Routes:
         self._callers = CallerCheck(module.name, module.key)
         self._manifest = json.dumps(_document_of(module.manifest), ensure_ascii=False)
         self._store = PatientStore(module.replies, seconds=STORE_SECONDS)
-        self._desk = Desk(self._store)
-        self.execute = _OfThisLoop(lambda: Execute(module.tools, self._desk, self._callers, Limits(**module.limits)))
+        self._runs = IdempotentRuns(self._store)
+        self.execute = _OfThisLoop(lambda: Execute(module.tools, self._runs, self._callers, Limits(**module.limits)))
 
     async def manifest(self, _: Request) -> Response:
         return Response(self._manifest, media_type="application/json")
@@ -65,7 +65,7 @@ class _Routes:
             question = ReconcileRequest.model_validate_json(await read_body(request, _QUESTION_BYTES))
             self._callers.permission(caller, jti=question.call_id)
             young = self._module.longest_call_seconds
-            return JSONResponse(await self._desk.answer(question.call_id, young_seconds=young))
+            return JSONResponse(await self._runs.answer(question.call_id, young_seconds=young))
         except ValidationError as exc:
             return JSONResponse({"detail": in_words(exc)}, 422)
         except TooLarge:

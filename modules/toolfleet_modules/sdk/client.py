@@ -1,4 +1,4 @@
-"""A module called in this process, through its real app and without sockets: for tests."""
+"""Calls a module in this process, through its real app and without sockets: for tests."""
 
 import json
 import time

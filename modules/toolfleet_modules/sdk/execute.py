@@ -1,4 +1,4 @@
-"""`POST /execute`: from a request to its reply, with progress on the way for those who take it."""
+"""Answers `POST /execute`: from a request to its reply, with progress on the way for those who take it."""
 
 import asyncio
 import math
@@ -11,14 +11,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from toolfleet_modules.once.idempotency import CallRefused, Desk, KeyReused, not_begun, overtaken
+from toolfleet_modules.once.idempotency import IdempotentRuns, KeyReused, RunRefused, not_begun, overtaken
 from toolfleet_modules.once.shared_work import Work
 from toolfleet_modules.requests.authentication import CallerCheck, CallerRefused
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.requests.request import Call, HeaderRefused, TooLarge, TooSlow
 from toolfleet_modules.requests.sender_clocks import Senders
 from toolfleet_modules.requests.task_guard import guard_tasks
-from toolfleet_modules.sdk.progress_lines import Lines
+from toolfleet_modules.sdk.progress_lines import ProgressLines
 from toolfleet_modules.sdk.tool import Tool, in_words
 from toolfleet_modules.sdk.tool_run import ToolRun
 from toolfleet_registry.functions.call_context import Context
@@ -55,9 +55,9 @@ class Limits:
 class Execute:
     """An ASGI app for one route, in the running loop. `tools` by name."""
 
-    def __init__(self, tools: Mapping[str, Tool], desk: Desk, callers: CallerCheck, limits: Limits) -> None:
+    def __init__(self, tools: Mapping[str, Tool], runs: IdempotentRuns, callers: CallerCheck, limits: Limits) -> None:
         self.counts = Counts()
-        self._tools, self._desk, self._callers, self._limits = tools, desk, callers, limits
+        self._tools, self._runs, self._callers, self._limits = tools, runs, callers, limits
         self._threads = Threads(limits.threads)
         self._senders = Senders()
         self._works: dict[str, Work] = {}
@@ -86,7 +86,7 @@ class Execute:
             response = _refusal(408, str(exc), {"Connection": "close"})
         except KeyReused as exc:
             response = _refusal(422, str(exc))
-        except CallRefused as exc:
+        except RunRefused as exc:
             response = _refusal(409, str(exc))
         except ModuleBusy as exc:
             response = _refusal(503, str(exc), {"Retry-After": str(math.ceil(exc.retry_after_seconds))})
@@ -107,7 +107,7 @@ class Execute:
         """The response to an attempt that comes too late: after a later one, or after its end. `None` if it does not."""
         tool = self._tools.get(call.tool_name)
         is_harmless = tool is not None and tool.definition.effect == "read"
-        if not await self._desk.admits(call.call_id, call.attempt, is_harmless=is_harmless):
+        if not await self._runs.admits(call.call_id, call.attempt, is_harmless=is_harmless):
             return self._counted(overtaken(call.tool_name))
         if begin_by is not None and fleet_clock.suspend_aware() > begin_by:
             return self._counted(not_begun(call.tool_name))
@@ -142,7 +142,7 @@ class Execute:
         if len(self._all) >= self._limits.calls:
             raise ModuleBusy(_FULL_SECONDS)
         work = Work(run.context, call.fingerprint)
-        work.task = asyncio.ensure_future(self._desk.settle(work, run))
+        work.task = asyncio.ensure_future(self._runs.settle(work, run))
         if call.call_id:
             self._works[call.call_id] = work
         self._all.add(work)
@@ -165,9 +165,9 @@ class Execute:
         """Wait for the reply; tell what is new meanwhile. Raises `ClientDisconnect`, and what turns the call away."""
         gone = asyncio.ensure_future(_disconnect(request))
         ends_at = None if call.seconds is None else asyncio.get_running_loop().time() + call.seconds + _GRACE_SECONDS
-        lines = Lines(send, self._limits.progress_seconds)
+        lines = ProgressLines(send, self._limits.progress_seconds)
         try:
-            while call.streams and await _has_news(lines, work, gone, ends_at):
+            while call.streams and await _has_progress(lines, work, gone, ends_at):
                 await lines.tell(work)
             await _first({work.task, gone}, ends_at)
             if work.task.done():
@@ -197,14 +197,14 @@ class Execute:
         return Response(reply.body, media_type="application/json")
 
 
-async def _has_news(lines: Lines, work: Work, gone: asyncio.Future[None], ends_at: float | None) -> bool:
+async def _has_progress(lines: ProgressLines, work: Work, gone: asyncio.Future[None], ends_at: float | None) -> bool:
     """Wait for progress to tell; false when it is the end that came."""
-    news = asyncio.ensure_future(lines.news(work))
+    new_progress = asyncio.ensure_future(lines.new_progress(work))
     try:
-        await _first({work.task, gone, news}, ends_at)
-        return news.done() and not work.task.done() and not gone.done()
+        await _first({work.task, gone, new_progress}, ends_at)
+        return new_progress.done() and not work.task.done() and not gone.done()
     finally:
-        news.cancel()
+        new_progress.cancel()
 
 
 async def _first(futures: set[asyncio.Future[Any]], ends_at: float | None) -> None:

@@ -1,4 +1,4 @@
-"""A module: functions that become tools, and the ASGI app that offers them."""
+"""Makes a module of functions: its tools, and the ASGI app that offers them."""
 
 import os
 from collections.abc import Callable, Generator, Mapping

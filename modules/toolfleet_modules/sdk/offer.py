@@ -1,4 +1,4 @@
-"""A tool's definition from its function: what the signature and the docstring do not say, the decorator does."""
+"""Derives a tool's definition from its function: what the signature and the docstring do not say, the decorator does."""
 
 import re
 import typing

@@ -1,4 +1,4 @@
-"""A reply with progress before it, as lines of JSON: begun with the first progress, so that a quick call has none."""
+"""Sends progress before a reply, as lines of JSON: begun with the first progress, so that a quick call has none."""
 
 import asyncio
 import json
@@ -13,32 +13,32 @@ from toolfleet_registry.contracts.progress import Progress
 _SEND_SECONDS = 30.0  # for a client to take a line
 
 
-class Lines:
+class ProgressLines:
     """`{"progress": 0.4, "message": "…"}`, no more often than every `seconds`, then the reply."""
 
     def __init__(self, send: Send, seconds: float) -> None:
         self.are_begun = False
         self._send = send
         self._seconds = seconds
-        self._told: Progress | None = None
+        self._sent: Progress | None = None
         self._next_at = 0.0
 
-    async def news(self, work: Work) -> None:
+    async def new_progress(self, work: Work) -> None:
         """Return when there is something to tell, and it is time to."""
-        while work.progress is self._told:
-            await work.wait_for_news()
+        while work.progress is self._sent:
+            await work.wait_for_progress()
         await asyncio.sleep(self._next_at - asyncio.get_running_loop().time())
 
     async def tell(self, work: Work) -> None:
         """Send the latest progress. Raises `ClientDisconnect`."""
-        self._told = work.progress
-        if self._told is None:
+        self._sent = work.progress
+        if self._sent is None:
             return
         if not self.are_begun:
             self.are_begun = True
             headers = [(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-store")]
             await self._out({"type": "http.response.start", "status": 200, "headers": headers})
-        fields = {"progress": self._told.fraction, "message": self._told.message}
+        fields = {"progress": self._sent.fraction, "message": self._sent.message}
         line = json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")  # there are half characters
         await self._out({"type": "http.response.body", "body": line + b"\n", "more_body": True})
         self._next_at = asyncio.get_running_loop().time() + self._seconds

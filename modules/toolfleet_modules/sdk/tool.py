@@ -1,4 +1,4 @@
-"""One function as a tool: its definition, and its arguments out of a request."""
+"""Makes a tool of one function: defines it, and runs it, whatever it does."""
 
 import inspect
 import logging

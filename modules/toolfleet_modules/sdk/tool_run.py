@@ -58,7 +58,7 @@ class ToolRun:
             if inspect.isawaitable(result):  # a plain function that makes a coroutine, as a decorated one may
                 result = await result
         except ToolError as exc:
-            return self._told(exc)
+            return self._error_reply(exc)
         except (ModuleBusy, NotBegun, asyncio.CancelledError, GeneratorExit):
             raise
         except TaskExit as exc:
@@ -69,18 +69,18 @@ class ToolRun:
             return self._broken(exc)
         return Reply.success(self.name, result, most_bytes=self.most_bytes)
 
-    def _told(self, error: ToolError) -> Reply:
+    def _error_reply(self, error: ToolError) -> Reply:
         retryable = error.retryable and self.tool.definition.effect != "once"
         text = str(error) or f"{self.name} failed."
         return Reply.failure(self.name, text, effect_state=error.effect_state, retryable=retryable)
 
     def _broken_together(self, group: BaseExceptionGroup[BaseException]) -> Reply:
         """As one exception: a word for the model, else whatever it is."""
-        told = next((each for each in _leaves(group) if isinstance(each, ToolError)), None)
-        if told is None:
+        tool_error = next((each for each in _leaves(group) if isinstance(each, ToolError)), None)
+        if tool_error is None:
             return self._broken(group)
         # Others of the group may have done something: `none` is not for one of them to say.
-        return Reply.failure(self.name, str(told))
+        return Reply.failure(self.name, str(tool_error))
 
     def _broken(self, exc: BaseException) -> Reply:
         _log.error("%s failed", self.name, exc_info=exc)

@@ -10,8 +10,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from toolfleet_registry.catalog.module_registration import ModuleTooCostly, Moment, Turn, moment_of, register_together
-from toolfleet_registry.catalog.registration_plan import Change, Intake
+from toolfleet_registry.catalog.module_registration import (
+    ModuleRegistration,
+    ModuleTooCostly,
+    Moment,
+    moment_of,
+    register_together,
+)
+from toolfleet_registry.catalog.registration_plan import PlannedChange, RegistrationPlan
 from toolfleet_registry.errors import FleetUnavailable, RegistryAway
 from toolfleet_registry.manifests.manifest_cache import CachedManifest, ManifestCache, Successor
 from toolfleet_registry.manifests.specs import ToolFinding
@@ -45,7 +51,7 @@ class TakenIn:
     saved: dict[str, CachedManifest] = field(default_factory=dict[str, CachedManifest])
     errors: dict[str, str] = field(default_factory=dict[str, str])
 
-    def report(self, turn: Turn, exc: Exception) -> None:
+    def report(self, turn: ModuleRegistration, exc: Exception) -> None:
         """A defect that one module brings out must not hide the others."""
         _log.error("module_not_taken_in", module=turn.module, exc_info=exc)
         self.errors[turn.module] = f"what it offers cannot be taken in: {type(exc).__name__}"
@@ -61,10 +67,10 @@ class BatchRegistration:
         self._cache = cache
         self._registry = registry
         self._taken = taken
-        self._left = deque[Turn]()
-        self._costly = deque[Turn]()
+        self._left = deque[ModuleRegistration]()
+        self._costly = deque[ModuleRegistration]()
 
-    async def take(self, moment: Moment, turns: Iterable[Turn]) -> None:
+    async def take(self, moment: Moment, turns: Iterable[ModuleRegistration]) -> None:
         """All of them, as far as the time suffices."""
         # What is new comes first: with very many modules some wait for the next look, and those had better be known ones.
         self._costly.extend(sorted(turns, key=lambda turn: turn.is_known))
@@ -91,8 +97,8 @@ class BatchRegistration:
             except Exception as exc:  # noqa: BLE001 - whatever it is
                 await self._take_one_by_one(moment, batch, exc)
 
-    def _next(self, seconds: float, until: float) -> list[Turn]:
-        batch, tools = list[Turn](), 0
+    def _next(self, seconds: float, until: float) -> list[ModuleRegistration]:
+        batch, tools = list[ModuleRegistration](), 0
         while self._left and len(batch) < _BATCH and tools < _BATCH_TOOLS:
             turn = self._left.popleft()
             if machine_clock.monotonic() > until:
@@ -103,7 +109,7 @@ class BatchRegistration:
             tools += len(turn.manifest.tools)
         return batch
 
-    async def _take_one_by_one(self, moment: Moment, batch: Sequence[Turn], exc: Exception) -> None:
+    async def _take_one_by_one(self, moment: Moment, batch: Sequence[ModuleRegistration], exc: Exception) -> None:
         """One of them has a defect: it shows which when each is taken by itself."""
         if len(batch) == 1:
             self._taken.report(batch[0], exc)
@@ -119,7 +125,7 @@ class BatchRegistration:
             except Exception as its_own:  # noqa: BLE001 - as above
                 self._taken.report(turn, its_own)
 
-    async def _take_batch(self, moment: Moment, batch: Sequence[Turn]) -> None:
+    async def _take_batch(self, moment: Moment, batch: Sequence[ModuleRegistration]) -> None:
         for _ in range(MOST_TRIES):
             if not batch:
                 return
@@ -134,12 +140,14 @@ class BatchRegistration:
             _log.warning("module_keeps_changing", module=turn.module)
             self._taken.errors[turn.module] = "others keep changing what is stored of it"
 
-    def _judged(self, batch: Sequence[Turn], ends: Sequence[Intake | Exception]) -> list[tuple[Turn, Intake]]:
+    def _judged(
+        self, batch: Sequence[ModuleRegistration], ends: Sequence[RegistrationPlan | Exception]
+    ) -> list[tuple[ModuleRegistration, RegistrationPlan]]:
         """Those that may be stored. Whoever got no turn gets one again."""
         self._left.extendleft(reversed(batch[len(ends) :]))
-        judged = list[tuple[Turn, Intake]]()
+        judged = list[tuple[ModuleRegistration, RegistrationPlan]]()
         for turn, end in zip(batch, ends, strict=False):
-            if isinstance(end, Intake):
+            if isinstance(end, RegistrationPlan):
                 judged.append((turn, end))
             elif isinstance(end, ModuleTooCostly):
                 self._costly.append(turn)
@@ -147,17 +155,17 @@ class BatchRegistration:
                 self._taken.report(turn, end)
         return judged
 
-    async def _store(self, judged: Sequence[tuple[Turn, Intake]]) -> list[Turn]:
+    async def _store(self, judged: Sequence[tuple[ModuleRegistration, RegistrationPlan]]) -> list[ModuleRegistration]:
         """Store them, and say what has changed. Returns those that others have overtaken."""
-        followers = [Successor.of(turn.before, turn.manifest, intake.verdicts) for turn, intake in judged]
+        followers = [Successor.of(turn.before, turn.manifest, plan.verdicts) for turn, plan in judged]
         saved = await self._cache.succeed(followers)
-        overtaken, kinds = list[Turn](), Counter[str]()
-        for (turn, intake), cached in zip(judged, saved, strict=True):
+        overtaken, kinds = list[ModuleRegistration](), Counter[str]()
+        for (turn, plan), cached in zip(judged, saved, strict=True):
             if cached is None:
                 overtaken.append(turn)
             else:
-                turn.verdicts, self._taken.saved[turn.module] = intake.verdicts, cached
-                kinds += _told(turn)
+                turn.verdicts, self._taken.saved[turn.module] = plan.verdicts, cached
+                kinds += _count_changes(turn)
         if kinds:
             await self._cache.count(kinds)
         # Last: what is stored is stored, and a process that ends before this has told nobody of what `differences` shows.
@@ -176,7 +184,7 @@ async def asked(work: Callable[[], T]) -> T:
         raise RegistryAway(f"The registry is away: {exc}") from exc
 
 
-def _told(turn: Turn) -> Counter[str]:
+def _count_changes(turn: ModuleRegistration) -> Counter[str]:
     """Log what has changed, and count it by kind."""
     module, changes, faults = turn.module, turn.changes, turn.faults()
     for tool in turn.manifest.tools:  # said when the manifest came
@@ -193,7 +201,7 @@ def _told(turn: Turn) -> Counter[str]:
     return kinds
 
 
-def _findings(turn: Turn) -> list[ToolFinding]:
+def _findings(turn: ModuleRegistration) -> list[ToolFinding]:
     """What those who follow the registry are told, and what its own changes do not say."""
     digests = {name: verdict.digest for name, verdict in turn.verdicts.items()}
     return [
@@ -208,5 +216,5 @@ def _findings(turn: Turn) -> list[ToolFinding]:
     ]
 
 
-def _named(changes: list[Change], kind: str) -> list[str]:
+def _named(changes: list[PlannedChange], kind: str) -> list[str]:
     return [change.tool_name for change in changes if change.kind == kind][:_MOST_NAMED]

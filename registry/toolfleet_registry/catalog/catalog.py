@@ -1,4 +1,4 @@
-"""The heart of the registry: which tools exist now, and which of them may this caller use."""
+"""Holds the tools that exist now, and decides which of them a caller may use: the heart of the registry."""
 
 import asyncio
 import itertools
@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from toolfleet_registry.catalog.context_arguments import checked_with
 from toolfleet_registry.catalog.hidden_tools import say_hidden
 from toolfleet_registry.catalog.manifest_reader import ManifestReader
-from toolfleet_registry.catalog.refresh import look_at_modules
+from toolfleet_registry.catalog.refresh import probe_modules
 from toolfleet_registry.catalog.registration import OpenRegistry
 from toolfleet_registry.catalog.search import ToolSearch
 from toolfleet_registry.catalog.state import CatalogState, newer_failures
-from toolfleet_registry.catalog.told_arguments import checked_with
 from toolfleet_registry.catalog.toolset import ToolSet, described
 from toolfleet_registry.contracts import (
     Caller,
@@ -25,7 +25,7 @@ from toolfleet_registry.contracts import (
 from toolfleet_registry.contracts.names import ToolName
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
-from toolfleet_registry.directory.probe_failures import LookFailure
+from toolfleet_registry.directory.probe_failures import ProbeFailure
 from toolfleet_registry.errors import InvalidToolName, RegistryAway
 from toolfleet_registry.manifests.discovery import ManifestFailure, offered_by
 from toolfleet_registry.manifests.manifest_cache import CachedManifest, ManifestCache
@@ -116,14 +116,14 @@ class Catalog:
         fleet's workers ask; where none do, the agent asks itself, and logs that.
         """
         await self._read_directory()
-        if not await self._fleet_has_looked() or not await self.load():
-            await self._look()
+        if not await self._fleet_has_probed() or not await self.load():
+            await self._probe()
         return self.statuses()
 
-    async def _look(self) -> None:
-        looks = await look_at_modules(self._known, self._settings, imports_local=not self._asks_fleet)
-        errors = {module: look.error for module, look in looks.items() if isinstance(look, ManifestFailure)}
-        found = {module: offered for module, look in looks.items() if (offered := offered_by(look)) is not None}
+    async def _probe(self) -> None:
+        probes = await probe_modules(self._known, self._settings, imports_local=not self._asks_fleet)
+        errors = {module: probe.error for module, probe in probes.items() if isinstance(probe, ManifestFailure)}
+        found = {module: offered for module, probe in probes.items() if (offered := offered_by(probe)) is not None}
         try:
             taken = await self._reader.registrar.take_in(found)
             manifests, errors = taken.saved, errors | taken.errors
@@ -132,23 +132,27 @@ class Catalog:
             errors |= dict.fromkeys(found, str(exc))
         cache = self._reader.cache
         kept = [module for module in errors if module not in manifests and await cache.renew(module)]
-        manifests |= await cache.load([*kept, *(self._modules - looks.keys())])
+        manifests |= await cache.load([*kept, *(self._modules - probes.keys())])
         expired = await self._reader.read_kept(self._modules - manifests.keys(), self._state.manifests)
         manifests |= expired.manifests
         now = fleet_clock.now()
-        failures = {module: LookFailure(error, now) for module, error in errors.items()}
+        failures = {module: ProbeFailure(error, now) for module, error in errors.items()}
         if self._directory is not None:
-            await self._directory.failures.note(failures, looks.keys() - errors.keys())
+            await self._directory.failures.note(failures, probes.keys() - errors.keys())
             failures = newer_failures(await self._directory.failures.read() | failures, manifests)
         await self._take_over(next(self._reads), manifests, failures)
 
-    async def _fleet_has_looked(self) -> bool:
+    async def _fleet_has_probed(self) -> bool:
         """Whether workers have asked the modules for us. They know none that only the settings here name."""
         if not self._asks_fleet or self._directory is None:
             return False
         is_theirs = self._settings.modules <= self._known.entries.keys()
-        seconds = self._settings.discovery_timeout_seconds + _LOOK_MARGIN_SECONDS
-        if is_theirs and await self._directory.is_tended() and await self._directory.looks.request(seconds=seconds):
+        seconds = self._settings.discovery_timeout_seconds + _PROBE_MARGIN_SECONDS
+        if (
+            is_theirs
+            and await self._directory.is_tended()
+            and await self._directory.requested_probes.request(seconds=seconds)
+        ):
             return True
         _log.info("agent_looks_itself", modules=len(self._known.settings.module_services))
         return False
@@ -168,10 +172,10 @@ class Catalog:
         """What this caller may call, whether or not it is listed."""
         return self._state.tools.callable_by(caller.permission, self._modules_of(caller))
 
-    def judge(self, call: ToolCall, caller: Caller, told: Mapping[str, Any] | None = None) -> Judged | ToolResult:
+    def judge(self, call: ToolCall, caller: Caller, context: Mapping[str, Any] | None = None) -> Judged | ToolResult:
         """What may be published for the call, or the refusal that the caller gets.
 
-        `told` is what the module is told by the core, and is among the arguments. They are judged with all of it; where
+        `context` is what the module is told by the core, and is among the arguments. They are judged with all of it; where
         the tool's schema has no room for that, with what it names at its top.
         """
         tool = self.usable(call, caller)
@@ -181,7 +185,7 @@ class Catalog:
         if fault := fault_in_call(call, caller, most_bytes=most, are_small=are_small):
             return _refused(call, "invalid_arguments", fault)
         coerces = ToolName.parse(tool.name).module in self._settings.coerce_numbers_modules
-        result = checked_with(told, tool, call.arguments, coerces_numbers=coerces, are_small=are_small)
+        result = checked_with(context, tool, call.arguments, coerces_numbers=coerces, are_small=are_small)
         if result.arguments is None:
             return _refused(call, "invalid_arguments", str(result.fault))
         if result.arguments is not call.arguments and (fault := size_fault(result.arguments, most=most)):
@@ -253,7 +257,7 @@ class Catalog:
         return f"Did you mean {' or '.join(near)}?" if near else None
 
     async def _take_over(
-        self, read: int, manifests: Mapping[str, CachedManifest], failures: Mapping[str, LookFailure]
+        self, read: int, manifests: Mapping[str, CachedManifest], failures: Mapping[str, ProbeFailure]
     ) -> None:
         """Show what was read, unless something that was read later is shown already."""
 
@@ -282,5 +286,5 @@ def _encodable(text: str) -> str:
 
 
 _MOST_SHOWN = 256
-_LOOK_MARGIN_SECONDS = 10.0  # beyond a module's time to answer: others are asked before it, and all is taken in
+_PROBE_MARGIN_SECONDS = 10.0  # beyond a module's time to answer: others are asked before it, and all is taken in
 _log = get_logger(__name__)

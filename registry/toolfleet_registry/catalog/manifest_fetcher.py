@@ -15,7 +15,7 @@ from toolfleet_registry.catalog.registration import Registrar
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
 from toolfleet_registry.directory.known_modules import KnownModules
-from toolfleet_registry.directory.probe_failures import LookFailure, LookFailures
+from toolfleet_registry.directory.probe_failures import ProbeFailure, ProbeFailures
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.lua.files import script
 from toolfleet_registry.manifests.manifest_cache import CachedManifest
@@ -26,7 +26,7 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock, machine_clock
 
 if TYPE_CHECKING:
-    from toolfleet_registry.manifests.discovery import Look
+    from toolfleet_registry.manifests.discovery import DiscoveryResult
 
 _PATIENCE_SECONDS = 5
 _SHORTEST_PAUSE_SECONDS = 1.0  # after a first request in vain: a module that restarts is back by then
@@ -63,7 +63,7 @@ class ManifestFetcher:
         self._registrar = registrar
         self._on_fetched = on_fetched
         self._clock = clock or machine_clock.monotonic
-        self._failures = LookFailures(redis, settings.keys, ttl_seconds=settings.manifest_ttl_seconds)
+        self._failures = ProbeFailures(redis, settings.keys, ttl_seconds=settings.manifest_ttl_seconds)
         self._running = dict[str, asyncio.Task[None]]()
         self._next_at = dict[str, float]()
         self._fetched = dict[str, ModuleManifest]()
@@ -104,7 +104,7 @@ class ManifestFetcher:
             longest = {"longest_ms": _ms(_LONGEST_PAUSE_SECONDS)}
             rest = await self._ask_redis(BEGIN, module, request_ms=self._request_ms, **longest)
             if rest == 0:
-                is_good = await self._look(module)
+                is_good = await self._probe(module)
                 pauses = {"shortest_ms": _ms(_SHORTEST_PAUSE_SECONDS), "fresh_ms": _ms(_FRESH_SECONDS), **longest}
                 rest = await self._ask_redis(END, module, in_vain="01"[not is_good], **pauses)
             self._next_at[module] = self._clock() + rest / 1000
@@ -119,7 +119,7 @@ class ManifestFetcher:
     def _request_ms(self) -> int:
         return _ms(self._settings.discovery_timeout_seconds + _MARGIN_SECONDS)
 
-    async def _look(self, module: str) -> bool:
+    async def _probe(self, module: str) -> bool:
         """Ask the module, and take in what it says. Returns whether there is anything."""
         found = await self._offered(module)
         manifest = found if found is None or isinstance(found, ModuleManifest) else found.offered
@@ -127,7 +127,7 @@ class ManifestFetcher:
         if isinstance(found, ModuleManifest):
             await self._failures.note({}, [module])
         elif found is not None:  # after what there is all the same was taken in: it is newer than that
-            await self._failures.note({module: LookFailure(found.error, fleet_clock.now())}, ())
+            await self._failures.note({module: ProbeFailure(found.error, fleet_clock.now())}, ())
         return is_taken
 
     async def _taken(self, module: str, manifest: ModuleManifest) -> bool:
@@ -140,26 +140,26 @@ class ManifestFetcher:
                 await self._take_in(together)
         return self._fetched_at.get(module) != before
 
-    async def _offered(self, module: str) -> "Look | None":
+    async def _offered(self, module: str) -> "DiscoveryResult | None":
         # Loaded where they are wanted: hardly any call needs them, and every worker shall be up soon.
         if module == SCHEDULER and self._settings.scheduler:
-            from toolfleet_registry.local.scheduler_tools import look_at_scheduler  # noqa: PLC0415 - as above
+            from toolfleet_registry.local.scheduler_tools import probe_scheduler  # noqa: PLC0415 - as above
 
-            return look_at_scheduler(self._settings).get(module)
+            return probe_scheduler(self._settings).get(module)
         if module == LOCAL and self._settings.local_tools:
-            from toolfleet_registry.local.local_tools import look_at_local  # noqa: PLC0415 - as above
+            from toolfleet_registry.local.local_tools import probe_local  # noqa: PLC0415 - as above
 
-            return (await look_at_local(self._settings)).get(module)
+            return (await probe_local(self._settings)).get(module)
         from toolfleet_registry.manifests.discovery import discover  # noqa: PLC0415 - as above, and with an HTTP client
 
-        looks = await discover(
+        probes = await discover(
             {module: self._known.settings.module_services[module]},
             timeout_seconds=self._settings.discovery_timeout_seconds,
             max_bytes=self._settings.max_manifest_bytes,
             guards=self._known.guards,
             headers=self._known.headers,
         )
-        return looks[module]
+        return probes[module]
 
     async def _take_in(self, manifests: dict[str, ModuleManifest]) -> None:
         try:

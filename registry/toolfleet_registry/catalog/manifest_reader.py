@@ -18,7 +18,7 @@ _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ManifestReading:
     """Manifests by module. `is_whole`: the registry, too, has said what it keeps of those that the cache does not have."""
 
     manifests: dict[str, CachedManifest]
@@ -41,21 +41,23 @@ class ManifestReader:
 
     async def read(
         self, modules: Collection[str], known: Mapping[str, CachedManifest], *, needs_cache: bool = False
-    ) -> Reading:
+    ) -> ManifestReading:
         """What there is of these modules. `needs_cache`: where the cache has nothing, nothing is found, and the registry not asked."""
         cached = await self.cache.load(modules)
         if needs_cache and not cached:
-            return Reading({}, is_whole=False)
+            return ManifestReading({}, is_whole=False)
         expired = await self.read_kept({*modules} - cached.keys(), known)
-        return Reading(cached | expired.manifests, expired.is_whole)
+        return ManifestReading(cached | expired.manifests, expired.is_whole)
 
-    async def read_kept(self, modules: Collection[str], known: Mapping[str, CachedManifest]) -> Reading:
+    async def read_kept(self, modules: Collection[str], known: Mapping[str, CachedManifest]) -> ManifestReading:
         """What the registry keeps of modules whose manifests have expired, with what operators say now."""
         if not modules:
-            return Reading({}, is_whole=True)
+            return ManifestReading({}, is_whole=True)
         try:
             async with self.registrar.registry() as registry:
-                return Reading(await asked(functools.partial(kept_in_effect, registry, sorted(modules))), is_whole=True)
+                return ManifestReading(
+                    await asked(functools.partial(kept_in_effect, registry, sorted(modules))), is_whole=True
+                )
         except (FleetUnavailable, SettingsError) as exc:
             _log.warning("registry_not_read", error=str(exc))
-        return Reading({name: known[name] for name in known.keys() & modules}, is_whole=False)
+        return ManifestReading({name: known[name] for name in known.keys() & modules}, is_whole=False)

@@ -1,4 +1,4 @@
-"""One module's turn in a look: what it offers is held against the registry, registered, and judged, in a bounded time."""
+"""Registers what one module offers: compares it with the registry, registers and judges it, in a bounded time."""
 
 import time
 from collections import deque
@@ -6,12 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from toolfleet_registry.catalog.registration_plan import Change, Intake, Known, Offer, offers_of, take_in
+from toolfleet_registry.catalog.registration_plan import (
+    Known,
+    Offer,
+    PlannedChange,
+    RegistrationPlan,
+    offers_of,
+    take_in,
+)
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
 from toolfleet_registry.contracts.names import name_fault
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.manifests.manifest_cache import CachedManifest, read_kept
-from toolfleet_registry.manifests.overrides import Verdict, Verdicts
+from toolfleet_registry.manifests.overrides import ToolOverride, Verdicts
 from toolfleet_registry.manifests.specs import ToolRegistration, ToolSpec
 from toolfleet_registry.schemas.validation import schema_fault
 from toolfleet_registry.store.port import ToolRegistry
@@ -56,8 +63,8 @@ def in_effect(
     """
     faults = {name: verdict.fault for name, verdict in kept.verdicts.items()}
     known = Known(registrations, pins.get(kept.manifest.module_name), verdicts=kept.verdicts)
-    intake = take_in(offers_of(kept.manifest), known, lambda tool: faults.get(tool.name))
-    return replace(kept, verdicts=_closed(intake, registrations, {}).verdicts)
+    plan = take_in(offers_of(kept.manifest), known, lambda tool: faults.get(tool.name))
+    return replace(kept, verdicts=_closed(plan, registrations, {}).verdicts)
 
 
 def kept_in_effect(registry: ToolRegistry, modules: Sequence[str]) -> dict[str, CachedManifest]:
@@ -74,24 +81,28 @@ def kept_in_effect(registry: ToolRegistry, modules: Sequence[str]) -> dict[str, 
     }
 
 
-class Turn:
+class ModuleRegistration:
     """A module's. `before`: what is stored of it now. `verdicts`: what was judged last. `like`: whose findings it shares."""
 
     def __init__(
-        self, module: str, manifest: ModuleManifest, before: CachedManifest | None = None, like: "Turn | None" = None
+        self,
+        module: str,
+        manifest: ModuleManifest,
+        before: CachedManifest | None = None,
+        like: "ModuleRegistration | None" = None,
     ) -> None:
         self.module = module
         self.manifest = manifest
         self.before = before
         self.verdicts: Verdicts = {}
-        self._changes: list[Change] | None = None
+        self._changes: list[PlannedChange] | None = None
         self._offers: list[Offer] | None = None
         self._known = dict[str, ToolRegistration]()
-        self._begun = Intake([], [], [], {})
+        self._begun = RegistrationPlan([], [], [], {})
         self._faults: _Faults = _Faults() if like is None else like._faults  # noqa: SLF001 - of its own kind
 
     @property
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[PlannedChange]:
         """Since the module was registered last; registering hides them from later judgements."""
         return self._changes or []
 
@@ -104,7 +115,7 @@ class Turn:
         """So much of its threads' own time may judging take from now on: a busy machine makes no module costly."""
         self._faults.allow(seconds)
 
-    def look(self, moment: Moment) -> Intake:
+    def preview(self, moment: Moment) -> RegistrationPlan:
         """Judge and register nothing. A tool without a readable registration is closed: it may be disabled."""
         known = moment.registrations.get(self.module, {})
         return _closed(self._judge(moment, known), known, {})
@@ -112,23 +123,23 @@ class Turn:
     def begin(self, moment: Moment) -> list[ToolSpec]:
         """Judge, and say what is to be registered. Raises `ModuleTooCostly`."""
         self._known = dict(moment.registrations.get(self.module, {}))
-        self._begun = intake = self._judge(moment, self._known)
+        self._begun = plan = self._judge(moment, self._known)
         if self._changes is None:
-            self._changes = intake.changes
-        return intake.register
+            self._changes = plan.changes
+        return plan.register
 
-    def register(self, registry: ToolRegistry, moment: Moment) -> Intake:
+    def register(self, registry: ToolRegistry, moment: Moment) -> RegistrationPlan:
         """Judge, and register until nothing is left to be. Raises `ModuleTooCostly`, and what the registry raises."""
         self.begin(moment)
         return self.end(registry, moment)
 
-    def end(self, registry: ToolRegistry, moment: Moment, answers: Answers | None = None) -> Intake:
+    def end(self, registry: ToolRegistry, moment: Moment, answers: Answers | None = None) -> RegistrationPlan:
         """Register until nothing is left to be; `answers` are the registry's to what was to be registered at first."""
-        known, intake = self._known, self._begun
+        known, plan = self._known, self._begun
         refused = dict[str, str]()
         for _ in range(_MOST_TRIES):
-            specs = [spec for spec in intake.register if spec.tool_name not in refused]
-            if not specs and not intake.forget:
+            specs = [spec for spec in plan.register if spec.tool_name not in refused]
+            if not specs and not plan.forget:
                 break
             given, answers = answers or registry.register_many(specs, keep_enabled=True), None
             for spec, answer in zip(specs, given, strict=True):
@@ -136,17 +147,17 @@ class Turn:
                     refused[spec.tool_name] = str(answer).rstrip(".")
                 else:  # also of what cannot be listed: whether it is enabled is known by now
                     known[spec.tool_name] = answer
-            for name in intake.forget:
+            for name in plan.forget:
                 registry.remove(name, unless_disabled=True)  # which somebody may have done just now
                 known.pop(name, None)
-            intake = self._judge(moment, known)
-        return _closed(intake, known, refused)
+            plan = self._judge(moment, known)
+        return _closed(plan, known, refused)
 
     def faults(self) -> dict[str, str]:
         """What is wrong with its tools, by name, as it was judged last."""
         return {name: verdict.fault for name, verdict in self.verdicts.items() if verdict.fault is not None}
 
-    def _judge(self, moment: Moment, registrations: Mapping[str, ToolRegistration]) -> Intake:
+    def _judge(self, moment: Moment, registrations: Mapping[str, ToolRegistration]) -> RegistrationPlan:
         if self._offers is None:
             self._offers = offers_of(self.manifest)
         known = Known(registrations, moment.pins.get(self.module))
@@ -157,8 +168,8 @@ class Turn:
 
 
 def register_together(
-    registry: ToolRegistry, moment: Moment, turns: Sequence[Turn], *, seconds: float
-) -> list[Intake | Exception]:
+    registry: ToolRegistry, moment: Moment, turns: Sequence[ModuleRegistration], *, seconds: float
+) -> list[RegistrationPlan | Exception]:
     """Judge modules and register what they offer, in few questions to the registry. What came of each, or its defect.
 
     In the order of the turns, without those at the end for which `seconds` did not suffice. Raises what says that the
@@ -173,7 +184,7 @@ def register_together(
         except Exception as exc:  # noqa: BLE001 - a defect that one module brings out must not hide the others
             offered.append(exc)
     answers = _answered(registry, [spec for each in offered if isinstance(each, list) for spec in each])
-    ends = list[Intake | Exception]()
+    ends = list[RegistrationPlan | Exception]()
     for turn, each in zip(turns, offered, strict=False):
         ends.append(each if isinstance(each, Exception) else _ended(registry, moment, turn, answers, number=len(each)))
     return ends
@@ -192,11 +203,11 @@ def _answered(registry: ToolRegistry, specs: Sequence[ToolSpec]) -> deque[ToolRe
 def _ended(
     registry: ToolRegistry,
     moment: Moment,
-    turn: Turn,
+    turn: ModuleRegistration,
     answers: deque[ToolRegistration | ValueError] | None,
     *,
     number: int,
-) -> Intake | Exception:
+) -> RegistrationPlan | Exception:
     given = None if answers is None else [answers.popleft() for _ in range(number)]
     try:
         return turn.end(registry, moment, given)
@@ -228,12 +239,14 @@ class _Faults:
         return found[1]
 
 
-def _closed(intake: Intake, known: Mapping[str, ToolRegistration], refused: Mapping[str, str]) -> Intake:
+def _closed(
+    plan: RegistrationPlan, known: Mapping[str, ToolRegistration], refused: Mapping[str, str]
+) -> RegistrationPlan:
     """Without the tools that are not in the registry as they should be: whether they are disabled nobody knows."""
-    left = {spec.tool_name for spec in intake.register}
+    left = {spec.tool_name for spec in plan.register}
     faults = {name: refused.get(name, _UNKNOWN) for name in left if name in refused or name not in known}
-    closed = {name: Verdict(fault=fault) for name, fault in faults.items()}
-    return replace(intake, verdicts=intake.verdicts | closed) if closed else intake
+    closed = {name: ToolOverride(fault=fault) for name, fault in faults.items()}
+    return replace(plan, verdicts=plan.verdicts | closed) if closed else plan
 
 
 _UNKNOWN = "what the registry holds of it cannot be read, or was not there"

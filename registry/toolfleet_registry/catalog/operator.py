@@ -1,4 +1,4 @@
-"""What an operator does with the tools: disable, pin, approve, and see what modules offer that is not in effect."""
+"""Does what an operator decides: disables, pins and approves tools, and shows what modules offer that is not in effect."""
 
 import asyncio
 import functools

@@ -1,14 +1,14 @@
 """Looks at all modules that a process knows: those with an address, and those that have none."""
 
 from toolfleet_registry.directory.known_modules import KnownModules
-from toolfleet_registry.local.scheduler_tools import look_at_scheduler
-from toolfleet_registry.manifests.discovery import Look, discover
+from toolfleet_registry.local.scheduler_tools import probe_scheduler
+from toolfleet_registry.manifests.discovery import DiscoveryResult, discover
 from toolfleet_registry.settings import Settings
 
 
-async def look_at_modules(known: KnownModules, settings: Settings, *, imports_local: bool) -> dict[str, Look]:
+async def probe_modules(known: KnownModules, settings: Settings, *, imports_local: bool) -> dict[str, DiscoveryResult]:
     """What each module offers now. Local tools are left out unless `imports_local`: only workers run their program."""
-    looks = await discover(
+    probes = await discover(
         known.settings.module_services,
         timeout_seconds=settings.discovery_timeout_seconds,
         max_bytes=settings.max_manifest_bytes,
@@ -17,7 +17,7 @@ async def look_at_modules(known: KnownModules, settings: Settings, *, imports_lo
         headers=known.headers,
     )
     if imports_local and settings.local_tools:
-        from toolfleet_registry.local.local_tools import look_at_local  # noqa: PLC0415 - hardly any worker has them
+        from toolfleet_registry.local.local_tools import probe_local  # noqa: PLC0415 - hardly any worker has them
 
-        looks |= await look_at_local(settings)
-    return looks | look_at_scheduler(settings)
+        probes |= await probe_local(settings)
+    return probes | probe_scheduler(settings)

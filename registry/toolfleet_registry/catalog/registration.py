@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 
 from toolfleet_registry.catalog.batch_registration import MOST_TRIES, TURN_SECONDS, BatchRegistration, TakenIn, asked
-from toolfleet_registry.catalog.module_registration import ModuleTooCostly, Moment, Turn, moment_of
+from toolfleet_registry.catalog.module_registration import ModuleRegistration, ModuleTooCostly, Moment, moment_of
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.errors import FleetUnavailable, RegistryAway
 from toolfleet_registry.manifests.manifest_cache import CachedManifest, ManifestCache, kept_text
@@ -47,7 +47,7 @@ class Registrar:
         if not manifests:
             return taken
         await self._cache.renew_all(manifests)  # first: whatever becomes of this look
-        turns = [Turn(module, manifest) for module, manifest in manifests.items()]
+        turns = [ModuleRegistration(module, manifest) for module, manifest in manifests.items()]
         async with self.registry() as registry:
             loaded = await self._cache.load(manifests)
             moment = await asked(functools.partial(moment_of, registry))
@@ -59,7 +59,7 @@ class Registrar:
         return taken
 
     async def rejudge(
-        self, registry: ToolRegistry, module: str, *, registers: bool = False, like: Turn | None = None
+        self, registry: ToolRegistry, module: str, *, registers: bool = False, like: ModuleRegistration | None = None
     ) -> CachedManifest | None:
         """Judge the stored manifest of a module anew, after a change of the registry; `None` if there is none.
 
@@ -70,14 +70,14 @@ class Registrar:
             if cached is None:  # whoever goes by what the registry keeps hears of it
                 await self._cache.announce(module)
                 return None
-            turn = Turn(module, cached.manifest, cached, like)
+            turn = ModuleRegistration(module, cached.manifest, cached, like)
             moment = await asked(functools.partial(moment_of, registry))
-            work = functools.partial(turn.register, registry) if registers else turn.look
+            work = functools.partial(turn.register, registry) if registers else turn.preview
             try:
-                intake = await asked(functools.partial(work, moment))
+                plan = await asked(functools.partial(work, moment))
             except ModuleTooCostly as exc:
                 raise FleetUnavailable(f"It takes too long to judge the tools of module {module!r}.") from exc
-            saved = await self._cache.replace(cached, intake.verdicts)
+            saved = await self._cache.replace(cached, plan.verdicts)
             if saved is not None and await asked(registry.revision) == moment.revision:
                 return saved
         _log.warning("module_keeps_changing", module=module)
@@ -109,7 +109,9 @@ class Registrar:
         finally:
             await asyncio.to_thread(registry.close)
 
-    async def _see_to_it(self, registry: ToolRegistry, moment: Moment, turns: Iterable[Turn], taken: TakenIn) -> None:
+    async def _see_to_it(
+        self, registry: ToolRegistry, moment: Moment, turns: Iterable[ModuleRegistration], taken: TakenIn
+    ) -> None:
         """Judge anew if the registry has changed meanwhile: an operator's word may be missing."""
         for _ in range(MOST_TRIES):
             if await asked(registry.revision) == moment.revision:
@@ -120,12 +122,14 @@ class Registrar:
                     await self._judge_again(registry, moment, turn, taken)
         _log.warning("registry_keeps_changing")
 
-    async def _judge_again(self, registry: ToolRegistry, moment: Moment, turn: Turn, taken: TakenIn) -> None:
+    async def _judge_again(
+        self, registry: ToolRegistry, moment: Moment, turn: ModuleRegistration, taken: TakenIn
+    ) -> None:
         turn.before = taken.saved[turn.module]
         turn.allow(sum(TURN_SECONDS))
         try:
-            intake = await asked(functools.partial(turn.look, moment))
-            if intake.verdicts == turn.verdicts and not intake.register:
+            plan = await asked(functools.partial(turn.preview, moment))
+            if plan.verdicts == turn.verdicts and not plan.register:
                 return
             judged = await self.rejudge(registry, turn.module, registers=True, like=turn)
         except FleetUnavailable:

@@ -1,4 +1,4 @@
-"""What a module's manifest means to a registry: what to register, what has changed, what to withhold.
+"""Plans what a module's manifest means to a registry: what to register, what has changed, what to withhold.
 
 Pure: the same manifest, registrations and pins always mean the same.
 """
@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
 from toolfleet_registry.manifests.definitions import definition_of, spec_of
 from toolfleet_registry.manifests.digests import digest_of
-from toolfleet_registry.manifests.overrides import Verdict, Verdicts
+from toolfleet_registry.manifests.overrides import ToolOverride, Verdicts
 from toolfleet_registry.manifests.specs import ToolRegistration, ToolSpec
 from toolfleet_registry.manifests.versions import ends_rollback
 from toolfleet_registry.permissions import broken_because
@@ -23,7 +23,7 @@ FaultOf: TypeAlias = Callable[[ToolDefinition], str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PlannedChange:
     """What became of one tool since it was registered. `is_withheld`: it has no effect until an operator approves it."""
 
     tool_name: str
@@ -52,17 +52,17 @@ class Known:
     registrations: Mapping[str, ToolRegistration]
     pins: Mapping[str, str] | None = None
     names: frozenset[str] | None = None
-    verdicts: Verdicts = field(default_factory=dict[str, Verdict])
+    verdicts: Verdicts = field(default_factory=dict[str, ToolOverride])
 
 
 @dataclass(frozen=True, slots=True)
-class Intake:
+class RegistrationPlan:
     """What to register, which registrations to forget, what has changed, and the exceptions for what is in effect."""
 
     register: list[ToolSpec]
     forget: list[str]
-    changes: list[Change]
-    verdicts: dict[str, Verdict]
+    changes: list[PlannedChange]
+    verdicts: dict[str, ToolOverride]
 
 
 def offers_of(manifest: ModuleManifest) -> list[Offer]:
@@ -71,7 +71,7 @@ def offers_of(manifest: ModuleManifest) -> list[Offer]:
     return [Offer(tool, spec, digest_of(spec)) for tool, spec in specs]
 
 
-def take_in(offers: list[Offer], known: Known, fault_of: FaultOf) -> Intake:
+def take_in(offers: list[Offer], known: Known, fault_of: FaultOf) -> RegistrationPlan:
     """Hold what is offered against what is known.
 
     A tool of a pinned module whose digest nobody has approved is withheld, and not registered. Other content under the
@@ -80,13 +80,13 @@ def take_in(offers: list[Offer], known: Known, fault_of: FaultOf) -> Intake:
     kept, and says what the tool was when it comes back; of very many such the oldest are forgotten, but for disabled ones.
     """
     register = list[ToolSpec]()
-    changes = list[Change]()
-    verdicts = dict[str, Verdict]()
+    changes = list[PlannedChange]()
+    verdicts = dict[str, ToolOverride]()
     for offer in offers:
         name, present = offer.spec.tool_name, known.registrations.get(offer.spec.tool_name)
         if broken := broken_because(offer.definition.required_permission):
             # Nothing to register or compare: what was registered before is what it is compared with when it is mended.
-            verdicts[name] = Verdict(is_disabled=present is not None and not present.enabled, fault=broken)
+            verdicts[name] = ToolOverride(is_disabled=present is not None and not present.enabled, fault=broken)
             continue
         registered = None if present is None else digest_of(present.spec)
         verdict = _verdict(offer, present, registered, known, fault_of)
@@ -94,7 +94,7 @@ def take_in(offers: list[Offer], known: Known, fault_of: FaultOf) -> Intake:
             verdicts[name] = verdict
         if present is not None and (present.spec.version, registered) == (offer.spec.version, offer.digest):
             if known.names is not None and name not in known.names:
-                changes.append(Change(name, "added", after=offer.spec.version))
+                changes.append(PlannedChange(name, "added", after=offer.spec.version))
             continue
         is_pending = verdict.digest is not None
         if not is_pending:
@@ -107,24 +107,26 @@ def take_in(offers: list[Offer], known: Known, fault_of: FaultOf) -> Intake:
     gone = [registration for name, registration in known.registrations.items() if name not in offered]
     for name in sorted((known.names or offered) - offered):
         last = known.registrations.get(name)
-        changes.append(Change(name, "removed", before=None if last is None else last.spec.version))
-    return Intake(register, _forgotten(gone), changes, verdicts)
+        changes.append(PlannedChange(name, "removed", before=None if last is None else last.spec.version))
+    return RegistrationPlan(register, _forgotten(gone), changes, verdicts)
 
 
 def _verdict(
     offer: Offer, present: ToolRegistration | None, registered: str | None, known: Known, fault_of: FaultOf
-) -> Verdict:
+) -> ToolOverride:
     is_disabled = present is not None and not present.enabled
     if _is_withheld(offer, registered, known):
-        return Verdict(is_disabled=is_disabled, is_withheld=True, digest=offer.digest)
+        return ToolOverride(is_disabled=is_disabled, is_withheld=True, digest=offer.digest)
     has_drifted = present is not None and present.spec.version == offer.spec.version and registered != offer.digest
     if present is None or not (has_drifted or _is_held_back(offer, present)):
-        return Verdict(is_disabled=is_disabled, fault=fault_of(offer.definition))
+        return ToolOverride(is_disabled=is_disabled, fault=fault_of(offer.definition))
     try:
         kept = definition_of(present.spec)
     except ValueError:  # somebody else's specification under this name
-        return Verdict(is_disabled=is_disabled, fault="what is registered is no tool of a module", digest=offer.digest)
-    return Verdict(is_disabled=is_disabled, kept=kept, fault=fault_of(kept), digest=offer.digest)
+        return ToolOverride(
+            is_disabled=is_disabled, fault="what is registered is no tool of a module", digest=offer.digest
+        )
+    return ToolOverride(is_disabled=is_disabled, kept=kept, fault=fault_of(kept), digest=offer.digest)
 
 
 def _is_held_back(offer: Offer, present: ToolRegistration | None) -> bool:
@@ -152,13 +154,13 @@ def _forgotten(gone: list[ToolRegistration]) -> list[str]:
     return [one.spec.tool_name for one in enabled[_MOST_GONE:]]
 
 
-def _change(offer: Offer, present: ToolRegistration | None, *, is_withheld: bool) -> Change:
+def _change(offer: Offer, present: ToolRegistration | None, *, is_withheld: bool) -> PlannedChange:
     name, after = offer.spec.tool_name, offer.spec.version
     if present is None:
-        return Change(name, "added", after=after, is_withheld=is_withheld)
+        return PlannedChange(name, "added", after=after, is_withheld=is_withheld)
     kind: ChangeKind = "drifted" if present.spec.version == after else "changed"
-    return Change(name, kind, present.spec.version, after, is_withheld)
+    return PlannedChange(name, kind, present.spec.version, after, is_withheld)
 
 
-_NOTHING = Verdict()
+_NOTHING = ToolOverride()
 _MOST_GONE = 1000  # registrations of tools that a module does not offer now

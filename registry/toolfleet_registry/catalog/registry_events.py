@@ -57,18 +57,18 @@ class RegistryEvents:
         """Ask once; returns whether there was something."""
         try:
             async with self._open() as registry:
-                news = await asked(lambda: events_after(registry, self._read_until))
+                found = await asked(lambda: events_after(registry, self._read_until))
         except FleetUnavailable as exc:
             self._note_away(exc)
             return False
         self._away_since = None
-        before, self._read_until = self._read_until, news.until
+        before, self._read_until = self._read_until, found.until
         if self.after is None:
-            self.after = news.until
-        self._ready.extend(news.events)
-        if news.are_lost:
+            self.after = found.until
+        self._ready.extend(found.events)
+        if found.are_lost:
             raise RegistryEventsLost(before or "")
-        return bool(news.events)
+        return bool(found.events)
 
     def _note_away(self, exc: FleetUnavailable) -> None:
         now = machine_clock.monotonic()

@@ -1,4 +1,4 @@
-"""Finding the tools that an agent holds by words and tags."""
+"""Searches the tools that an agent holds by words and tags."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.manifests.overrides import SeenTool
 from toolfleet_registry.schemas.definition import input_schema
-from toolfleet_registry.searching.index import Document, TextIndex
+from toolfleet_registry.searching.index import SearchDocument, TextIndex
 
 
 class ToolSearch(TextIndex[SeenTool]):
@@ -16,7 +16,7 @@ class ToolSearch(TextIndex[SeenTool]):
         super().__init__((_document(tool.definition), tool) for tool in tools)
 
 
-def _document(tool: ToolDefinition) -> Document:
+def _document(tool: ToolDefinition) -> SearchDocument:
     properties: Any = input_schema(tool).get("properties")
     arguments: Mapping[str, Any] = properties if isinstance(properties, dict) else {}
-    return Document(tool.name, tool.tags, tool.description, arguments)
+    return SearchDocument(tool.name, tool.tags, tool.description, arguments)

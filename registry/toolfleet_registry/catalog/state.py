@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from toolfleet_registry.catalog.toolset import ToolSet
-from toolfleet_registry.contracts import NEVER_LOOKED_AT, ModuleStatus
-from toolfleet_registry.directory.probe_failures import LookFailure
+from toolfleet_registry.contracts import NEVER_PROBED, ModuleStatus
+from toolfleet_registry.directory.probe_failures import ProbeFailure
 from toolfleet_registry.manifests.manifest_cache import CachedManifest
 from toolfleet_registry.manifests.overrides import broken_tools, pending_because
 
@@ -16,7 +16,7 @@ class CatalogState:
     """Replaced as a whole, so that no reader sees half of a change."""
 
     manifests: Mapping[str, CachedManifest] = field(default_factory=dict[str, CachedManifest])
-    failures: Mapping[str, LookFailure] = field(default_factory=dict[str, LookFailure])
+    failures: Mapping[str, ProbeFailure] = field(default_factory=dict[str, ProbeFailure])
     tools: ToolSet = field(default_factory=ToolSet)
 
     def status(self, module: str, *, stale_seconds: float) -> ModuleStatus:
@@ -24,7 +24,7 @@ class CatalogState:
         failure = self.failures.get(module)
         cached = self.manifests.get(module)
         if cached is None:
-            return ModuleStatus(module=module, ok=False, error=failure.error if failure else NEVER_LOOKED_AT)
+            return ModuleStatus(module=module, ok=False, error=failure.error if failure else NEVER_PROBED)
         offered = {tool.name: tool for tool in cached.manifest.tools}
         verdicts = {name: verdict for name, verdict in cached.verdicts.items() if name in offered}
         pending = Counter(pending_because(offered[name], verdict) for name, verdict in verdicts.items())
@@ -44,8 +44,8 @@ class CatalogState:
 
 
 def newer_failures(
-    failures: Mapping[str, LookFailure], manifests: Mapping[str, CachedManifest]
-) -> dict[str, LookFailure]:
+    failures: Mapping[str, ProbeFailure], manifests: Mapping[str, CachedManifest]
+) -> dict[str, ProbeFailure]:
     """Those that came after the manifests which are there."""
     return {
         module: failure

@@ -1,4 +1,4 @@
-"""The tools that exist at one moment. Never changes, so that a new one can take its place in one step."""
+"""Holds the tools that exist at one moment. Never changes, so that a new one can take its place in one step."""
 
 import difflib
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What a job's poll must bring, in JMESPath.
+"""Checks what a job's poll must bring, in JMESPath.
 
 A condition is a mapping, path -> value or list of values (all must hold; a list: one of these), or an expression that must
 be true as JMESPath has it. All paths of a condition have the steps of one walk together.

@@ -1,4 +1,4 @@
-"""The part of JMESPath that a job may use: what it is, and a walk through a value that takes a bounded number of steps.
+"""Evaluates the part of JMESPath that a job may use, in a bounded number of steps.
 
 Allowed are fields, indexes, slices, projections and filters, comparisons, `&&`, `||`, `!`, `|`, and a few functions; no
 multi-selects, no expression references, and lists as literals only where `contains` looks into them. So a value is only

@@ -1,4 +1,4 @@
-"""What a poll's arguments take from the result of its job's start: `{"$from": "<JMESPath>"}` stands for a value of it."""
+"""Fills a poll's arguments from the result of its job's start: `{"$from": "<JMESPath>"}` stands for a value of it."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""The settings of jobs, and of the agent's core that their ends wake; a part of `Settings`."""
+"""Declares the settings of jobs, and of the agent's core that their ends wake; a part of `Settings`."""
 
 from base64 import b64decode
 from typing import Literal, Self

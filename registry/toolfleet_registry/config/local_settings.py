@@ -1,4 +1,4 @@
-"""The settings for tools that are functions of our own and run in the workers; a part of `Settings`."""
+"""Declares the settings for tools that are functions of our own and run in the workers; a part of `Settings`."""
 
 from pydantic import Field
 from pydantic_settings import BaseSettings

@@ -1,4 +1,4 @@
-"""The settings of how modules are reached, and where those may be that are added; a part of `Settings`."""
+"""Declares the settings of how modules are reached, and where those may be that are added; a part of `Settings`."""
 
 from ipaddress import ip_network
 from typing import Annotated, Any

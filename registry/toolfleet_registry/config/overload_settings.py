@@ -1,4 +1,4 @@
-"""The settings that bound how much may run, wait and be stored at once; a part of `Settings`."""
+"""Declares the settings that bound how much may run, wait and be stored at once; a part of `Settings`."""
 
 from typing import Annotated, Any, Literal
 

@@ -1,4 +1,4 @@
-"""The settings for where a worker or beat answers probes over TCP; a part of `Settings`."""
+"""Declares the settings for where a worker or beat answers probes over TCP; a part of `Settings`."""
 
 from typing import Annotated
 

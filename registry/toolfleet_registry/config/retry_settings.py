@@ -1,4 +1,4 @@
-"""The settings that decide when a call is tried again; a part of `Settings`."""
+"""Declares the settings that decide when a call is tried again; a part of `Settings`."""
 
 from pydantic_settings import BaseSettings
 

@@ -1,4 +1,4 @@
-"""`.toolfleet/run.json`: what a running `toolfleet up` tells the other commands in its folder and below."""
+"""Writes and reads `.toolfleet/run.json`, which tells the other commands of the `toolfleet up` that runs in a folder."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The settings for what the fleet is given: its Redis, and the clocks of its machines; a part of `Settings`."""
+"""Declares the settings for what the fleet is given: its Redis, and the clocks of its machines; a part of `Settings`."""
 
 from pydantic import Field
 from pydantic_settings import BaseSettings

@@ -25,11 +25,11 @@ _LIKENESS = 0.75
 _log = logging.getLogger(
     "toolfleet"
 )  # not structlog: without any set-up this is a line on stderr, in agents and commands
-_told: set[str] = set()
+_warned: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class SettingOrigin:
     """Where a value comes from. `place`: the variable, or the file, with the line as far as it is found."""
 
     source: Source
@@ -42,17 +42,17 @@ def find_toml(start: Path) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-def origin_of(name: str, *, start: Path, environ: Mapping[str, str] = os.environ) -> Origin:
+def origin_of(name: str, *, start: Path, environ: Mapping[str, str] = os.environ) -> SettingOrigin:
     """Where a setting of this name, as in `Settings`, comes from for a process in the folder `start`."""
     wanted = f"{PREFIX}{name.upper()}"
     if (variable := next((each for each in environ if each.upper() == wanted and environ[each]), None)) is not None:
-        return Origin("environment", variable)
+        return SettingOrigin("environment", variable)
     if (place := place_in_toml(name, start)) is not None:
-        return Origin("file", place)
+        return SettingOrigin("file", place)
     running = find_running(start)
     if running is not None and name in running[1].settings:
-        return Origin("up", str(running[0]))
-    return Origin("default")
+        return SettingOrigin("up", str(running[0]))
+    return SettingOrigin("default")
 
 
 def place_in_toml(name: str, start: Path) -> str | None:
@@ -79,8 +79,8 @@ def warn_of_misspelt(settings: Collection[str], environ: Mapping[str, str] = os.
         name = variable.upper()
         if not name.startswith(PREFIX) or name in known or name in _OTHERS or _KUBERNETES.fullmatch(name):
             continue
-        if variable not in _told:
-            _told.add(variable)
+        if variable not in _warned:
+            _warned.add(variable)
             like = likeliest(name.removeprefix(PREFIX).lower(), settings)
             advice = "." if like is None else f"; did you mean {PREFIX}{like.upper()}?"
             _log.warning("%s is no setting, and changes nothing%s", variable, advice)

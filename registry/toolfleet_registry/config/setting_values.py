@@ -1,4 +1,4 @@
-"""Types of settings, and how one that is a mapping is read from an environment variable."""
+"""Defines the types of settings, and reads one that is a mapping from an environment variable."""
 
 import json
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""The settings of keys that sign what travels through Redis; a part of `Settings`."""
+"""Declares the settings of keys that sign what travels through Redis; a part of `Settings`."""
 
 from typing import Annotated, Any, Self
 

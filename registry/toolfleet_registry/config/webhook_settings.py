@@ -1,4 +1,4 @@
-"""The settings of webhooks that tell of the registry's changes; a part of `Settings`."""
+"""Declares the settings of webhooks that tell of the registry's changes; a part of `Settings`."""
 
 from typing import Annotated, Any, Self
 

@@ -1,7 +1,7 @@
-"""The messages that cross a process: frozen, and strict about fields of our own making."""
+"""Defines the messages that cross a process: frozen, and strict about fields of our own making."""
 
 from toolfleet_registry.contracts.calls import (
-    NEVER_LOOKED_AT,
+    NEVER_PROBED,
     Audit,
     Caller,
     Conversation,
@@ -26,7 +26,7 @@ from toolfleet_registry.contracts.calls import (
 )
 
 __all__ = [
-    "NEVER_LOOKED_AT",
+    "NEVER_PROBED",
     "Audit",
     "Caller",
     "Conversation",

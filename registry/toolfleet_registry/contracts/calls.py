@@ -1,4 +1,4 @@
-"""The messages that cross a process: frozen, and strict about fields of our own making.
+"""Defines the messages of a call, from the agent's request to its result: frozen, and strict about fields of our own making.
 
 What modules send is read leniently (they are deployed at other times than we are): see `ModuleReply` and
 `ToolDefinition`. Times are seconds since the epoch, durations are in the unit that their name ends in.
@@ -260,7 +260,7 @@ class PublishedCall(Message):
     tool_version: Annotated[str | None, Since(2)] = None
 
 
-NEVER_LOOKED_AT = "no manifest yet"
+NEVER_PROBED = "no manifest yet"
 """The error of a module that nobody has looked at."""
 
 

@@ -1,4 +1,4 @@
-"""Dead letters: calls whose end nobody can know, kept for an operator."""
+"""Defines dead letters: calls whose end nobody can know, kept for an operator."""
 
 from typing import Annotated, Any
 

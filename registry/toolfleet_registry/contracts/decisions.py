@@ -1,4 +1,4 @@
-"""What was decided about a call at each point that it passes: noted by whoever decides, and told in its audit line.
+"""Collects what was decided about a call at each point that it passes, for its audit line.
 
 Whoever decides knows nobody else: `note("gate", "allowed")` in the call's own task is all there is to do. Where nobody
 collects, a note is dropped.

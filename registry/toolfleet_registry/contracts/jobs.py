@@ -1,4 +1,4 @@
-"""Jobs: long work that is polled, and what its end wakes. The messages that cross a process, and what an agent says of one.
+"""Defines jobs, long work that is polled: the messages that cross a process, and what an agent says of one.
 
 Times are seconds since the epoch, durations are in seconds.
 """
@@ -16,14 +16,14 @@ JobState = Literal["starting", "waiting", "polling", "completed", "failed", "tim
 
 ENDED: frozenset[JobState] = frozenset({"completed", "failed", "timed_out", "cancelled"})
 
-Wish = Literal["resume_conversation", "notify"]
+WakeupRequest = Literal["resume_conversation", "notify"]
 """What a job's end does to its conversation: wakes the agent in it, or has it only told."""
 
-Completion = Wish | ToolCall
+Completion = WakeupRequest | ToolCall
 """One thing that a job's end does; the call is made in the creator's name."""
 
 WakeKind = Literal["continue", "notify"]
-"""What news of a job's end are for: see `Wish`."""
+"""What news of a job's end are for: see `WakeupRequest`."""
 
 Condition = dict[str, Any] | str
 """What a poll's result must be: see `conditions`."""
@@ -128,7 +128,7 @@ class JobSpec(Message):
     start: ToolCall | None = None
     poll: Poll | None = None
     schedule: Schedule | None = None
-    on_complete: tuple[Wish | ToolCall, ...] = ("resume_conversation",)
+    on_complete: tuple[WakeupRequest | ToolCall, ...] = ("resume_conversation",)
     created_at: float
     deadline_at: float
     gated: tuple[str, ...] = ()

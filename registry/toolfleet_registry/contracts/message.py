@@ -1,4 +1,4 @@
-"""What every message that crosses a process is: frozen, and strict about unknown fields if it is of our own making."""
+"""Defines what every message that crosses a process is: frozen, and strict about unknown fields if it is of our own making."""
 
 from dataclasses import dataclass
 

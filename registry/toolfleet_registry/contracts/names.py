@@ -1,4 +1,4 @@
-"""Tool names: `module.method` here, and the narrower form that model providers accept."""
+"""Parses tool names: `module.method` here, and the narrower form that model providers accept."""
 
 import hashlib
 import re

@@ -1,4 +1,4 @@
-"""What one attempt to run a call can come to: how it ended, and what the caller is told."""
+"""Defines what one attempt to run a call can come to: how it ended, and what the caller gets to know."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""How far a running call has come, as its tool says it: told by whoever hears of it, taken by whoever runs the call."""
+"""Reports how far a running call has come, as its tool says it, to whoever runs the call."""
 
 from collections.abc import Callable
 from contextvars import ContextVar

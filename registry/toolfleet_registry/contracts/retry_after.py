@@ -1,4 +1,4 @@
-"""`Retry-After` in an answer: seconds or an HTTP date, and nonsense is no wish."""
+"""Parses `Retry-After`: seconds or an HTTP date; nonsense counts as nothing."""
 
 import math
 from datetime import UTC, datetime

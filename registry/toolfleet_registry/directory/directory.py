@@ -1,4 +1,4 @@
-"""The directory of modules: which there are, for all processes of a fleet, in the fleet's Redis.
+"""Keeps the directory of modules in the fleet's Redis, for all processes of a fleet.
 
 Workers and beat put in what their settings name, and say so again every few seconds. Operators add and remove others while
 the fleet runs. Where the fleet signs, an entry without its signature is ignored, and whoever looks is told.
@@ -15,8 +15,8 @@ from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
 from toolfleet_registry.directory.entries import ModuleEntry
-from toolfleet_registry.directory.probe_failures import LookFailures
-from toolfleet_registry.directory.requested_probes import RequestedLooks
+from toolfleet_registry.directory.probe_failures import ProbeFailures
+from toolfleet_registry.directory.requested_probes import RequestedProbes
 from toolfleet_registry.directory.scripts import FED, FEED, REPLACE
 from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.redis.redis_errors import answering
@@ -56,16 +56,16 @@ class ModuleDirectory:
         self._redis = redis
         self._keys = settings.keys
         self._seal = TextSeal(settings.signing_key, purpose="module", old_keys=settings.signing_keys_old)
-        self.failures = LookFailures(redis, settings.keys, ttl_seconds=settings.manifest_ttl_seconds)
+        self.failures = ProbeFailures(redis, settings.keys, ttl_seconds=settings.manifest_ttl_seconds)
         """Why the last looks at modules have failed."""
-        self.looks = RequestedLooks(redis, settings.keys)
+        self.requested_probes = RequestedProbes(redis, settings.keys)
         """What has workers ask the modules."""
         self._signed_again = dict[str, str]()
         self._read_before = dict[str, tuple[str, ModuleEntry | str]]()
 
     async def revision(self) -> tuple[str, int]:
         """Another text after each change, "" where there was none yet, or Redis has lost it; and how often a look was asked for."""
-        names = self._keys.modules_revision, self._keys.look("asked")
+        names = self._keys.modules_revision, self._keys.probe("asked")
         async with self._answering():
             answer = await self._redis.execute_command("MGET", *names, **_AS_BYTES)
         revision, asked = cast("list[bytes | None]", answer)
@@ -108,7 +108,7 @@ class ModuleDirectory:
         text = "" if entry is None else self._seal.sign(entry.text())
         return await self._replace(module, expected, text)
 
-    async def put_back(self, module: str, text: str) -> None:
+    async def restore(self, module: str, text: str) -> None:
         """Store a text as it was stored before, signature and all, unless there is another one by now."""
         await self._replace(module, "", text)
 

@@ -1,4 +1,4 @@
-"""Which modules there are for one process: those of its settings, and those of the fleet's directory."""
+"""Knows the modules that there are for one process: those of its settings, and those of the fleet's directory."""
 
 from collections.abc import Callable, Mapping
 
@@ -12,15 +12,15 @@ from toolfleet_registry.time import fleet_clock
 class KnownModules:
     """What holds is replaced as a whole by `take`; asking costs no round trip.
 
-    `looks_everywhere`: it may ask any module of the directory what it offers, as an agent does that finds no fleet. A worker
+    `probes_everywhere`: it may ask any module of the directory what it offers, as an agent does that finds no fleet. A worker
     asks those of its own settings, and those that were added.
     """
 
     def __init__(
-        self, settings: Settings, *, looks_everywhere: bool = False, clock: Callable[[], float] | None = None
+        self, settings: Settings, *, probes_everywhere: bool = False, clock: Callable[[], float] | None = None
     ) -> None:
         self._own = settings
-        self._looks_everywhere = looks_everywhere
+        self._probes_everywhere = probes_everywhere
         self._clock = clock or fleet_clock.now
         self._networks = ModuleNetworks(settings.module_networks)
         self._entries = dict[str, ModuleEntry]()
@@ -72,8 +72,8 @@ class KnownModules:
     def _settings_with(
         self, theirs: Mapping[str, ModuleEntry], served: frozenset[str], entries: Mapping[str, ModuleEntry]
     ) -> Settings:
-        looked_at = theirs.keys() if self._looks_everywhere else served
-        urls = {name: entry.url for name, entry in theirs.items() if name in looked_at and entry.url is not None}
+        probed = theirs.keys() if self._probes_everywhere else served
+        urls = {name: entry.url for name, entry in theirs.items() if name in probed and entry.url is not None}
         limits = {name: entry.timeout_seconds for name, entry in theirs.items() if entry.timeout_seconds is not None}
         slow = {name for name, entry in theirs.items() if entry.slow}
         if not theirs and not self._replaced(entries):

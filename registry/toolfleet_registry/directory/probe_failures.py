@@ -18,7 +18,7 @@ _AS_BYTES = {NEVER_DECODE: True}
 
 
 @dataclass(frozen=True, slots=True)
-class LookFailure:
+class ProbeFailure:
     """Why the last look at a module brought nothing, and when that was."""
 
     error: str
@@ -26,18 +26,18 @@ class LookFailure:
 
 
 _ANSWERED = re.compile(r"answered with status (\d+)")
-_failure: TypeAdapter[LookFailure] = TypeAdapter(LookFailure)
+_failure: TypeAdapter[ProbeFailure] = TypeAdapter(ProbeFailure)
 
 
-class LookFailures:
+class ProbeFailures:
     """Raises `FleetUnavailable` when Redis does not answer within 5 s."""
 
     def __init__(self, redis: Redis, keys: Keys, *, ttl_seconds: float) -> None:
         self._redis = redis
-        self._key = keys.look_failures
+        self._key = keys.probe_failures
         self._ttl_seconds = math.ceil(ttl_seconds)
 
-    async def note(self, failed: Mapping[str, LookFailure], well: Collection[str]) -> None:
+    async def note(self, failed: Mapping[str, ProbeFailure], well: Collection[str]) -> None:
         """Note what came of looks: which have failed, and which went well."""
         if not failed and not well:
             return
@@ -52,11 +52,11 @@ class LookFailures:
             pipeline.expire(self._key, self._ttl_seconds)
             await pipeline.execute()
 
-    async def read(self) -> dict[str, LookFailure]:
+    async def read(self) -> dict[str, ProbeFailure]:
         """The latest failure of each module whose last look has failed. What cannot be read is left out."""
         async with answering(self._redis, seconds=_PATIENCE_SECONDS):
             answer = await self._redis.execute_command("HGETALL", self._key, **_AS_BYTES)
-        found = dict[str, LookFailure]()
+        found = dict[str, ProbeFailure]()
         for name, text in cast("Mapping[bytes, bytes]", answer).items():
             try:
                 found[name.decode(errors="replace")] = _failure.validate_json(text)

@@ -19,7 +19,7 @@ _TOGETHER_MS = 1000  # of a thousand agents that hear of a module at once, each 
 _DONE = b"done"
 
 
-class RequestedLooks:
+class RequestedProbes:
     """Raises `FleetUnavailable` when Redis does not answer within 5 s."""
 
     def __init__(self, redis: Redis, keys: Keys) -> None:
@@ -31,15 +31,15 @@ class RequestedLooks:
 
         Where nobody has begun within some seconds, nobody is there who would. Those who ask before it has begun share one look.
         """
-        names = {"asked": self._keys.look("asked"), "waiting": self._keys.look(0)}
-        command = ASK.command(**names, together_ms=_TOGETHER_MS, prefix=self._keys.look(""))
+        names = {"asked": self._keys.probe("asked"), "waiting": self._keys.probe(0)}
+        command = ASK.command(**names, together_ms=_TOGETHER_MS, prefix=self._keys.probe(""))
         async with answering(self._redis, seconds=_PATIENCE_SECONDS):
             number = int(await cast("Awaitable[int]", self._redis.execute_command(*command)))
         asked_at = machine_clock.monotonic()
         give_up_at = asked_at + min(seconds, _BEGIN_SECONDS)
         while machine_clock.monotonic() < give_up_at:
             async with answering(self._redis, seconds=_PATIENCE_SECONDS):
-                found = await self._redis.get(self._keys.look(number))
+                found = await self._redis.get(self._keys.probe(number))
             if found in {_DONE, _DONE.decode()}:
                 return True
             if found is not None:
@@ -50,9 +50,9 @@ class RequestedLooks:
     async def begin(self, number: int) -> bool:
         """Whether this process is to make the look that was asked for, and no other one is at it."""
         async with answering(self._redis, seconds=_PATIENCE_SECONDS):
-            return bool(await self._redis.set(self._keys.look(number), "begun", nx=True, ex=_KEPT_SECONDS))
+            return bool(await self._redis.set(self._keys.probe(number), "begun", nx=True, ex=_KEPT_SECONDS))
 
     async def end(self, number: int) -> None:
         """Tell that it was made."""
         async with answering(self._redis, seconds=_PATIENCE_SECONDS):
-            await self._redis.set(self._keys.look(number), _DONE, ex=_KEPT_SECONDS)
+            await self._redis.set(self._keys.probe(number), _DONE, ex=_KEPT_SECONDS)

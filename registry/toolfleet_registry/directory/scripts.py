@@ -1,4 +1,4 @@
-"""The scripts that change the directory of modules: each change happens inside Redis, as a whole or not at all.
+"""Changes the directory of modules in Lua: each change happens inside Redis, as a whole or not at all.
 
 The directory is a hash: module -> entry (JSON, with a signature before it if the fleet signs); beside it stands how many changes
 there were. A change is announced on the channel that tells of changed manifests, so that agents read both.

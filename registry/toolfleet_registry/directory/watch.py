@@ -16,7 +16,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock, machine_clock
 
-_LOOK_SECONDS = 0.5  # one small question: a module that was added is served within two seconds
+_POLL_SECONDS = 0.5  # one small question: a module that was added is served within two seconds
 _READ_SECONDS = 60.0  # after so long all of it is read, whatever the revision says
 _PATIENCE_SECONDS = 5.0  # for the first look, at a worker's start
 _REMOVED_KEPT_SECONDS = (
@@ -25,7 +25,7 @@ _REMOVED_KEPT_SECONDS = (
 
 log = get_logger(__name__)
 
-OnLook = Callable[[], Awaitable[None]]
+OnPoll = Callable[[], Awaitable[None]]
 """Is called after each look at the directory, whether it has changed or not."""
 
 OnAsked = Callable[[int], Awaitable[None]]
@@ -39,17 +39,17 @@ async def _nothing(*_: object) -> None:
 class ModuleWatch:
     """One process's, on one loop.
 
-    `known` takes over what the directory says; `on_look` is called after that, and `on_asked` when somebody wants all modules
+    `known` takes over what the directory says; `on_poll` is called after that, and `on_asked` when somebody wants all modules
     looked at. Raises nothing while Redis is away: what is known stays known.
     """
 
     def __init__(
-        self, settings: Settings, known: KnownModules, *, on_look: OnLook = _nothing, on_asked: OnAsked = _nothing
+        self, settings: Settings, known: KnownModules, *, on_poll: OnPoll = _nothing, on_asked: OnAsked = _nothing
     ) -> None:
         self._settings = settings
         self._known = known
-        self._on_look, self._on_asked = on_look, on_asked
-        self._only_feeds, self._copy = on_look is _nothing, DirectoryCopy(settings)
+        self._on_poll, self._on_asked = on_poll, on_asked
+        self._only_feeds, self._copy = on_poll is _nothing, DirectoryCopy(settings)
         self._asked: int | None = None
         self._static = list(static_entries(settings).values())
         self._networks = ModuleNetworks(settings.module_networks)
@@ -62,21 +62,21 @@ class ModuleWatch:
         self._unknown = set[str]()
         self._unfed_since = dict[str, float]()
         self._is_away = False
-        self._looking = asyncio.Lock()
+        self._polling = asyncio.Lock()
 
     async def prepare(self) -> None:
         """Return when the directory has been fed and read once, or Redis has not answered for some seconds."""
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
-                await self._look_or_say()
+                await self._poll_or_log()
         except TimeoutError:
             log.warning("modules_not_read", error=f"no answer within {_PATIENCE_SECONDS:g} s")
 
     async def keep(self) -> None:
         """Look again and again, until cancelled."""
         while self._settings.redis_url is not None:
-            await self._look_or_say()
-            await asyncio.sleep(_LOOK_SECONDS)
+            await self._poll_or_log()
+            await asyncio.sleep(_POLL_SECONDS)
 
     async def leave(self) -> None:
         """Feed no more: the process ends. Raises nothing."""
@@ -95,13 +95,13 @@ class ModuleWatch:
         if self._redis is not None:
             await self._redis.aclose()
 
-    async def _look_or_say(self) -> None:
+    async def _poll_or_log(self) -> None:
         if self._settings.redis_url is None:
             return
         try:
-            async with self._looking:  # the first look may be asked for while the next one is due
-                await self._look(self._opened())
-                await self._on_look()
+            async with self._polling:  # the first look may be asked for while the next one is due
+                await self._poll(self._opened())
+                await self._on_poll()
             self._is_away = False
         except FleetUnavailable as exc:
             if not self._is_away:
@@ -118,7 +118,7 @@ class ModuleWatch:
             self._directory = ModuleDirectory(self._redis, self._settings)
         return self._directory
 
-    async def _look(self, directory: ModuleDirectory) -> None:
+    async def _poll(self, directory: ModuleDirectory) -> None:
         now = machine_clock.monotonic()
         if now >= self._feed_at:
             self._say_conflicts(await directory.feed(self._static))
@@ -128,7 +128,7 @@ class ModuleWatch:
             await self._on_asked(asked)
         self._asked = asked
         if revision != self._revision or now >= self._read_at:
-            await self._put_back(directory, revision)
+            await self._restore(directory, revision)
             entries = (await directory.read()).entries
             await self._tidy(directory, entries)
             if not self._only_feeds:
@@ -160,13 +160,13 @@ class ModuleWatch:
                 hint=f"{SETTING} names a module that is not there: it is misspelt, or still to be added.",
             )
 
-    async def _put_back(self, directory: ModuleDirectory, revision: str) -> None:
+    async def _restore(self, directory: ModuleDirectory, revision: str) -> None:
         """Redis has lost its data: what was added is in the registry's store, or known here, if nowhere else."""
         is_first, has_lost = self._revision is None, int(revision or 0) < int(self._revision or 0)
         if self._only_feeds or not (is_first or has_lost):
             return
         for name, text in (await self._copy.read()).items():
-            await directory.put_back(name, text)
+            await directory.restore(name, text)
         if has_lost:
             log.warning("modules_put_back", modules=len(self._known.entries))
             for name, entry in self._known.entries.items():

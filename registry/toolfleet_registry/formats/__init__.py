@@ -1,4 +1,4 @@
-"""Tools as model providers take them, and what they answer: five formats from one definition.
+"""Translates tools and their calls for model providers: five formats from one definition.
 
 What comes in is a tool's own schema. In `schemas/` it is made to refer only to `$defs` (`references.py`), to be one object at its
 top (`roots.py`), to use only what the provider takes (`relaxing.py`, `gemini.py`), and strict where that is wanted and possible

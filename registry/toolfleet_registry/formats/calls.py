@@ -1,4 +1,4 @@
-"""A provider's tool call as a call of ours."""
+"""Reads a provider's tool call as a call of ours."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

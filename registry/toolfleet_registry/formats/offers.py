@@ -1,4 +1,4 @@
-"""Tools as a provider is offered them."""
+"""Writes tools as a provider is offered them."""
 
 import json
 from collections.abc import Iterable
@@ -149,14 +149,14 @@ def _mcp(tool: ToolDefinition, name: str, notes: Notes) -> dict[str, Any]:
 def _description(tool: ToolDefinition, own: JsonObject, dialect: Dialect, notes: Notes) -> str:
     text = tool.description
     combined = {keyword: own[keyword] for keyword in ("allOf", "anyOf", "oneOf", "not") if keyword in own}
-    told = json.dumps(combined, ensure_ascii=False) if combined else ""
+    condition = json.dumps(combined, ensure_ascii=False) if combined else ""
     # What refers to definitions says nothing by itself.
-    if told and "$ref" not in told and len(told) <= _LONGEST_TOLD:
-        text = f"{text}\nThe arguments must also fit: {told}".strip()
+    if condition and "$ref" not in condition and len(condition) <= _LONGEST_CONDITION:
+        text = f"{text}\nThe arguments must also fit: {condition}".strip()
     if dialect.description is not None and len(text) > dialect.description:
         notes.add("description", "dropped", f"has {len(text)} characters, of which {dialect.description} are shown")
         text = f"{text[: dialect.description - 1]}…"
     return text
 
 
-_LONGEST_TOLD = 600
+_LONGEST_CONDITION = 600

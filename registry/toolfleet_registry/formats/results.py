@@ -1,4 +1,4 @@
-"""A result as the message that a provider wants back for a tool call."""
+"""Writes a result as the message that a provider wants back for a tool call."""
 
 import json
 from typing import Any

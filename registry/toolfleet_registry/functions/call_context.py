@@ -1,4 +1,4 @@
-"""What a function may know of the call that it runs, and what it may say while it does."""
+"""Tells a function what it may know of the call that it runs, and takes what it reports meanwhile."""
 
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field

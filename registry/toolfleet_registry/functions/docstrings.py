@@ -1,4 +1,4 @@
-"""A tool's words from its function's docstring, in Google's style.
+"""Reads a tool's description from its function's docstring, in Google's style.
 
 What stands before the first section is the tool's description. `Args:` (or `Arguments:`, `Parameters:`) describes
 parameters, one `name: text` or `name (type): text` each, indented; longer texts go on in lines that are indented further.
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class DocstringWords:
     """The tool's description, and those of the parameters that have one. Lines within a paragraph are joined."""
 
     description: str
     parameters: Mapping[str, str]
 
 
-def words_of(docstring: str | None) -> Words:
+def words_of(docstring: str | None) -> DocstringWords:
     """Read a docstring; without one, there are no words."""
     lines = inspect.cleandoc(docstring or "").splitlines()
     heads = [number for number, line in enumerate(lines) if _SECTION.fullmatch(line)]
@@ -28,7 +28,7 @@ def words_of(docstring: str | None) -> Words:
     for start, end in itertools.pairwise([*heads, len(lines)]):
         if lines[start].strip(":") in _ABOUT_PARAMETERS:
             parameters |= _parameters(lines[start + 1 : end])
-    return Words(_paragraphs(lines[: heads[0]] if heads else lines), parameters)
+    return DocstringWords(_paragraphs(lines[: heads[0]] if heads else lines), parameters)
 
 
 def _parameters(lines: list[str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from toolfleet_registry.functions.media_types import fits, is_told_by_bytes, plain_type, recognised
+from toolfleet_registry.functions.media_types import fits, is_known_by_bytes, plain_type, recognised
 
 _DATA_URL = re.compile(r"data:([^,;]{0,130})((?:;[^,;]{0,100}){0,5}),", re.ASCII)
 _SPACE = str.maketrans("", "", " \t\r\n")
@@ -75,7 +75,7 @@ def decoded(text: Any, media: Media) -> tuple[bytes, str | None]:
     found = recognised(data)
     if found is not None and declared is not None and found != declared:
         raise _fault(f"This is {found}, and not {declared} as its data URL says")
-    if found is None and declared is not None and is_told_by_bytes(declared):
+    if found is None and declared is not None and is_known_by_bytes(declared):
         raise _fault(f"This is not {declared}, as its data URL says")
     return data, _checked(found or declared, wanted=media.media_type)
 
@@ -125,7 +125,7 @@ def _declared(text: str) -> tuple[str | None, str]:
 def _checked(found: str | None, *, wanted: str) -> str | None:
     if found is not None and not fits(wanted, found):
         raise _fault(f"This is {found}; {wanted} is wanted")
-    if found is None and is_told_by_bytes(wanted):
+    if found is None and is_known_by_bytes(wanted):
         raise _fault(f"This is not {wanted}")
     if found is not None or wanted == "*/*":
         return found

@@ -1,4 +1,4 @@
-"""What a tool may raise that means something to whoever called it. Anything else is a bug, and is told as one."""
+"""Defines what a tool may raise that means something to its caller. Anything else is a bug, and is reported as one."""
 
 from toolfleet_registry.contracts import EffectState
 

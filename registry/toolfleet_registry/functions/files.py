@@ -1,4 +1,4 @@
-"""Files that tools take and return: an image, a sound, or any other. Each goes to a model in its provider's own form."""
+"""Defines the files that tools take and return: an image, a sound, or any other. Each goes to a model in its provider's own form."""
 
 import mimetypes
 from pathlib import Path
@@ -9,7 +9,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from toolfleet_registry.contracts.result_files import FileKind, ResultFile
 from toolfleet_registry.functions.encoded_bytes import Media, decoded, schema_of
-from toolfleet_registry.functions.media_types import fits, is_told_by_bytes, plain_type, recognised
+from toolfleet_registry.functions.media_types import fits, is_known_by_bytes, plain_type, recognised
 
 _LONGEST_NAME = 255
 
@@ -59,13 +59,13 @@ class File:
 
     def _type(self, said: str | None) -> str:
         seen = recognised(self.data)
-        told = plain_type(said) if said is not None else None
-        if seen is not None and told is not None and seen != told:
-            raise ValueError(f"The bytes are {seen}, and not {told}.")
-        if seen is None and told is not None and is_told_by_bytes(told):
-            raise ValueError(f"The bytes are not {told}.")
+        declared = plain_type(said) if said is not None else None
+        if seen is not None and declared is not None and seen != declared:
+            raise ValueError(f"The bytes are {seen}, and not {declared}.")
+        if seen is None and declared is not None and is_known_by_bytes(declared):
+            raise ValueError(f"The bytes are not {declared}.")
         guessed = mimetypes.guess_type(self.name)[0] if self.name else None
-        found = told or seen or guessed or ("application/octet-stream" if self.takes == "*/*" else None)
+        found = declared or seen or guessed or ("application/octet-stream" if self.takes == "*/*" else None)
         if found is None:
             raise ValueError(f"{type(self).__name__} needs a media_type: the bytes do not show it.")
         if "*" in found or not fits(self.takes, found):

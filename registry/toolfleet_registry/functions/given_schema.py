@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from toolfleet_registry.functions.docstrings import Words
+from toolfleet_registry.functions.docstrings import DocstringWords
 from toolfleet_registry.functions.signature import USER, Signature
 
 
@@ -20,7 +20,7 @@ class OpenSignature(Signature):
 
 
 def signature_of_given(
-    function: Callable[..., Any], words: Words, given: Any, *, is_context: Callable[[str, Any], bool]
+    function: Callable[..., Any], words: DocstringWords, given: Any, *, is_context: Callable[[str, Any], bool]
 ) -> Signature:
     """Read a function that is to have this schema. Raises `TypeError` or `ValueError` where they do not agree."""
     name = getattr(function, "__name__", type(function).__name__)
@@ -30,7 +30,7 @@ def signature_of_given(
         signature = Signature.of(function, words, is_context=is_context)
         _compare(name, schema, signature.schema)
         return replace(signature, schema=schema)
-    read = Signature.of(function, Words("", {}), is_context=is_context, is_open=True)
+    read = Signature.of(function, DocstringWords("", {}), is_context=is_context, is_open=True)
     if read.names:
         own = min(read.names.values())
         raise TypeError(

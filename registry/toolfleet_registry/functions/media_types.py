@@ -46,6 +46,6 @@ def fits(wanted: str, found: str) -> bool:
     return found == wanted
 
 
-def is_told_by_bytes(name: str) -> bool:
+def is_known_by_bytes(name: str) -> bool:
     """Whether bytes that are not recognised are surely not of this type."""
     return name in _KNOWN

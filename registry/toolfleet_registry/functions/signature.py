@@ -1,4 +1,4 @@
-"""What a function takes: its arguments' JSON Schema, and how a call's arguments become its own.
+"""Derives the JSON Schema of a function's arguments, and makes a call's arguments its own.
 
 Every mistake of an author's is a `TypeError` or a `ValueError` here, when the tool is defined: never at a call.
 """
@@ -15,7 +15,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import PydanticJsonSchemaWarning
 
-from toolfleet_registry.functions.docstrings import Words
+from toolfleet_registry.functions.docstrings import DocstringWords
 from toolfleet_registry.functions.encoded_bytes import tell_encodings, with_base64
 from toolfleet_registry.functions.titles import without_titles
 
@@ -41,7 +41,7 @@ class Signature:
     def of(
         cls,
         function: Callable[..., Any],
-        words: Words,
+        words: DocstringWords,
         *,
         is_context: Callable[[str, Any], bool],
         is_lenient: bool = False,
@@ -123,7 +123,7 @@ def _parameters_of(
     return parameters, hints
 
 
-def _field(name: str, parameter: inspect.Parameter, hint: Any, words: Words) -> tuple[Any, Any]:
+def _field(name: str, parameter: inspect.Parameter, hint: Any, words: DocstringWords) -> tuple[Any, Any]:
     """The parameter as pydantic's `create_model` takes it: under its own name outside, and described."""
     default = parameter.default
     if isinstance(default, FieldInfo):

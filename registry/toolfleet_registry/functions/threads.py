@@ -1,4 +1,4 @@
-"""Plain functions, each in a thread of its own, a bounded number at once."""
+"""Runs plain functions, each in a thread of its own, a bounded number at once."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ class Threads:
     """
 
     def __init__(self, most: int, *, leaves: bool = False) -> None:
-        self._room = asyncio.Semaphore(most)
+        self._slots = asyncio.Semaphore(most)
         self._most = most
         self._leaves = leaves
         self._outlived: dict[asyncio.Future[Any], str] = {}  # functions that still hold threads, and their names
@@ -67,7 +67,7 @@ class Threads:
         try:
             threading.Thread(target=work, name=f"tool {name}", daemon=True).start()
         except Exception as exc:  # RuntimeError, MemoryError: whatever it is, nothing has happened
-            self._room.release()
+            self._slots.release()
             _log.warning("No thread for a tool: %s", exc)
             raise ModuleBusy from exc
         ended.add_done_callback(self._release)
@@ -84,13 +84,13 @@ class Threads:
     async def _acquire(self) -> None:
         """Wait for a thread, as long as one is held by a function whose call has not ended. Raises `ThreadsHang`."""
         begun = asyncio.get_running_loop().time()
-        acquired = asyncio.ensure_future(self._room.acquire())  # once: who waits keeps its place among the others
+        acquired = asyncio.ensure_future(self._slots.acquire())  # once: who waits keeps its place among the others
         try:
             while not acquired.done():
                 await asyncio.wait({acquired}, timeout=self._patience(begun))
         except BaseException:
             if not acquired.cancel():  # it came in the same moment
-                self._room.release()
+                self._slots.release()
             raise
 
     def _patience(self, begun: float) -> float:
@@ -111,7 +111,7 @@ class Threads:
     def _release(self, run: asyncio.Future[Any]) -> None:
         if self._outlived.pop(run, None) is not None:
             self._is_said = False
-        self._room.release()
+        self._slots.release()
 
     def _hanging(self) -> ThreadsHang:
         """The error; the log has it once, until a thread is free again."""

@@ -1,4 +1,4 @@
-"""JSON Schemas without what says nothing more: the titles that pydantic makes of names, and `null` as a default.
+"""Removes from JSON Schemas what says nothing more: the titles that pydantic makes of names, and `null` as a default.
 
 A model reads every word, and some providers take no defaults.
 """

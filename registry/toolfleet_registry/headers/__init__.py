@@ -1,1 +1,1 @@
-"""Header fields that go with requests to modules: which may be set, and how their values stay unseen."""
+"""Adds header fields to requests to modules: checks which may be set, and keeps their values unseen."""

@@ -1,4 +1,4 @@
-"""What the code of a function is, as one short text: another one, and somebody has changed its file."""
+"""Digests the code of a function: another digest says that somebody has changed its file."""
 
 import hashlib
 import marshal

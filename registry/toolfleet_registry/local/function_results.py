@@ -1,4 +1,4 @@
-"""What a local function returned, as JSON of a bounded size, and its files beside that."""
+"""Writes what a local function returned as JSON of a bounded size, and its files beside that."""
 
 import asyncio
 import dataclasses
@@ -26,7 +26,7 @@ async def as_json(value: Any, *, max_bytes: int) -> tuple[Any, tuple[ResultFile,
     try:
         for piece in json.JSONEncoder(allow_nan=False, default=gathered.plain).iterencode(value):
             text += piece.encode()
-            gathered.require_room(len(text))
+            gathered.require_space(len(text))
             if len(text) > turn:
                 turn = len(text) + _TURN_BYTES
                 await asyncio.sleep(0)
@@ -35,10 +35,10 @@ async def as_json(value: Any, *, max_bytes: int) -> tuple[Any, tuple[ResultFile,
     except TypeError as exc:  # names types only
         raise ValueError(str(exc)) from None
     except (ValueError, RecursionError, RuntimeError) as exc:
-        gathered.require_room(len(text))  # it may be this that pydantic words in its own way
+        gathered.require_space(len(text))  # it may be this that pydantic words in its own way
         raise ValueError(_reason(exc)) from None
     except Exception:  # noqa: BLE001 - a model's own code runs here, which may raise anything
-        gathered.require_room(len(text))
+        gathered.require_space(len(text))
         raise ValueError("a part of it cannot be read") from None
     if len(gathered.files) > MOST_FILES:
         raise ValueError(f"it has {len(gathered.files)} files; at most {MOST_FILES} can be sent")
@@ -53,7 +53,7 @@ class _Bounded(Gathered):
         self._max_bytes = max_bytes
         self._taken = 0
 
-    def require_room(self, text_bytes: int = 0) -> None:
+    def require_space(self, text_bytes: int = 0) -> None:
         """Raise `BodyTooLarge` if what has come until now is more, with so much text."""
         if self._taken + text_bytes > self._max_bytes:
             raise BodyTooLarge(self._max_bytes)
@@ -63,7 +63,7 @@ class _Bounded(Gathered):
         if not isinstance(value, File):
             raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
         self._taken += len(value.data) * 4 // 3
-        self.require_room()
+        self.require_space()
         return super().add(value)
 
     def plain(self, value: object) -> Any:

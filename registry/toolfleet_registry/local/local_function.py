@@ -1,4 +1,4 @@
-"""One function as a tool: what it offers, and how a call's arguments become its own."""
+"""Makes a tool of one function: what it offers, and how a call's arguments become its own."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -111,18 +111,18 @@ class LocalFunction:
         name = f"{LOCAL}.{facts.get('name', function.__name__)}"
         words = words_of(function.__doc__)
         facts = {"description": words.description, **facts}
-        told = call_context_of(function)
-        names, texts = [each for each in _parameters_of(function) if each != told], (_TEXT,)
+        given = call_context_of(function)
+        names, texts = [each for each in _parameters_of(function) if each != given], (_TEXT,)
         if len(names) == 1 and is_context(names[0], hints_of(function).get(names[0])):
             definition = _definition(name, _schema(texts, texts), facts, names[0])
-            return cls(definition, function, None, names[0], texts, call_context=told)
+            return cls(definition, function, None, names[0], texts, call_context=given)
         try:
             signature = Signature.of(function, words, is_context=_is_any_context, is_lenient=True)
         except TypeError as exc:
             raise ValueError(f"the parameters of {function.__name__!r} cannot be described: {exc}") from exc
-        context = None if told is not None else signature.context
+        context = None if given is not None else signature.context
         definition = _definition(name, dict(signature.schema), facts, context)
-        return cls(definition, function, signature, context, call_context=told)
+        return cls(definition, function, signature, context, call_context=given)
 
     @classmethod
     def of_tag(cls, tool: ToolDef, function: Function) -> Self:
@@ -130,8 +130,8 @@ class LocalFunction:
 
         It asks for no more than `guest`: whoever can write to an agent can call its tags, and is a guest of the fleet.
         """
-        told, texts = call_context_of(function), tuple(tool.arg_groups)
-        parameters = {name: each for name, each in _parameters_of(function).items() if name != told}
+        given, texts = call_context_of(function), tuple(tool.arg_groups)
+        parameters = {name: each for name, each in _parameters_of(function).items() if name != given}
         context = context_of(function, parameters, texts)
         groups = {
             name: parameter.default is parameter.empty for name, parameter in parameters.items() if name != context
@@ -150,7 +150,7 @@ class LocalFunction:
         }
         needed = [each for each in texts if groups.get(each, context is not None)]
         definition = _definition(f"{LOCAL}.{tool.name}", _schema(texts, needed), facts, context)
-        return cls(definition, function, None, context, texts, groups, told)
+        return cls(definition, function, None, context, texts, groups, given)
 
     def bind(self, call: Asked) -> Mapping[str, Any]:
         """The function's own arguments, but for the call's context. Raises `ValueError`, with a reason that repeats no value, if they do not fit."""
@@ -163,7 +163,7 @@ class LocalFunction:
         if signature.user:
             own[USER] = call.user_id
         if self.context is not None:
-            own[self.context] = _told(call, {})
+            own[self.context] = _context_of(call, {})
         return own
 
     def _bound_to_tag(self, call: Asked) -> Mapping[str, Any]:
@@ -175,14 +175,14 @@ class LocalFunction:
                 raise ValueError(f"{name!r} is missing")
             if text or is_needed:
                 own[name] = text
-        return own if self.context is None else {**own, self.context: _told(call, texts)}
+        return own if self.context is None else {**own, self.context: _context_of(call, texts)}
 
 
 def _is_any_context(name: str, hint: Any) -> bool:
     return is_context(name, hint) or is_call_context(hint)
 
 
-def _told(call: Asked, texts: Mapping[str, str]) -> ToolContext:
+def _context_of(call: Asked, texts: Mapping[str, str]) -> ToolContext:
     """The context of a call: what the agent says, with the texts among the arguments, which it may have said, too."""
     said = call.context or ToolContext(raw_arg="")
     written = " ".join(text for text in texts.values() if text)

@@ -1,4 +1,4 @@
-"""Tools that are functions of our own: what the setting `local_tools` names, as the module `local`.
+"""Loads tools that are functions of our own: what the setting `local_tools` names, as the module `local`.
 
 Importing them runs their program, so it happens in workers only, in a thread: a program may fail, hang, or want to end the
 process. What cannot be imported is missing, is told with its file and line, and is tried again at the next look.
@@ -20,7 +20,7 @@ from toolfleet_registry.directory.probe_failures import LOCAL_FAULT
 from toolfleet_registry.errors import ManifestRefused, SettingsError
 from toolfleet_registry.local.local_function import LocalFunction
 from toolfleet_registry.local.program_imports import ProgramFault, check_path, found_at, place_of_function
-from toolfleet_registry.manifests.discovery import Look, ManifestFailure
+from toolfleet_registry.manifests.discovery import DiscoveryResult, ManifestFailure
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.tags.handlers import path_of
@@ -97,7 +97,7 @@ def load_local_tools(settings: Settings) -> LocalTools:
         return LocalTools((), [_late(seconds)])
 
 
-async def look_at_local(settings: Settings) -> dict[str, Look]:
+async def probe_local(settings: Settings) -> dict[str, DiscoveryResult]:
     """What the local tools offer, beside what `discover` finds; empty if there are none.
 
     The import may hang for ever: who asks meanwhile waits for the same one, for a module's time.
@@ -190,12 +190,12 @@ def _load(path: str) -> LocalTools:
         try:
             tool = _local_tool(entry)
         except Exception as exc:  # noqa: BLE001 - as below; the others are none the worse for it
-            told = (
+            reason = (
                 str(exc).removesuffix(".")
                 if isinstance(exc, ValueError)
                 else f"it cannot be read: {type(exc).__name__}"
             )
-            faults.append(f"{told}{_place_in(entry)}.")
+            faults.append(f"{reason}{_place_in(entry)}.")
             continue
         if tool is not None and tool.definition.name in tools:
             faults.append(f"{path!r} has two tools named {tool.definition.name!r}{_place_in(entry)}.")

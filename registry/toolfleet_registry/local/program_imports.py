@@ -34,7 +34,7 @@ def found_at(path: str, what: str) -> Any:
         module = importlib.import_module(module_name)
         found = getattr(module, name, None)
     except BaseException as exc:  # also SystemExit: nothing that a program does at its import ends the process
-        raise ProgramFault(f"{what}, {path!r}, cannot be imported: {_told(exc)}{_at(place_of(exc))}") from exc
+        raise ProgramFault(f"{what}, {path!r}, cannot be imported: {_error_text(exc)}{_at(place_of(exc))}") from exc
     if found is None:
         place = getattr(module, "__file__", None)
         raise ProgramFault(f"{what}, {path!r}, cannot be found: {module_name!r} has no {name!r}{_at(place)}.")
@@ -65,7 +65,7 @@ def _frames(tb: TracebackType | None) -> list[traceback.FrameSummary]:
     ]
 
 
-def _told(exc: BaseException) -> str:
+def _error_text(exc: BaseException) -> str:
     """What it is. Its words only where they name parts of programs: others may quote what nobody should read."""
     kind = type(exc).__name__
     if isinstance(exc, SyntaxError):

@@ -1,4 +1,4 @@
-"""The module `scheduler`: jobs as tools that a model can call. What it offers; it runs in the workers."""
+"""Defines the module `scheduler`: jobs as tools that a model can call; they run in the workers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,11 +9,11 @@ from toolfleet_registry.settings import Settings
 
 _ADD = f"{SCHEDULER}.add_job"
 _NEWER = frozenset({"delay_seconds", "max_runs", "on_failure_message", "workflow_id", "poll_url"})
-MOST_WISHES = 10  # of one job's `on_complete`
+MOST_REQUESTS = 10  # of one job's `on_complete`
 MOST_LISTED = 100  # jobs
 
 
-def look_at_scheduler(settings: Settings) -> dict[str, ModuleManifest]:
+def probe_scheduler(settings: Settings) -> dict[str, ModuleManifest]:
     """What the scheduler offers, beside what `discover` finds; empty without the setting."""
     return {SCHEDULER: scheduler_manifest(settings.scheduler_permission)} if settings.scheduler else {}
 
@@ -70,8 +70,8 @@ def _add_job_schema() -> dict[str, Any]:
             "max_seconds": {"type": "number", "exclusiveMinimum": 0, "description": _MAX_SECONDS},
             "on_complete": {
                 "anyOf": [
-                    *_WISHES,
-                    {"type": "array", "items": {"anyOf": _WISHES}, "minItems": 1, "maxItems": MOST_WISHES},
+                    *_ENDS,
+                    {"type": "array", "items": {"anyOf": _ENDS}, "minItems": 1, "maxItems": MOST_REQUESTS},
                 ],
                 "description": _ON_COMPLETE,
             },
@@ -185,7 +185,7 @@ _WORKFLOW = (
 )
 _JOB_ID = "As add_job and list_jobs give it."
 
-_WISHES: list[dict[str, Any]] = [
+_ENDS: list[dict[str, Any]] = [
     {"type": "string", "enum": ["resume_conversation", "notify"]},
     {
         "type": "object",

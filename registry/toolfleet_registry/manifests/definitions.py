@@ -1,4 +1,4 @@
-"""A module's tool as the registry keeps it: definition to specification, and back."""
+"""Translates a module's tool to the specification that the registry keeps, and back."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a specification says, as one short text: two digests are equal if, and only if, nothing that matters differs."""
+"""Digests a specification: two digests are equal if, and only if, nothing that matters differs."""
 
 import hashlib
 import json

@@ -14,7 +14,7 @@ from toolfleet_registry.admission_rules import admit, read_document, unknown_fie
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable, ManifestRefused
 from toolfleet_registry.headers.module_headers import NO_HEADERS, ModuleHeaders
-from toolfleet_registry.manifests.http_get import Answer, NoAnswer, anywhere, requested
+from toolfleet_registry.manifests.http_get import HttpAnswer, NoAnswer, anywhere, requested
 from toolfleet_registry.permissions import broken_because, level_of_tool
 from toolfleet_registry.policy.limits import unknown_costs
 from toolfleet_registry.schemas.definition import unknown_types
@@ -41,13 +41,13 @@ class ManifestFailure:
     offered: ModuleManifest | None = None
 
 
-Look: TypeAlias = ModuleManifest | ManifestFailure
+DiscoveryResult: TypeAlias = ModuleManifest | ManifestFailure
 """What a look at a module brought."""
 
 
-def offered_by(look: Look) -> ModuleManifest | None:
+def offered_by(probe: DiscoveryResult) -> ModuleManifest | None:
     """What the look found that can be taken in."""
-    return look if isinstance(look, ModuleManifest) else look.offered
+    return probe if isinstance(probe, ModuleManifest) else probe.offered
 
 
 async def discover(
@@ -58,7 +58,7 @@ async def discover(
     at_once: int = 500,
     guards: Mapping[str, Callable[[str], bool]] = MappingProxyType({}),
     headers: Mapping[str, ModuleHeaders] = MappingProxyType({}),
-) -> dict[str, Look]:
+) -> dict[str, DiscoveryResult]:
     """`GET /manifest` of every module (name -> base URL), each within `timeout_seconds` whatever it does.
 
     So many are asked at once as this process can serve: some dozens, and beside them up to `at_once` that have been silent
@@ -68,7 +68,7 @@ async def discover(
     Follows no redirect, and uses no proxy. Logs one of `module_discovered`, `module_manifest_error`
     and `module_unreachable` for each module, and raises nothing for what a module does.
     """
-    return await _Scout(timeout_seconds, max_bytes, asyncio.Semaphore(at_once), guards, headers).look_at_all(services)
+    return await _Scout(timeout_seconds, max_bytes, asyncio.Semaphore(at_once), guards, headers).probe_all(services)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +84,17 @@ class _Scout:
     def _connect_seconds(self) -> float:
         return self.timeout_seconds / 2  # what does not even connect is told apart from what is slow
 
-    async def look_at_all(self, services: Mapping[str, str]) -> dict[str, Look]:
-        looks = await asyncio.gather(*(self.look(module, url) for module, url in services.items()))
-        return dict(zip(services, looks, strict=True))
+    async def probe_all(self, services: Mapping[str, str]) -> dict[str, DiscoveryResult]:
+        results = await asyncio.gather(*(self.probe(module, url) for module, url in services.items()))
+        return dict(zip(services, results, strict=True))
 
-    async def look(self, module: str, url: str) -> Look:
+    async def probe(self, module: str, url: str) -> DiscoveryResult:
         async with self.asked, _turn(self.at_work):
             found = await self._within_time(module, url)
         _report(module, found)
         return found
 
-    async def _within_time(self, module: str, url: str) -> Look:
+    async def _within_time(self, module: str, url: str) -> DiscoveryResult:
         own = self.headers.get(module, NO_HEADERS)
         try:
             async with asyncio.timeout(self.timeout_seconds):
@@ -107,7 +107,7 @@ class _Scout:
             _log.exception("module_look_failed", module=module)
             return ManifestFailure(own.hide_text(f"{type(exc).__name__}: {exc}")[:_MOST_SHOWN])
 
-    async def _fetch(self, module: str, url: str, own: ModuleHeaders) -> Look:
+    async def _fetch(self, module: str, url: str, own: ModuleHeaders) -> DiscoveryResult:
         target = httpx.URL(f"{url}/manifest")
         connect_seconds, allows = self._connect_seconds, self.guards.get(module, anywhere)
         async with requested(
@@ -148,7 +148,7 @@ async def _turn(at_work: asyncio.Semaphore) -> AsyncGenerator[None]:
         end()
 
 
-def _refused(answer: Answer, own: ModuleHeaders) -> ManifestFailure:
+def _refused(answer: HttpAnswer, own: ModuleHeaders) -> ManifestFailure:
     advice = "redirects are not followed" if answer.is_redirect else own.advice(answer.status)
     return ManifestFailure("; ".join(filter(None, (f"answered with status {answer.status}", advice))), answer.status)
 
@@ -160,7 +160,7 @@ def _read(module: str, body: bytes) -> tuple[ModuleManifest, list[str], list[str
     return manifest, unknown_fields(document), unknown_types(manifest.tools, most=_MOST_TYPES)
 
 
-def _report(module: str, found: Look) -> None:
+def _report(module: str, found: DiscoveryResult) -> None:
     if isinstance(found, ModuleManifest):
         _log.info("module_discovered", module=module, tools=len(found.tools), status=HTTPStatus.OK.value)
         if closed := [tool for tool in found.tools if level_of_tool(tool.required_permission) is None]:

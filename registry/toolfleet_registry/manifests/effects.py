@@ -1,4 +1,4 @@
-"""What repeating a call of a tool would do, read from what its manifest says of it in several languages."""
+"""Reads from a tool's manifest what a repeat of a call would do, in several languages."""
 
 from toolfleet_registry.contracts import Effect, ToolAnnotations, ToolDefinition
 

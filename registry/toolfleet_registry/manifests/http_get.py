@@ -31,7 +31,7 @@ class NoConnection(NoAnswer):
     """There was no connection in time."""
 
 
-class Answer:
+class HttpAnswer:
     """What a server answers, as far as it was read. `headers` have names in lower case."""
 
     def __init__(self, protocol: h11.Connection, reader: asyncio.StreamReader) -> None:
@@ -88,7 +88,7 @@ async def requested(
     connect_seconds: float,
     own: ModuleHeaders = NO_HEADERS,
     allows: Callable[[str], bool] = anywhere,
-) -> AsyncGenerator[Answer]:
+) -> AsyncGenerator[HttpAnswer]:
     """The answer to a GET, with its body still to be read. User and password of the URL go into a header.
 
     `own` are the fields of this server, before those of its URL.
@@ -103,7 +103,7 @@ async def requested(
             raise NoAnswer("the fleet does not allow its address (TOOLFLEET_MODULE_NETWORKS)")
         protocol = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_BYTES)
         writer.write(_head(protocol, url, headers, own))
-        answer = Answer(protocol, reader)
+        answer = HttpAnswer(protocol, reader)
         await answer.begin()
         yield answer
     finally:

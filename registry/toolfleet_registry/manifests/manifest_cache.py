@@ -1,4 +1,4 @@
-"""The manifest cache in Redis: each module's last good manifest, which every process of the fleet reads.
+"""Caches manifests in Redis: each module's last good one, which every process of the fleet reads.
 
 A value is the manifest as its module sends it, so that older readers of the same key understand it, with two more
 fields: `discovered_at` (seconds since the epoch), and `verdicts`, what of it is not in effect as it stands, if there is
@@ -21,7 +21,7 @@ from toolfleet_registry.admission_rules import admit, read_document
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.errors import ManifestRefused
 from toolfleet_registry.lua.files import script
-from toolfleet_registry.manifests.overrides import Verdict, Verdicts
+from toolfleet_registry.manifests.overrides import ToolOverride, Verdicts
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.redis_errors import answering
 from toolfleet_registry.system.http_bodies import MAX_DEPTH
@@ -54,7 +54,7 @@ _DEPTH = MAX_DEPTH + 2
 _WHATEVER = "*"
 
 _log = get_logger(__name__)
-_verdicts: TypeAdapter[dict[str, Verdict]] = TypeAdapter(dict[str, Verdict])
+_verdicts: TypeAdapter[dict[str, ToolOverride]] = TypeAdapter(dict[str, ToolOverride])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class CachedManifest:
 
     manifest: ModuleManifest
     discovered_at: float | None
-    verdicts: Verdicts = field(default_factory=dict[str, Verdict])
+    verdicts: Verdicts = field(default_factory=dict[str, ToolOverride])
     mark: str = field(default="", compare=False, repr=False)
     is_kept: bool = False
 
@@ -263,7 +263,7 @@ def _read(module: str, value: bytes, mark: str) -> CachedManifest | None:
     return CachedManifest(manifest, at if isinstance(at, float) else None, verdicts, mark)
 
 
-def _verdicts_in(document: Mapping[str, Any]) -> dict[str, Verdict]:
+def _verdicts_in(document: Mapping[str, Any]) -> dict[str, ToolOverride]:
     """Fails closed: a manifest whose verdicts cannot be read does not come in. Raises `ManifestRefused`."""
     try:
         verdicts = _verdicts.validate_python(document.get(VERDICTS, {}))

@@ -1,4 +1,4 @@
-"""What is not as a module's manifest says: the exceptions that the registry makes for single tools.
+"""Overrides a manifest for single tools: disabled, withheld, kept at the registered version, or faulty.
 
 They travel with the manifest, in the same value of the cache, so that agents and workers need no other look at
 the registry.
@@ -13,7 +13,7 @@ from toolfleet_registry.contracts.names import name_fault
 from toolfleet_registry.permissions import Access, level_of_tool
 
 
-class Verdict(Message):
+class ToolOverride(Message):
     """The exceptions for one tool. One without any is not kept.
 
     `is_disabled`: an operator has switched it off. `is_withheld`: its module is pinned, and nobody has approved what is
@@ -32,7 +32,7 @@ class Verdict(Message):
 Pending: TypeAlias = Literal["drifted", "withheld", "rolled_back"]
 """Why what a module offers is not in effect: it is other content under the same version, its module is pinned, or an operator has gone back."""
 
-Verdicts: TypeAlias = Mapping[str, Verdict]
+Verdicts: TypeAlias = Mapping[str, ToolOverride]
 """Tool name -> what is not as its manifest says."""
 
 
@@ -44,7 +44,7 @@ class SeenTool:
     access: Access
 
 
-def pending_because(offered: ToolDefinition, verdict: Verdict) -> Pending | None:
+def pending_because(offered: ToolDefinition, verdict: ToolOverride) -> Pending | None:
     """Why what is offered is not in effect, though an approval would do; `None` if that is not so."""
     if verdict.digest is None:
         return None
@@ -80,7 +80,7 @@ def broken_tools(manifest: ModuleManifest, verdicts: Verdicts) -> tuple[str, ...
     )
 
 
-def closed_because(tool_name: str, verdict: Verdict) -> str | None:
+def closed_because(tool_name: str, verdict: ToolOverride) -> str | None:
     """Why nobody may use the tool now."""
     if verdict.is_disabled:
         return f"Tool {tool_name!r} is disabled by an operator."
@@ -90,4 +90,4 @@ def closed_because(tool_name: str, verdict: Verdict) -> str | None:
     return None if fault is None else f"Tool {tool_name!r} is closed: {fault}."
 
 
-_NOTHING = Verdict()
+_NOTHING = ToolOverride()

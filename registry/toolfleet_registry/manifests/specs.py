@@ -1,4 +1,4 @@
-"""What a registry holds: specifications of tools, each with its state; frozen, and strict about their fields.
+"""Defines what a registry holds: specifications of tools, each with its state; frozen, and strict about their fields.
 
 A specification says what a tool is, not how it is run. Names are any text: `module.method` is the fleet's rule, not the
 registry's.

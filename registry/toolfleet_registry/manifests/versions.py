@@ -1,4 +1,4 @@
-"""Which of two versions is the later one: by Semantic Versioning 2.0.0 where both keep to it."""
+"""Compares two versions: by Semantic Versioning 2.0.0 where both keep to it."""
 
 from typing import Any
 

@@ -41,8 +41,8 @@ class RedisStore:
     @asynccontextmanager
     async def asking(self) -> AsyncGenerator[Redis]:
         """The client, for as long as one answer may take."""
-        redis, room = self._client()
-        async with answering(redis, seconds=self._patience_seconds), room:
+        redis, slots = self._client()
+        async with answering(redis, seconds=self._patience_seconds), slots:
             yield redis
 
     async def aclose(self) -> None:

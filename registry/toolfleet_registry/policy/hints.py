@@ -1,4 +1,4 @@
-"""What a model may do after a call that failed: one sentence for each, from what the result says and nothing else.
+"""Tells a model what it may do after a call that failed: one sentence, from what the result says and nothing else.
 
 Where an effect may have happened and a repeat could double it, no sentence invites to one.
 """

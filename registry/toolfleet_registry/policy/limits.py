@@ -1,4 +1,4 @@
-"""The terms under which a tool may be called, the strictest of several, and what of them a user has used.
+"""Combines the terms under which a tool may be called, and computes what of them a user has used.
 
 Pure functions. Where nothing is limited there are no terms, so that calls of such tools cost nothing more.
 """

@@ -83,10 +83,10 @@ class _Search:
     def has_mark(self, value: Any) -> bool:
         """Whether anything in it, or in what it refers to, is marked or cannot be followed."""
         if id(value) not in self._marked:
-            self._marked[id(value)] = self._look_for_mark(value)
+            self._marked[id(value)] = self._find_mark(value)
         return self._marked[id(value)]
 
-    def _look_for_mark(self, value: Any) -> bool:
+    def _find_mark(self, value: Any) -> bool:
         waiting, seen = [value], set[int]()
         while waiting:
             node = waiting.pop()

@@ -1,4 +1,4 @@
-"""Which tools have sensitive results: then a module's own words about a call are kept nowhere, for they may quote them.
+"""Finds the tools with sensitive results: a module's own words about their calls are kept nowhere, for they may quote them.
 
 A result itself is never kept but for its caller, sensitive or not.
 """

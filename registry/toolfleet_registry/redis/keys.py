@@ -1,4 +1,4 @@
-"""Every Redis key and channel of ours: how it is built, whether it expires, and if it lasts, why.
+"""Builds every Redis key and channel of ours, and says whether it expires, and if it lasts, why.
 
 Celery's and kombu's own keys (queues, `unacked*`, `_kombu.binding.*`, `celery-task-meta-<call id>`) are theirs. All of
 them, and ours, begin with the fleet's prefix, if it has one.
@@ -58,12 +58,12 @@ class Keys:
         """Which entries of the directory live processes have in their settings. Expires when all of them are silent."""
         return f"{self.prefix}{OURS}module-feeds"
 
-    def look(self, which: int | Literal["asked", ""]) -> str:
+    def probe(self, which: int | Literal["asked", ""]) -> str:
         """How often agents have asked for a look at all modules; of a single one, whether it is done, which expires. 0: the one that waits."""
         return f"{self.prefix}{OURS}look:{which}"
 
     @property
-    def look_failures(self) -> str:
+    def probe_failures(self) -> str:
         """A hash: why the last look at a module has failed. Expires `manifest_ttl_seconds` after the last look."""
         return f"{self.prefix}{OURS}look-failures"
 
@@ -76,7 +76,7 @@ class Keys:
         """The list in which a queue's messages wait."""
         return f"{self.prefix}{name}"
 
-    def bell(self, queue: str) -> str:
+    def notify_key(self, queue: str) -> str:
         """A list of at most one token: the queue of that name may hold something, and nobody is at it."""
         return f"{self.prefix}{OURS}bell:{queue}"
 
@@ -126,7 +126,7 @@ class Keys:
         """The ledger's record of a call. Expires with its result, and not before its deadline."""
         return f"{self.prefix}{OURS}call:{call_id}"
 
-    def share(self, lane: str, user_id: str | None) -> str:
+    def caller_limit(self, lane: str, user_id: str | None) -> str:
         """The published, unfinished calls of one user in a lane. Expires at the last one's deadline."""
         return f"{self.prefix}{OURS}share:{lane}:{_digest(user_id or '')[:16]}"
 

@@ -1,4 +1,4 @@
-"""A Redis that answers in time, or an error that names it and says why in words for people."""
+"""Waits for Redis's answer for a bounded time, or raises an error that names it."""
 
 import asyncio
 import errno

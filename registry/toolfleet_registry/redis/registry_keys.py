@@ -1,4 +1,4 @@
-"""The Redis keys of a registry: each is one of `keys.Keys`, and has its rule in `redis/key_rules.py`."""
+"""Builds the Redis keys of a registry: each is one of `keys.Keys`, and has its rule in `redis/key_rules.py`."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""How a Redis is reached: over TCP, TLS or a unix socket, at a fixed address or where sentinels say its master is.
+"""Connects to a Redis: over TCP, TLS or a unix socket, at a fixed address or where sentinels say its master is.
 
 For asyncio, but for `sync_client`; what is made here belongs to the event loop that uses it, and is made anew after a
 fork.

@@ -1,4 +1,4 @@
-"""Which URLs a fleet can work with. The reasons never repeat a URL: it may hold a password."""
+"""Checks the URLs that a fleet is given. The reasons never repeat a URL: it may hold a password."""
 
 import functools
 from dataclasses import dataclass

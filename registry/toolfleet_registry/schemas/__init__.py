@@ -1,1 +1,1 @@
-"""Whether values are what a schema says: compiled once, bounded in work, and worded so that no value is repeated."""
+"""Validates values by schemas: compiled once, bounded in work, and worded so that no value is repeated."""

@@ -1,4 +1,4 @@
-"""One JSON Schema, compiled: whether a value fits it, and in what not. Draft 2020-12, older ones where `$schema` says so.
+"""Compiles one JSON Schema, and finds what in a value does not fit it. Draft 2020-12, older ones where `$schema` says so.
 
 Nothing is fetched, and neither a schema nor a value can take the time or the memory of others: what would is refused.
 """
@@ -22,13 +22,13 @@ from jsonschema_rs import (
 )
 
 from toolfleet_registry.schemas.effort import Effort, TooIntricate, effort_of
-from toolfleet_registry.schemas.faults import Words, names_in
+from toolfleet_registry.schemas.faults import FaultWords, names_in
 from toolfleet_registry.schemas.load import WEIGHT_OF_SMALL, load_of, price_of_patterns
 from toolfleet_registry.schemas.narrowing import narrowed
 from toolfleet_registry.schemas.outline import Outline, outline_of
 from toolfleet_registry.schemas.patterns import BACKTRACKING, MOST_STATES, PatternSizes, sizes_in
 from toolfleet_registry.schemas.small_values import is_small
-from toolfleet_registry.schemas.subschemas import Document, ReferenceUnknown
+from toolfleet_registry.schemas.subschemas import ReferenceUnknown, SchemaDocument
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class Checker:
     text: str
     effort: Effort
     patterns: PatternSizes
-    _document: Document
+    _document: SchemaDocument
     _validator: Validator
 
     def fits(self, value: Any) -> bool:
@@ -76,7 +76,7 @@ class Checker:
 
     def why_not(self, value: Any, root: str) -> str:
         """What is wrong with a value that does not fit, as sentences; `root` is its name in them."""
-        words = Words(root, self._document.root, self._names)
+        words = FaultWords(root, self._document.root, self._names)
         return words.text(self._errors(value), value) or f"What is in {root} does not fit the tool's schema."
 
     @cached_property
@@ -119,8 +119,8 @@ class Checker:
         load, faulty = load_of(value, most=_MOST_EXPLAINED), load_of(sketch, most=_MOST_ERRORS)
         if load is None or faulty is None:
             return False
-        errors = faulty.looks(self.effort) * (1 + self.effort.largest_enum // 4)
-        copied = faulty.text * self.effort.most_looks + (load.text if sketch is not value else 0)
+        errors = faulty.visits(self.effort) * (1 + self.effort.largest_enum // 4)
+        copied = faulty.text * self.effort.most_visits + (load.text if sketch is not value else 0)
         return errors <= _MOST_ERRORS and copied <= _MOST_COPIED
 
     def _all_errors(self, value: Any) -> Iterable[ValidationError]:
@@ -145,7 +145,7 @@ class Checker:
 def compiled(schema: Mapping[str, Any]) -> Checker:
     """Compile a schema. Raises `SchemaWrong`. A usual one takes some 50 µs, the largest some 40 ms."""
     text = text_of(schema)
-    document = Document(json.loads(text))
+    document = SchemaDocument(json.loads(text))
     patterns = _sizes(document.root, text)
     try:
         effort = effort_of(document)
@@ -204,7 +204,7 @@ def _made(make: type[Validator], schema: dict[str, Any], patterns: RegexOptions 
 def _why_wrong(exc: ValidationError, schema: dict[str, Any]) -> str:
     if exc.kind.name in {"format", "pattern"}:
         return f"its pattern {_shown(str(exc.instance))} cannot be used"
-    text = Words("schema", schema, names=None).text([exc], schema)
+    text = FaultWords("schema", schema, names=None).text([exc], schema)
     return text.removesuffix(".") if exc.kind.name != "$ref" else _shown(exc.message)
 
 

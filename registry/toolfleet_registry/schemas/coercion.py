@@ -1,4 +1,4 @@
-"""Numbers that a model has written as text: "5" for 5. Only for modules whose operator wants it; others get an error."""
+"""Reads numbers that a model has written as text: "5" for 5. Only for modules whose operator wants it; others get an error."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The defaults in a tool's schema, filled in where a call says nothing.
+"""Fills in the defaults of a tool's schema where a call says nothing.
 
 Only into objects that are there: an object that is missing is made by its own default or not at all. A default that
 stands in an alternative, or beside a different one for the same place, is no default.

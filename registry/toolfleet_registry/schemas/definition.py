@@ -1,4 +1,4 @@
-"""A tool's arguments as JSON Schema."""
+"""Writes a tool's arguments as JSON Schema."""
 
 import copy
 import re

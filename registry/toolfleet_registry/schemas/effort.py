@@ -1,6 +1,6 @@
 """Prices the work of checking a value against a schema before it is done, so that nobody can hold a loop with it.
 
-`looks` counts the schemas that are looked at for one value, and so how many faults there can be. `prices` says how long
+`visits` counts the schemas that are looked at for one value, and so how many faults there can be. `prices` says how long
 that takes, in units of 10 ns, for a value of the weight 1: see `prices` and `load`. Neither is ever less than what the
 validator does; `make proofs` holds the prices against the clock.
 """
@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from toolfleet_registry.schemas.patterns import ENDLESS, NO_PATTERNS, Patterns, patterns_of
 from toolfleet_registry.schemas.prices import COMPARED, compared_options, compares_items, price_of
-from toolfleet_registry.schemas.subschemas import Document, Place, Schema, Step
+from toolfleet_registry.schemas.subschemas import Schema, SchemaDocument, SchemaLocation, Step
 
 MOST_SCHEMAS = 2_500  # in one document; compiled, each takes some 2 to 5 kB, and some 10 µs to be priced
 LONGEST_CHAIN = 64  # schemas within each other for the same value: the validator works on the stack
@@ -27,7 +27,7 @@ class TooIntricate(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """What a schema asks for. `looks[n]`, `prices[n]`: for one value n levels down; the last entry is for all deeper ones.
+    """What a schema asks for. `visits[n]`, `prices[n]`: for one value n levels down; the last entry is for all deeper ones.
 
     `patterns`: for each member of the value ("*" for those without a name in the schema), what its texts are matched with.
     `largest_enum` counts the values of the longest list of allowed ones. `compares_items`: an array of it must have no two
@@ -35,19 +35,19 @@ class Effort:
     """
 
     schemas: int
-    looks: tuple[int, ...]
+    visits: tuple[int, ...]
     prices: tuple[int, ...]
     patterns: Mapping[str, "Patterns"]
     largest_enum: int
     compares_items: bool
 
     @property
-    def most_looks(self) -> int:
+    def most_visits(self) -> int:
         """Looks at any one value."""
-        return max(self.looks)
+        return max(self.visits)
 
 
-def effort_of(document: Document) -> Effort:
+def effort_of(document: SchemaDocument) -> Effort:
     """Raises `TooIntricate`, and `ReferenceUnknown`."""
     return _Survey(document).effort()
 
@@ -56,7 +56,7 @@ def effort_of(document: Document) -> Effort:
 class _Node:
     """One schema. `here`: those for the same value, each looked at so many `times`; `below`: for members and items of it."""
 
-    looks: int
+    visits: int
     price: int
     times: int
     patterns: Patterns
@@ -72,7 +72,7 @@ _Below: TypeAlias = tuple[_Group, _Group]
 
 
 class _Survey:
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: SchemaDocument) -> None:
         self._document = document
         self._nodes: list[_Node] = []
         self._numbers: dict[int, int] = {}
@@ -82,13 +82,13 @@ class _Survey:
         self._walk()
 
     def effort(self) -> Effort:
-        looks, prices, below = self._together()
+        visits, prices, below = self._together()
         near = self._distances(below)
         steps = {number: _sorted(below[number]) for number in near if below[number]}
         lengths = {number: len(below[number]) for number in steps}
         return Effort(
             schemas=len(self._numbers),
-            looks=self._by_level(looks, near, steps, lengths),
+            visits=self._by_level(visits, near, steps, lengths),
             prices=self._by_level(prices, near, steps, lengths),
             patterns=self._patterns(below),
             largest_enum=self._largest_enum,
@@ -108,7 +108,7 @@ class _Survey:
                     self._enter(child)
                     waiting.append(child)
                 number = self._numbers[id(child)]
-                if step is Place.HERE:
+                if step is SchemaLocation.HERE:
                     node.here.append(number)
                 else:
                     node.below.append((step, number))
@@ -117,27 +117,29 @@ class _Survey:
         if len(self._nodes) >= MOST_SCHEMAS:
             raise TooIntricate(f"it has more than {MOST_SCHEMAS} schemas in it")
         self._numbers[id(schema)] = len(self._nodes)
-        times = _LOOKS if "unevaluatedProperties" in schema or "unevaluatedItems" in schema else 1
-        node = _Node(_looks(schema), price_of(schema, self._document.root), times, patterns_of(schema))
+        times = _VISITS if "unevaluatedProperties" in schema or "unevaluatedItems" in schema else 1
+        node = _Node(_visits(schema), price_of(schema, self._document.root), times, patterns_of(schema))
         self._nodes.append(node)
         self._largest_enum = max(self._largest_enum, _length(schema.get("enum")))
         if compares_items(schema):
             self._compares_items = True
-            node.below.append((Place.ITEMS, self._whole_comparison()))
+            node.below.append((SchemaLocation.ITEMS, self._whole_comparison()))
         if options := compared_options(schema):
-            node.below.extend([(step, self._whole_comparison()) for step in (Place.MEMBERS, Place.ITEMS)] * options)
+            node.below.extend(
+                [(step, self._whole_comparison()) for step in (SchemaLocation.MEMBERS, SchemaLocation.ITEMS)] * options
+            )
 
     def _whole_comparison(self) -> int:
         """What stands for a value being compared with another one: all that is in it is looked at as well."""
         if self._comparison is None:
             number = self._comparison = len(self._nodes)
-            below: list[tuple[Step, int]] = [(Place.MEMBERS, number), (Place.ITEMS, number)]
+            below: list[tuple[Step, int]] = [(SchemaLocation.MEMBERS, number), (SchemaLocation.ITEMS, number)]
             self._nodes.append(_Node(0, COMPARED, 1, NO_PATTERNS, below=below))
         return self._comparison
 
     def _together(self) -> tuple[list[int], list[int], list[Counter[tuple[Step, int]]]]:
         """For each schema, with all that apply to the same value: looks and price for it, and what applies below."""
-        looks, prices = [0] * len(self._nodes), [0] * len(self._nodes)
+        visits, prices = [0] * len(self._nodes), [0] * len(self._nodes)
         below = [Counter[tuple[Step, int]]() for _ in self._nodes]
         chain, entries = [0] * len(self._nodes), 0
         for number in self._inner_first():
@@ -145,15 +147,15 @@ class _Survey:
             chain[number] = 1 + max((chain[child] for child in node.here), default=0)
             if chain[number] > LONGEST_CHAIN:
                 raise TooIntricate(f"it has more than {LONGEST_CHAIN} schemas for one value within each other")
-            looks[number] = min(TOO_MUCH, node.looks + node.times * sum(looks[child] for child in node.here))
+            visits[number] = min(TOO_MUCH, node.visits + node.times * sum(visits[child] for child in node.here))
             prices[number] = min(TOO_MUCH, node.price + node.times * sum(prices[child] for child in node.here))
             below[number].update(node.below)
             for child in node.here:
                 below[number].update({step: min(TOO_MUCH, n * node.times) for step, n in below[child].items()})
                 entries += len(below[child])
-            if looks[number] >= _MOST_FOR_ONE or entries > _MOST_ENTRIES:
+            if visits[number] >= _MOST_FOR_ONE or entries > _MOST_ENTRIES:
                 raise TooIntricate("it is too intricate to be checked: parts of it that hold each other multiply")
-        return looks, prices, below
+        return visits, prices, below
 
     def _inner_first(self) -> list[int]:
         """All schemas, each after those for the same value in it."""
@@ -238,10 +240,10 @@ class _Survey:
 
 
 def _sorted(below: Counter[tuple[Step, int]]) -> _Below:
-    found: dict[Step, list[tuple[int, int]]] = {Place.MEMBERS: [], Place.ITEMS: []}
+    found: dict[Step, list[tuple[int, int]]] = {SchemaLocation.MEMBERS: [], SchemaLocation.ITEMS: []}
     for (step, number), times in below.items():
         found.setdefault(step, []).append((number, times))
-    members, items = found.pop(Place.MEMBERS), found.pop(Place.ITEMS)
+    members, items = found.pop(SchemaLocation.MEMBERS), found.pop(SchemaLocation.ITEMS)
     named = [each for step, each in found.items() if isinstance(step, str)]
     listed = [each for step, each in found.items() if not isinstance(step, str)]
     return (members, named), (items, listed)
@@ -260,7 +262,7 @@ def _sum(schemas: list[tuple[int, int]], units: list[int]) -> int:
     return sum([units[number] * times for number, times in schemas])
 
 
-def _looks(schema: Schema) -> int:
+def _visits(schema: Schema) -> int:
     values = schema.get("enum")
     units = 1 + _length(schema.get("required"))
     if isinstance(values, list) and any(isinstance(value, dict | list) for value in values):
@@ -275,7 +277,7 @@ def _length(value: Any) -> int:
     return len(value) if isinstance(value, list) else 0
 
 
-_LOOKS = 3  # at what holds for the same value, where it must be known what of it was looked at: measured
+_VISITS = 3  # at what holds for the same value, where it must be known what of it was looked at: measured
 _MOST_FOR_ONE = 1_000_000  # units: no value could be checked in time
 _MOST_ENTRIES = 32_000  # of schemas in what holds them: some 1 µs each
 _MOST_WORK = 40_000  # steps of `_by_level`, which is done twice: some 6 ms

@@ -1,4 +1,4 @@
-"""What is wrong with a value, in words that a model can use: where, and what the schema asks for there.
+"""Words what is wrong with a value, for a model: where, and what the schema asks for there.
 
 Never what the value is: no text, no number, and no name of a member that the schema does not have itself, for a map's
 names are data. But an argument's own name, and one that is nearly the schema's, is a slip, and is said.
@@ -18,7 +18,7 @@ MOST_FAULTS = 3
 _MOST_CHARACTERS = 800  # of all faults together
 _MOST_STEPS = 8
 _MOST_OPTIONS = 10
-_MOST_LOOKED_AT = 50  # faults; of more it is said that there are more
+_MOST_READ = 50  # faults; of more it is said that there are more
 _SHOWN = 60  # characters of a name, a pattern, an allowed value
 _MOST_COMPARED = 100  # names; comparing two takes some 20 µs, and the event loop waits
 _SAYABLE = re.compile(r"[A-Za-z0-9_$@.-]{1,60}", re.ASCII)
@@ -26,7 +26,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}", re.ASCII)  # what somebody ha
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class FaultWords:
     """Speaks of one value, named `root` in the text, by its schema.
 
     `names`: those that stand in the schema; `None` if every name may be said.
@@ -39,7 +39,7 @@ class Words:
     def text(self, errors: Iterable[ValidationError], value: Any) -> str:
         """The faults as sentences: at most three, and bounded in length."""
         found = dict[str, None]()
-        for error in islice(errors, _MOST_LOOKED_AT):
+        for error in islice(errors, _MOST_READ):
             found.update(dict.fromkeys(self._faults(error, value, depth=0)))
         shown = list(islice(found, MOST_FAULTS))
         if len(found) > len(shown):

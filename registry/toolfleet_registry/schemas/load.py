@@ -38,9 +38,9 @@ class Load:
         """All values and names."""
         return sum(self.levels)
 
-    def looks(self, effort: Effort) -> int:
+    def visits(self, effort: Effort) -> int:
         """At most, to check it."""
-        return _sum(self.levels, effort.looks)
+        return _sum(self.levels, effort.visits)
 
     def price(self, effort: Effort) -> int:
         """Units, at most, to check it; the patterns are not among them."""

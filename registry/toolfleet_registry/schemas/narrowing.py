@@ -1,4 +1,4 @@
-"""Which part of a large value does not fit, found by leaving out the rest: only that part need be spoken of."""
+"""Finds the part of a large value that does not fit, by leaving out the rest: only that part need be spoken of."""
 
 import functools
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What surely applies at each place of a value: the schemas along `properties` and `items`, through `$ref` and `allOf`.
+"""Collects what surely applies at each place of a value: the schemas along `properties` and `items`, through `$ref` and `allOf`.
 
 What applies only perhaps (an alternative, a condition, a pattern of names) is left out.
 """
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from toolfleet_registry.schemas.subschemas import Document, ReferenceUnknown, Schema
+from toolfleet_registry.schemas.subschemas import ReferenceUnknown, Schema, SchemaDocument
 
 Path: TypeAlias = tuple[str | int, ...]
 
@@ -69,7 +69,7 @@ Place: TypeAlias = tuple[Path, Outline, Any]
 """A value in a value, with what is known of it."""
 
 
-def outline_of(document: Document) -> Outline | None:
+def outline_of(document: SchemaDocument) -> Outline | None:
     """Of the whole value."""
     return _Book(document).outline([document.root])
 
@@ -115,7 +115,7 @@ def _inside(path: Path, outline: Outline, value: Any, *, leaves: bool) -> Iterat
 class _Book:
     """The outlines of one document, each made once."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: SchemaDocument) -> None:
         self._document = document
         self._outlines: dict[tuple[int, ...], Outline] = {}
 

@@ -1,4 +1,4 @@
-"""How large a schema's regular expressions get when they are compiled, and how long they take: known before it is done."""
+"""Bounds a schema's regular expressions: computes their size and time before they are compiled."""
 
 import re
 from collections.abc import Callable, Mapping

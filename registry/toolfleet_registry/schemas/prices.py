@@ -20,7 +20,7 @@ def price_of(schema: Mapping[str, Any], root: Mapping[str, Any]) -> int:
     if not _PRICED & schema.keys():
         return units
     units += _NUMBER * len(_BOUNDS & schema.keys()) + _of_options(_options(schema))
-    for keyword in _LOOKED_UP & schema.keys():
+    for keyword in _BY_NAME & schema.keys():
         units += _LOOKUP * _names_in(schema[keyword])
     if "multipleOf" in schema:
         units += _of_divisor(schema["multipleOf"])
@@ -101,7 +101,7 @@ _WIDE_BITS = 8
 _EXTREME = 12
 _SMALLEST, _LARGEST = 1e-6, 1e15
 _BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
-_LOOKED_UP = frozenset({"required", "dependentRequired", "dependentSchemas", "dependencies"})
+_BY_NAME = frozenset({"required", "dependentRequired", "dependentSchemas", "dependencies"})
 _CONTENT = frozenset({"contentMediaType", "contentEncoding"})
 _READS_CONTENT = frozenset({"http://json-schema.org/draft-06/schema", "http://json-schema.org/draft-07/schema"})
-_PRICED = _BOUNDS | _LOOKED_UP | _CONTENT | {"enum", "const", "multipleOf", "propertyNames"}
+_PRICED = _BOUNDS | _BY_NAME | _CONTENT | {"enum", "const", "multipleOf", "propertyNames"}

@@ -1,4 +1,4 @@
-"""The schemas inside a schema: where each applies, and what its references mean. Knows drafts 4 to 2020-12.
+"""Finds the schemas inside a schema: where each applies, and what its references mean. Knows drafts 4 to 2020-12.
 
 Only what lies in the document itself can be referred to: nothing is ever fetched.
 """
@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from urllib.parse import unquote, urldefrag, urljoin
 
 
-class Place(Enum):
+class SchemaLocation(Enum):
     """Where a schema inside another one applies, if not to one member or item."""
 
     HERE = "the same value"
@@ -17,7 +17,7 @@ class Place(Enum):
     ITEMS = "any item of it"
 
 
-Step: TypeAlias = Place | str | int
+Step: TypeAlias = SchemaLocation | str | int
 """From a schema's value to the value that a schema inside it applies to; a name of a member, an index of an item."""
 
 Schema: TypeAlias = dict[str, Any]
@@ -27,7 +27,7 @@ class ReferenceUnknown(ValueError):
     """A reference to something that is not in the document."""
 
 
-class Document:
+class SchemaDocument:
     """One schema with all that it holds. Its parts are known by their identity: it must not change meanwhile."""
 
     def __init__(self, root: Schema) -> None:
@@ -43,7 +43,7 @@ class Document:
         for keyword, value in schema.items():
             if keyword in _REFERENCES:
                 if isinstance(value, str):
-                    yield from ((Place.HERE, target) for target in self._targets(keyword, value, schema))
+                    yield from ((SchemaLocation.HERE, target) for target in self._targets(keyword, value, schema))
             elif keyword in _KEYWORDS:
                 yield from _children(_KEYWORDS[keyword], value)
 
@@ -111,15 +111,15 @@ def _children(kind: str, value: Any) -> Iterator[tuple[Step, Any]]:
     if kind in _STEPS:
         yield _STEPS[kind], value
     elif kind == "all" and isinstance(value, list):
-        yield from ((Place.HERE, child) for child in value)
+        yield from ((SchemaLocation.HERE, child) for child in value)
     elif kind == "listed" and isinstance(value, list):
         yield from enumerate(value)
     elif kind == "named" and isinstance(value, dict):
         yield from value.items()
     elif kind == "dependent" and isinstance(value, dict):
-        yield from ((Place.HERE, child) for child in value.values())
+        yield from ((SchemaLocation.HERE, child) for child in value.values())
     elif kind == "patterned" and isinstance(value, dict):
-        yield from ((Place.MEMBERS, child) for child in value.values())
+        yield from ((SchemaLocation.MEMBERS, child) for child in value.values())
 
 
 def _at(node: Any, pointer: str) -> Any:
@@ -134,7 +134,11 @@ def _at(node: Any, pointer: str) -> Any:
     return node
 
 
-_STEPS: Mapping[str, Place] = {"here": Place.HERE, "member": Place.MEMBERS, "item": Place.ITEMS}
+_STEPS: Mapping[str, SchemaLocation] = {
+    "here": SchemaLocation.HERE,
+    "member": SchemaLocation.MEMBERS,
+    "item": SchemaLocation.ITEMS,
+}
 _KEYWORDS: Mapping[str, str] = {
     **dict.fromkeys(("if", "then", "else", "not"), "here"),
     **dict.fromkeys(("allOf", "anyOf", "oneOf"), "all"),

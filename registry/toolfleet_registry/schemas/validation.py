@@ -1,4 +1,4 @@
-"""Whether a call's arguments, and a module's result, are what the tool's schemas say. No text says what a value is."""
+"""Validates a call's arguments, and a module's result, by the tool's schemas. No text says what a value is."""
 
 import threading
 import weakref
@@ -111,7 +111,7 @@ _Compiled: TypeAlias = Checker | str
 """A checker, or what is wrong with the schema."""
 
 
-class _Shelf:
+class _CompiledSchemas:
     """Compiled schemas by the digest of their text; the one that was not used for longest goes first."""
 
     def __init__(self) -> None:
@@ -171,7 +171,7 @@ class _Side:
 
     def checker(self, tool: ToolDefinition) -> _Compiled:
         known = self._digests.get(id(tool))
-        if known is not None and known[0]() is tool and (found := _shelf.find(known[1])) is not None:
+        if known is not None and known[0]() is tool and (found := _compiled_schemas.find(known[1])) is not None:
             return found
         return self._new(tool)
 
@@ -195,16 +195,16 @@ class _Side:
         digest = self.digest(tool)
         if isinstance(digest, str):
             return digest
-        found = _shelf.find(digest)
+        found = _compiled_schemas.find(digest)
         if found is None:
             fault = _verdicts.find(digest)
             found = fault if isinstance(fault, str) else self.compiled(tool)
             _verdicts.put(digest, found)
-            _shelf.put(digest, found)
+            _compiled_schemas.put(digest, found)
         return found
 
     def compiled(self, tool: ToolDefinition) -> _Compiled:
-        """Anew, whether or not it is on the shelf."""
+        """Anew, whether or not it is kept."""
         schema = self._schema_of(tool)
         if self is _inputs and not _takes_objects(schema):
             return "its input schema is wrong: its type must be 'object'"
@@ -228,7 +228,7 @@ def _size(checker: _Compiled) -> int:
 
 
 _TOO_MUCH = "Arguments are too large, or nested too deep, to be checked against the tool's schema."
-_shelf = _Shelf()
+_compiled_schemas = _CompiledSchemas()
 _verdicts = _Verdicts()
 _inputs = _Side("input", input_schema)
 _outputs = _Side("output", lambda tool: {} if tool.output_schema is None else tool.output_schema)

@@ -1,1 +1,1 @@
-"""Finding by words and tags, in what agents hold and in what registries keep."""
+"""Searches by words and tags, in what agents hold and in what registries keep."""

@@ -24,7 +24,7 @@ _ASK = "SELECT rowid FROM tools WHERE tools MATCH ? ORDER BY bm25(tools, 10, 6, 
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class SearchDocument:
     """What a tool is found by. `arguments`: what is said of each, by name."""
 
     name: str
@@ -34,11 +34,11 @@ class Document:
 
     def texts(self) -> tuple[str, str, str, str]:
         """As they are indexed."""
-        told = (
+        descriptions = (
             f"{name} {about.get('description', '') if isinstance(about, dict) else ''}"[:_LONGEST]
             for name, about in self.arguments.items()
         )
-        about = " ".join(told)[:_LONGEST_TEXT]
+        about = " ".join(descriptions)[:_LONGEST_TEXT]
         name, tags, description, arguments = map(
             _split, (self.name, " ".join(self.tags), self.description[:_LONGEST_TEXT], about)
         )
@@ -48,7 +48,7 @@ class Document:
 class TextIndex(Generic[T]):
     """An index of things, each with its document. May be used from several threads."""
 
-    def __init__(self, things: Iterable[tuple[Document, T]]) -> None:
+    def __init__(self, things: Iterable[tuple[SearchDocument, T]]) -> None:
         self._things = sorted(things, key=lambda each: each[0].name)
         self._lock = threading.Lock()
         self._index = sqlite3.connect(":memory:", check_same_thread=False)
@@ -79,7 +79,7 @@ class TextIndex(Generic[T]):
         with self._lock:
             self._index.close()
 
-    def _matching(self, text: str) -> Iterator[tuple[Document, T]]:
+    def _matching(self, text: str) -> Iterator[tuple[SearchDocument, T]]:
         words = _WORD.findall(_split(text[:_LONGEST]))[:_MOST_WORDS]
         if not words:
             if not text.strip():

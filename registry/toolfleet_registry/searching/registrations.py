@@ -6,7 +6,7 @@ from typing import Protocol
 
 from toolfleet_registry.manifests.definitions import arguments_of
 from toolfleet_registry.manifests.specs import ToolRegistration
-from toolfleet_registry.searching.index import Document, TextIndex
+from toolfleet_registry.searching.index import SearchDocument, TextIndex
 
 
 class Searched(Protocol):
@@ -46,6 +46,6 @@ class RegistrationSearch:
             return self._known[1]
 
 
-def _document(registration: ToolRegistration) -> Document:
+def _document(registration: ToolRegistration) -> SearchDocument:
     spec = registration.spec
-    return Document(spec.tool_name, spec.tags, spec.description or "", arguments_of(spec))
+    return SearchDocument(spec.tool_name, spec.tags, spec.description or "", arguments_of(spec))

@@ -1,4 +1,4 @@
-"""Where a registry keeps what it knows: in this process, in Redis, or in an SQL database.
+"""Stores what a registry knows: in this process, in Redis, or in an SQL database.
 
 `toolfleet_registry.store.sql` is imported by those who want it: it needs SQLAlchemy.
 """

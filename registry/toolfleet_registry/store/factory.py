@@ -1,4 +1,4 @@
-"""Which store a fleet's registry is in: as `TOOLFLEET_REGISTRY_URL` says, or the fleet's own Redis."""
+"""Opens the store of a fleet's registry: as `TOOLFLEET_REGISTRY_URL` says, or the fleet's own Redis."""
 
 from importlib import import_module
 from typing import Any

@@ -1,4 +1,4 @@
-"""A registry in this process: deterministic, no I/O, nothing shared with another one."""
+"""Stores a registry in this process: deterministic, no I/O, nothing shared with another one."""
 
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -19,12 +19,12 @@ from toolfleet_registry.manifests.specs import (
 from toolfleet_registry.searching.registrations import RegistrationSearch
 from toolfleet_registry.store import rules
 from toolfleet_registry.store.port import EVENTS_KEPT, VERSIONS_KEPT, ToolRegistry
-from toolfleet_registry.store.rules import Standing
+from toolfleet_registry.store.rules import RegistrationState
 from toolfleet_registry.store.subscribers import Subscribers
 from toolfleet_registry.system import randomness
 from toolfleet_registry.time import machine_clock
 
-Earlier: TypeAlias = dict[str | None, tuple[str, Standing]]
+Earlier: TypeAlias = dict[str | None, tuple[str, RegistrationState]]
 """A tool's earlier specifications with how they stood, by version, the last one last."""
 
 
@@ -37,7 +37,7 @@ class InMemoryToolRegistry(ToolRegistry):
         self._lock = RLock()
         # As text: a frozen model's dicts are not frozen, and whoever changes them must change nothing here.
         self._texts = dict[str, str]()
-        self._standings = dict[str, Standing]()
+        self._standings = dict[str, RegistrationState]()
         self._earlier = dict[str, Earlier]()
         self._pins = dict[str, dict[str, str]]()
         self._manifests = dict[str, str]()
@@ -215,7 +215,7 @@ class InMemoryToolRegistry(ToolRegistry):
         except ValueError as exc:
             return exc
 
-    def _take(self, spec: ToolSpec, standing: Standing, now: datetime) -> ToolRegistration:
+    def _take(self, spec: ToolSpec, standing: RegistrationState, now: datetime) -> ToolRegistration:
         if standing != self._standings.get(spec.tool_name):
             self._write(spec.tool_name, standing, now, text=rules.text_of(spec))
         # Another one stands where the tool was rolled back from this one.
@@ -224,7 +224,7 @@ class InMemoryToolRegistry(ToolRegistry):
     def _write(
         self,
         name: str,
-        after: Standing | None,
+        after: RegistrationState | None,
         now: datetime,
         *,
         text: str | None = None,
@@ -241,7 +241,7 @@ class InMemoryToolRegistry(ToolRegistry):
         if text is not None:
             self._texts[name] = text
 
-    def _keep_earlier(self, name: str, after: Standing | None) -> None:
+    def _keep_earlier(self, name: str, after: RegistrationState | None) -> None:
         before = self._standings.get(name)
         if before is None or after is None:
             self._earlier.pop(name, None)
@@ -258,7 +258,7 @@ class InMemoryToolRegistry(ToolRegistry):
     def _registration(self, name: str) -> ToolRegistration:
         return self._standings[name].registers(rules.read_spec(self._texts[name]))
 
-    def _note(self, name: str, after: Standing | None, now: datetime, changed: EventKind) -> None:
+    def _note(self, name: str, after: RegistrationState | None, now: datetime, changed: EventKind) -> None:
         before = self._standings.get(name)
         self._revision += before != after
         for kind in rules.kinds_between(before, after, changed=changed):

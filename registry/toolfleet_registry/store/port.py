@@ -1,4 +1,4 @@
-"""What a registry of tools is to those who use it: the port that memory, Redis and SQL databases implement."""
+"""Defines what a registry of tools is to those who use it: the port that memory, Redis and SQL databases implement."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol

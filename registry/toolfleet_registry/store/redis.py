@@ -1,4 +1,4 @@
-"""A registry in Redis, for every process of a fleet: each change is one script inside Redis."""
+"""Stores a registry in Redis, for every process of a fleet: each change is one script inside Redis."""
 
 from collections import Counter
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -169,9 +169,8 @@ class RedisToolRegistry(ToolRegistry):
     def snapshot(self) -> ToolRegistrySnapshot:
         both = self._commands.ask_script(redis_scripts.SNAPSHOT, tools=self._tools, pins=self._pins)
         tools, pins = (dict(zip(flat[::2], flat[1::2], strict=True)) for flat in both)
-        return ToolRegistrySnapshot(
-            tools=self._read_tools(tools, include_disabled=True), pins=redis_values.read_pins(pins)
-        )
+        read = self._read_tools(tools, include_disabled=True)
+        return ToolRegistrySnapshot(tools=read, pins=redis_values.read_pins(pins))
 
     def restore(self, snapshot: ToolRegistrySnapshot) -> None:
         rules.check_snapshot(snapshot)
@@ -188,8 +187,8 @@ class RedisToolRegistry(ToolRegistry):
 
     def note(self, findings: Sequence[ToolFinding]) -> None:
         for some in parts(findings):
-            told = [(one.kind, one.tool_name, redis_values.version_text(one.version), one.digest or "") for one in some]
-            self._change(redis_scripts.NOTE, findings=told)
+            rows = [(one.kind, one.tool_name, redis_values.version_text(one.version), one.digest or "") for one in some]
+            self._change(redis_scripts.NOTE, findings=rows)
 
     def last_event(self) -> str:
         epoch, number = self._commands.ask("HMGET", self._revision, "epoch", "events")
@@ -219,9 +218,8 @@ class RedisToolRegistry(ToolRegistry):
         return f"{int(epoch or 0)}-{int(revision or 0)}"
 
     def identity(self) -> str:
-        found = self._commands.ask_script(
-            redis_scripts.IDENTITY, revision=self._revision, identity=randomness.uuid4().hex
-        )
+        name = randomness.uuid4().hex
+        found = self._commands.ask_script(redis_scripts.IDENTITY, revision=self._revision, identity=name)
         return redis_values.text_of(found)
 
     def close(self) -> None:

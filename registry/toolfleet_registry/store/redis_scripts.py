@@ -1,4 +1,4 @@
-"""What happens at once inside Redis when a registry is changed or read.
+"""Changes and reads a registry inside Redis, in Lua; `redis_changes.py` says what is stored, and under which keys.
 
 The tools are a hash, name -> five lines: `1` if enabled or `0`, digest, when it was registered (JSON; a number is seconds
 since the epoch), version (JSON), specification (JSON). JSON text has no line feeds, and none of it is read in scripts but for

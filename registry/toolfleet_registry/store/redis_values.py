@@ -1,4 +1,4 @@
-"""How a registration, a pin and an event are written in Redis, and how they are read back; see `redis_scripts.py`."""
+"""Writes a registration, a pin and an event for Redis, and reads them back; see `redis_changes.py`."""
 
 import json
 from collections.abc import Mapping, Sequence

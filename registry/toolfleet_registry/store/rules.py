@@ -1,4 +1,4 @@
-"""What each change does to a tool's registration, whoever stores it; pure.
+"""Computes what each change does to a tool's registration, whoever stores it; pure.
 
 Redis does the same in Lua (`lua/scripts/store`), so that it is atomic there; one suite of tests runs over all of them.
 """
@@ -24,7 +24,7 @@ _EVENT_ID = re.compile(r"([0-9]{1,16})-([0-9]{1,16})")
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RegistrationState:
     """What the rules need to know of a registration. Two with the same version and digest have the same specification."""
 
     version: str | None
@@ -40,11 +40,11 @@ class Standing:
         )
 
 
-def standing_of(registration: ToolRegistration) -> Standing:
+def standing_of(registration: ToolRegistration) -> RegistrationState:
     """Raises `ValueError` as `digest_of_json` does."""
     spec = registration.spec
     digest, since = digest_of_json(spec), registration.rolled_back_from
-    return Standing(spec.version, digest, registration.enabled, registration.created_at, since)
+    return RegistrationState(spec.version, digest, registration.enabled, registration.created_at, since)
 
 
 def digest_of_json(spec: ToolSpec) -> str:
@@ -94,37 +94,41 @@ def read_spec(text: str) -> ToolSpec:
     return ToolSpec.model_validate_json(text, extra="ignore")
 
 
-def registered(spec: ToolSpec, digest: str, present: Standing | None, *, keep_enabled: bool, now: datetime) -> Standing:
+def registered(
+    spec: ToolSpec, digest: str, present: RegistrationState | None, *, keep_enabled: bool, now: datetime
+) -> RegistrationState:
     """The tool after `register`. Raises `ValueError` if two specifications would have the same version."""
     if present is None:
-        return Standing(spec.version, digest, enabled=True, created_at=iso(now))
+        return RegistrationState(spec.version, digest, enabled=True, created_at=iso(now))
     if keep_enabled and spec.version is not None and present.rolled_back_from == spec.version:
         return present
     if present.version != spec.version:
-        return Standing(spec.version, digest, enabled=present.enabled or not keep_enabled, created_at=iso(now))
+        return RegistrationState(spec.version, digest, enabled=present.enabled or not keep_enabled, created_at=iso(now))
     if present.digest != digest:
         raise drift(spec)
     return present
 
 
-def replaced(spec: ToolSpec, digest: str, present: Standing | None, *, expected: str | None, now: datetime) -> Standing:
+def replaced(
+    spec: ToolSpec, digest: str, present: RegistrationState | None, *, expected: str | None, now: datetime
+) -> RegistrationState:
     """The tool after `replace`. Raises `ValueError` if it is not the one that is to be replaced."""
     if (present.digest if present else None) != expected:
         raise unexpected(spec.tool_name)
     if present is None:
-        return Standing(spec.version, digest, enabled=True, created_at=iso(now))
+        return RegistrationState(spec.version, digest, enabled=True, created_at=iso(now))
     if (present.version, present.digest) == (spec.version, digest):
         return present
-    return Standing(spec.version, digest, enabled=present.enabled, created_at=iso(now))
+    return RegistrationState(spec.version, digest, enabled=present.enabled, created_at=iso(now))
 
 
-def rolled_back(present: Standing, version: str | None, digest: str, *, now: datetime) -> Standing:
+def rolled_back(present: RegistrationState, version: str | None, digest: str, *, now: datetime) -> RegistrationState:
     """The tool after `rollback` to another specification. What was rolled back from first counts, until it is in force again."""
     first = present.version if present.rolled_back_from is None else present.rolled_back_from
-    return Standing(version, digest, present.enabled, iso(now), None if first == version else first)
+    return RegistrationState(version, digest, present.enabled, iso(now), None if first == version else first)
 
 
-def switched(tool_name: str, present: Standing | None, *, enabled: bool) -> Standing:
+def switched(tool_name: str, present: RegistrationState | None, *, enabled: bool) -> RegistrationState:
     """The tool after `set_enabled`. Raises `KeyError` if there is none."""
     if present is None:
         raise not_registered(tool_name)
@@ -132,7 +136,7 @@ def switched(tool_name: str, present: Standing | None, *, enabled: bool) -> Stan
 
 
 def kinds_between(
-    before: Standing | None, after: Standing | None, *, changed: EventKind = "changed"
+    before: RegistrationState | None, after: RegistrationState | None, *, changed: EventKind = "changed"
 ) -> list[EventKind]:
     """The events that lead from one to the other. A tool that comes disabled is registered, then disabled."""
     if after is None:

@@ -1,4 +1,4 @@
-"""A registry in SQLite or PostgreSQL, through SQLAlchemy; it makes its tables where they are missing."""
+"""Stores a registry in SQLite or PostgreSQL, through SQLAlchemy; it makes its tables where they are missing."""
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from toolfleet_registry.manifests.specs import (
 from toolfleet_registry.searching.registrations import RegistrationSearch
 from toolfleet_registry.store import rules
 from toolfleet_registry.store.port import ToolRegistry
-from toolfleet_registry.store.sql_changes import Change
+from toolfleet_registry.store.sql_changes import SqlChange
 from toolfleet_registry.store.sql_engines import Database
 from toolfleet_registry.store.sql_history import read_versions
 from toolfleet_registry.store.sql_tables import (
@@ -258,9 +258,9 @@ class SQLToolRegistry(ToolRegistry):
             _log.warning("registry_event_unreadable", number=number)
 
     @contextmanager
-    def _changing(self) -> Generator[Change]:
+    def _changing(self) -> Generator[SqlChange]:
         with self._database.writing() as connection:
-            change = Change(connection)
+            change = SqlChange(connection)
             yield change
             change.finish()
 
@@ -280,7 +280,7 @@ def _rows_of(
     return [row for part in parts for row in connection.execute(select(*(columns or table.c)).where(key.in_(part)))]
 
 
-def _register(change: Change, spec: ToolSpec, digest: str, *, keep_enabled: bool) -> ToolRegistration | ValueError:
+def _register(change: SqlChange, spec: ToolSpec, digest: str, *, keep_enabled: bool) -> ToolRegistration | ValueError:
     try:
         present = change.present(spec.tool_name)
         after = rules.registered(spec, digest, present, keep_enabled=keep_enabled, now=change.now)

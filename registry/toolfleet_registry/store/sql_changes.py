@@ -1,4 +1,4 @@
-"""One change of a registry in an SQL database: everything in it happens in one transaction, and no other beside it."""
+"""Makes one change of a registry in an SQL database: everything in it happens in one transaction, and no other beside it."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -10,7 +10,7 @@ from toolfleet_registry.contracts.event_kinds import EventKind
 from toolfleet_registry.manifests.specs import ToolRegistration, ToolSpec
 from toolfleet_registry.store import rules
 from toolfleet_registry.store.port import EVENTS_KEPT
-from toolfleet_registry.store.rules import Standing
+from toolfleet_registry.store.rules import RegistrationState
 from toolfleet_registry.store.sql_history import History
 from toolfleet_registry.store.sql_tables import (
     EVENTS,
@@ -29,14 +29,14 @@ from toolfleet_registry.time import machine_clock
 _KEYS_AT_ONCE = 1000  # values of a statement: databases take some ten thousand
 
 
-class Change:
+class SqlChange:
     """What is to be written; `finish` writes it. To make one is to lock out every other change until the transaction ends."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.now = machine_clock.utc_now()
         self._state = connection.execute(select(STATE).with_for_update()).one()
-        self._known = dict[str, Standing | None]()  # also what is written here
+        self._known = dict[str, RegistrationState | None]()  # also what is written here
         self._unreadable = set[str]()
         self._rows = dict[str, dict[str, Any]]()
         self._gone = set[str]()
@@ -56,7 +56,7 @@ class Change:
         self._load(TOOLS.c.key != "")
         return {*self._known}
 
-    def present(self, name: str) -> Standing | None:
+    def present(self, name: str) -> RegistrationState | None:
         """How a tool stands that was loaded. Raises `ValueError` if that cannot be read."""
         if name in self._unreadable:
             raise rules.unreadable(name)
@@ -73,7 +73,12 @@ class Change:
         return standing is not None and standing.enabled
 
     def write(
-        self, name: str, after: Standing | None, spec: ToolSpec | None = None, *, changed: EventKind = "changed"
+        self,
+        name: str,
+        after: RegistrationState | None,
+        spec: ToolSpec | None = None,
+        *,
+        changed: EventKind = "changed",
     ) -> None:
         """What a loaded tool becomes; without `spec` its specification stays what it was. `changed`: how another one is told of."""
         before = self._known[name]
@@ -123,7 +128,7 @@ class Change:
             )
         )
 
-    def _keep_earlier(self, name: str, before: Standing | None, after: Standing | None) -> None:
+    def _keep_earlier(self, name: str, before: RegistrationState | None, after: RegistrationState | None) -> None:
         if before is None or after is None:
             self._history.drop(name)
         elif (before.version, before.digest) != (after.version, after.digest):

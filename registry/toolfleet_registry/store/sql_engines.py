@@ -1,4 +1,4 @@
-"""How an SQL database is reached: SQLite or PostgreSQL, by which driver, and how long one waits for it."""
+"""Connects to an SQL database: SQLite or PostgreSQL, by which driver, and for how long it is waited for."""
 
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext

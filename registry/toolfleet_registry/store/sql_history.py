@@ -1,4 +1,4 @@
-"""The specifications that tools had before, in an SQL database: what one change adds to them, and what it drops."""
+"""Keeps the specifications that tools had before, in an SQL database: what one change adds to them, and what it drops."""
 
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeVar

@@ -1,4 +1,4 @@
-"""The sockets of pg8000: made here, so that one that fails is closed at once, and TLS costs nothing where there is none."""
+"""Makes the sockets of pg8000, so that one that fails is closed at once, and TLS costs nothing where there is none."""
 
 import socket
 import ssl

@@ -1,4 +1,4 @@
-"""The tables of a registry in SQLite or PostgreSQL, and what is in their rows.
+"""Defines the tables of a registry in SQLite or PostgreSQL, and what is in their rows.
 
 Names and versions are stored as JSON: any text has such a form, and PostgreSQL takes not every text.
 """
@@ -14,7 +14,7 @@ from sqlalchemy import BigInteger, Boolean, Column, Integer, MetaData, String, T
 
 from toolfleet_registry.manifests.specs import RegistryEvent, ToolRegistration, ToolSpec
 from toolfleet_registry.store import rules
-from toolfleet_registry.store.rules import Standing
+from toolfleet_registry.store.rules import RegistrationState
 from toolfleet_registry.system.loggers import get_logger
 
 METADATA = MetaData()
@@ -104,7 +104,7 @@ def key_of(*names: str | None) -> str:
     return hashlib.sha256(json.dumps(names).encode()).hexdigest()
 
 
-def tool_row(spec: ToolSpec, standing: Standing) -> dict[str, Any]:
+def tool_row(spec: ToolSpec, standing: RegistrationState) -> dict[str, Any]:
     """A row of `TOOLS`."""
     return {
         "key": key_of(spec.tool_name),
@@ -142,7 +142,7 @@ def pin_rows(module: str, digests: Mapping[str, str]) -> list[dict[str, Any]]:
     ]
 
 
-def read_standing(row: Any) -> Standing | None:
+def read_standing(row: Any) -> RegistrationState | None:
     """From a row of `TOOLS`, of which `spec` may lack what has no mark; `None` if it cannot be read."""
     try:
         version, created_at, mark = json.loads(row.version), json.loads(row.created_at), rules.mark_of(row.spec)
@@ -150,7 +150,7 @@ def read_standing(row: Any) -> Standing | None:
         return None
     if not isinstance(version, str | None) or not isinstance(created_at, str | None):
         return None
-    return Standing(version, row.digest, bool(row.enabled), created_at, mark)
+    return RegistrationState(version, row.digest, bool(row.enabled), created_at, mark)
 
 
 def read_version(name: str, row: Any, *, enabled: bool) -> ToolRegistration:

@@ -1,4 +1,4 @@
-"""A log for lines that every call writes, and of which most are dropped for their level."""
+"""Drops log lines below their level before they cost anything, for what every call writes."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""HTTP bodies from modules nobody vouches for: read within a limit, and parsed as strict JSON."""
+"""Reads HTTP bodies from modules nobody vouches for: within a limit, and parsed as strict JSON."""
 
 import codecs
 import json
@@ -91,7 +91,7 @@ class _Unpacker:
     def __init__(self, encoding: str, limit: int) -> None:
         self._encoding = encoding
         self._limit = limit
-        self._room = limit
+        self._bytes_left = limit
         self._head = b""
         self._stream = zlib.decompressobj(_GZIP) if encoding != "deflate" else None
 
@@ -103,11 +103,11 @@ class _Unpacker:
                 return b""
             self._stream = zlib.decompressobj(_deflate_format(chunk))
         try:
-            output = self._stream.decompress(chunk, self._room + 1)
+            output = self._stream.decompress(chunk, self._bytes_left + 1)
         except zlib.error as exc:
             raise BodyUnreadable(f"body is not valid {self._encoding} data") from exc
-        self._room -= len(output)
-        if self._room < 0:
+        self._bytes_left -= len(output)
+        if self._bytes_left < 0:
             raise BodyTooLarge(self._limit)
         # A second stream is legal in gzip and unheard of in HTTP; unpacking many tiny ones would cost CPU for ever.
         if self._stream.unused_data:

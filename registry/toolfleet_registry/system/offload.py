@@ -1,4 +1,4 @@
-"""Work on much data at once, which an event loop should not wait for."""
+"""Offloads work on much data to a thread, so that the event loop does not wait for it."""
 
 import asyncio
 import gc

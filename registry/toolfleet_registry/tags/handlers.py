@@ -1,4 +1,4 @@
-"""What runs when a tag's tool is called: a module's tool, or a function that a worker can import."""
+"""Names what runs when a tag's tool is called: a module's tool, or a function that a worker can import."""
 
 import inspect
 import sys

@@ -1,4 +1,4 @@
-"""Finding the tags in what a model wrote: which tools it calls, and what a person is to see of the text.
+"""Finds the tags in what a model wrote: which tools it calls, and what a person is to see of the text.
 
 The work is bounded: `LONGEST_TEXT` characters are looked at, in `MOST_STEPS` at most for all tags together, and
 `MOST_CALLS` are taken. What is beyond stays in the text.
@@ -70,8 +70,8 @@ def parse_response(
 
 
 def _call(match: TagMatch, tag: Tag, lines: bytes, context: ToolContext) -> TagCall:
-    told = context.model_copy(update={"raw_arg": match.raw_arg, "groups": match.groups})
-    return TagCall(tag.tool.name, told, lines[match.start : match.end].decode())
+    match_context = context.model_copy(update={"raw_arg": match.raw_arg, "groups": match.groups})
+    return TagCall(tag.tool.name, match_context, lines[match.start : match.end].decode())
 
 
 @dataclass(frozen=True, slots=True)

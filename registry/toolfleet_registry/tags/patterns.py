@@ -1,4 +1,4 @@
-r"""A tag's regular expression: written for Python's `re`, run by RE2, which takes linear time whatever a model writes.
+r"""Compiles a tag's regular expression: written for Python's `re`, run by RE2, which takes linear time whatever a model writes.
 
 What both understand is taken, and means what it means to Python, but for `\b` and `\B`, which know ASCII letters only.
 Look-arounds, back references and whatever else needs backtracking is refused, as are patterns that take too many steps.

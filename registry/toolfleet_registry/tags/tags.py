@@ -1,4 +1,4 @@
-"""Tools that a model calls by a tag in its text: `RESEARCH: owls in winter` on a line of its own.
+"""Defines tools that a model calls by a tag in its text: `RESEARCH: owls in winter` on a line of its own.
 
 What is written here holds in an agent: which tags there are, how a prompt tells of them. See `tags/parsing.py` for how they
 are found in a text.

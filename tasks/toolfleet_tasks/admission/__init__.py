@@ -1,1 +1,1 @@
-"""Decides whether a call may be published: limits, breaker, backlog, shares."""
+"""Decides whether a call may be published: limits, breaker, backlog, callers' limits."""

@@ -1,4 +1,4 @@
-"""What a call must pass before it is published: its idempotency key, its module's breaker and backlog, its caller's share and limits.
+"""Admits calls before they are published: by idempotency key, by the module's breaker and backlog, by the caller's limits.
 
 All of it is asked of Redis at once, where the calls travel by our own transport in the step that publishes them. If Redis
 does not answer, nothing is published.
@@ -22,18 +22,18 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.admission.limits import limits_of, refused_by
 from toolfleet_tasks.lua import admission
-from toolfleet_tasks.lua.constants import SHARE_KEPT_SECONDS
+from toolfleet_tasks.lua.constants import CALLER_LIMIT_KEPT_SECONDS
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.messages.ids import kept_seconds
 from toolfleet_tasks.queues import queue_of
-from toolfleet_tasks.redis.connection import Line, LineLost, Part
+from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionLost
 from toolfleet_tasks.redis.refusals import unavailable
 from toolfleet_tasks.redis.script_runner import is_unknown_script
 
 _BOUND_SECONDS = 5.0  # a lane's slots are looked up so often: workers note them no more often
 _SERVED_SECONDS = 1.0  # a queue that somebody consumes is looked at so often
-_KEEP_SECONDS = 300.0  # far less than a share's key lives
-_MOST_SHARES = 10_000  # of which it is remembered when they were kept
+_KEEP_SECONDS = 300.0  # far less than the key of a caller's limit lives
+_MOST_LIMIT_KEYS = 10_000  # of which it is remembered when they were kept
 _MARGIN_SECONDS = 30  # a key outlives its call's deadline: clocks differ. The call's record must outlive its key
 _FULL = {
     "backlog": "its module is busy, and {count} calls wait for it already",
@@ -42,7 +42,7 @@ _FULL = {
     "crowd": "{count} calls wait in its agent already",
     "stored": "its caller has results of {count} bytes that wait to be fetched, or to expire",
 }
-_BUSY_SECONDS = 1.0  # until a repeat makes sense: a queue or a share moves within about that time
+_BUSY_SECONDS = 1.0  # until a repeat makes sense: a queue or a limit moves within about that time
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Refusal:
 
     `joined` and `conflict`: its idempotency key stands for the call `call_id`, which does the same or something else.
     `open`: its module's breaker is, for `seconds`. `backlog`: `count` calls wait for the module, `bytes`: calls of `count` bytes do;
-    `share`: its caller may have `count` calls under way, `stored`: has results of `count` bytes that it has not fetched; `crowd`:
+    `caller_limit`: its caller may have `count` calls under way, `stored`: has results of `count` bytes that it has not fetched; `crowd`:
     `count` calls wait in its agent. `limited`: it has reached a limit, as `result` says. `unserved`: nobody has consumed its queue for
     `seconds`.
     """
@@ -63,24 +63,24 @@ class Refusal:
     result: ToolResult | None = None
 
 
-class Entrance:
+class AdmissionControl:
     """Asks on behalf of the agents that have these settings."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._keys = settings.keys
-        self._bounds: dict[str, tuple[int, float]] = {}  # by lane: a caller's share, and when that was found
-        self._names: dict[str, tuple[str, str, str]] = {}  # by queue: its key, its bell, its module's breaker
+        self._bounds: dict[str, tuple[int, float]] = {}  # by lane: a caller's limit, and when that was found
+        self._names: dict[str, tuple[str, str, str]] = {}  # by queue: its key, its notify key, its module's breaker
         self._served: dict[str, float] = {}  # by module: until when it counts as served, without another look
         self._slots = {lane: self._keys.slots(lane) for lane in ("fast", "slow")}
-        # By lane and user: the share's key, and when it was last told to live longer.
-        self._shares: dict[tuple[str, str | None], tuple[str, float]] = {}
+        # By lane and user: the limit's key, and when it was last told to live longer.
+        self._limit_keys: dict[tuple[str, str | None], tuple[str, float]] = {}
 
     def backlog_limit(self, call: PublishedCall) -> int:
         """How many calls may wait for the call's module before it is turned away."""
         return self._settings.module_backlogs.get(_module(call), self._settings.backlog_limit)
 
-    def question(
+    def build_command(
         self, call: PublishedCall, queue: str, *, message: str = "", limit: int = 0, needs_worker: bool = False
     ) -> tuple[Part, ...]:
         """The number of keys, keys and arguments of the call's `script_for`; with a `message` it is published as well.
@@ -88,17 +88,17 @@ class Entrance:
         `limit` is `backlog_limit`, where the queue lies in the same Redis. `needs_worker`: somebody must consume the queue.
         """
         now, terms = fleet_clock.now(), call.terms
-        share, keep_ms = self._share_of(call, now)
-        queue_key, bell, breaker = self._names_of(queue)
+        caller_limit, keep_ms = self._limit_key_of(call, now)
+        queue_key, notify_key, breaker = self._names_of(queue)
         intent, intent_seconds, intention = self._intent_of(call, now) if call.idempotency_key else (None, 0, "")
         record, build = self._keys.call(call.call_id), admission.ADMIT.parameters
         if terms is not None:
             intent, build = intent or record, partial(admission.ADMIT_LIMITED.parameters, **self._limits_of(call))
         return build(
             queue=queue_key,
-            bell=bell,
+            notify_key=notify_key,
             breaker=breaker,
-            share=share,
+            caller_limit=caller_limit,
             slots=self._slots[call.lane],
             record=record,
             intent=intent,
@@ -115,7 +115,7 @@ class Entrance:
             needs_worker="1" if needs_worker and now >= self._served.get(_module(call), 0.0) else "",
         )
 
-    def answered(self, call: PublishedCall, reply: Any) -> Refusal | None:
+    def parse_reply(self, call: PublishedCall, reply: Any) -> Refusal | None:
         """What the script says of the call, unless it was let in. Raises `NotPublished`, or `BegunBefore`."""
         if isinstance(reply, list) and reply[0] == b"served":
             self._served[_module(call)] = fleet_clock.now() + _SERVED_SECONDS
@@ -140,7 +140,7 @@ class Entrance:
 
     async def ask(
         self,
-        line: Line,
+        connection: PipelinedConnection,
         call: PublishedCall,
         queue: str,
         *,
@@ -152,22 +152,22 @@ class Entrance:
 
         `again`: it may have been let in before.
 
-        Raises what `answered` does, `ResponseError` where Redis refuses it, and `LineClosed`.
+        Raises what `parse_reply` does, `ResponseError` where Redis refuses it, and `RedisConnectionClosed`.
         """
-        question = self.question(call, queue, limit=limit, needs_worker=needs_worker)
-        return self.answered(call, await _run(line, script_for(call, again=again), question))
+        build_command = self.build_command(call, queue, limit=limit, needs_worker=needs_worker)
+        return self.parse_reply(call, await _run(connection, script_for(call, again=again), build_command))
 
-    async def retract(self, line: Line, call: PublishedCall) -> None:
+    async def retract(self, connection: PipelinedConnection, call: PublishedCall) -> None:
         """The call was let in, and is surely in no queue. Without Redis it counts until its deadline; raises nothing."""
         keys, key = self._keys, call.idempotency_key
         parameters = admission.RETRACT.parameters(
-            share=keys.share(call.lane, call.user_id),
+            caller_limit=keys.caller_limit(call.lane, call.user_id),
             held=keys.held(call.call_id),
             intent=keys.intent(call.user_id, key) if key else None,
             call_id=call.call_id,
         )
-        with contextlib.suppress(LineLost, ResponseError):
-            await _run(line, admission.RETRACT, parameters)
+        with contextlib.suppress(RedisConnectionLost, ResponseError):
+            await _run(connection, admission.RETRACT, parameters)
 
     def _intent_of(self, call: PublishedCall, now: float) -> tuple[str, int, str]:
         """The key of a call's intention, for how many seconds it is kept, and what it stands for."""
@@ -188,29 +188,29 @@ class Entrance:
         names = self._names.get(queue)
         if names is None:
             keys = self._keys
-            names = (keys.queue(queue), keys.bell(queue), keys.breaker(queue.removeprefix(queue_of(""))))
+            names = (keys.queue(queue), keys.notify_key(queue), keys.breaker(queue.removeprefix(queue_of(""))))
             self._names[queue] = names
         return names
 
     def _bound_of(self, lane: str, now: float) -> int:
-        """A caller's share, if it is known; else what it is without workers, negative: Redis shall look."""
+        """A caller's limit, if it is known; else what it is without workers, negative: Redis shall look."""
         settings = self._settings
         bound, found_at = self._bounds.get(lane, (0, 0.0))
         known = settings.calls_per_caller or (bound if now - found_at < _BOUND_SECONDS else 0)
         return known or -2 * settings.worker_concurrency
 
-    def _share_of(self, call: PublishedCall, now: float) -> tuple[str, int]:
+    def _limit_key_of(self, call: PublishedCall, now: float) -> tuple[str, int]:
         """The key, and for how many ms it must live: asked for once in a while for each, not with each call."""
         who = (call.lane, call.user_id)
-        name, kept_at = self._shares.get(who, ("", 0.0))
+        name, kept_at = self._limit_keys.get(who, ("", 0.0))
         left = call.deadline_at - now
-        if now - kept_at < _KEEP_SECONDS and left < SHARE_KEPT_SECONDS / 2:
+        if now - kept_at < _KEEP_SECONDS and left < CALLER_LIMIT_KEPT_SECONDS / 2:
             return name, 0
-        if len(self._shares) >= _MOST_SHARES:
-            self._shares.clear()
-        name = name or self._keys.share(*who)
-        self._shares[who] = (name, now)
-        return name, math.ceil(max(left, SHARE_KEPT_SECONDS) * 1000)
+        if len(self._limit_keys) >= _MOST_LIMIT_KEYS:
+            self._limit_keys.clear()
+        name = name or self._keys.caller_limit(*who)
+        self._limit_keys[who] = (name, now)
+        return name, math.ceil(max(left, CALLER_LIMIT_KEPT_SECONDS) * 1000)
 
 
 def script_for(call: PublishedCall, *, again: bool = False) -> Script:
@@ -261,21 +261,21 @@ def _module(call: PublishedCall) -> str:
     return call.tool_name.partition(".")[0]
 
 
-async def _run(line: Line, script: Script, rest: tuple[Part, ...]) -> Any:
+async def _run(connection: PipelinedConnection, script: Script, rest: tuple[Part, ...]) -> Any:
     try:
-        return await _sent(line, "EVALSHA", script.digest, *rest)
+        return await _sent(connection, "EVALSHA", script.digest, *rest)
     except ResponseError as exc:
         if not is_unknown_script(exc):
             raise
-    return await _sent(line, "EVAL", script.text, *rest)
+    return await _sent(connection, "EVAL", script.text, *rest)
 
 
-async def _sent(line: Line, *command: Part) -> Any:
+async def _sent(connection: PipelinedConnection, *command: Part) -> Any:
     """The answer, whichever connection brings it; a refusal at once, for whoever waits will not wait for long."""
     while True:
         try:
-            return await line.send(*command)
-        except LineLost:
-            if line.is_closed:
+            return await connection.send(*command)
+        except RedisConnectionLost:
+            if connection.is_closed:
                 raise
-            await line.connected()
+            await connection.connected()

@@ -1,4 +1,4 @@
-"""Limits of users: a tool's cooldown and daily limit, and a budget for each cost class; days are UTC, by Redis's clock.
+"""Limits users: by a tool's cooldown and daily limit, and a budget for each cost class; days are UTC, by Redis's clock.
 
 They are kept where calls are let in, and once more where they begin (`lua/limits.py`); a call that ends with
 nothing done counts in none.

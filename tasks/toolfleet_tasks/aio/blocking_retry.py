@@ -1,4 +1,4 @@
-"""What must be done before a call's message is acked, and blocks: in a thread, again and again, until it is done."""
+"""Retries a blocking call in a thread until it succeeds; the message is acked afterwards."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,7 +17,7 @@ log = get_logger(__name__)
 _PAUSE_SECONDS = 1.0
 
 
-def insisted(act: Callable[[], T]) -> T:
+def retry_blocking(act: Callable[[], T]) -> T:
     """What `act` returns once it does not fail for a server that is away; doing it twice must do no harm. In a job only."""
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Cancelling tasks on Python 3.11, where a cancellation can get lost.
+"""Cancels tasks on Python 3.11, where a cancellation can get lost.
 
 `asyncio.wait_for`, with which redis-py waits, drops one that comes just when its answer does; a task group drops one
 that comes just when one of its tasks fails.

@@ -1,4 +1,4 @@
-"""Stepping through a coroutine by hand: in a greenlet, or in the asyncio task that awaits it."""
+"""Steps through a coroutine by hand: in a greenlet, or in the asyncio task that awaits it."""
 
 import contextlib
 from collections.abc import Callable, Coroutine, Generator

@@ -1,4 +1,4 @@
-"""What a forked process must leave alone: the sockets and loops of its parent, which goes on using them.
+"""Leaves the sockets and loops of a forked process's parent alone, which goes on using them.
 
 The child has copies of all of the parent's objects. When asyncio cleans up a copied transport, it takes its socket out
 of the epoll instance, which parent and child share, and the parent would never hear of that socket again.
@@ -22,7 +22,7 @@ class Forked(Protocol):
 
 def tell(thing: Forked) -> None:
     """Have `thing.forked` called in every forked child, as long as the thing lives."""
-    _TOLD.add(thing)
+    _REGISTERED.add(thing)
 
 
 def leave_behind(thing: object) -> None:
@@ -68,7 +68,7 @@ class Sockets:
         self.cut()
 
 
-_TOLD: WeakSet[Forked] = WeakSet()
+_REGISTERED: WeakSet[Forked] = WeakSet()
 _LEFT_BEHIND: list[object] = []
 
 
@@ -79,7 +79,7 @@ def _number_of(connection: AbstractConnection) -> int:
 
 
 def _tell_all() -> None:
-    for thing in list(_TOLD):
+    for thing in list(_REGISTERED):
         thing.forked()
 
 

@@ -1,4 +1,4 @@
-"""An `async def` task body under Celery's own synchronous tracer.
+"""Runs an `async def` task body under Celery's own synchronous tracer.
 
 A job runs in a greenlet of its own: the tracer, and within it every step of the coroutine. Only the futures that the
 coroutine waits for leave the greenlet, to the asyncio task that awaits the `Bridge`. Celery keeps its stacks by

@@ -1,4 +1,4 @@
-"""What keeps jobs going in a worker: claims what is due, looks at jobs whose call has ended, has news delivered."""
+"""Keeps jobs going in a worker: claims what is due, reads jobs whose call has ended, has wake-ups delivered."""
 
 import asyncio
 import json
@@ -15,26 +15,26 @@ from toolfleet_tasks.app import FleetApp
 from toolfleet_tasks.background.session import worker_session
 from toolfleet_tasks.jobs.calls import JobSteps
 from toolfleet_tasks.jobs.completion import ThenCall
-from toolfleet_tasks.jobs.engine import JobMover
+from toolfleet_tasks.jobs.engine import JobEngine
 from toolfleet_tasks.jobs.records import Found, JobRecords
 from toolfleet_tasks.jobs.state_machine import is_unknown, passes
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.ids import RESUME
 from toolfleet_tasks.publish.control_tasks import kick
-from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.wakeups.due_wakes import DueWake
-from toolfleet_tasks.wakeups.outbox import NotYet, Wakes
+from toolfleet_tasks.wakeups.outbox import NotYet, WakeupOutbox
 
 log = get_logger(__name__)
 
 _BATCH = 100  # jobs at once
 _MOST_LEASE_SECONDS = 30.0  # a tick ends before; its jobs are others' then
-_NEWS_DELAY_SECONDS = 0.02  # ends of jobs come in crowds
-_SHARE = 0.75  # of its time, for what a tick waits for
+_EVENTS_DELAY_SECONDS = 0.02  # ends of jobs come in crowds
+_PART = 0.75  # of its time, for what a tick waits for
 _CALL_SECONDS = 1.0  # between two calls for help
 _CROWDED_SECONDS = 0.25  # for modules to work off what waits for them, before jobs add to it
 _BROKER_SECONDS = 30.0  # for a call in another Redis than the ledger's to begin, before it is published again
-_LAST_NEWS_SECONDS = 10.0  # for tries under way, where nobody stays to end them
+_LAST_EVENTS_SECONDS = 10.0  # for tries under way, where nobody stays to end them
 
 
 class WorkerJobs:
@@ -48,7 +48,7 @@ class WorkerJobs:
 
     async def resume(self, *, seconds: float) -> None:
         """As `ports.JobKeeper`."""
-        seconds = min(seconds, self._lease_seconds) * _SHARE
+        seconds = min(seconds, self._lease_seconds) * _PART
         try:
             async with self._bench() as bench:
                 webhooks = bench.send_webhooks(seconds)
@@ -60,7 +60,7 @@ class WorkerJobs:
         """As `ports.JobKeeper`."""
         try:
             async with asyncio.timeout(min(seconds, self._lease_seconds)), self._bench() as bench:
-                job = await bench.records.look(job_id)
+                job = await bench.records.read(job_id)
                 if job is not None:
                     await bench.mover.evaluate(job)
         except Exception as exc:  # noqa: BLE001 - the sweep will find it
@@ -120,16 +120,16 @@ class WorkerJobs:
         await kick(self._app, self._settings, worker_runtime.current(), RESUME)
 
     async def _deliver_soon(self, bench: "_Bench") -> None:
-        await asyncio.sleep(_NEWS_DELAY_SECONDS)
+        await asyncio.sleep(_EVENTS_DELAY_SECONDS)
         bench.is_kicked = False
         try:
-            await self._deliver(bench, self._lease_seconds * _SHARE)
+            await self._deliver(bench, self._lease_seconds * _PART)
         except Exception:  # as above
             log.exception("wakes_not_delivered")
 
     def _make_bench(self, here: worker_runtime.WorkerRuntime) -> "_Bench":
-        line = here.to(str(self._settings.redis_url), master=self._settings.sentinel_master)
-        bench = _Bench(line, self, here)
+        connection = here.to(str(self._settings.redis_url), master=self._settings.sentinel_master)
+        bench = _Bench(connection, self, here)
         here.settle.append(bench.aclose)
         return bench
 
@@ -140,19 +140,21 @@ class WorkerJobs:
         if here is not None:
             yield here.part(self._make_bench)
             return
-        line = Line(connection_factory(str(settings.redis_url), master=settings.sentinel_master), name="jobs")
-        line.start()
+        connection = PipelinedConnection(
+            connection_factory(str(settings.redis_url), master=settings.sentinel_master), name="jobs"
+        )
+        connection.start()
         try:
             async with AsyncExitStack() as stack:
-                bench = _Bench(line, self, None, stack)
+                bench = _Bench(connection, self, None, stack)
                 try:
                     yield bench
                 finally:
-                    await bench.wakes.aclose(seconds=min(settings.core_timeout_seconds, _LAST_NEWS_SECONDS))
+                    await bench.wakes.aclose(seconds=min(settings.core_timeout_seconds, _LAST_EVENTS_SECONDS))
                     if bench.is_kicked:
                         await self._kick()
         finally:
-            await line.aclose()
+            await connection.aclose()
 
 
 class _Bench:
@@ -160,7 +162,7 @@ class _Bench:
 
     def __init__(
         self,
-        line: Line,
+        connection: PipelinedConnection,
         owner: WorkerJobs,
         here: worker_runtime.WorkerRuntime | None,
         stack: AsyncExitStack | None = None,
@@ -171,10 +173,10 @@ class _Bench:
         self.called_at = float("-inf")
         self._opening = asyncio.Lock()
         self._sending = set[asyncio.Task[int]]()
-        self.records = JobRecords(line, settings)
-        self.wakes = Wakes(line, settings)
+        self.records = JobRecords(connection, settings)
+        self.wakes = WakeupOutbox(connection, settings)
         self._owner, self._here, self._settings, self._stack = owner, here, settings, stack
-        self.mover = JobMover(
+        self.mover = JobEngine(
             self.records,
             self._steps,
             settings,

@@ -1,4 +1,4 @@
-"""What keeps jobs going in a worker, loaded when the first job or beat's first tick asks for it: a worker is up the sooner."""
+"""Loads what keeps jobs going in a worker when the first job or beat's first tick asks for it: a worker is up the sooner."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from toolfleet_tasks.background.job_poller import WorkerJobs
 
 
-class LateJobs:
+class LazyJobs:
     """As `ports.JobKeeper`, for the workers of `app`: `WorkerJobs`, with the agent's session and the HTTP client that it takes."""
 
     def __init__(self, app: FleetApp) -> None:

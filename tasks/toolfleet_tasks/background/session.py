@@ -1,4 +1,4 @@
-"""A fleet's session in a worker: one for its loop, opened with its first use, or one for a single use. It has no agent."""
+"""Opens a fleet's session in a worker: one for its loop, with its first use, or one for a single use. It has no agent."""
 
 import asyncio
 from collections.abc import AsyncGenerator

@@ -1,4 +1,4 @@
-"""How many messages wait in a queue, where only the broker itself can be asked, and that takes a while."""
+"""Counts the messages that wait in a queue, where only the broker itself can be asked, and that takes a while."""
 
 import threading
 from dataclasses import dataclass, field
@@ -9,16 +9,16 @@ from toolfleet_registry.errors import BrokerUnavailable
 from toolfleet_registry.redis.redis_errors import reason_of
 from toolfleet_registry.time import machine_clock
 
-_LOOK_SECONDS = 1.0  # between two questions for the same queue
+_POLL_SECONDS = 1.0  # between two questions for the same queue
 _SURE_SECONDS = 0.1  # the same, while it seems to be full: what was published here may have been taken long ago
 
 
 @dataclass(slots=True)
 class _Backlog:
-    """`waiting` as the broker said at `looked_at`, and with what was published here since."""
+    """`waiting` as the broker said at `read_at`, and with what was published here since."""
 
     waiting: int = 0
-    looked_at: float = -_LOOK_SECONDS
+    read_at: float = -_POLL_SECONDS
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -31,12 +31,12 @@ class Backlogs:
     def of(self, queue: str, connection: Connection, *, limit: int) -> int:
         """How many wait now, as far as is known; at `limit` it is asked again. Raises `BrokerUnavailable` without an answer."""
         backlog = self._known.setdefault(queue, _Backlog())
-        age = machine_clock.monotonic() - backlog.looked_at
-        is_old = age >= (_SURE_SECONDS if backlog.waiting >= limit else _LOOK_SECONDS)
+        age = machine_clock.monotonic() - backlog.read_at
+        is_old = age >= (_SURE_SECONDS if backlog.waiting >= limit else _POLL_SECONDS)
         if is_old and backlog.lock.acquire(blocking=False):
             try:
                 backlog.waiting = _asked(queue, connection)
-                backlog.looked_at = machine_clock.monotonic()
+                backlog.read_at = machine_clock.monotonic()
             finally:
                 backlog.lock.release()
         return backlog.waiting

@@ -1,4 +1,4 @@
-"""An agent's connections to the broker, each in one thread's hands at a time and known to work when it gets there."""
+"""Pools an agent's connections to the broker, each in one thread's hands at a time and known to work when it gets there."""
 
 import contextlib
 from collections.abc import Generator
@@ -18,7 +18,7 @@ from toolfleet_tasks.broker.kombu_queues import make_queue
 _OPTIONS = {"confirm_publish": True, "read_timeout": 2, "write_timeout": 2}  # seconds
 
 
-class Connections:
+class KombuConnections:
     """Keeps the connections that nobody uses now. One that failed is thrown away: who knows what it still answers."""
 
     def __init__(self, app: Celery) -> None:

@@ -1,4 +1,4 @@
-"""Telling a message that was surely not sent from one that may have been."""
+"""Tells a message that was surely not sent from one that may have been."""
 
 import socket
 

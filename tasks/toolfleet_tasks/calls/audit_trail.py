@@ -1,4 +1,4 @@
-"""The audit lines of calls that end in their agent, before anybody else has heard of them."""
+"""Writes the audit lines of calls that end in their agent, before anybody else has heard of them."""
 
 import asyncio
 import contextlib
@@ -10,25 +10,25 @@ from toolfleet_registry.contracts import Caller, PublishedCall, ToolCall, ToolDe
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.calls.handle import audited, new_call_id
 from toolfleet_tasks.ledger.audit import FIELD, AuditLine, Auditor, text_of
-from toolfleet_tasks.redis.connection import Line, LineClosed, LineLost
+from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionClosed, RedisConnectionLost
 
 _KEPT_AT_MOST = 1_000  # lines that wait while Redis is away; the oldest are dropped then
 _SETTLE_SECONDS = 1.0  # for the last lines to be written when the fleet is left
 
 
 class AuditTrail:
-    """Writes lines over `line`, and waits for none. While Redis is away the latest are kept; what is lost is counted.
+    """Writes lines over `connection`, and waits for none. While Redis is away the latest are kept; what is lost is counted.
 
-    Belongs to the line's event loop. Fails open: no result is lost or delayed for its audit line.
+    Belongs to the connection's event loop. Fails open: no result is lost or delayed for its audit line.
     """
 
-    def __init__(self, line: Line, settings: Settings) -> None:
+    def __init__(self, connection: PipelinedConnection, settings: Settings) -> None:
         self.auditor = Auditor(settings)
-        self._line = line
+        self._connection = connection
         self._command = ("XADD", settings.keys.audit, "MAXLEN", "~", settings.audit_kept, "*", FIELD)
         self._waiting = deque[str]()
         self._sent = set[asyncio.Future[Any]]()
-        line.on_connect.append(self._flush)
+        connection.on_connect.append(self._flush)
 
     def refused(
         self,
@@ -49,11 +49,11 @@ class AuditTrail:
         return audited(call.call_id, result)
 
     async def settle(self) -> None:
-        """Wait a little for what was sent, and for the line if it is away; what is not written by then counts as lost."""
-        if self._waiting and not self._line.is_closed:
-            with contextlib.suppress(TimeoutError, LineClosed):
+        """Wait a little for what was sent, and for the connection if it is away; what is not written by then counts as lost."""
+        if self._waiting and not self._connection.is_closed:
+            with contextlib.suppress(TimeoutError, RedisConnectionClosed):
                 async with asyncio.timeout(_SETTLE_SECONDS):
-                    await self._line.connected()  # it sends what waits
+                    await self._connection.connected()  # it sends what waits
         if self._sent:
             await asyncio.wait(self._sent, timeout=_SETTLE_SECONDS)
         for _ in self._waiting:
@@ -62,7 +62,7 @@ class AuditTrail:
 
     def _write(self, line: AuditLine) -> None:
         self.auditor.tell(line)
-        if self._line.is_connected:
+        if self._connection.is_connected:
             self._send(text_of(line))
         else:
             self._keep(text_of(line))
@@ -73,14 +73,14 @@ class AuditTrail:
             self._send(text)
 
     def _send(self, text: str) -> None:
-        sent = self._line.send(*self._command, text)
+        sent = self._connection.send(*self._command, text)
         self._sent.add(sent)
         sent.add_done_callback(lambda done: self._answered(done, text))
 
     def _answered(self, sent: "asyncio.Future[Any]", text: str) -> None:
         self._sent.discard(sent)
         error = None if sent.cancelled() else sent.exception()
-        if isinstance(error, LineLost) and not error.sent and not self._line.is_closed:
+        if isinstance(error, RedisConnectionLost) and not error.sent and not self._connection.is_closed:
             self._keep(text)
         elif error is not None:  # sent again it could be there twice
             self.auditor.miss(str(error))

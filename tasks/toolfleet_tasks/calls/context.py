@@ -1,4 +1,4 @@
-"""What of an agent's context travels with a call: beside the arguments, to a tool of the fleet's own that takes it, and to no other."""
+"""Chooses what of an agent's context travels with a call: beside the arguments, to a tool of the fleet's own that takes it, and to no other."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ from toolfleet_tasks.calls.eval_gate import Circumstances
 _NOTHING = ToolContext(raw_arg="")
 
 
-def told_to(tool: ToolDefinition, around: Circumstances) -> ToolContext | None:
+def context_for(tool: ToolDefinition, around: Circumstances) -> ToolContext | None:
     """What the tool is told. Without the user, who travels with the call, and the groups, which are its arguments."""
     if around.context is None or not tool.takes_context or not tool.name.startswith(f"{LOCAL}."):
         return None
-    told = around.context.model_copy(update={"raw_arg": around.raw_arg, "user": "", "groups": {}})
-    return None if told == _NOTHING else told
+    context = around.context.model_copy(update={"raw_arg": around.raw_arg, "user": "", "groups": {}})
+    return None if context == _NOTHING else context
 
 
 def size_fault_with(context: ToolContext | None, arguments: dict[str, Any], *, most: int) -> str | None:

@@ -1,4 +1,4 @@
-"""What a module is told about the conversation that a call comes from."""
+"""Chooses what a module gets to know of the conversation that a call comes from."""
 
 from typing import Any
 
@@ -8,7 +8,9 @@ _PLATFORM = ("platform", "platform_channel_id", "platform_thread_id")
 _RESUMED_BY = "scheduler.add_job"  # the one tool that must wake the right conversation later
 
 
-def told_by(conversation: Conversation | None, tool_name: str, context_modules: frozenset[str]) -> dict[str, Any]:
+def conversation_for(
+    conversation: Conversation | None, tool_name: str, context_modules: frozenset[str]
+) -> dict[str, Any]:
     """The conversation's fields that this tool's module is told."""
     fields = _fields_for(tool_name, context_modules) if conversation else None
     return conversation.model_dump(include=fields, exclude_none=True) if conversation and fields else {}

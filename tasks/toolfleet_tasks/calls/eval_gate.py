@@ -1,4 +1,4 @@
-"""An agent's own gate: asked before a call of a tool that requires it is published, for only the agent knows the context.
+"""Asks an agent's own gate before a call of a tool that requires it is published, for only the agent knows the context.
 
 A gate that raises, or does not answer in time, lets calls pass with a warning; but for those that must not happen twice.
 Whatever else it says that is not a clear yes blocks.

@@ -1,4 +1,4 @@
-"""A call that is under way, in its caller's hands."""
+"""Follows a call that is under way, in its caller's hands."""
 
 import asyncio
 import contextlib
@@ -17,10 +17,10 @@ from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.calls.status import DONE, UNKNOWN, CallStatus, Place
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.messages import fleet_results
-from toolfleet_tasks.messages.fleet_results import Ending
-from toolfleet_tasks.redis.connection import LineClosed, LineLost
+from toolfleet_tasks.messages.fleet_results import CallEnding
+from toolfleet_tasks.redis.connection import RedisConnectionClosed, RedisConnectionLost
 from toolfleet_tasks.results.end_check import Meta
-from toolfleet_tasks.results.listener import Inbox
+from toolfleet_tasks.results.listener import ResultListener
 from toolfleet_tasks.results.progress import follow_progress, read_progress
 from toolfleet_tasks.results.reader import PEEK_SECONDS
 from toolfleet_tasks.results.stored import ending_of, read_stored, result_of
@@ -39,7 +39,7 @@ class CallHandle:
         call_id: str,
         tool_name: str,
         ending: asyncio.Future[ToolResult],
-        follow: "Follow | None" = None,
+        follow: "PendingCall | None" = None,
         *,
         spoken: Spoken = UNSPOKEN,
     ) -> None:
@@ -80,7 +80,7 @@ class CallHandle:
                     yield progress
 
 
-class Follow:
+class PendingCall:
     """Follows one published call to its `ending`: a worker's result, or one that the ledger takes from us.
 
     `revoke` tells the workers to drop a call, `spawn` runs something in the background, for which whoever leaves the fleet
@@ -91,7 +91,7 @@ class Follow:
     def __init__(  # noqa: PLR0913 - what it needs of its session
         self,
         call: PublishedCall,
-        inbox: Inbox,
+        listener: ResultListener,
         *,
         ledger: Ledger,
         revoke: Callable[[str], Coroutine[Any, Any, None]],
@@ -103,13 +103,13 @@ class Follow:
         self.tool_name = call.tool_name
         self.ending: asyncio.Future[ToolResult] = asyncio.get_running_loop().create_future()
         self._call = call
-        self._inbox = inbox
+        self._listener = listener
         self._ledger = ledger
         self._revoke = revoke
         self._spawn = spawn
         self._had = had
         self._is_guest = is_guest
-        self._expected = inbox.expect(call.call_id, self)
+        self._expected = listener.expect(call.call_id, self)
         self._timer: asyncio.TimerHandle | None = None
 
     def published(self, deadline_at: float) -> None:
@@ -120,7 +120,7 @@ class Follow:
     def unpublished(self) -> None:
         """The call is surely not in its queue: there is nothing to follow."""
         self._stop_timer()
-        self._inbox.forget(self._expected)
+        self._listener.forget(self._expected)
 
     def ended(self, meta: Meta) -> None:
         """As `Waiter`."""
@@ -139,7 +139,7 @@ class Follow:
 
     def refuse(self, result: ToolResult) -> None:
         """The call is not in its queue, or perhaps not: it ends so, unless its result is there already."""
-        self._inbox.forget(self._expected)
+        self._listener.forget(self._expected)
         self._end(result)
 
     async def withdraw(self, nothing: ToolResult) -> None:
@@ -148,7 +148,7 @@ class Follow:
         Without an answer of the ledger's nothing changes: it is listened for until its deadline.
         """
         unknown = fleet_results.outcome_unknown(self.tool_name, "the queue did not confirm the call.")
-        ending, stored = Ending(nothing, nothing, unknown), None
+        ending, stored = CallEnding(nothing, nothing, unknown), None
         with contextlib.suppress(OSError, ResponseError):
             async with asyncio.timeout(max(self._call.deadline_at - fleet_clock.now(), 0)):
                 stored = await self._in_ledger(self._ledger.withdraw, ending)
@@ -160,7 +160,7 @@ class Follow:
         """The caller has gone: take the call back."""
         if not self.ending.done() or self.ending.cancelled():
             self._stop_timer()
-            self._inbox.forget(self._expected)
+            self._listener.forget(self._expected)
             self.ending.cancel()
             if not self._is_guest:
                 self._take_back()
@@ -176,19 +176,19 @@ class Follow:
         """What the ledger says, and the call itself."""
         try:
             async with asyncio.timeout(PEEK_SECONDS):
-                place = _PLACES[await self._ledger.look(self.call_id)]
+                place = _PLACES[await self._ledger.state_of(self.call_id)]
         except (OSError, ResponseError):
             return UNKNOWN
         progress = None
         if place in {"running", "retrying"}:
             with contextlib.suppress(OSError, ResponseError):
-                content = await self._inbox.peek(self._inbox.progress_channel(self.call_id))
-                progress = await read_progress(self._inbox.verifier, self.call_id, content)
+                content = await self._listener.peek(self._listener.progress_channel(self.call_id))
+                progress = await read_progress(self._listener.verifier, self.call_id, content)
         return CallStatus(place, progress)
 
     def progress(self, ending: "asyncio.Future[ToolResult]") -> AsyncGenerator[Progress]:
         """As `CallHandle.progress`, until `ending`: that of whoever asks."""
-        return follow_progress(self._inbox, self.call_id, ending)
+        return follow_progress(self._listener, self.call_id, ending)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -214,7 +214,7 @@ class Follow:
         seconds = min(_TAKE_BACK_SECONDS, max(self._call.deadline_at - fleet_clock.now(), PEEK_SECONDS))
         return self._spawn(self._end_as(fleet_results.taken_back(self._call), seconds=seconds))
 
-    async def _end_as(self, ending: Ending, *, seconds: float = PEEK_SECONDS) -> None:
+    async def _end_as(self, ending: CallEnding, *, seconds: float = PEEK_SECONDS) -> None:
         """End the call in the ledger, and here with what stands there then; where it does not answer, with what we know."""
         try:
             async with self._ledger.window.place(seconds):
@@ -222,21 +222,21 @@ class Follow:
             result = read_stored(stored, self.tool_name) if stored else ending.unknown
         except (OSError, ResponseError):
             result = ending.unknown
-        self._inbox.forget(self._expected)
+        self._listener.forget(self._expected)
         self._end(result)
 
-    async def _in_ledger(self, end: Callable[..., Coroutine[Any, Any, S]], ending: Ending) -> S:
+    async def _in_ledger(self, end: Callable[..., Coroutine[Any, Any, S]], ending: CallEnding) -> S:
         """Send an end until it is answered; each connection may lead to a Redis that has lost the record."""
-        identity = self._inbox.identity
+        identity = self._listener.identity
         while True:
             await identity.known()
             try:
                 # Whether there was a record before, a guest cannot know: it came later.
                 is_sure = not self._is_guest and identity.is_same_since(self._expected.since)
                 return await end(self._call, ending, data_id=identity.data_id if is_sure else "")
-            except LineClosed:
+            except RedisConnectionClosed:
                 raise
-            except LineLost:
+            except RedisConnectionLost:
                 continue
 
 

@@ -1,4 +1,4 @@
-"""Calls that bring another call's result: they were made with an idempotency key that stands for it.
+"""Joins calls that bring another call's result: they were made with an idempotency key that stands for it.
 
 Such a call takes part in the other's end and in nothing else. Its own deadline, and its caller's taking it back, end only
 its waiting: the first caller still wants what was begun.
@@ -18,10 +18,10 @@ from toolfleet_registry.contracts.spoken_names import UNSPOKEN, Spoken
 from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.time import fleet_clock
-from toolfleet_tasks.calls.handle import CallHandle, Follow, audited
+from toolfleet_tasks.calls.handle import CallHandle, PendingCall, audited
 from toolfleet_tasks.calls.status import DONE, CallStatus
-from toolfleet_tasks.results.listener import Inbox
-from toolfleet_tasks.results.reader import Shelf
+from toolfleet_tasks.results.listener import ResultListener
+from toolfleet_tasks.results.reader import ResultReader
 
 _STILL = (
     "The first call with its idempotency key is under way; with the same key it may be called again, for its result."
@@ -40,7 +40,7 @@ class Joined:
         self.call_id = call_id
         self.tool_name = call.tool_name
         self.ending: asyncio.Future[ToolResult] = loop.create_future()
-        self.source: Follow | None = None
+        self.source: PendingCall | None = None
         """Who hears of the other's end."""
         self._call = call
         text = "Tool call was not answered by its deadline."
@@ -89,7 +89,7 @@ class JoinedHandle(CallHandle):
                     yield progress
 
 
-def handle_of(follow: Follow | Joined | ToolResult, spoken: Spoken = UNSPOKEN) -> CallHandle:
+def handle_of(follow: PendingCall | Joined | ToolResult, spoken: Spoken = UNSPOKEN) -> CallHandle:
     """Return the handle on a call that was `spoken` so: it is under way, or has its result already."""
     if isinstance(follow, Joined):
         return JoinedHandle(follow, spoken=spoken)
@@ -100,7 +100,7 @@ def handle_of(follow: Follow | Joined | ToolResult, spoken: Spoken = UNSPOKEN) -
     return CallHandle(follow.call_id, follow.tool_name, follow.ending, follow, spoken=spoken)
 
 
-async def end_of(follow: Follow | Joined | ToolResult) -> ToolResult:
+async def end_of(follow: PendingCall | Joined | ToolResult) -> ToolResult:
     """Wait for the call's result; if whoever waits for it is cancelled, the call is taken back."""
     if isinstance(follow, ToolResult):
         return follow
@@ -111,38 +111,38 @@ async def end_of(follow: Follow | Joined | ToolResult) -> ToolResult:
         raise
 
 
-class Joins:
+class KeyedCalls:
     """The calls of one agent that may be joined, and those that have joined others, also of other agents.
 
-    `follow` follows a call, as a guest, that somebody else has published. `shelf` has the results; it is closed here.
+    `follow` follows a call, as a guest, that somebody else has published. `reader` has the results; it is closed here.
     `spawn` runs something in the background; `read` confirms that a call waits no longer for another one's result.
     """
 
     def __init__(
         self,
-        inbox: Inbox,
-        shelf: Shelf,
+        listener: ResultListener,
+        reader: ResultReader,
         *,
         keys: Keys,
-        follow: Callable[[PublishedCall], Follow],
+        follow: Callable[[PublishedCall], PendingCall],
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         read: Callable[[PublishedCall, str], None],
     ) -> None:
-        self._inbox = inbox
-        self._shelf = shelf
+        self._listener = listener
+        self._reader = reader
         self._keys = keys
         self._follow = follow
         self._spawn = spawn
         self._read = read
-        self._own: dict[str, Follow] = {}  # by call id: published here, with an idempotency key
-        self._guests: dict[str, Follow] = {}  # by call id: published elsewhere, or given up here
+        self._own: dict[str, PendingCall] = {}  # by call id: published here, with an idempotency key
+        self._guests: dict[str, PendingCall] = {}  # by call id: published elsewhere, or given up here
         self._waiting: dict[str, set[Joined]] = {}  # by call id
 
     async def aclose(self) -> None:
         """Let go of what was needed for reading."""
-        await self._shelf.aclose()
+        await self._reader.aclose()
 
-    def offer(self, follow: Follow) -> None:
+    def offer(self, follow: PendingCall) -> None:
         """A call that is about to be published here with an idempotency key: others may join it from now on.
 
         Who has joined it at an earlier try, which has failed, has the end of this one.
@@ -180,9 +180,9 @@ class Joins:
         joined.source = source
         source.ending.add_done_callback(lambda ending: self._ended(joined, other, ending))
 
-    def _invite(self, other: PublishedCall) -> Follow:
+    def _invite(self, other: PublishedCall) -> PendingCall:
         guest = self._guests[other.call_id] = self._follow(other)
-        self._spawn(self._look(guest))
+        self._spawn(self._poll(guest))
         return guest
 
     def _ended(self, joined: Joined, other: PublishedCall, ending: "asyncio.Future[ToolResult]") -> None:
@@ -193,14 +193,14 @@ class Joins:
         else:
             joined.end(ending.result())
 
-    async def _look(self, guest: Follow) -> None:
+    async def _poll(self, guest: PendingCall) -> None:
         """Find the end of a call that ended before anybody listened. What cannot be read now is swept later."""
         try:
-            await self._inbox.listening(guest.call_id)
-            stored = await self._shelf.peek(self._keys.result(guest.call_id).encode())
+            await self._listener.listening(guest.call_id)
+            stored = await self._reader.peek(self._keys.result(guest.call_id).encode())
         except (KeyError, NotPublished, OSError, ResponseError):  # KeyError: its end was heard meanwhile
             return
-        self._inbox.found(guest.call_id, stored)
+        self._listener.found(guest.call_id, stored)
 
     def _leave(self, joined: Joined, call: PublishedCall) -> None:
         self._read(call, joined.call_id)

@@ -1,4 +1,4 @@
-"""How a call that somebody wishes becomes one that may be published: judged, routed, with its deadline and its tool's facts."""
+"""Prepares a call for publishing: judges it, routes it, and gives it its deadline and its tool's facts."""
 
 import math
 from typing import Any
@@ -14,15 +14,15 @@ from toolfleet_registry.policy.sensitive_results import has_sensitive_results
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.admission.limits import terms_for
-from toolfleet_tasks.calls.context import as_before, size_fault_with, told_to
-from toolfleet_tasks.calls.conversation import models_part, told_by
+from toolfleet_tasks.calls.context import as_before, context_for, size_fault_with
+from toolfleet_tasks.calls.conversation import conversation_for, models_part
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances
 from toolfleet_tasks.queues import Route, lane_of, route_for
 
 _LONGEST_TIMEOUT = 10 * 365 * 86400.0  # seconds: longer is for ever, which clocks and brokers cannot count
 
 
-class Drafts:
+class CallPreparation:
     """Judges by the catalog, and costs no round trip."""
 
     def __init__(self, catalog: Catalog, settings: Settings, known: KnownModules | None = None) -> None:
@@ -39,16 +39,16 @@ class Drafts:
     ) -> Judged | ToolResult:
         """What may be published for the call, with what its module is told of the conversation; or the refusal."""
         modules = self._settings.context_modules
-        told = told_by(conversation, call.tool_name, modules)
-        is_looked_at = around.tag is not None or call.tool_version is not None
-        if is_looked_at and isinstance(tool := self.tool_of(call, caller), ToolDefinition):
+        shared = conversation_for(conversation, call.tool_name, modules)
+        is_checked = around.tag is not None or call.tool_version is not None
+        if is_checked and isinstance(tool := self.tool_of(call, caller), ToolDefinition):
             if fault := _version_fault(tool, call):
                 return ToolResult.refused(tool.name, "version_mismatch", fault)
             call = as_before(call, tool, around)
-        judged = self._catalog.judge(models_part(call, modules), caller, told)
+        judged = self._catalog.judge(models_part(call, modules), caller, shared)
         if around.context is None or isinstance(judged, ToolResult):
             return judged
-        most, context = self._settings.max_arguments_bytes, told_to(judged.tool, around)
+        most, context = self._settings.max_arguments_bytes, context_for(judged.tool, around)
         fault = size_fault_with(context, judged.arguments, most=most)
         return judged if fault is None else ToolResult.refused(judged.tool.name, "invalid_arguments", fault)
 
@@ -80,7 +80,7 @@ class Drafts:
             "lane": lane_of(tool.name.partition(".")[0], self._known.settings),
             "sensitive": sensitive_paths(tool),
             "hides_results": has_sensitive_results(tool),
-            "context": told_to(tool, around),
+            "context": context_for(tool, around),
         }
 
     def deadline(self, route: Route, seconds: float | None) -> float:

@@ -1,4 +1,4 @@
-"""Where a call is, and how far."""
+"""Reads where a call is, and how far."""
 
 from typing import Literal, Self
 

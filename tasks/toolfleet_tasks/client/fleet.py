@@ -1,4 +1,4 @@
-"""`ToolFleet`: what an agent holds. Judges a call, publishes it, and brings its result."""
+"""Judges an agent's call, publishes it, and brings its result: `ToolFleet`."""
 
 import asyncio
 import functools
@@ -14,7 +14,7 @@ from toolfleet_registry.tags.tags import ToolContext
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.calls.audit_trail import refused_without_redis
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, EvalGate
-from toolfleet_tasks.calls.handle import CallHandle, Follow
+from toolfleet_tasks.calls.handle import CallHandle, PendingCall
 from toolfleet_tasks.calls.idempotency import Joined, end_of, handle_of
 from toolfleet_tasks.calls.prepare import check_timeout
 from toolfleet_tasks.client.fleet_settings import fleet_settings
@@ -208,7 +208,7 @@ class ToolFleet:
         waits: bool,
         waits_for_worker: bool = False,
         around: Circumstances = NOTHING_MORE,
-    ) -> Follow | Joined | ToolResult:
+    ) -> PendingCall | Joined | ToolResult:
         check_timeout(seconds)
         session = self._sessions.here()
         if session is None:  # the loop's first call

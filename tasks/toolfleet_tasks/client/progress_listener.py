@@ -35,7 +35,7 @@ async def telling(steps: AsyncGenerator[Progress], on_progress: OnProgress) -> A
             await asyncio.wait({task}, timeout=_END_SECONDS)
 
 
-def told(step: Progress, on_progress: OnProgress) -> Any:
+def call_listener(step: Progress, on_progress: OnProgress) -> Any:
     """What `on_progress` returns for a step; `None`, with a line in the log, if it raises."""
     try:
         return on_progress(step)
@@ -47,7 +47,7 @@ def told(step: Progress, on_progress: OnProgress) -> Any:
 async def _tell(steps: AsyncGenerator[Progress], on_progress: OnProgress) -> None:
     async with contextlib.aclosing(steps):
         async for step in steps:
-            answer = told(step, on_progress)
+            answer = call_listener(step, on_progress)
             if inspect.isawaitable(answer):
                 try:
                     await answer

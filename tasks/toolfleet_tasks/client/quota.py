@@ -1,4 +1,4 @@
-"""What a user has left of their limits, as Redis knows it now."""
+"""Reads what a user has left of their limits, as Redis knows it now."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,16 +10,16 @@ from toolfleet_registry.contracts.decisions import note
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.policy.limits import Remaining
 from toolfleet_tasks.admission.limits import Limit, refused_by, remaining
-from toolfleet_tasks.lua.limits import JUDGE, LOOK
-from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.lua.limits import JUDGE, READ
+from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.redis.script_runner import run
 
 _PATIENCE_SECONDS = 5.0  # a look takes a millisecond, or Redis is away
-_LOOK_SECONDS = 2.0  # before a gate, which may take as long: an agent's user waits meanwhile
+_POLL_SECONDS = 2.0  # before a gate, which may take as long: an agent's user waits meanwhile
 _CHUNK = 200  # limits a script, so that none holds Redis up
 
 
-async def look_at(line: Line, limits: Sequence[Limit]) -> Remaining:
+async def read_remaining(connection: PipelinedConnection, limits: Sequence[Limit]) -> Remaining:
     """What is used of these limits. Raises `FleetUnavailable` when Redis does not answer within 5 s."""
     now, uses = 0, list[int]()
     try:
@@ -27,8 +27,8 @@ async def look_at(line: Line, limits: Sequence[Limit]) -> Remaining:
             for start in range(0, max(len(limits), 1), _CHUNK):
                 chunk = limits[start : start + _CHUNK]
                 terms = [limit.args for limit in chunk]
-                command = LOOK.command(limits=[limit.key for limit in chunk], terms=terms)
-                now, *used = await line.execute(*command)
+                command = READ.command(limits=[limit.key for limit in chunk], terms=terms)
+                now, *used = await connection.execute(*command)
                 uses += used
     except (OSError, ResponseError) as exc:  # TimeoutError is an OSError
         raise FleetUnavailable(f"Redis does not say what is left: {str(exc) or 'no answer'}") from exc
@@ -36,7 +36,7 @@ async def look_at(line: Line, limits: Sequence[Limit]) -> Remaining:
 
 
 async def refusal_now(
-    line: Line, tool_name: str, limits: Sequence[Limit], *, intent: str | None, seconds: float
+    connection: PipelinedConnection, tool_name: str, limits: Sequence[Limit], *, intent: str | None, seconds: float
 ) -> ToolResult | None:
     """The result of a call that its limits would not let in now: before an agent's gate is asked. Takes nothing.
 
@@ -52,8 +52,8 @@ async def refusal_now(
         terms=[limit.args for limit in limits],
     )
     try:
-        async with asyncio.timeout(min(seconds, _LOOK_SECONDS)):
-            answer = await run(line, JUDGE, parameters)
+        async with asyncio.timeout(min(seconds, _POLL_SECONDS)):
+            answer = await run(connection, JUDGE, parameters)
     except (OSError, ResponseError):
         return None
     if not isinstance(answer, list):

@@ -1,4 +1,4 @@
-"""A dead letter run again: as a new call, judged anew, that names the old one."""
+"""Runs a dead letter again: as a new call, judged anew, that names the old one."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a fleet needs on one event loop: its connections, what exists, who waits, and what runs in the background."""
+"""Holds what a fleet needs on one event loop: its connections, what exists, who waits, and what runs in the background."""
 
 import asyncio
 import functools
@@ -26,36 +26,36 @@ from toolfleet_registry.redis.servers import async_client, connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
-from toolfleet_tasks.admission.control import Entrance
+from toolfleet_tasks.admission.control import AdmissionControl
 from toolfleet_tasks.admission.limits import limits_among, limits_of, terms_for
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.aio.fork_safety import Sockets, leave_behind
 from toolfleet_tasks.calls.audit_trail import AuditTrail
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, EvalGate, Evaluation
-from toolfleet_tasks.calls.handle import Follow, new_call_id
-from toolfleet_tasks.calls.idempotency import Joined, Joins
-from toolfleet_tasks.calls.prepare import Drafts
-from toolfleet_tasks.client.quota import look_at, refusal_now
+from toolfleet_tasks.calls.handle import PendingCall, new_call_id
+from toolfleet_tasks.calls.idempotency import Joined, KeyedCalls
+from toolfleet_tasks.calls.prepare import CallPreparation
+from toolfleet_tasks.client.quota import read_remaining, refusal_now
 from toolfleet_tasks.clock.synchronisation import Timekeeper
 from toolfleet_tasks.control.cluster_check import refuse_cluster
 from toolfleet_tasks.control.server_check import say_faults
 from toolfleet_tasks.dead_letters.entries import DeadEntries
 from toolfleet_tasks.dispatch.admitted_publisher import publisher_behind
-from toolfleet_tasks.dispatch.dispatch import Posting
+from toolfleet_tasks.dispatch.dispatcher import Dispatcher
 from toolfleet_tasks.dispatch.worker_wait import WorkerWait
 from toolfleet_tasks.jobs.calls import JobSteps
 from toolfleet_tasks.jobs.records import JobRecords
-from toolfleet_tasks.jobs.service import JobDesk
+from toolfleet_tasks.jobs.service import JobService
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.messages.catalog_updates import CatalogUpdates, agents_catalog
 from toolfleet_tasks.queues import Route
-from toolfleet_tasks.redis.connection import Line
-from toolfleet_tasks.results.listener import Inbox
-from toolfleet_tasks.results.reader import Shelf
+from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.results.listener import ResultListener
+from toolfleet_tasks.results.reader import ResultReader
 from toolfleet_tasks.results.receipts import Receipts
-from toolfleet_tasks.results.waiter import Ends
-from toolfleet_tasks.wakeups.service import WakeDesk
+from toolfleet_tasks.results.waiter import ResultWaiters
+from toolfleet_tasks.wakeups.service import WakeupService
 
 T = TypeVar("T")
 
@@ -77,36 +77,34 @@ class Session:
         self._redis = async_client(url, master=settings.sentinel_master, timeout_seconds=_REDIS_SECONDS)
         self._cache = ManifestCache(self._redis, ttl_seconds=settings.manifest_ttl_seconds, keys=self._keys)
         self.held = HeldRegistry(self._cache, settings)
-        known = KnownModules(settings, looks_everywhere=has_agent)
+        known = KnownModules(settings, probes_everywhere=has_agent)
         self._catalog = agents_catalog(self._redis, self._cache, known, settings)
         self._updates = CatalogUpdates(self._catalog, self._redis)
-        self.drafts = Drafts(self._catalog, settings, known)
+        self.preparation = CallPreparation(self._catalog, settings, known)
         self.dead = DeadEntries(self._redis, settings)
-        self._line = self._line_to(url, "agent")
-        self._lines = [self._line]
-        self.wakes = WakeDesk(self._line, self._line_to, settings)
-        self._ledger = Ledger(self._line, settings, writes_results=False)
-        self.trail, self._timekeeper = AuditTrail(self._line, settings), Timekeeper(settings)
-        news = {self._keys.manifests_changed: self._updates.announced}
-        self._inbox = Inbox(self._line, self._line_to(url, "reads"), self._ledger.verifier, news=news, keys=self._keys)
-        self.ends = Ends(self._inbox, Shelf(self._line_to(url, "ends"), lambda *_: None), keys=self._keys)
-        self._receipts = Receipts(self._line, settings)
-        entrance = Entrance(settings)
+        self._connection = self._connect_to(url, "agent")
+        self._connections = [self._connection]
+        self.wakes = WakeupService(self._connection, self._connect_to, settings)
+        self._ledger = Ledger(self._connection, settings, writes_results=False)
+        self.trail, self._timekeeper = AuditTrail(self._connection, settings), Timekeeper(settings)
+        handlers = {self._keys.manifests_changed: self._updates.announced}
+        reads, verifier = self._connect_to(url, "reads"), self._ledger.verifier
+        self._listener = ResultListener(self._connection, reads, verifier, handlers=handlers, keys=self._keys)
+        ends = ResultReader(self._connect_to(url, "ends"), lambda *_: None)
+        self.ends = ResultWaiters(self._listener, ends, keys=self._keys)
+        self._receipts = Receipts(self._connection, settings)
+        admission = AdmissionControl(settings)
+        broker, listening = self._connect_to_broker, self._listener.listening
         self._publisher = publisher_behind(
-            entrance,
-            settings,
-            self._line,
-            line_to_broker=self._line_to_broker,
-            listening=self._inbox.listening,
-            spawn=self._spawn,
+            admission, settings, self._connection, broker_connection=broker, listening=listening, spawn=self._spawn
         )
         self._evaluation, self._follow = Evaluation(gate, settings), self._make_follow()
-        self._joins = self._make_joins(Shelf(self._line_to(url, "joins"), lambda *_: None))
-        workers = WorkerWait(self._line, settings, known, spawn=self._spawn)
-        parts = self._publisher, entrance, self._joins, workers, settings
-        self._posting = Posting(*parts, follow=self._follow, spawn=self._spawn)
-        self.steps = JobSteps(self.drafts, self._posting, self.trail, settings)
-        self.jobs = self._desk(self._evaluation if has_agent else None)
+        self._keyed_calls = self._make_joins(ResultReader(self._connect_to(url, "joins"), lambda *_: None))
+        workers = WorkerWait(self._connection, settings, known, spawn=self._spawn)
+        parts = self._publisher, admission, self._keyed_calls, workers, settings
+        self._dispatcher = Dispatcher(*parts, follow=self._follow, spawn=self._spawn)
+        self.steps = JobSteps(self.preparation, self._dispatcher, self.trail, settings)
+        self.jobs = self._service(self._evaluation if has_agent else None)
 
     async def open(self) -> None:
         """Connect, and learn what exists. Raises `FleetUnavailable`, or `SettingsError` for a Redis that will not do."""
@@ -121,26 +119,26 @@ class Session:
         except BaseException:
             await self.aclose()
             raise
-        for line in self._lines:
-            line.start()
-        self._inbox.start()
+        for connection in self._connections:
+            connection.start()
+        self._listener.start()
         self._spawn(self._updates.follow())
 
     async def aclose(self) -> None:
         """End everything. Calls in flight end with a result that says so."""
-        self._posting.close()
+        self._dispatcher.close()
         if self._last_words:
             await asyncio.wait(self._last_words, timeout=_LAST_WORDS_SECONDS)
         await end(self._background)
-        await self._inbox.aclose()
-        await self._inbox.verifier.aclose()
-        await self._joins.aclose()
+        await self._listener.aclose()
+        await self._listener.verifier.aclose()
+        await self._keyed_calls.aclose()
         await self.ends.aclose()
         await self.trail.settle()
         await self.wakes.aclose()
         await self._receipts.aclose()
-        for line in self._lines:
-            await line.aclose()
+        for connection in self._connections:
+            await connection.aclose()
         self._publisher.close()
         await self.held.aclose()
         await self._redis.aclose()
@@ -190,7 +188,8 @@ class Session:
 
     async def remaining(self, caller: Caller) -> Remaining:
         """As `ToolFleet.remaining`."""
-        return await look_at(self._line, limits_among(self._catalog.callable_by(caller), caller.user_id, self.settings))
+        limits = limits_among(self._catalog.callable_by(caller), caller.user_id, self.settings)
+        return await read_remaining(self._connection, limits)
 
     async def begin(  # noqa: PLR0913 - what an agent may say of a call
         self,
@@ -203,17 +202,17 @@ class Session:
         waits_for_worker: bool = False,
         replay_of: str | None = None,
         around: Circumstances = NOTHING_MORE,
-    ) -> Follow | Joined | ToolResult:
+    ) -> PendingCall | Joined | ToolResult:
         """Judge and publish a call, to end in `seconds`. A call that is neither published nor joined has its result already.
 
-        `waits`: over its caller's share it is published later, if there is time, and else it is `busy`. `waits_for_worker`: it
+        `waits`: over its caller's limit it is published later, if there is time, and else it is `busy`. `waits_for_worker`: it
         is published also where no worker consumes its queue.
         """
         drafted = await self.draft(call, caller, conversation, seconds, replay_of=replay_of, around=around)
         if isinstance(drafted, ToolResult):
             return drafted
         published, route = drafted
-        started = await self._posting.post(published, route, waits=waits, waits_for_worker=waits_for_worker)
+        started = await self._dispatcher.post(published, route, waits=waits, waits_for_worker=waits_for_worker)
         return self.trail.unpublished(published, started) if isinstance(started, ToolResult) else started
 
     async def draft(
@@ -227,12 +226,12 @@ class Session:
         around: Circumstances = NOTHING_MORE,
     ) -> tuple[PublishedCall, Route] | ToolResult:
         """A call as it may be published, and where; or its result, if it may not."""
-        self._timekeeper.look_over(self._line)
-        noted, judged = collecting(), self.drafts.judge(call, caller, conversation, around)
+        self._timekeeper.read_over(self._connection)
+        noted, judged = collecting(), self.preparation.judge(call, caller, conversation, around)
         if isinstance(judged, ToolResult):
             return self.trail.refused(call, caller, judged, noted)
         tool, user_id = judged.tool, call.user_id if caller.user_id is None else caller.user_id
-        deadline_at = self.drafts.deadline(route := self.drafts.route(tool), seconds)
+        deadline_at = self.preparation.deadline(route := self.preparation.route(tool), seconds)
         if seconds is not None and seconds <= 0:
             return self.trail.refused(call, caller, fleet_results.expired(tool.name), noted, tool)
         asked = tool, judged.arguments, user_id, around
@@ -252,7 +251,7 @@ class Session:
             decisions=noted,
             newer_job=is_newer_job(tool.name, judged.arguments),
             tool_version=call.tool_version,
-            **self.drafts.facts_of(tool, route, around),
+            **self.preparation.facts_of(tool, route, around),
         )
         return drafted, route
 
@@ -263,27 +262,28 @@ class Session:
         terms = terms_for(tool, around.terms, self.settings)
         limits = limits_of(tool.name, user_id, terms, self.settings)
         intent = self._keys.intent(user_id, key) if key else None
-        return await refusal_now(self._line, tool.name, limits, intent=intent, seconds=seconds)
+        return await refusal_now(self._connection, tool.name, limits, intent=intent, seconds=seconds)
 
-    def _line_to(self, url: str, name: str) -> Line:
-        return Line(self._sockets.watched(connection_factory(url, master=self.settings.sentinel_master)), name=name)
+    def _connect_to(self, url: str, name: str) -> PipelinedConnection:
+        connect = connection_factory(url, master=self.settings.sentinel_master)
+        return PipelinedConnection(self._sockets.watched(connect), name=name)
 
-    def _line_to_broker(self) -> Line:
-        self._lines.append(line := self._line_to(str(self.settings.broker), "agent-broker"))
-        return line
+    def _connect_to_broker(self) -> PipelinedConnection:
+        self._connections.append(connection := self._connect_to(str(self.settings.broker), "agent-broker"))
+        return connection
 
-    def _desk(self, gate: Evaluation | None) -> JobDesk:
-        records, publisher = JobRecords(self._line, self.settings, self._ledger.verifier), self._publisher
-        return JobDesk(records, self.drafts, self.settings, gate=gate, kick=publisher.kick, spawn=self._spawn)
+    def _service(self, gate: Evaluation | None) -> JobService:
+        records, publisher = JobRecords(self._connection, self.settings, self._ledger.verifier), self._publisher
+        return JobService(records, self.preparation, self.settings, gate=gate, kick=publisher.kick, spawn=self._spawn)
 
-    def _make_joins(self, shelf: Shelf) -> Joins:
+    def _make_joins(self, reader: ResultReader) -> KeyedCalls:
         """What joins read they ask for one by one, over a connection of their own."""
         follow, read = functools.partial(self._follow, is_guest=True), self._receipts.read
-        return Joins(self._inbox, shelf, keys=self._keys, follow=follow, spawn=self._spawn, read=read)
+        return KeyedCalls(self._listener, reader, keys=self._keys, follow=follow, spawn=self._spawn, read=read)
 
-    def _make_follow(self) -> Callable[..., Follow]:
+    def _make_follow(self) -> Callable[..., PendingCall]:
         """What follows a call. Its methods are bound once, or each call in flight would hold some of its own."""
-        follow = functools.partial(Follow, inbox=self._inbox, ledger=self._ledger, spawn=self._say_last)
+        follow = functools.partial(PendingCall, listener=self._listener, ledger=self._ledger, spawn=self._say_last)
         return functools.partial(follow, revoke=self._publisher.revoke, had=self._receipts.had)
 
     def _say_last(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

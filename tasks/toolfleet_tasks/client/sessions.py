@@ -1,4 +1,4 @@
-"""One fleet on several event loops and in forked processes: each loop has a session of its own."""
+"""Gives each event loop and each forked process a session of its own of one fleet."""
 
 import asyncio
 import threading

@@ -9,7 +9,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from toolfleet_registry.contracts.progress import Progress
 from toolfleet_tasks.client.loop_runner import LoopRunner
-from toolfleet_tasks.client.progress_listener import OnProgress, told
+from toolfleet_tasks.client.progress_listener import OnProgress, call_listener
 
 F = TypeVar("F")
 P = ParamSpec("P")
@@ -68,7 +68,7 @@ def _listen(future: "Future[Any]", steps: "queue.SimpleQueue[Progress | None]", 
     """Until the future is done, tell each step, and the last ones before that."""
     future.add_done_callback(lambda _: steps.put(None))
     while (step := steps.get()) is not None:
-        told(step, on_progress)
+        call_listener(step, on_progress)
 
 
 async def _next(items: AsyncIterator[T]) -> T | None:

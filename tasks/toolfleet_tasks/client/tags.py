@@ -1,4 +1,4 @@
-"""The tags of an agent, and their calls: through the fleet, as those of any other tool."""
+"""Calls the tags of an agent through the fleet, as any other tool."""
 
 import json
 from collections.abc import Callable

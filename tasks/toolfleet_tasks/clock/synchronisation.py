@@ -19,12 +19,12 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.time.slewed_clock import STEP_SECONDS, Reading, SlewedClock, Verdict
-from toolfleet_tasks.lua.clock import BRIDGE, LOOK
-from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.lua.clock import BRIDGE, READ
+from toolfleet_tasks.redis.connection import PipelinedConnection
 
 log = get_logger(__name__)
 
-_LOOK_SECONDS = 10.0  # for an agent, and only while it makes calls
+_POLL_SECONDS = 10.0  # for an agent, and only while it makes calls
 _SILENCE_SECONDS = 60.0  # between two log lines about the same thing
 _CONTRADICTED_SECONDS = 3.0  # within which a worker that lives looks, if its machine is busy, too
 _AGAIN_SECONDS = 0.05
@@ -44,22 +44,22 @@ class Timekeeper:
         self._keys = (settings.keys.clock, settings.keys.clock_notes)
         self._source = str(settings.redis_url)
         self._worker = worker
-        self._next_look_at = 0.0
+        self._next_read_at = 0.0
         self._contradicted_by = 0.0  # how many seconds workers' clocks are ahead of a time that nobody confirms
         # Who holds messages listens at the broker; others tell nobody that they live.
         self._holders = settings.keys.holder("*") if settings.is_fast and settings.broker == settings.redis_url else ""
         self.others = list[float]()
         """How many seconds the machines of other workers are ahead of the fleet's time, as they said last."""
 
-    async def look(self, redis: Redis) -> None:
+    async def read(self, redis: Redis) -> None:
         """Ask for the time. Raises redis-py's errors."""
         clock = self.clock
         mine = "" if not self._worker or clock.is_young else f"{clock.now() * 1e6:.0f}"
         note = f"{self._worker} {clock.wall_lead:.0f}" if self._worker and clock.is_set else ""
         asked_at = self.clock.monotonic()
         clock_key, notes_key = self._keys
-        look = LOOK.parameters(clock_key=clock_key, notes_key=notes_key, shown=mine, note=note)
-        run: Any = redis.eval(LOOK.text, *look)
+        read = READ.parameters(clock_key=clock_key, notes_key=notes_key, shown=mine, note=note)
+        run: Any = redis.eval(READ.text, *read)
         if bridge := self._take(await run, asked_at):
             run = redis.eval(BRIDGE.text, *bridge)
             await run
@@ -74,12 +74,12 @@ class Timekeeper:
         is_first = not self.clock.is_set
         give_up_at = self.clock.monotonic() + _CONTRADICTED_SECONDS
         try:
-            await self.look(redis)
+            await self.read(redis)
             while is_first and (self._contradicted_by > 0 or (self._contradicted_by < 0 and runs_calls)):
                 if self.clock.monotonic() > give_up_at or not await self._has_workers(redis):
                     break
                 await asyncio.sleep(_AGAIN_SECONDS)
-                await self.look(redis)
+                await self.read(redis)
         except (RedisError, OSError) as exc:
             log.warning("clock_not_read", error=str(exc))
 
@@ -87,20 +87,20 @@ class Timekeeper:
         """Whether one may live that looks at the clock. Connections say so: what expires goes by the clock that is in doubt."""
         return not self._holders or bool(await redis.pubsub_channels(self._holders))
 
-    def look_over(self, line: Line) -> None:
+    def read_over(self, connection: PipelinedConnection) -> None:
         """Ask for the time beside the other commands of this tick, if that is due. Nobody waits for the answer."""
         asked_at = self.clock.monotonic()
-        if asked_at < self._next_look_at or not line.is_connected:
+        if asked_at < self._next_read_at or not connection.is_connected:
             return
-        self._next_look_at = asked_at + _LOOK_SECONDS
+        self._next_read_at = asked_at + _POLL_SECONDS
 
         def heard(reply: "asyncio.Future[Any]") -> None:
             if _is_answered(reply) and (bridge := self._take(reply.result(), asked_at)):
-                line.send("EVAL", BRIDGE.text, *bridge).add_done_callback(_is_answered)
+                connection.send("EVAL", BRIDGE.text, *bridge).add_done_callback(_is_answered)
 
         clock_key, notes_key = self._keys
-        look = LOOK.command(clock_key=clock_key, notes_key=notes_key, shown="", note="")
-        line.send(*look).add_done_callback(heard)
+        read = READ.command(clock_key=clock_key, notes_key=notes_key, shown="", note="")
+        connection.send(*read).add_done_callback(heard)
 
     def _take(self, answer: Sequence[Any], asked_at: float) -> Parameters | None:
         """Let the fleet clock hear it. Returns what is to be written where Redis's clock was set."""

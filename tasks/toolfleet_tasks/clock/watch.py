@@ -11,16 +11,16 @@ from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.clock.synchronisation import Timekeeper
 
-_LOOK_SECONDS = 1.0  # within which others may take a step of Redis's clock for the time
+_POLL_SECONDS = 1.0  # within which others may take a step of Redis's clock for the time
 
 
 class ClockWatch:
-    """One worker's. `on_look` is told after each look whether the machine's clock is too far off."""
+    """One worker's. `on_reading` is told after each look whether the machine's clock is too far off."""
 
-    def __init__(self, settings: Settings, *, on_look: Callable[[bool], object]) -> None:
+    def __init__(self, settings: Settings, *, on_reading: Callable[[bool], object]) -> None:
         self._settings = settings
-        self._on_look = on_look
-        self._keeper = Timekeeper(settings, worker=f"{socket.gethostname()}:{os.getpid()}")
+        self._on_reading = on_reading
+        self._timekeeper = Timekeeper(settings, worker=f"{socket.gethostname()}:{os.getpid()}")
 
     async def keep(self) -> None:
         """Look at once, and again and again until cancelled. Raises nothing while Redis is away: the clock goes on."""
@@ -29,13 +29,13 @@ class ClockWatch:
         async with async_client(self._settings.redis_url, master=self._settings.sentinel_master) as redis:
             while True:
                 try:
-                    await self._keeper.look(redis)
+                    await self._timekeeper.read(redis)
                 except (RedisError, OSError):  # others say so
                     pass
                 else:
-                    lead, others = self._keeper.clock.wall_lead, self._keeper.others
-                    self._on_look(is_too_far(lead, others, limit=self._settings.max_clock_offset_seconds))
-                await asyncio.sleep(_LOOK_SECONDS)
+                    lead, others = self._timekeeper.clock.wall_lead, self._timekeeper.others
+                    self._on_reading(is_too_far(lead, others, limit=self._settings.max_clock_offset_seconds))
+                await asyncio.sleep(_POLL_SECONDS)
 
 
 def is_too_far(lead: float, others: Sequence[float], *, limit: float) -> bool:

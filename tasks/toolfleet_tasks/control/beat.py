@@ -1,4 +1,4 @@
-"""Beat's scheduler: knows whether its loop turns, answers probes, feeds the directory and webhooks, gets over a lost connection."""
+"""Schedules the periodic tasks as Celery's beat: watches its loop, answers probes, feeds the directory and webhooks, gets over a lost connection."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A call's message in Celery's worker: what `inspect`, Celery's events and therefore Flower get to see of it.
+"""Shows a call's message to `inspect`, to Celery's events and therefore to Flower.
 
 Which arguments it has, never their values; how it ended, never with what. Whoever asks Celery is not the call's caller.
 A call whose result is no success has failed for them, though its task has not: what Celery stores is its result.
@@ -47,8 +47,8 @@ class FleetRequest(Request):  # type: ignore[misc] # Celery ships no types
     @property
     def eta(self) -> datetime | None:
         """When it may begin, by this machine's clock, as Celery's timer asks: it was said by the fleet's."""
-        told: datetime | None = super().eta
-        return None if told is None else told + timedelta(seconds=fleet_clock.clock.wall_lead)
+        eta: datetime | None = super().eta
+        return None if eta is None else eta + timedelta(seconds=fleet_clock.clock.wall_lead)
 
     @property
     def argsrepr(self) -> str:

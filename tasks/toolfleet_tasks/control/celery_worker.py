@@ -1,4 +1,4 @@
-"""Celery's worker process, without what a fleet has no use for, and without people's data in its log."""
+"""Sets up Celery's worker process, without what a fleet has no use for, and without people's data in its log."""
 
 import asyncio
 from collections.abc import Coroutine

@@ -1,4 +1,4 @@
-"""The tasks of jobs: beat has any worker look for what is due; after a job's call has ended, that job is looked at.
+"""Defines the tasks of jobs: beat has any worker do what is due; after a job's call has ended, that job is evaluated.
 
 What they do is plugged into the app (`app.jobs`), for it publishes calls. Both are safe to run twice, late, or never: what is
 due stays due until somebody has done it.
@@ -12,7 +12,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio.greenlet_bridge import bridged
 from toolfleet_tasks.control.housekeeping import register_task
 from toolfleet_tasks.messages.ids import EVALUATE, RESUME
-from toolfleet_tasks.ports import JobKeeper
+from toolfleet_tasks.ports import JobPoller
 from toolfleet_tasks.queues import CONTROL
 
 _SECONDS = 20.0  # of one task's work; what is left is the next one's
@@ -38,13 +38,13 @@ def schedule(settings: Settings) -> dict[str, Any]:
 
 @bridged
 async def _resume(task: Task) -> None:
-    keeper: JobKeeper | None = task.app.jobs
-    if keeper is not None:
-        await keeper.resume(seconds=_SECONDS)
+    poller: JobPoller | None = task.app.jobs
+    if poller is not None:
+        await poller.resume(seconds=_SECONDS)
 
 
 @bridged
 async def _evaluate(task: Task, job_id: str) -> None:
-    keeper: JobKeeper | None = task.app.jobs
-    if keeper is not None:
-        await keeper.evaluate(job_id, seconds=_SECONDS)
+    poller: JobPoller | None = task.app.jobs
+    if poller is not None:
+        await poller.evaluate(job_id, seconds=_SECONDS)

@@ -1,4 +1,4 @@
-"""How the fleet's processes log: structlog, and Celery's own lines through it; `call_id` and `tool` where bound."""
+"""Configures the logs of the fleet's processes: structlog, and Celery's own lines through it; `call_id` and `tool` where bound."""
 
 import logging
 import sys

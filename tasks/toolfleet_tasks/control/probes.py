@@ -148,11 +148,11 @@ class _Server(socketserver.ThreadingMixIn):
 
     def __init__(self, address: Any, answer: Callable[[str], tuple[HTTPStatus, str]]) -> None:
         self.answer = answer
-        self._room = threading.BoundedSemaphore(_MOST_AT_ONCE)
+        self._slots = threading.BoundedSemaphore(_MOST_AT_ONCE)
         super().__init__(address, _Asked)  # type: ignore[call-arg] # that of the server beside it
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._room.acquire(blocking=False):
+        if self._slots.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)  # type: ignore[attr-defined] # as above
@@ -161,7 +161,7 @@ class _Server(socketserver.ThreadingMixIn):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._room.release()
+            self._slots.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Nothing: who asked has gone, or was too slow."""

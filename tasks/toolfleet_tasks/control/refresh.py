@@ -1,4 +1,4 @@
-"""The beat job: look at every module and put what it offers into Redis."""
+"""Probes every module and puts what it offers into Redis: the beat job."""
 
 import asyncio
 import math
@@ -9,7 +9,7 @@ from celery.signals import beat_init
 from redis.asyncio import Redis
 
 from toolfleet_registry.directory.directory import ModuleDirectory
-from toolfleet_registry.directory.requested_probes import RequestedLooks
+from toolfleet_registry.directory.requested_probes import RequestedProbes
 from toolfleet_registry.manifests.manifest_cache import ManifestCache
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
@@ -51,20 +51,20 @@ async def refresh_manifests(settings: Settings, *, now: float | None = None) -> 
     async with async_client(str(settings.redis_url), master=settings.sentinel_master) as redis:
         if not await redis.set(keys.refresh_slot(slot), 1, nx=True, ex=math.ceil(settings.refresh_interval_seconds)):
             return False
-        await _look(redis, settings)
+        await _probe(redis, settings)
     return True
 
 
-async def look_for_agents(settings: Settings, number: int) -> None:
+async def probe_for_agents(settings: Settings, number: int) -> None:
     """Ask all modules, if no other worker does already, because agents have asked for it the `number`th time."""
     async with async_client(str(settings.redis_url), master=settings.sentinel_master) as redis:
-        looks = RequestedLooks(redis, settings.keys)
-        if await looks.begin(number):
-            await _look(redis, settings)
-            await looks.end(number)
+        requested_probes = RequestedProbes(redis, settings.keys)
+        if await requested_probes.begin(number):
+            await _probe(redis, settings)
+            await requested_probes.end(number)
 
 
-async def _look(redis: Redis, settings: Settings) -> None:
+async def _probe(redis: Redis, settings: Settings) -> None:
     catalog = await asyncio.to_thread(_catalog, redis, settings)
     statuses = await catalog.refresh()
     failed = sorted(name for name, status in statuses.items() if not status.ok)

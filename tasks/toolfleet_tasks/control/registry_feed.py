@@ -4,7 +4,7 @@ from toolfleet_registry.catalog.held_registry import held_registry
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio.loop_thread import LoopThread
-from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.wakeups.webhook_feed import WebhookFeed
 
 _END_SECONDS = 2.0  # what it was at is done by the next beat
@@ -15,7 +15,7 @@ class RegistryFeed:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._line: Line | None = None
+        self._connection: PipelinedConnection | None = None
         self._thread = LoopThread(self._feed, name="toolfleet-webhooks", last=self._leave)
 
     def start(self) -> None:
@@ -29,11 +29,11 @@ class RegistryFeed:
     async def _feed(self) -> None:
         settings = self._settings
         factory = connection_factory(str(settings.redis_url), master=settings.sentinel_master)
-        self._line = Line(factory, name="webhooks")
-        self._line.start()
+        self._connection = PipelinedConnection(factory, name="webhooks")
+        self._connection.start()
         async with held_registry(settings) as held:
-            await WebhookFeed(self._line, settings, held.registry).keep()
+            await WebhookFeed(self._connection, settings, held.registry).keep()
 
     async def _leave(self) -> None:
-        if self._line is not None:
-            await self._line.aclose()
+        if self._connection is not None:
+            await self._connection.aclose()

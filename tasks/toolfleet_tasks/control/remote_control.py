@@ -1,4 +1,4 @@
-"""What workers obey of Celery's remote control: questions, and the fleet's own orders to drop a call.
+"""Restricts Celery's remote control to what workers obey: questions, and the fleet's own orders to drop a call.
 
 Whoever reaches the broker can send such orders. The rest is refused, unless `TOOLFLEET_REMOTE_CONTROL` names it.
 """

@@ -51,14 +51,14 @@ def require_redis(app: Celery) -> None:
     try:
         if settings.is_fast:
             require_kombu()
-        asyncio.run(_look_at_redis(settings))
+        asyncio.run(_check_redis(settings))
     except SettingsError as exc:
         raise SystemExit(str(exc)) from exc
     except (RedisError, OSError):
         return  # `Presence.keep` looks again
 
 
-async def _look_at_redis(settings: Settings) -> None:
+async def _check_redis(settings: Settings) -> None:
     urls = {url for url in (settings.redis_url, settings.broker) if url is not None and is_redis_url(url)}
     for url in sorted(urls):
         async with async_client(url, master=settings.sentinel_master) as redis:

@@ -1,1 +1,1 @@
-"""Keeps calls, wake-ups and webhooks that came to no end, until an operator has looked at them."""
+"""Keeps calls, wake-ups and webhooks that came to no end, until an operator decides about them."""

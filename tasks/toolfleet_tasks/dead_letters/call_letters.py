@@ -1,4 +1,4 @@
-"""Reads the dead letters of calls, and sees to it that one is replayed once at a time."""
+"""Reads the dead letters of calls, and replays one once at a time."""
 
 import math
 import re

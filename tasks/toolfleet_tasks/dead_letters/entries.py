@@ -24,7 +24,7 @@ class DeadEntries:
         self.calls = DeadLetters(
             redis, settings.keys, signing_key=settings.signing_key, old_keys=settings.signing_keys_old
         )
-        self.news = KeptWakes(self._store, settings.keys, seal_of(settings, purpose="job"))
+        self.events = KeptWakes(self._store, settings.keys, seal_of(settings, purpose="job"))
 
     @classmethod
     @asynccontextmanager
@@ -50,4 +50,4 @@ class DeadEntries:
         return await self._store.drop_all(kinds)
 
     def _entry(self, letter: Letter) -> DeadEntry:
-        return self.calls.entry(letter) if letter.kind == "call" else self.news.entry(letter)
+        return self.calls.entry(letter) if letter.kind == "call" else self.events.entry(letter)

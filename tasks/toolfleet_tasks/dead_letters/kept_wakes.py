@@ -1,4 +1,4 @@
-"""Shows news of jobs' ends and of the registry that wait or that nobody accepted, has them delivered after all, and drops them."""
+"""Lists, delivers and drops wake-ups and events of the registry that wait, or that nobody accepted."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -10,14 +10,14 @@ from redis.client import NEVER_DECODE
 from toolfleet_registry.errors import MessageRefused, NotReplayable
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.dead_letters.entry import DeadEntry, DeadKind
-from toolfleet_tasks.dead_letters.store import DeadStore, Letter, check_limits, kind_of_news
+from toolfleet_tasks.dead_letters.store import DeadStore, Letter, check_limits, kind_of_event
 from toolfleet_tasks.messages.signing import Seal
 from toolfleet_tasks.wakeups.events import opened_wake
 from toolfleet_tasks.wakeups.scripts import REPLAY
 from toolfleet_tasks.wakeups.sender import PATHS
 from toolfleet_tasks.wakeups.webhook_events import REGISTRY, parts_of
 
-_NEWS: Final[tuple[DeadKind, ...]] = ("wakeup", "webhook")
+_KINDS: Final[tuple[DeadKind, ...]] = ("wakeup", "webhook")
 _FIELDS = ("kind", "body", "tries", "first_at", "error")
 _AS_BYTES: Final[dict[str, Any]] = {NEVER_DECODE: True}
 
@@ -43,7 +43,7 @@ class KeptWake:
     body: dict[str, Any] | None
     """What is sent, or of a call what is to be called, without sensitive arguments; `None` if it cannot be read, or is not the fleet's."""
 
-    def told(self, name: str) -> str | None:
+    def text_field(self, name: str) -> str | None:
         """A field of the body, if it is a text."""
         value = (self.body or {}).get(name)
         return value if isinstance(value, str) else None
@@ -79,11 +79,11 @@ class KeptWakes:
 
     async def dead(self, limit: int = 50, offset: int = 0) -> list[KeptWake]:
         """At most `limit` of those that nobody accepted, the latest first."""
-        return [self.read(letter) for letter in await self._store.list(_NEWS, limit, offset)]
+        return [self.read(letter) for letter in await self._store.list(_KINDS, limit, offset)]
 
     async def show(self, wake_id: str) -> KeptWake | None:
         """One that waits or is dead; `None`: there is none, so it was accepted, dropped, or never was."""
-        for letter in await self._store.find(_NEWS, wake_id):
+        for letter in await self._store.find(_KINDS, wake_id):
             return self.read(letter)
         fields = await self._store.ask("HMGET", self._keys.wake(wake_id), *_FIELDS)
         if fields[0] is None:
@@ -97,7 +97,7 @@ class KeptWakes:
 
         Raises `NotReplayable` as well.
         """
-        for place in self._store.places({kind_of_news(wake_id)}):
+        for place in self._store.places({kind_of_event(wake_id)}):
             names = (*place.names(), self._keys.wake(wake_id), self._keys.wakes_due, self._keys.clock)
             became: int = await self._store.ask("EVAL", REPLAY.text, *REPLAY.parameters_of(names, id=wake_id))
             if became < 0:
@@ -109,11 +109,11 @@ class KeptWakes:
 
     async def drop(self, wake_ids: Iterable[str]) -> tuple[str, ...]:
         """Forget these dead ones. Returns the ids of those that were there."""
-        return await self._store.drop(_NEWS, wake_ids)
+        return await self._store.drop(_KINDS, wake_ids)
 
     async def drop_all(self) -> int:
         """Forget all dead ones. Returns how many there were."""
-        return await self._store.drop_all(_NEWS)
+        return await self._store.drop_all(_KINDS)
 
     def read(self, letter: Letter) -> KeptWake:
         """Whatever is kept under this id."""
@@ -177,7 +177,7 @@ class KeptWakes:
 def _subject(wake: KeptWake) -> str:
     """A conversation, the tool of a call, or what has happened in the registry."""
     if wake.kind != REGISTRY:
-        return wake.told("tool_name" if wake.kind == "call" else "conversation_id") or "-"
+        return wake.text_field("tool_name" if wake.kind == "call" else "conversation_id") or "-"
     payload = (wake.body or {}).get("payload")
     data = payload.get("data") if isinstance(payload, dict) else None
     if not isinstance(payload, dict) or not isinstance(data, dict):

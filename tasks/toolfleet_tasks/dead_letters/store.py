@@ -158,7 +158,7 @@ def places_of(keys: Keys) -> tuple[Place, ...]:
     )
 
 
-def kind_of_news(letter_id: str) -> DeadKind:
+def kind_of_event(letter_id: str) -> DeadKind:
     """What news of this id are."""
     return "webhook" if _OF_WEBHOOK.search(letter_id) else "wakeup"
 
@@ -174,4 +174,4 @@ def _raw(letter_id: str) -> bytes:
 
 
 def _kind_of(letter_id: str, place: Place) -> DeadKind:
-    return "call" if "call" in place.kinds else kind_of_news(letter_id)
+    return "call" if "call" in place.kinds else kind_of_event(letter_id)

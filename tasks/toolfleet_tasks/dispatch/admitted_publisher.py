@@ -1,4 +1,4 @@
-"""What gets calls into their queues, and how that is kept behind the entrance where it cannot judge them itself."""
+"""Publishes calls behind admission control, where that cannot judge them itself."""
 
 import asyncio
 import functools
@@ -11,10 +11,10 @@ from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import BrokerUnavailable, NotPublished
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.admission.control import Entrance, Refusal
-from toolfleet_tasks.publish.redis_publisher import LinePublisher, database_of
+from toolfleet_tasks.admission.control import AdmissionControl, Refusal
+from toolfleet_tasks.publish.redis_publisher import RedisPublisher, database_of
 from toolfleet_tasks.queues import Route
-from toolfleet_tasks.redis.connection import Line, LineLost
+from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
 from toolfleet_tasks.redis.refusals import unavailable
 
 _RETRACT_SECONDS = 2.0  # that its caller waits for a call to be taken back; that goes on
@@ -64,8 +64,8 @@ class Publisher(Protocol):
         ...
 
 
-class Gate:
-    """A publisher behind the entrance: a call is let in at the Redis of `line`, which costs a round trip, then published.
+class AdmittedPublisher:
+    """A publisher behind admission control: a call is let in at the Redis of `connection`, which costs a round trip, then published.
 
     `listening` waits until a call's end is heard, whichever way it was published. `has_queues`: whether the queues lie in
     that Redis, too, so that their lengths are known there. `spawn` runs something in the background.
@@ -73,35 +73,35 @@ class Gate:
 
     def __init__(
         self,
-        publisher: Publisher,
-        entrance: Entrance,
-        line: Line,
+        kombu_publisher: Publisher,
+        admission: AdmissionControl,
+        connection: PipelinedConnection,
         *,
         listening: Callable[[str], Awaitable[None]],
         has_queues: bool,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
-        self._publisher = publisher
-        self._entrance = entrance
-        self._line = line
+        self._publisher = kombu_publisher
+        self._admission = admission
+        self._connection = connection
         self._listening = listening
         self._has_queues = has_queues
         self._spawn = spawn
         self._loop = asyncio.get_running_loop()
         self._retracting = dict[str, asyncio.Task[None]]()  # by call id
-        self.most_in_flight = publisher.most_in_flight
+        self.most_in_flight = kombu_publisher.most_in_flight
 
     @property
     def is_ready(self) -> bool:
-        """As `Publisher`."""
-        return self._line.is_connected and self._publisher.is_ready
+        """As `KombuPublisher`."""
+        return self._connection.is_connected and self._publisher.is_ready
 
     async def ready(self) -> None:
-        """As `Publisher`."""
+        """As `KombuPublisher`."""
         while not self.is_ready:
             try:
-                await self._line.connected()
-            except LineLost as exc:  # closed for good
+                await self._connection.connected()
+            except RedisConnectionLost as exc:  # closed for good
                 raise NotPublished("the fleet was left") from exc
             await self._publisher.ready()
 
@@ -115,11 +115,11 @@ class Gate:
         needs_worker: bool = False,
         again: bool = False,
     ) -> Refusal | None:
-        """As `Publisher`. What is surely not published counts for nobody."""
+        """As `KombuPublisher`. What is surely not published counts for nobody."""
         give_up_at = self._loop.time() + seconds
         await self._retracted(call, seconds)
         here, there = (limit, 0) if self._has_queues else (0, limit)
-        ask = functools.partial(self._entrance.ask, limit=here, needs_worker=needs_worker, again=again)
+        ask = functools.partial(self._admission.ask, limit=here, needs_worker=needs_worker, again=again)
         refusal = await self._ask(ask, call, route, give_up_at=give_up_at, again=again)
         if refusal is not None:
             return refusal
@@ -135,20 +135,20 @@ class Gate:
         return refusal
 
     async def revoke(self, call_id: str) -> None:
-        """As `Publisher`."""
+        """As `KombuPublisher`."""
         await self._publisher.revoke(call_id)
 
     async def kick(self, task: str, *args: str) -> None:
-        """As `Publisher`."""
+        """As `KombuPublisher`."""
         await self._publisher.kick(task, *args)
 
     def close(self) -> None:
-        """As `Publisher`."""
+        """As `KombuPublisher`."""
         self._publisher.close()
 
     async def _ask(
         self,
-        ask: Callable[[Line, PublishedCall, str], Awaitable[Refusal | None]],
+        ask: Callable[[PipelinedConnection, PublishedCall, str], Awaitable[Refusal | None]],
         call: PublishedCall,
         route: Route,
         *,
@@ -158,12 +158,12 @@ class Gate:
         try:
             async with asyncio.timeout_at(give_up_at):
                 await self._listening(call.call_id)
-                return await ask(self._line, call, route.queue)
+                return await ask(self._connection, call, route.queue)
         except TimeoutError as exc:
             if not again:
                 self._retract_soon(call)
             raise BrokerUnavailable("Redis does not answer", passes=True) from exc
-        except LineLost as exc:  # closed for good
+        except RedisConnectionLost as exc:  # closed for good
             raise NotPublished("the fleet was left") from exc
         except ResponseError as exc:  # memory is full, a replica, …: nothing was written
             raise unavailable(str(exc)) or NotPublished(str(exc)) from exc
@@ -176,7 +176,7 @@ class Gate:
         await asyncio.wait([self._retract_soon(call)], timeout=_RETRACT_SECONDS)
 
     def _retract_soon(self, call: PublishedCall) -> asyncio.Task[None]:
-        task = self._retracting[call.call_id] = self._spawn(self._entrance.retract(self._line, call))
+        task = self._retracting[call.call_id] = self._spawn(self._admission.retract(self._connection, call))
         task.add_done_callback(lambda _: self._retracting.pop(call.call_id, None))
         return task
 
@@ -190,25 +190,27 @@ class Gate:
 
 
 def publisher_behind(
-    entrance: Entrance,
+    admission: AdmissionControl,
     settings: Settings,
-    line: Line,
+    connection: PipelinedConnection,
     *,
-    line_to_broker: Callable[[], Line],
+    broker_connection: Callable[[], PipelinedConnection],
     listening: Callable[[str], Awaitable[None]],
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
 ) -> Publisher:
-    """What publishes calls with these settings. `line` goes to the Redis of the results; the rest is as in `Gate`."""
+    """What publishes calls with these settings. `connection` goes to the Redis of the results; the rest is as in `AdmittedPublisher`."""
     has_queues = settings.broker == settings.redis_url
-    behind = functools.partial(Gate, line=line, listening=listening, has_queues=has_queues, spawn=spawn)
+    behind = functools.partial(
+        AdmittedPublisher, connection=connection, listening=listening, has_queues=has_queues, spawn=spawn
+    )
     if not settings.is_fast:
         # Celery and kombu take a while to import, and most agents need neither.
         from toolfleet_tasks.app import make_app  # noqa: PLC0415
-        from toolfleet_tasks.dispatch import kombu_publisher as publisher  # noqa: PLC0415
+        from toolfleet_tasks.dispatch import kombu_publisher  # noqa: PLC0415
 
-        return behind(publisher.Publisher(make_app(settings, stores_results=False)), entrance)
+        return behind(kombu_publisher.KombuPublisher(make_app(settings, stores_results=False)), admission)
     database = database_of(connection_factory(str(settings.broker), master=settings.sentinel_master))
-    publisher_to = functools.partial(LinePublisher, keys=settings.keys, database=database, signing=settings)
+    publisher_to = functools.partial(RedisPublisher, keys=settings.keys, database=database, signing=settings)
     if has_queues:  # calls leave where their results arrive, so that Redis hears of who listens before it has the call
-        return publisher_to(line, entrance=entrance)
-    return behind(publisher_to(line_to_broker()), entrance)
+        return publisher_to(connection, admission=admission)
+    return behind(publisher_to(broker_connection()), admission)

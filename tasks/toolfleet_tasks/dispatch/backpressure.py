@@ -10,42 +10,42 @@ from toolfleet_registry.system import randomness
 from toolfleet_tasks.admission.control import Refusal
 from toolfleet_tasks.dispatch.admitted_publisher import Publisher
 from toolfleet_tasks.fairness.publish_window import PublishWindow
-from toolfleet_tasks.fairness.wait_queue import Share, Turns
+from toolfleet_tasks.fairness.wait_queue import CallerLane, WaitQueue
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 2.0  # seconds, before a broker is tried again that is there and takes nothing
 
 
 @dataclass(slots=True)
-class Crowd:
+class WaitingCalls:
     """The calls that wait in an agent, at most `limit`, by whose they are."""
 
     limit: int
     total: int = 0
-    _of: Counter[Share] = field(default_factory=Counter)
+    _of: Counter[CallerLane] = field(default_factory=Counter)
 
-    def enter(self, share: Share) -> bool:
+    def enter(self, caller_lane: CallerLane) -> bool:
         """Whether one more may wait. A user has at most as many as there is room left, so that others always find some."""
-        if self._of[share] >= self.limit - self.total:
+        if self._of[caller_lane] >= self.limit - self.total:
             return False
-        self._of[share] += 1
+        self._of[caller_lane] += 1
         self.total += 1
         return True
 
-    def leave(self, share: Share) -> None:
+    def leave(self, caller_lane: CallerLane) -> None:
         """One waits no longer."""
         self.total -= 1
-        self._of[share] -= 1
-        if not self._of[share]:
-            del self._of[share]
+        self._of[caller_lane] -= 1
+        if not self._of[caller_lane]:
+            del self._of[caller_lane]
 
 
 class Backpressure:
     """What the calls of one agent wait for. Belongs to the running loop."""
 
-    def __init__(self, publisher: Publisher, turns: Turns, settings: Settings) -> None:
-        self.turns = turns
+    def __init__(self, publisher: Publisher, wait_queue: WaitQueue, settings: Settings) -> None:
+        self.wait_queue = wait_queue
         self.window = PublishWindow(publisher.most_in_flight)
-        self.crowd = Crowd(settings.agent_backlog_limit)
+        self.crowd = WaitingCalls(settings.agent_backlog_limit)
         self.patience_seconds = settings.broker_patience_seconds
         self.loop = asyncio.get_running_loop()
         self._publisher = publisher
@@ -54,7 +54,7 @@ class Backpressure:
 
     def close(self) -> None:
         """Who waits is told that the fleet was left."""
-        self.turns.close()
+        self.wait_queue.close()
         self.window.close()
 
     @property
@@ -91,19 +91,21 @@ class Backpressure:
 class Hold:
     """One call's way through the backpressure, from before its first try until `end`, `until` its deadline by the loop's clock.
 
-    `waits`: for its turn in its user's share; else it is told that there is none. `is_sent`: it may have been published
+    `waits`: for its turn in its user's limit; else it is told that there is none. `is_sent`: it may have been published
     already, so that nothing but its deadline ends its waiting.
     """
 
-    __slots__ = ("_away", "_back", "_gives_up_at", "_had_turn", "_has_turn", "_is_counted", "_is_sent", "_needs_turn", "_ticket", "share", "until", "waits")  # fmt: skip
+    __slots__ = ("_away", "_back", "_gives_up_at", "_had_turn", "_has_turn", "_is_counted", "_is_sent", "_needs_turn", "_ticket", "caller_lane", "until", "waits")  # fmt: skip
 
-    def __init__(self, back: Backpressure, share: Share, *, until: float, waits: bool, is_sent: bool = False) -> None:
-        self.share = share
+    def __init__(
+        self, back: Backpressure, caller_lane: CallerLane, *, until: float, waits: bool, is_sent: bool = False
+    ) -> None:
+        self.caller_lane = caller_lane
         self.until = until
         self._back = back
         self.waits = waits
         self._is_sent = is_sent
-        self._ticket = back.turns.ticket()
+        self._ticket = back.wait_queue.ticket()
         self._needs_turn = self._has_turn = self._had_turn = self._is_counted = False
         self._away: NotPublished | None = None
         self._gives_up_at = 0.0
@@ -120,10 +122,10 @@ class Hold:
             return refusal
         while True:
             if not self._may_go():
-                await back.turns.wait(self.share, self._ticket, until=self.until)
+                await back.wait_queue.wait(self.caller_lane, self._ticket, until=self.until)
                 self._has_turn = self._had_turn = True
             await self._broker()
-            await back.window.enter(self.share, until=self.until)
+            await back.window.enter(self.caller_lane, until=self.until)
             if self._may_go() and back.is_open:
                 return None
             back.window.leave()
@@ -131,7 +133,7 @@ class Hold:
     def crowded(self) -> Refusal | None:
         """Have the call wait in its agent; the refusal, if too many do already."""
         if not (self._is_counted or self._is_sent):
-            if not self._back.crowd.enter(self.share):
+            if not self._back.crowd.enter(self.caller_lane):
                 return Refusal("crowd", count=self._back.crowd.total)
             self._is_counted = True
         return None
@@ -141,7 +143,7 @@ class Hold:
         self._back.window.leave()
 
     def awaits_turn(self) -> bool:
-        """Whether the call waits for its turn, now that it was refused for its share."""
+        """Whether the call waits for its turn, now that it was refused for its limit."""
         self._needs_turn, self._has_turn, self._gives_up_at = True, False, 0.0
         return self.waits
 
@@ -158,12 +160,14 @@ class Hold:
     def end(self) -> None:
         """It waits no longer, whatever has become of it."""
         if self._is_counted:
-            self._back.crowd.leave(self.share)
+            self._back.crowd.leave(self.caller_lane)
         if self._had_turn:
-            self._back.turns.free(self.share)  # others may have room, too
+            self._back.wait_queue.free(self.caller_lane)  # others may have room, too
 
     def _may_go(self) -> bool:
-        return self._has_turn or not (self.waits and (self._needs_turn or self._back.turns.is_awaited(self.share)))
+        return self._has_turn or not (
+            self.waits and (self._needs_turn or self._back.wait_queue.is_awaited(self.caller_lane))
+        )
 
     async def _broker(self) -> None:
         """Wait for the broker, each time anew with all patience; but for one that was there, and took nothing."""

@@ -1,4 +1,4 @@
-"""Publishing a call through kombu, which blocks, without blocking the agent's event loop."""
+"""Publishes a call through kombu, which blocks, without blocking the agent's event loop."""
 
 import asyncio
 import threading
@@ -19,7 +19,7 @@ from toolfleet_tasks.admission.control import Refusal
 from toolfleet_tasks.aio.cancellation import is_wanted
 from toolfleet_tasks.app import FleetApp
 from toolfleet_tasks.broker.kombu_backlog import Backlogs
-from toolfleet_tasks.broker.kombu_connections import Connections
+from toolfleet_tasks.broker.kombu_connections import KombuConnections
 from toolfleet_tasks.broker.kombu_errors import was_refused
 from toolfleet_tasks.messages.envelope import TASK, args_shown, revocation, seconds_kept
 from toolfleet_tasks.publish.control_tasks import send_control
@@ -35,7 +35,7 @@ _THREADS = 4  # kombu spends its time in Python: more threads only wait for each
 _SHORTEST_WAIT, _LONGEST_WAIT = 0.1, 5.0
 
 
-class Publisher:
+class KombuPublisher:
     """Puts calls into their queues. A call whose caller has gone before its turn came is left out."""
 
     most_in_flight = (
@@ -45,7 +45,7 @@ class Publisher:
 
     def __init__(self, app: FleetApp) -> None:
         self._app = app
-        self._connections = Connections(app)
+        self._connections = KombuConnections(app)
         self._backlogs = Backlogs()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="toolfleet-publish")
 

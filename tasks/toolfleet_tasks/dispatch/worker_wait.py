@@ -17,26 +17,26 @@ from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission.control import Refusal
-from toolfleet_tasks.lua.consumers import LOOK
-from toolfleet_tasks.redis.connection import Line, LineLost
+from toolfleet_tasks.lua.consumers import READ
+from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
 
-_LOOK_SECONDS = 0.25  # between two looks at a queue for which calls are held back
+_POLL_SECONDS = 0.25  # between two looks at a queue for which calls are held back
 _SILENCE_SECONDS = 1.0  # after which Redis has been silent; as often workers note themselves
 _ANSWER_SECONDS = 5.0  # for one look; then the calls are published, or find that Redis is away
 
 
 class WorkerWait:
-    """One agent's, over the `line` to the Redis of the results. Belongs to the running loop; `spawn` runs something in the background."""
+    """One agent's, over the `connection` to the Redis of the results. Belongs to the running loop; `spawn` runs something in the background."""
 
     def __init__(
         self,
-        line: Line,
+        connection: PipelinedConnection,
         settings: Settings,
         known: KnownModules,
         *,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
-        self._line = line
+        self._connection = connection
         self._settings = settings
         self._known = known
         self._spawn = spawn
@@ -44,7 +44,7 @@ class WorkerWait:
         self._trusted_since = self._loop.time()
         self._changes = dict[str, asyncio.Future[None]]()  # by queue
         self._is_closed = False
-        line.on_connect.append(self._trust_anew)
+        connection.on_connect.append(self._trust_anew)
 
     def needs_worker(self, call: PublishedCall) -> bool:
         """Whether the call may be refused because nobody would run it: not where workers are started when calls wait."""
@@ -89,12 +89,12 @@ class WorkerWait:
         """Look until a worker has come, or none will; where Redis is away, that is for others to wait for."""
         keys = self._settings.keys
         try:
-            with contextlib.suppress(LineLost, ResponseError, TimeoutError):
-                seconds, look = 0.0, LOOK.command(notes=keys.consumers, queue=keys.queue(queue))
+            with contextlib.suppress(RedisConnectionLost, ResponseError, TimeoutError):
+                seconds, command = 0.0, READ.command(notes=keys.consumers, queue=keys.queue(queue))
                 while seconds >= 0 and not self._is_over(seconds):
-                    await asyncio.sleep(_LOOK_SECONDS)
+                    await asyncio.sleep(_POLL_SECONDS)
                     async with asyncio.timeout(_ANSWER_SECONDS):
-                        seconds = await self._line.send(*look) / 1000
+                        seconds = await self._connection.send(*command) / 1000
         finally:
             self._tell(queue)
 

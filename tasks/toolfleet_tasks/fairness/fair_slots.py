@@ -15,7 +15,7 @@ class FairSlots:
     """What each queue holds of a worker's `slots`. A message has one from its delivery to its end.
 
     One that is not to begin before its time (a retry, say) is `deferred`: it has none until it `begin`s. After it was refused
-    one, `on_room` is called as soon as there may be room for it, however that came about.
+    one, `on_capacity` is called as soon as there may be room for it, however that came about.
     """
 
     def __init__(self, slots: int = UNBOUNDED) -> None:
@@ -23,8 +23,8 @@ class FairSlots:
         self._total = 0
         self._expected = 0
         self._deferred = set[str]()  # tags
-        self._is_wanted = False  # a deferred message was refused since `on_room` was called last
-        self.on_room: Callable[[], None] = _ignore
+        self._is_wanted = False  # a deferred message was refused since `on_capacity` was called last
+        self.on_capacity: Callable[[], None] = _ignore
         self._is_contended = False  # somebody had to go beyond the slots, and who holds half of them must shrink
         self.resize(slots)
 
@@ -41,18 +41,18 @@ class FairSlots:
         """How many calls more may begin, whosever they are; below 1 there is room for certain queues at most."""
         return 0 if self._is_contended else self._slots - self._total
 
-    def room_of(self, queue: str) -> int:
+    def capacity_of(self, queue: str) -> int:
         """How many calls more of this queue may begin, if no other's do; may be negative."""
         return max(self.open, min(self._half - self._held.get(queue, 0), self._most - self._total))
 
-    def rooms_of(self, queues: Sequence[str]) -> tuple[Sequence[str], int]:
+    def capacities_of(self, queues: Sequence[str]) -> tuple[Sequence[str], int]:
         """Those of the queues that calls may begin of, and so many that not even one alone would get too many of them."""
-        rooms = {queue: self.room_of(queue) for queue in self._held}
+        capacities = {queue: self.capacity_of(queue) for queue in self._held}
         # Who holds nothing has the most room: thousands of queues need not be asked one by one.
-        open_rooms = [self.room_of(""), *(room for room in rooms.values() if room > 0)]
-        if open_rooms[0] <= 0:
+        open_capacities = [self.capacity_of(""), *(capacity for capacity in capacities.values() if capacity > 0)]
+        if open_capacities[0] <= 0:
             return (), 0
-        return [queue for queue in queues if rooms.get(queue, 1) > 0], min(open_rooms)
+        return [queue for queue in queues if capacities.get(queue, 1) > 0], min(open_capacities)
 
     def expect(self, count: int) -> None:
         """So many messages more were asked for, of whichever queues: no deferred one may have their slots. Negative: so many fewer."""
@@ -86,7 +86,7 @@ class FairSlots:
         """Whether a delivered message may begin now: always, unless it was deferred and there is no slot for it."""
         if tag not in self._deferred:
             return True
-        if self.room_of(queue) <= self._expected:
+        if self.capacity_of(queue) <= self._expected:
             self._is_wanted = True
             return False
         self._deferred.remove(tag)
@@ -114,7 +114,7 @@ class FairSlots:
     def _offer(self) -> None:
         if self._is_wanted:
             self._is_wanted = False
-            self.on_room()
+            self.on_capacity()
 
     @property
     def _is_shared(self) -> bool:

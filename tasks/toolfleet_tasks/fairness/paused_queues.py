@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 
-class RestingQueues:
+class PausedQueues:
     """Belongs to the thread of a worker's loop. `names` is another object after each change.
 
     `on_end` is called when one is to be consumed again.

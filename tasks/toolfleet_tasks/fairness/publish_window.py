@@ -4,7 +4,7 @@ import asyncio
 from collections import OrderedDict, deque
 
 from toolfleet_registry.errors import NotPublished
-from toolfleet_tasks.fairness.wait_queue import Share
+from toolfleet_tasks.fairness.wait_queue import CallerLane
 
 _Place = asyncio.Future[None]
 
@@ -18,7 +18,9 @@ class PublishWindow:
     def __init__(self, size: int) -> None:
         self._loop = asyncio.get_running_loop()
         self._free = size
-        self._rows = OrderedDict[Share, deque[_Place]]()  # who has left is still among them; the first is served next
+        self._rows = OrderedDict[
+            CallerLane, deque[_Place]
+        ]()  # who has left is still among them; the first is served next
 
     def take(self) -> bool:
         """Take a place now, if one is free. Then nobody waits: whoever leaves hands the place on."""
@@ -27,15 +29,15 @@ class PublishWindow:
             return True
         return False
 
-    async def enter(self, share: Share, *, until: float) -> None:
-        """Take a place, by the loop's clock `until` at the latest: within a share the first come first, shares in turn.
+    async def enter(self, caller_lane: CallerLane, *, until: float) -> None:
+        """Take a place, by the loop's clock `until` at the latest: within a caller's lane the first come first, lanes in turn.
 
         Raises `TimeoutError`, and `NotPublished` when the fleet is left.
         """
         if self.take():
             return
         place: _Place = self._loop.create_future()
-        self._rows.setdefault(share, deque()).append(place)
+        self._rows.setdefault(caller_lane, deque()).append(place)
         try:
             async with asyncio.timeout_at(until):
                 await place
@@ -48,12 +50,12 @@ class PublishWindow:
     def leave(self) -> None:
         """Give a place back: whoever is next has it."""
         while self._rows:
-            share, row = self._rows.popitem(last=False)
+            caller_lane, row = self._rows.popitem(last=False)
             while row:
                 place = row.popleft()
                 if not place.done():
                     if row:
-                        self._rows[share] = row
+                        self._rows[caller_lane] = row
                     place.set_result(None)
                     return
         self._free += 1

@@ -1,4 +1,4 @@
-"""Calls that wait in their agent until their caller's share has room for them: first come, first served.
+"""Queues calls in their agent until their caller's limit has room for them: first come, first served.
 
 Room comes when a call of this agent ends, which is told here; calls of the same user in other agents end unheard, so
 whoever is first asks by itself now and then.
@@ -17,7 +17,7 @@ _SHORTEST_ASK, _LONGEST_ASK = (
     1.0,
 )  # seconds between two questions of whoever is first; agents must not ask in step
 
-Share = tuple[str, str | None]
+CallerLane = tuple[str, str | None]
 """Lane and user id."""
 
 _Place = asyncio.Future[None]
@@ -25,31 +25,31 @@ _Place = asyncio.Future[None]
 
 @dataclass(slots=True)
 class _Row:
-    """Those who wait for one share, by ticket; who has left is still among the places. `timer` runs as long as anybody waits."""
+    """Those who wait for one caller's lane, by ticket; who has left is still among the places. `timer` runs as long as anybody waits."""
 
     places: list[tuple[int, _Place]] = field(default_factory=list)
     waiting: int = 0
     timer: asyncio.TimerHandle | None = None
 
 
-class Turns:
-    """Who waits for which share. Belongs to the running loop."""
+class WaitQueue:
+    """Who waits for which caller's lane. Belongs to the running loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._tickets = itertools.count()
-        self._rows: dict[Share, _Row] = {}
+        self._rows: dict[CallerLane, _Row] = {}
         self._is_closed = False
 
     def ticket(self) -> int:
         """A place in the order of coming, to be kept until the call is published."""
         return next(self._tickets)
 
-    def is_awaited(self, share: Share) -> bool:
-        """Whether anybody waits for this share: then others queue up behind."""
-        return share in self._rows
+    def is_awaited(self, caller_lane: CallerLane) -> bool:
+        """Whether anybody waits for this caller's lane: then others queue up behind."""
+        return caller_lane in self._rows
 
-    async def wait(self, share: Share, ticket: int, *, until: float) -> None:
+    async def wait(self, caller_lane: CallerLane, ticket: int, *, until: float) -> None:
         """Return when it is worth a try, by the loop's clock `until` at the latest. Who tries in vain waits again.
 
         Raises `TimeoutError`, and `NotPublished` when the fleet is left.
@@ -57,10 +57,10 @@ class Turns:
         if self._is_closed:
             raise NotPublished("the fleet was left")
         place: _Place = self._loop.create_future()
-        row = self._rows.get(share)
+        row = self._rows.get(caller_lane)
         if row is None:
-            row = self._rows[share] = _Row()
-            self._ask_later(share, row)
+            row = self._rows[caller_lane] = _Row()
+            self._ask_later(caller_lane, row)
         heapq.heappush(row.places, (ticket, place))
         row.waiting += 1
         try:
@@ -68,19 +68,19 @@ class Turns:
                 await place
         except BaseException:
             if place.done() and not place.cancelled():
-                self.free(share)  # it was our turn just now
+                self.free(caller_lane)  # it was our turn just now
             else:
-                self._leave(share, row, place)
+                self._leave(caller_lane, row, place)
             raise
 
-    def free(self, share: Share) -> None:
+    def free(self, caller_lane: CallerLane) -> None:
         """There may be room: whoever is first has a try. Also to be called after a try that succeeded: there may be more."""
-        row = self._rows.get(share)
+        row = self._rows.get(caller_lane)
         while row is not None and row.places:
             _, place = heapq.heappop(row.places)
             if not place.done():
                 place.set_result(None)
-                self._count_out(share, row)
+                self._count_out(caller_lane, row)
                 return
 
     def close(self) -> None:
@@ -94,24 +94,24 @@ class Turns:
                 if not place.done():
                     place.set_exception(NotPublished("the fleet was left"))
 
-    def _leave(self, share: Share, row: _Row, place: _Place) -> None:
+    def _leave(self, caller_lane: CallerLane, row: _Row, place: _Place) -> None:
         place.cancel()
-        if self._rows.get(share) is row:
-            self._count_out(share, row)
+        if self._rows.get(caller_lane) is row:
+            self._count_out(caller_lane, row)
 
-    def _count_out(self, share: Share, row: _Row) -> None:
+    def _count_out(self, caller_lane: CallerLane, row: _Row) -> None:
         row.waiting -= 1
         if not row.waiting:
-            del self._rows[share]
+            del self._rows[caller_lane]
             if row.timer is not None:
                 row.timer.cancel()
 
-    def _ask_later(self, share: Share, row: _Row) -> None:
+    def _ask_later(self, caller_lane: CallerLane, row: _Row) -> None:
         row.timer = self._loop.call_later(
-            randomness.uniform(_SHORTEST_ASK, _LONGEST_ASK), self._ask, share, row
+            randomness.uniform(_SHORTEST_ASK, _LONGEST_ASK), self._ask, caller_lane, row
         )  # no secret
 
-    def _ask(self, share: Share, row: _Row) -> None:
-        self.free(share)
-        if self._rows.get(share) is row:
-            self._ask_later(share, row)
+    def _ask(self, caller_lane: CallerLane, row: _Row) -> None:
+        self.free(caller_lane)
+        if self._rows.get(caller_lane) is row:
+            self._ask_later(caller_lane, row)

@@ -1,4 +1,4 @@
-"""Publishing a job's calls: each is an ordinary one, judged anew for the job's creator, and nobody waits for its end here."""
+"""Publishes a job's calls: each is an ordinary one, judged anew for the job's creator, and nobody waits for its end here."""
 
 import hashlib
 import json
@@ -18,8 +18,8 @@ from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.admission.control import Refusal
 from toolfleet_tasks.calls.audit_trail import AuditTrail
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE
-from toolfleet_tasks.calls.prepare import Drafts
-from toolfleet_tasks.dispatch.dispatch import Posting
+from toolfleet_tasks.calls.prepare import CallPreparation
+from toolfleet_tasks.dispatch.dispatcher import Dispatcher
 from toolfleet_tasks.queues import Route
 
 _MOST_WAITING = 250  # calls in a module's queue, where jobs add to it: an agent's own call comes after them
@@ -34,7 +34,7 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class JobCallState:
     """What a step came to that needs not be published: the call `call_id` is known already, and is it, or stands for it."""
 
     call_id: str
@@ -43,9 +43,11 @@ class Standing:
 class JobSteps:
     """Belongs to a session, and to its loop."""
 
-    def __init__(self, drafts: Drafts, posting: Posting, trail: AuditTrail, settings: Settings) -> None:
-        self._drafts = drafts
-        self._posting = posting
+    def __init__(
+        self, preparation: CallPreparation, dispatcher: Dispatcher, trail: AuditTrail, settings: Settings
+    ) -> None:
+        self._preparation = preparation
+        self._dispatcher = dispatcher
         self._trail = trail
         self._settings = settings
 
@@ -60,7 +62,7 @@ class JobSteps:
         if call.tool_name.partition(".")[0] == SCHEDULER:
             return self._refused(spec, call, no_jobs_by_jobs(call.tool_name), noted)
         caller = as_sent(spec.caller, self._settings.default_guest_modules)
-        judged = self._drafts.judge(call, caller, spec.conversation)
+        judged = self._preparation.judge(call, caller, spec.conversation)
         if isinstance(judged, ToolResult):
             return self._refused(spec, call, judged, noted)
         tool = judged.tool
@@ -69,22 +71,22 @@ class JobSteps:
             note("gate", "asked_for_job" if is_gated else "missing")
             if not is_gated:
                 return self._refused(spec, call, no_gate(tool.name), noted)
-        route = self._drafts.route(tool)
+        route = self._preparation.route(tool)
         published = PublishedCall(
             call_id=call_id,
             arguments=judged.arguments,
             user_id=spec.user_id,
             caller=caller,
-            deadline_at=min(self._drafts.deadline(route, None), deadline_at or spec.deadline_at),
+            deadline_at=min(self._preparation.deadline(route, None), deadline_at or spec.deadline_at),
             idempotency_key=call.idempotency_key or None,
             decisions=noted,
             job_id=spec.job_id,
             tool_version=call.tool_version,
-            **self._drafts.facts_of(tool, route, NOTHING_MORE),
+            **self._preparation.facts_of(tool, route, NOTHING_MORE),
         )
         return Ready(published, route)
 
-    async def publish(self, ready: Ready) -> ToolResult | Standing | None:
+    async def publish(self, ready: Ready) -> ToolResult | JobCallState | None:
         """Get a step into its queue. Its result if it is surely not there; `None` if it is, or is too late.
 
         Where many calls wait for its module it is `busy`. Raises `PublishUnconfirmed` where nobody knows. Twice does no
@@ -93,10 +95,10 @@ class JobSteps:
         if ready.call.deadline_at <= fleet_clock.now():
             return None
         try:
-            answer = await self._posting.detach(ready.call, ready.route, most_waiting=_MOST_WAITING)
+            answer = await self._dispatcher.detach(ready.call, ready.route, most_waiting=_MOST_WAITING)
         except BegunBefore:
-            return Standing(ready.call.call_id)
-        return Standing(answer.call_id) if isinstance(answer, Refusal) else answer
+            return JobCallState(ready.call.call_id)
+        return JobCallState(answer.call_id) if isinstance(answer, Refusal) else answer
 
     def unpublished(self, ready: Ready, result: ToolResult) -> ToolResult:
         """The result of a step that is in no queue and will not be published again, once its audit line is on its way."""

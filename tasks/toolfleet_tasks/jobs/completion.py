@@ -1,4 +1,4 @@
-"""What is kept of a job that is over, and what its end, or that of one of its rounds, causes."""
+"""Composes what a job's end, or that of one of its rounds, causes, and what is kept of it."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from typing import Any, Literal
 from toolfleet_registry.contracts import ErrorCode, Message, ToolCall
 from toolfleet_registry.contracts.jobs import Job, JobSpec, WakeKind
 from toolfleet_registry.policy.sensitive_results import OUR_WORDS
-from toolfleet_tasks.jobs.places import Ended, Move, Place
+from toolfleet_tasks.jobs.positions import EndedRound, JobPosition, Transition
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.ids import then_call_id, wake_root
 from toolfleet_tasks.wakeups.events import MAX_RESULT_BYTES, bounded_wake, unfilled_places, wake_body
@@ -36,7 +36,7 @@ class ThenCall(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class JobEvent:
     """What an end causes, once. `completion` is for an agent without HTTP, the others are as in `wakeups.scripts`.
 
     `body` is sealed; that of a call is JSON, in which the call is.
@@ -48,7 +48,7 @@ class News:
     conversation_id: str = ""
 
 
-def end_note(spec: JobSpec, move: Move, now: float) -> EndNote | None:
+def end_note(spec: JobSpec, move: Transition, now: float) -> EndNote | None:
     """What is kept, if the job is over."""
     if not move.is_over:
         return None
@@ -60,7 +60,9 @@ def end_note(spec: JobSpec, move: Move, now: float) -> EndNote | None:
     return EndNote(ended_at=round(now, 3), result=_kept(ended.result), error=error, error_code=ended.error_code)
 
 
-def news_of(spec: JobSpec, move: Move, now: float, *, has_core: bool, seal: Callable[[str], str]) -> Sequence[News]:
+def end_events_of(
+    spec: JobSpec, move: Transition, now: float, *, has_core: bool, seal: Callable[[str], str]
+) -> Sequence[JobEvent]:
     """What is told of a round's end or the job's, each once; `seal` is for what nobody else may say or have called.
 
     Without a core and a conversation's id, the news wait for a worker that knows of a core.
@@ -68,20 +70,20 @@ def news_of(spec: JobSpec, move: Move, now: float, *, has_core: bool, seal: Call
     if move.ended is None:
         return ()
     ended = _without_secrets(spec, move.ended)
-    news, root = dict[str, News](), wake_root(spec.job_id, move.round_step)
-    calls = 0
-    for wish in spec.on_complete:
-        if isinstance(wish, ToolCall):
+    events, root, calls = dict[str, JobEvent](), wake_root(spec.job_id, move.round_step), 0
+    for request in spec.on_complete:
+        if isinstance(request, ToolCall):
             call_id = then_call_id(spec.job_id, calls, round_step=move.round_step)
             calls += 1
             if ended.state == "completed":
-                news[call_id] = News("call", call_id, _then(spec, call_id, _of_round(wish, move.round_step), seal))
+                call = _then(spec, call_id, _of_round(request, move.round_step), seal)
+                events[call_id] = JobEvent("call", call_id, call)
             continue
-        wake_id = root if wish == "resume_conversation" else f"{root}.notify"
-        if wake_id in news:  # wished for twice, and told once: a result of megabytes is not written anew for it
+        wake_id = root if request == "resume_conversation" else f"{root}.notify"
+        if wake_id in events:  # wished for twice, and told once: a result of megabytes is not written anew for it
             continue
-        kind: WakeKind = "continue" if wish == "resume_conversation" else "notify"
-        told = bounded_wake(
+        kind: WakeKind = "continue" if request == "resume_conversation" else "notify"
+        wake_up = bounded_wake(
             spec,
             ended.state,
             kind=kind,
@@ -92,17 +94,17 @@ def news_of(spec: JobSpec, move: Move, now: float, *, has_core: bool, seal: Call
             error_code=ended.error_code,
             is_last_round=move.is_over and move.round_step is not None,
         )
-        body, conversation_id = seal(wake_body(told)), spec.conversation.conversation_id
+        body, conversation_id = seal(wake_body(wake_up)), spec.conversation.conversation_id
         if has_core or conversation_id is None:
-            news[wake_id] = News(kind, wake_id, body)
+            events[wake_id] = JobEvent(kind, wake_id, body)
         else:
-            news[wake_id] = News("completion", wake_id, body, conversation_id)
-    return tuple(news.values())
+            events[wake_id] = JobEvent("completion", wake_id, body, conversation_id)
+    return tuple(events.values())
 
 
-def unfilled(spec: JobSpec, move: Move) -> tuple[str, ...]:
+def unfilled(spec: JobSpec, move: Transition) -> tuple[str, ...]:
     """The places of the message that is told now, for which there is nothing: they stay as they stand."""
-    if move.ended is None or all(isinstance(wish, ToolCall) for wish in spec.on_complete):
+    if move.ended is None or all(isinstance(request, ToolCall) for request in spec.on_complete):
         return ()
     ended = _without_secrets(spec, move.ended)
     return unfilled_places(spec, ended.state, ended.result)
@@ -116,13 +118,13 @@ def without_arguments(spec: JobSpec) -> JobSpec:
 
     nothing: dict[str, Any] = {"arguments": {}, "until": None, "failed_when": None}
     poll = None if spec.poll is None else spec.poll.model_copy(update=nothing)
-    wishes = tuple(bare(one) if isinstance(one, ToolCall) else one for one in spec.on_complete)
+    requests = tuple(bare(one) if isinstance(one, ToolCall) else one for one in spec.on_complete)
     start = None if spec.start is None else bare(spec.start)
     words: dict[str, Any] = {"message": None, "on_failure_message": None, "fills": False}
-    return spec.model_copy(update={"start": start, "poll": poll, "on_complete": wishes, **words})
+    return spec.model_copy(update={"start": start, "poll": poll, "on_complete": requests, **words})
 
 
-def shown(spec: JobSpec, place: Place, end: EndNote | None) -> Job:
+def shown(spec: JobSpec, place: JobPosition, end: EndNote | None) -> Job:
     """A job as its creator sees it."""
     last = spec.poll or spec.start
     return Job(
@@ -175,12 +177,12 @@ def _of_round(call: ToolCall, round_step: int | None) -> ToolCall:
     return call.model_copy(update={"idempotency_key": f"{call.idempotency_key}:{round_step}"})
 
 
-def _without_secrets(spec: JobSpec, ended: Ended) -> Ended:
+def _without_secrets(spec: JobSpec, ended: EndedRound) -> EndedRound:
     """Of tools whose results are sensitive nothing is kept that they have said."""
     if not spec.hides_results:
         return ended
     is_ours = ended.error is None or ended.error_code in OUR_WORDS
-    return Ended(ended.state, None, ended.error if is_ours else _NOT_KEPT, ended.error_code)
+    return EndedRound(ended.state, None, ended.error if is_ours else _NOT_KEPT, ended.error_code)
 
 
 def _kept(result: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a worker does about one job: it publishes its next call, or takes what the last one came to, and moves it on.
+"""Moves one job on: publishes its next call, or takes what the last one came to.
 
 Nothing here waits for a call. Whoever dies on the way leaves a job that is looked at again, and a call that has the same id
 when it is published again.
@@ -16,10 +16,10 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.jobs import state_machine
-from toolfleet_tasks.jobs.calls import JobSteps, Ready, Standing
-from toolfleet_tasks.jobs.completion import end_note, news_of, unfilled
-from toolfleet_tasks.jobs.places import Move, Place
-from toolfleet_tasks.jobs.records import Change, Found, JobRecords
+from toolfleet_tasks.jobs.calls import JobCallState, JobSteps, Ready
+from toolfleet_tasks.jobs.completion import end_events_of, end_note, unfilled
+from toolfleet_tasks.jobs.positions import JobPosition, Transition
+from toolfleet_tasks.jobs.records import Found, JobChange, JobRecords
 from toolfleet_tasks.jobs.state_machine import MARGIN_SECONDS
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.messages.ids import step_call_id
@@ -28,14 +28,14 @@ log = get_logger(__name__)
 
 _EARLY_SECONDS = 0.005  # that a job may be claimed before it is due: its score has whole milliseconds
 _REST_SECONDS = 1.0  # before a call that could not be published again is tried once more
-_LOOK_SECONDS = 30.0  # between two looks at a call that is under way: the word that it has ended may get lost
-_JOINED_LOOK_SECONDS = 2.0  # the same for a call of somebody else's, of whose end nobody brings word
+_POLL_SECONDS = 30.0  # between two looks at a call that is under way: the word that it has ended may get lost
+_JOINED_POLL_SECONDS = 2.0  # the same for a call of somebody else's, of whose end nobody brings word
 _AGAIN_SECONDS = 60.0  # a call without a record is not published again sooner: it waits in its queue, or was lost there
 
 _MOST_UNFILLED = 1_000  # jobs of whose messages is known what was said
 
 
-class JobMover:
+class JobEngine:
     """`steps` publishes calls, opened with its first use; `on_end` hears when there are news.
 
     What is claimed or begun is looked at again after `lease_seconds`, if nothing is heard of it. `is_crowded` is set when a
@@ -68,11 +68,11 @@ class JobMover:
         elif job.stopped_by is not None:
             await self._apply(job, state_machine.stopped(place, job.stopped_by))
         elif place.is_under_way:
-            await self._look_after(job)
+            await self._follow_up(job)
         elif (over := state_machine.over_due(spec, place, now=job.now)) is not None:
             await self._apply(job, over)
         elif place.due_at is not None and place.due_at > job.now + _EARLY_SECONDS:
-            await self._records.move(job, Change(place, due_at=place.due_at))
+            await self._records.move(job, JobChange(place, due_at=place.due_at))
         elif state_machine.next_step(spec, place) == "nothing":
             await self._apply(job, state_machine.reminded(spec, place, now=job.now))
         else:
@@ -81,7 +81,7 @@ class JobMover:
     async def evaluate(self, job: Found) -> None:
         """Take what a job's call came to, if that is known; else nothing is to be done now."""
         if job.place.is_under_way and job.call_state == "done" and job.stopped_by is None:
-            await self._look_after(job)
+            await self._follow_up(job)
 
     async def _begin(self, job: Found) -> None:
         spec, steps = job.spec, await self._steps()
@@ -96,19 +96,19 @@ class JobMover:
         before = job.place
         place = state_machine.begun(spec, before, now=job.now, call_until=ready.call.deadline_at)
         # First noted, then published: a call that nobody knows of would be made again under another id.
-        moved = await self._records.move(job, Change(place, due_at=job.now + self._lease_seconds))
+        moved = await self._records.move(job, JobChange(place, due_at=job.now + self._lease_seconds))
         if moved is not None:
             await self._publish(steps, moved, ready, before)
 
-    async def _look_after(self, job: Found) -> None:
+    async def _follow_up(self, job: Found) -> None:
         """A call of the job is under way, or was."""
         call_until = job.place.call_until or 0
         if job.result is None and job.call_state == "done":
             async with self._reading:
-                looked = await self._records.look(job.spec.job_id)
-            if looked is None or looked.at != job.at:
+                found = await self._records.read(job.spec.job_id)
+            if found is None or found.at != job.at:
                 return
-            job = looked
+            job = found
         elif job.result is None and job.now < call_until + MARGIN_SECONDS:
             if job.call_state == "begun" or job.now >= call_until or _may_wait(job):
                 await self._confirm(job)
@@ -132,7 +132,7 @@ class JobMover:
         else:
             await self._publish(steps, job, ready, None)
 
-    async def _publish(self, steps: JobSteps, job: Found, ready: Ready, before: Place | None) -> None:
+    async def _publish(self, steps: JobSteps, job: Found, ready: Ready, before: JobPosition | None) -> None:
         """`before`: where the job was, if the call is published for the first time."""
         try:
             answer = await steps.publish(ready)
@@ -148,25 +148,25 @@ class JobMover:
             answer = steps.unpublished(ready, answer)
             await self._apply(job, self._after(job, job.place, answer))
         elif before is None:  # the first message may still be somewhere
-            await self._records.move(job, Change(job.place, due_at=job.now + _REST_SECONDS))
+            await self._records.move(job, JobChange(job.place, due_at=job.now + _REST_SECONDS))
         else:
             await self._apply(job, off)
 
-    async def _published(self, job: Found, standing: Standing | None) -> None:
+    async def _published(self, job: Found, standing: JobCallState | None) -> None:
         place = job.place
         if standing is None or standing.call_id == step_call_id(job.spec.job_id, place.step):
             await self._confirm(job, is_sent=True)
         else:  # its key stands for another call of its user's, whose end is the job's matter, too
             place = place.model_copy(update={"call_id": standing.call_id})
-            await self._records.move(job, Change(place, due_at=job.now + _JOINED_LOOK_SECONDS))
+            await self._records.move(job, JobChange(place, due_at=job.now + _JOINED_POLL_SECONDS))
 
     async def _confirm(self, job: Found, *, is_sent: bool = False) -> None:
         """The call is on its way. Its end is heard of, most often; it is looked for now and then, until its deadline has passed."""
-        rest = _LOOK_SECONDS if job.place.call_id is None else _JOINED_LOOK_SECONDS
+        rest = _POLL_SECONDS if job.place.call_id is None else _JOINED_POLL_SECONDS
         due_at = min((job.place.call_until or job.now) + MARGIN_SECONDS, job.now + rest)
-        await self._records.move(job, Change(job.place, due_at=due_at, is_sent=is_sent))
+        await self._records.move(job, JobChange(job.place, due_at=due_at, is_sent=is_sent))
 
-    def _after(self, job: Found, place: Place, result: ToolResult) -> Move:
+    def _after(self, job: Found, place: JobPosition, result: ToolResult) -> Transition:
         spec, now = job.spec, job.now
         if place.state != "starting":
             return state_machine.after_poll(spec, place, result, now=now, jitter=_jitter())
@@ -176,15 +176,19 @@ class JobMover:
             return move if fault is None else state_machine.failed(spec, place, fault)
         return move
 
-    async def _apply(self, job: Found, move: Move, result: ToolResult | None = None) -> None:
-        spec, now, told = job.spec, job.now, None
+    async def _apply(self, job: Found, move: Transition, result: ToolResult | None = None) -> None:
+        spec, now, poll_values = job.spec, job.now, None
         is_started = job.place.state == "starting" and result is not None and result.success and not move.is_over
         if is_started and result is not None and spec.poll is not None and takes_from_start(spec.poll.arguments):
-            told = dict(values_for(spec.poll.arguments, result.result).values)
+            poll_values = dict(values_for(spec.poll.arguments, result.result).values)
         end = end_note(spec, move, now)
-        news = news_of(spec, move, now, has_core=self._has_core, seal=self._records.sealed)
-        change = Change(
-            move.place, due_at=None if end is not None else move.place.due_at, told=told, end=end, news=news
+        events = end_events_of(spec, move, now, has_core=self._has_core, seal=self._records.sealed)
+        change = JobChange(
+            move.place,
+            due_at=None if end is not None else move.place.due_at,
+            poll_values=poll_values,
+            end=end,
+            events=events,
         )
         if await self._records.move(job, change) is None:
             return
@@ -213,7 +217,7 @@ def _next_call(job: Found) -> ToolCall:
         return spec.start
     if spec.poll is None:
         raise ValueError(f"The job {spec.job_id!r} has nothing to call.")
-    return spec.poll.call_with(filled(spec.poll.arguments, job.told))
+    return spec.poll.call_with(filled(spec.poll.arguments, job.poll_values))
 
 
 def _may_wait(job: Found) -> bool:

@@ -2,18 +2,18 @@
 
 from toolfleet_registry.contracts.jobs import JobSpec
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_tasks.jobs.places import Place
+from toolfleet_tasks.jobs.positions import JobPosition
 from toolfleet_tasks.lua.storage import HAD
 from toolfleet_tasks.messages.ids import step_call_id
-from toolfleet_tasks.redis.connection import Line, Part
+from toolfleet_tasks.redis.connection import Part, PipelinedConnection
 
 
-def confirm(line: Line, receipt: tuple[Part, ...]) -> None:
+def confirm(connection: PipelinedConnection, receipt: tuple[Part, ...]) -> None:
     """Send it, and wait for nothing: if it gets lost, the text expires."""
-    line.send(*receipt).add_done_callback(lambda reply: reply.cancelled() or reply.exception())
+    connection.send(*receipt).add_done_callback(lambda reply: reply.cancelled() or reply.exception())
 
 
-def receipt_of(spec: JobSpec, place: Place, keys: Keys) -> tuple[Part, ...]:
+def receipt_of(spec: JobSpec, place: JobPosition, keys: Keys) -> tuple[Part, ...]:
     """The command of Redis that confirms it. A result under a user's key stays: it may be asked for again."""
     step = step_call_id(spec.job_id, place.step)
     call_id = place.call_id or step

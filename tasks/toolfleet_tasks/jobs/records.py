@@ -1,7 +1,7 @@
-"""The jobs' records in Redis: made, claimed, moved and ended, each in one step. What they are to do, and where they are, is sealed.
+"""Stores the jobs' records in Redis: made, claimed, moved and ended, each in one step. What they are to do, and where they are, is sealed.
 
 A record that nobody of the fleet has written, or that cannot be read, is never acted on. It is left to workers with another key
-or of another version, and looked at again; after days it is taken out of the way. Raises `LineLost` or `ResponseError` where
+or of another version, and looked at again; after days it is taken out of the way. Raises `RedisConnectionLost` or `ResponseError` where
 Redis does not do what it is asked.
 """
 
@@ -21,14 +21,14 @@ from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.jobs import lists, scripts
-from toolfleet_tasks.jobs.completion import EndNote, News, without_arguments
-from toolfleet_tasks.jobs.places import Place
+from toolfleet_tasks.jobs.completion import EndNote, JobEvent, without_arguments
+from toolfleet_tasks.jobs.positions import JobPosition
 from toolfleet_tasks.jobs.receipts import confirm, receipt_of
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.ids import step_call_id, workflow_mark
 from toolfleet_tasks.messages.signatures import Signatures
 from toolfleet_tasks.messages.signing import seal_of
-from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.redis.script_runner import run
 from toolfleet_tasks.results import stored as results
 from toolfleet_tasks.results.verifier import Verifier
@@ -52,9 +52,9 @@ class Found:
     """
 
     spec: JobSpec
-    place: Place
+    place: JobPosition
     at: str
-    told: MappingProxyType[str, Any] | dict[str, Any]
+    poll_values: MappingProxyType[str, Any] | dict[str, Any]
     now: float
     call_state: CallState = ""
     result: ToolResult | None = None
@@ -64,34 +64,34 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class JobChange:
     """What becomes of a job: its place, when to look again (`None`: as before), its end if it is over, and the news.
 
-    `told` is what its polls take from its start's result; `None`: as before. `is_sent`: its call is known to be in its queue.
+    `poll_values` is what its polls take from its start's result; `None`: as before. `is_sent`: its call is known to be in its queue.
     """
 
-    place: Place
+    place: JobPosition
     due_at: float | None = None
-    told: dict[str, Any] | None = None
+    poll_values: dict[str, Any] | None = None
     end: EndNote | None = None
-    news: Sequence[News] = field(default=())
+    events: Sequence[JobEvent] = field(default=())
     is_sent: bool = False
 
 
 class JobRecords:
     """Over one line, to the Redis of the results. Belongs to the line's event loop. It may share a `verifier` with others."""
 
-    def __init__(self, line: Line, settings: Settings, verifier: Verifier | None = None) -> None:
-        self._line = line
+    def __init__(self, connection: PipelinedConnection, settings: Settings, verifier: Verifier | None = None) -> None:
+        self._connection = connection
         self._settings = settings
         self._keys = settings.keys
         self._seal = seal_of(settings, purpose="job")
-        self._ends, self._verifier = Signatures(settings, "job end"), verifier or Verifier(line, settings)
+        self._ends, self._verifier = Signatures(settings, "job end"), verifier or Verifier(connection, settings)
         self._is_signed = self._verifier.is_on
         job, call, result = self._keys.job(""), self._keys.call(""), self._keys.result("")
         self._prefixes = {"job_prefix": job, "call_prefix": call, "result_prefix": result}
 
-    async def create(self, spec: JobSpec, place: Place, *, limit: int) -> Found | int:
+    async def create(self, spec: JobSpec, place: JobPosition, *, limit: int) -> Found | int:
         """Make a job; or the one that has its id already, or how many its user has, who may have no more."""
         keys, at = self._keys, self._bound("at", spec.job_id, json_text.dump(place))
         parameters = scripts.CREATE.parameters(
@@ -105,7 +105,7 @@ class JobRecords:
             limit=limit,
             workflow=workflow_mark(spec.workflow_id),
         )
-        answer = await run(self._line, scripts.CREATE, parameters)
+        answer = await run(self._connection, scripts.CREATE, parameters)
         if answer[0] == b"full":
             return int(answer[1])
         if answer[0] == b"made":
@@ -113,9 +113,9 @@ class JobRecords:
         found = await self._read(spec.job_id, [*answer[1:], *[None] * 5][:5], spec.created_at)
         return found if found is not None else limit
 
-    async def look(self, job_id: str) -> Found | None:
+    async def read(self, job_id: str) -> Found | None:
         """A job that can be read, with what its call came to."""
-        now_ms, *rest = await run(self._line, scripts.LOOK, scripts.LOOK.parameters(**self._prefixes, id=job_id))
+        now_ms, *rest = await run(self._connection, scripts.READ, scripts.READ.parameters(**self._prefixes, id=job_id))
         found = await self._viewed(rest[0], now_ms / 1000) if rest and rest[0] else None
         if found is None or not rest[0][5]:
             return found
@@ -127,7 +127,7 @@ class JobRecords:
     async def claim(self, *, count: int, lease_seconds: float) -> tuple[list[Found], bool]:
         """At most `count` of the jobs that are due, which nobody else gets for so long; and whether there were so many.
 
-        Results of calls that have ended are not among it: `look` has one.
+        Results of calls that have ended are not among it: `read` has one.
         """
         parameters = scripts.CLAIM.parameters(
             due_jobs=self._keys.jobs_due,
@@ -136,7 +136,7 @@ class JobRecords:
             lease_ms=round(lease_seconds * 1000),
             fleet_ms=round(fleet_clock.now() * 1000),
         )
-        now_ms, *views = await run(self._line, scripts.CLAIM, parameters)
+        now_ms, *views = await run(self._connection, scripts.CLAIM, parameters)
         found = [(view, await self._viewed(view, now_ms / 1000)) for view in views]
         for view, job in found:
             if job is None:
@@ -145,11 +145,11 @@ class JobRecords:
 
     async def rest(self) -> float | None:
         """Seconds until the next job is due, at least a millisecond; `None` if none waits."""
-        found = await self._line.execute("ZRANGE", self._keys.jobs_due, 0, 0, "WITHSCORES")
+        found = await self._connection.execute("ZRANGE", self._keys.jobs_due, 0, 0, "WITHSCORES")
         now = fleet_clock.now()
         return max(*lists.scored(found).values(), 1000 * now + 1) / 1000 - now if found else None
 
-    async def move(self, job: Found, change: Change) -> Found | None:
+    async def move(self, job: Found, change: JobChange) -> Found | None:
         """Change a job that is where it was found, and return it. `None`, with nothing changed, if others have moved it.
 
         One whose workflow has failed can only be cancelled.
@@ -158,16 +158,16 @@ class JobRecords:
         if place != job.place:  # no two changes are alike, so that one that was sent twice is known
             place = place.model_copy(update={"by": randomness.uuid4().hex[:_BY]})
         at = job.at if place is job.place else self._bound("at", spec.job_id, json_text.dump(place))
-        is_moved = await run(self._line, scripts.MOVE, self._move_parameters(job, change, place, at))
+        is_moved = await run(self._connection, scripts.MOVE, self._move_parameters(job, change, place, at))
         if is_moved and job.result is not None:
-            confirm(self._line, receipt_of(job.spec, job.place, keys))
+            confirm(self._connection, receipt_of(job.spec, job.place, keys))
         return replace(job, place=place, at=at) if is_moved else None
 
-    def _move_parameters(self, job: Found, change: Change, place: Place, at: str) -> Parameters:
+    def _move_parameters(self, job: Found, change: JobChange, place: JobPosition, at: str) -> Parameters:
         keys, spec, end = self._keys, job.spec, change.end
         end_text = "" if end is None else json_text.dump(end)
         is_failure = spec.workflow_id is not None and place.state in {"failed", "timed_out"}
-        told = "" if change.told is None else self._bound("told", spec.job_id, _compact(change.told))
+        values = "" if change.poll_values is None else self._bound("told", spec.job_id, _compact(change.poll_values))
         return scripts.MOVE.parameters_of(
             (
                 keys.job(spec.job_id),
@@ -182,7 +182,7 @@ class JobRecords:
             before=job.at,
             after=at,
             due_ms="" if change.due_at is None else _ms(change.due_at),
-            told=told,
+            poll_values=values,
             job_end=end_text,
             spec="" if end is None else self._seal.sign(json_text.dump(without_arguments(spec))),
             kept_seconds=math.ceil(self._settings.job_kept_seconds),
@@ -192,7 +192,7 @@ class JobRecords:
             end_signature="" if end is None else self._ends.of(spec.job_id, end_text),
             is_cancelled="1" if place.state == "cancelled" else "",
             stops="1" if is_failure else "",  # its workflow fails with it
-            news=[(one.kind, one.wake_id, one.body, self._place_of(one)) for one in change.news],
+            events=[(one.kind, one.wake_id, one.body, self._place_of(one)) for one in change.events],
         )
 
     async def get(self, job_id: str) -> Found | None:
@@ -203,12 +203,12 @@ class JobRecords:
         self, user_id: str | None, *, ended: bool, limit: int, workflow_id: str | None = None
     ) -> list[Found]:
         """The user's jobs, or those of one workflow of theirs, the newest first."""
-        ids = lists.of_user(self._line, self._keys, user_id, ended=ended, workflow_id=workflow_id, limit=limit)
+        ids = lists.of_user(self._connection, self._keys, user_id, ended=ended, workflow_id=workflow_id, limit=limit)
         return [job for job in await self._get_many(await ids) if job.spec.user_id == user_id]
 
     async def of_all(self, *, ended: bool, limit: int, workflow_id: str | None = None) -> list[Found]:
         """Jobs of all users: those that are due next first, then, with `ended`, the latest that have ended."""
-        ids = lists.of_all(self._line, self._keys, ended=ended, workflow_id=workflow_id, limit=limit)
+        ids = lists.of_all(self._connection, self._keys, ended=ended, workflow_id=workflow_id, limit=limit)
         return await self._get_many(await ids)
 
     def sealed(self, text: str) -> str:
@@ -219,21 +219,21 @@ class JobRecords:
         """What was sealed. Raises `MessageRefused`."""
         return self._seal.read(text)
 
-    def _place_of(self, news: News) -> str:
-        if news.kind == "completion":
-            return self._keys.completions(news.conversation_id)
-        return self._keys.wake(news.wake_id)
+    def _place_of(self, event: JobEvent) -> str:
+        if event.kind == "completion":
+            return self._keys.completions(event.conversation_id)
+        return self._keys.wake(event.wake_id)
 
     async def _get_many(self, ids: Iterable[str]) -> list[Found]:
         wanted = list(ids)
-        asked = [self._line.execute("HMGET", self._keys.job(one), *_FIELDS) for one in wanted]
+        asked = [self._connection.execute("HMGET", self._keys.job(one), *_FIELDS) for one in wanted]
         found = [await self._read(one, await answer, 0.0) for one, answer in zip(wanted, asked, strict=True)]
         return [job for job in found if job is not None]
 
     async def _viewed(self, view: list[Any], server_now: float) -> Found | None:
         now = fleet_clock.now()
-        job_id, spec, at, told, call_state, _, sent, stopped = view
-        found = await self._read(job_id.decode(errors="replace"), [spec, at, told, None, None], now)
+        job_id, spec, at, poll_values, call_state, _, sent, stopped = view
+        found = await self._read(job_id.decode(errors="replace"), [spec, at, poll_values, None, None], now)
         if found is None:
             return None
         state: CallState = "done" if call_state == b"done" else "begun" if call_state == b"begun" else ""
@@ -253,7 +253,7 @@ class JobRecords:
             due_ms=_ms(fleet_clock.now() + rest),
             seconds=seconds,
         )
-        if await run(self._line, scripts.PUT_OFF, parameters):
+        if await run(self._connection, scripts.PUT_OFF, parameters):
             log.error("job_taken_out", job_id=job_id, unread_days=round(seconds / 86_400, 1))
 
     def _bound(self, kind: str, job_id: str, text: str) -> str:
@@ -269,17 +269,17 @@ class JobRecords:
 
     async def _read(self, job_id: str, fields: Sequence[bytes | None], now: float) -> Found | None:
         """`None`, and a loud word, for what is not as the fleet has written it; without an end that is not."""
-        spec, at, told, end, signature = fields
+        spec, at, poll_values, end, signature = fields
         if spec is None or at is None:
             return None
         try:
             read = json_text.load(JobSpec, self._seal.read(spec.decode()))
             _check_is(read, job_id)
-            place = json_text.load(Place, self._unbound("at", job_id, at))
-            values = json.loads(self._unbound("told", job_id, told)) if told else {}
+            place = json_text.load(JobPosition, self._unbound("at", job_id, at))
+            values = json.loads(self._unbound("told", job_id, poll_values)) if poll_values else {}
             ended, said = (end or b"").decode(), None if signature is None else signature.decode(errors="replace")
-            is_told = ended and await self._verifier.believes(job_id, "job end", ended, said)
-            note = json_text.load(EndNote, ended) if is_told else None
+            is_announced = ended and await self._verifier.believes(job_id, "job end", ended, said)
+            note = json_text.load(EndNote, ended) if is_announced else None
             return Found(read, place, at.decode(), values if isinstance(values, dict) else {}, now, end=note)
         except (MessageRefused, ValueError, RecursionError) as exc:
             log.error("job_refused", job_id=job_id, reason=str(exc).partition("\n")[0])  # noqa: TRY400 - it says all

@@ -1,4 +1,4 @@
-"""When a schedule comes due: once, or by a cron expression, on a clock that may be put forward and back.
+"""Computes when a schedule comes due: once, or by a cron expression, on a clock that may be put forward and back.
 
 Five fields, as in `crontab(5)`: minute, hour, day of the month, month, day of the week. Where both days are restricted,
 either is enough. A time that the clock skips comes right after the change; one that it shows twice comes once, unless

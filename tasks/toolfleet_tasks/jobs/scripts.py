@@ -1,7 +1,7 @@
-"""What happens at once inside Redis with jobs.
+"""Changes jobs inside Redis, each change at once.
 
-A job is a hash: `spec` (sealed JSON), `at` (its `Place`, sealed JSON: a change names the one that it follows, so of two who move a
-job one succeeds), `told` (sealed JSON: what its polls take from its start's result) and `end` (JSON, once it is over; with
+A job is a hash: `spec` (sealed JSON), `at` (its `JobPosition`, sealed JSON: a change names the one that it follows, so of two who move a
+job one succeeds), `poll_values` (sealed JSON: what its polls take from its start's result) and `end` (JSON, once it is over; with
 `end_signature`, where the fleet signs); `sent`, of one whose call is under way: when that was last confirmed to be in its queue;
 `unread`: since when nobody could read it; `workflow`: what tells the user's workflows apart; `stopped`: the job of that workflow that has
 failed: only its own end as cancelled can follow, and whoever claims it next writes that. Its id is in `jobs_due` until then, by when (ms) somebody should look at it, and in its
@@ -17,13 +17,13 @@ MOST_ENDED = 1_000
 CREATE = script("jobs/create")
 """Returns `made`; `exists` with the fields of the one that has this id; or `full` with how many there are."""
 
-LOOK = script("jobs/look")
+READ = script("jobs/read")
 """Returns the server's time (ms), then id, spec, at, told, `done`, `begun` or '' for the call, what is stored of it, when it was confirmed
 to be in its queue (ms, or ''), and which job has stopped this one (or ''); or nothing.
 """
 
 CLAIM = script("jobs/claim")
-"""Returns the server's time (ms) and, the longest due first, each as `LOOK` has it, but without what is stored of calls: a hundred results
+"""Returns the server's time (ms) and, the longest due first, each as `READ` has it, but without what is stored of calls: a hundred results
 could be more than Redis sends in a second.
 """
 

@@ -1,4 +1,4 @@
-"""What makes, shows and cancels jobs, over one loop's connections: for `ToolFleet`, and in workers for the scheduler."""
+"""Makes, shows and cancels jobs, over one loop's connections: for `ToolFleet`, and in workers for the scheduler."""
 
 import asyncio
 import builtins
@@ -21,15 +21,15 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.time.lease import UNBOUNDED, Lease, require_live
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Evaluation
-from toolfleet_tasks.calls.prepare import Drafts
+from toolfleet_tasks.calls.prepare import CallPreparation
 from toolfleet_tasks.jobs import state_machine
 from toolfleet_tasks.jobs.calls import gate_mark, no_checker, no_gate, no_jobs_by_jobs, unknown_to_gate
 from toolfleet_tasks.jobs.completion import end_note, shown
-from toolfleet_tasks.jobs.records import Change, Found, JobRecords
+from toolfleet_tasks.jobs.records import Found, JobChange, JobRecords
 from toolfleet_tasks.jobs.state_machine import is_unknown
 from toolfleet_tasks.jobs.validation import fault_in, may_be_filled, steps_of
-from toolfleet_tasks.messages.ids import RESUME, wish_digest
-from toolfleet_tasks.redis.connection import LineLost
+from toolfleet_tasks.messages.ids import RESUME, request_digest
+from toolfleet_tasks.redis.connection import RedisConnectionLost
 from toolfleet_tasks.wakeups.placeholders import has_places
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ _ROUNDED_SECONDS = 0.001  # that a time in a record may be later than meant
 _TRIES = 20  # to cancel a job that moves meanwhile
 
 
-class JobDesk:
+class JobService:
     """The jobs of one fleet. Every method raises `FleetUnavailable` when Redis does not answer within 5 s.
 
     `gate` asks the agent's; without it tools that require one are refused. `kick` has what is due done at once.
@@ -52,7 +52,7 @@ class JobDesk:
     def __init__(
         self,
         records: JobRecords,
-        drafts: Drafts,
+        preparation: CallPreparation,
         settings: Settings,
         *,
         gate: Evaluation | None,
@@ -60,7 +60,7 @@ class JobDesk:
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self._records = records
-        self._drafts = drafts
+        self._preparation = preparation
         self._settings = settings
         self._gate = gate
         self._kick = kick
@@ -74,9 +74,9 @@ class JobDesk:
         """
         if fault := fault_in(spec, self._settings):
             raise _refused(spec, "invalid_arguments", fault)
-        wish = wish_digest(spec) if by_key else None
+        digest = request_digest(spec) if by_key else None
         caller = as_sent(spec.caller, self._settings.default_guest_modules)
-        spec = (await self._judged(spec.model_copy(update={"caller": caller}))).model_copy(update={"wish": wish})
+        spec = (await self._judged(spec.model_copy(update={"caller": caller}))).model_copy(update={"wish": digest})
         now = fleet_clock.now()
         shift = now - spec.created_at  # judging may have taken its time
         spec = spec.model_copy(
@@ -93,7 +93,7 @@ class JobDesk:
             raise _refused(spec, "busy", text)
         if made.spec.user_id != spec.user_id:
             raise _refused(spec, "conflict", "The job is refused: its id is that of another user's.")
-        if made.spec.wish != wish:
+        if made.spec.wish != digest:
             raise _refused(spec, "conflict", "The job is refused: its key stands for another one, with other calls.")
         if made.place.due_at is not None and made.place.due_at <= now + _ROUNDED_SECONDS:
             self._spawn(self._kicked())
@@ -165,7 +165,7 @@ class JobDesk:
                 return shown(job.spec, job.place, job.end)
             move, now = state_machine.cancelled(job.place), fleet_clock.now()
             end = end_note(job.spec, move, now)
-            if await self._records.move(job, Change(move.place, end=end)) is not None:
+            if await self._records.move(job, JobChange(move.place, end=end)) is not None:
                 log.info("job_cancelled", job_id=job_id)
                 return shown(job.spec, move.place, end)
         raise FleetUnavailable(f"The job {job_id!r} moves all the time: try again.")
@@ -177,7 +177,7 @@ class JobDesk:
         for number, call in enumerate(steps_of(spec)):
             if call.tool_name.partition(".")[0] == SCHEDULER:
                 raise JobRefused(no_jobs_by_jobs(call.tool_name))
-            tool = self._drafts.tool_of(call, spec.caller)
+            tool = self._preparation.tool_of(call, spec.caller)
             if isinstance(tool, ToolResult):
                 has_nobody = call.tool_name == CHECK_URL and is_unknown(tool)
                 raise JobRefused(no_checker(tool) if has_nobody else tool)
@@ -195,7 +195,7 @@ class JobDesk:
         """The call's mark, if its tool requires a gate, which lets it pass. Raises `JobRefused`."""
         if may_be_filled(call) and tool.requires_gate:
             raise JobRefused(unknown_to_gate(tool.name))
-        judged = self._drafts.judge(call, spec.caller, spec.conversation)
+        judged = self._preparation.judge(call, spec.caller, spec.conversation)
         if isinstance(judged, ToolResult):
             if judged.error_code == "invalid_arguments" and may_be_filled(call):
                 return None  # nobody knows them yet
@@ -231,5 +231,5 @@ async def _answered(work: Awaitable[T]) -> T:
     try:
         async with asyncio.timeout(_SECONDS):
             return await work
-    except (RedisError, LineLost, TimeoutError) as exc:
+    except (RedisError, RedisConnectionLost, TimeoutError) as exc:
         raise FleetUnavailable(f"Redis does not answer: {exc or 'it took too long'}.") from exc

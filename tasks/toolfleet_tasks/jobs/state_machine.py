@@ -1,4 +1,4 @@
-"""What follows in a job: a pure function for each thing that can happen to one. Knows no clock, no Redis and no chance.
+"""Computes what follows in a job: one pure function for each event. Knows no clock, no Redis and no chance.
 
 A job goes in rounds: most have one, a recurring one has a round at each of its times. `jitter` is a number from -1 to 1.
 """
@@ -9,7 +9,7 @@ from typing import Any, Literal
 from toolfleet_registry.conditions.conditions import fulfils, missing_path
 from toolfleet_registry.contracts import ErrorCode, ToolResult
 from toolfleet_registry.contracts.jobs import JobSpec, Poll
-from toolfleet_tasks.jobs.places import Ended, Move, Place
+from toolfleet_tasks.jobs.positions import EndedRound, JobPosition, Transition
 from toolfleet_tasks.jobs.schedule import next_after
 
 MARGIN_SECONDS = 5.0  # after its deadline, a call without an end is looked for: clocks differ
@@ -35,35 +35,35 @@ _PASSING_IF_RETRYABLE = frozenset({"timed_out", "internal"})
 Step = Literal["start", "poll", "nothing"]
 
 
-def first_place(spec: JobSpec, *, now: float, jitter: float) -> Place:
+def first_place(spec: JobSpec, *, now: float, jitter: float) -> JobPosition:
     """Where a new job is. Raises `ValueError` for a schedule that never comes."""
     if spec.schedule is not None:
         due_at = spec.schedule.at if spec.schedule.cron is None else next_after(spec.schedule, now)
         if due_at is None:
             raise ValueError("The schedule never comes due.")
-        return Place(state="waiting", due_at=_at(min(due_at, spec.deadline_at)))
+        return JobPosition(state="waiting", due_at=_at(min(due_at, spec.deadline_at)))
     if spec.start is not None:
-        return Place(state="starting", due_at=_at(now))
+        return JobPosition(state="starting", due_at=_at(now))
     if spec.poll is not None:
         until = min(now + spec.poll.max_seconds, spec.deadline_at)
         due_at = min(now + _jittered(spec.poll.interval_seconds, jitter), until)
-        return Place(state="waiting", due_at=_at(due_at), poll_until=_at(until))
-    return Place(state="waiting", due_at=_at(now))
+        return JobPosition(state="waiting", due_at=_at(due_at), poll_until=_at(until))
+    return JobPosition(state="waiting", due_at=_at(now))
 
 
-def next_step(spec: JobSpec, place: Place) -> Step:
+def next_step(spec: JobSpec, place: JobPosition) -> Step:
     """What a job does that waits, when it is due."""
     if spec.start is not None and place.step < 0:
         return "start"
     return "nothing" if spec.poll is None else "poll"
 
 
-def next_number(spec: JobSpec, place: Place) -> int:
+def next_number(spec: JobSpec, place: JobPosition) -> int:
     """The number of the next step."""
     return 0 if next_step(spec, place) == "start" else max(place.step, 0) + 1
 
 
-def over_due(spec: JobSpec, place: Place, *, now: float) -> Move | None:
+def over_due(spec: JobSpec, place: JobPosition, *, now: float) -> Transition | None:
     """The end of a job that waits, if its time is over."""
     if now >= spec.deadline_at:
         return _over(place, _timed_out(f"its deadline has passed{_missed(place)}"), spec)
@@ -73,17 +73,17 @@ def over_due(spec: JobSpec, place: Place, *, now: float) -> Move | None:
     return None
 
 
-def reminded(spec: JobSpec, place: Place, *, now: float) -> Move:
+def reminded(spec: JobSpec, place: JobPosition, *, now: float) -> Transition:
     """The time has come, of a job that has nothing to call."""
     place = place.model_copy(update={"step": next_number(spec, place)})
-    return _end_of_round(spec, place, Ended("completed"), now=now)
+    return _end_of_round(spec, place, EndedRound("completed"), now=now)
 
 
-def begun(spec: JobSpec, place: Place, *, now: float, call_until: float) -> Place:
+def begun(spec: JobSpec, place: JobPosition, *, now: float, call_until: float) -> JobPosition:
     """Its next call is about to be published, to end by `call_until`."""
     is_start = next_step(spec, place) == "start"
     poll_until = place.poll_until if is_start else _poll_until(spec, place, now=now)
-    return Place(
+    return JobPosition(
         state="starting" if is_start else "polling",
         step=next_number(spec, place),
         first=place.first,
@@ -95,7 +95,7 @@ def begun(spec: JobSpec, place: Place, *, now: float, call_until: float) -> Plac
     )
 
 
-def put_off(spec: JobSpec, place: Place, refusal: ToolResult, *, now: float, jitter: float) -> Move | None:
+def put_off(spec: JobSpec, place: JobPosition, refusal: ToolResult, *, now: float, jitter: float) -> Transition | None:
     """What follows when the step after `place` was surely not published; `None` if that counts as the step's end.
 
     It has no number then: the next try is the same step.
@@ -108,24 +108,24 @@ def put_off(spec: JobSpec, place: Place, refusal: ToolResult, *, now: float, jit
     seconds = _jittered(_UNKNOWN_REST if is_missed else rest, jitter)
     due_at = min(now + seconds, spec.deadline_at, spec.deadline_at if until is None else until)
     more = {"due_at": _at(due_at), "poll_until": until, "faults": place.faults + is_missed}
-    return Move(place.model_copy(update=more))
+    return Transition(place.model_copy(update=more))
 
 
-def after_start(spec: JobSpec, place: Place, result: ToolResult, *, now: float, jitter: float) -> Move:
+def after_start(spec: JobSpec, place: JobPosition, result: ToolResult, *, now: float, jitter: float) -> Transition:
     """What follows from the end of a job's first call."""
     if not result.success:
         return _over(place, _failed_as(result, "its first call has failed"), spec)
     if spec.poll is None:
-        return _over(place, Ended("completed", result.result), spec)
-    return Move(_waiting(spec, place, spec.poll, now=now, jitter=jitter))
+        return _over(place, EndedRound("completed", result.result), spec)
+    return Transition(_waiting(spec, place, spec.poll, now=now, jitter=jitter))
 
 
-def failed(spec: JobSpec, place: Place, reason: str, code: ErrorCode = "invalid_arguments") -> Move:
+def failed(spec: JobSpec, place: JobPosition, reason: str, code: ErrorCode = "invalid_arguments") -> Transition:
     """The end of a job that cannot go on."""
-    return _over(place, Ended("failed", error=f"The job has failed: {reason}", error_code=code), spec)
+    return _over(place, EndedRound("failed", error=f"The job has failed: {reason}", error_code=code), spec)
 
 
-def after_poll(spec: JobSpec, place: Place, result: ToolResult, *, now: float, jitter: float) -> Move:
+def after_poll(spec: JobSpec, place: JobPosition, result: ToolResult, *, now: float, jitter: float) -> Transition:
     """What follows from the end of a poll."""
     poll = spec.poll
     if poll is None:  # a record of nobody's making
@@ -136,13 +136,13 @@ def after_poll(spec: JobSpec, place: Place, result: ToolResult, *, now: float, j
         return _over(place, _failed_as(result, "a poll was refused"), spec)
     if passes(result):
         rest = _rest(result, poll.interval_seconds)
-        return Move(_waiting(spec, place, poll, now=now, jitter=jitter, rest=rest, faults=place.faults))
+        return Transition(_waiting(spec, place, poll, now=now, jitter=jitter, rest=rest, faults=place.faults))
     is_act = poll.until is None and result.effect_state != "none"  # it was to be done, not asked; perhaps it is
     if is_act or place.faults + 1 >= _MOST_FAULTS:
         how = "its call has failed" if is_act else f"{_MOST_FAULTS} polls in a row have failed"
         return _end_of_round(spec, place, _failed_as(result, how), now=now)
     patience = max(poll.interval_seconds, 4 * _UNKNOWN_REST) if is_unknown(result) else None
-    return Move(_waiting(spec, place, poll, now=now, jitter=jitter, rest=patience, faults=place.faults + 1))
+    return Transition(_waiting(spec, place, poll, now=now, jitter=jitter, rest=patience, faults=place.faults + 1))
 
 
 def passes(result: ToolResult) -> bool:
@@ -157,36 +157,45 @@ def is_unknown(result: ToolResult) -> bool:
     return not result.success and result.effect_state == "none" and result.error_code in _UNKNOWN
 
 
-def cancelled(place: Place) -> Move:
+def cancelled(place: JobPosition) -> Transition:
     """The end that its creator wants. Nobody is told."""
-    return Move(Place(state="cancelled", step=place.step, runs=place.runs), is_over=True)
+    return Transition(JobPosition(state="cancelled", step=place.step, runs=place.runs), is_over=True)
 
 
-def stopped(place: Place, by: str) -> Move:
+def stopped(place: JobPosition, by: str) -> Transition:
     """The end of a job after another one of its workflow, with the id `by`, has failed. Nobody is told but of that one."""
     reason = f"The job is cancelled: the job {by[:_LONGEST_ID]!r} of its workflow has failed."
     return replace(cancelled(place), reason=reason)
 
 
-def _after_answer(spec: JobSpec, poll: Poll, place: Place, value: Any, *, now: float, jitter: float) -> Move:
+def _after_answer(
+    spec: JobSpec, poll: Poll, place: JobPosition, value: Any, *, now: float, jitter: float
+) -> Transition:
     if poll.until is not None and not fulfils(poll.until, value):
         waiting = _waiting(spec, place, poll, now=now, jitter=jitter)
-        return Move(waiting.model_copy(update={"missing": missing_path(poll.until, value)}))
+        return Transition(waiting.model_copy(update={"missing": missing_path(poll.until, value)}))
     # Without `until` there is nothing that a result would fail by.
     if poll.until is not None and poll.failed_when is not None and fulfils(poll.failed_when, value):
         text = "The job has failed: the tool says that the work has."
-        return _end_of_round(spec, place, Ended("failed", value, text, "module_error"), now=now)
-    return _end_of_round(spec, place, Ended("completed", value), now=now)
+        return _end_of_round(spec, place, EndedRound("failed", value, text, "module_error"), now=now)
+    return _end_of_round(spec, place, EndedRound("completed", value), now=now)
 
 
 def _waiting(  # noqa: PLR0913 - a wait has these sides
-    spec: JobSpec, place: Place, poll: Poll, *, now: float, jitter: float, rest: float | None = None, faults: int = 0
-) -> Place:
+    spec: JobSpec,
+    place: JobPosition,
+    poll: Poll,
+    *,
+    now: float,
+    jitter: float,
+    rest: float | None = None,
+    faults: int = 0,
+) -> JobPosition:
     """Until the next poll: the interval, or `rest`; and not beyond the end of polling."""
     until = place.poll_until if place.poll_until is not None else _at(now + poll.max_seconds)
     seconds = _interval(poll, place.step - place.first) if rest is None else rest
     due_at = min(now + _jittered(seconds, jitter), until, spec.deadline_at)
-    return Place(
+    return JobPosition(
         state="waiting",
         step=place.step,
         first=place.first,
@@ -197,37 +206,39 @@ def _waiting(  # noqa: PLR0913 - a wait has these sides
     )
 
 
-def _poll_until(spec: JobSpec, place: Place, *, now: float) -> float | None:
+def _poll_until(spec: JobSpec, place: JobPosition, *, now: float) -> float | None:
     """When this round has polled enough, which begins with its first try."""
     if place.poll_until is not None or spec.poll is None:
         return place.poll_until
     return _at(now + spec.poll.max_seconds)
 
 
-def _end_of_round(spec: JobSpec, place: Place, ended: Ended, *, now: float) -> Move:
+def _end_of_round(spec: JobSpec, place: JobPosition, ended: EndedRound, *, now: float) -> Transition:
     if spec.schedule is None or spec.schedule.cron is None:
         return _over(place, ended, spec)
     if (most := spec.schedule.max_runs) is not None:  # else older workers, which count nothing, go on with the job
         place = place.model_copy(update={"runs": place.runs + 1})
         if place.runs >= most:
-            last = Place(state="completed", step=place.step, runs=place.runs)
-            return Move(last, ended, is_over=True, round_step=place.step)
+            last = JobPosition(state="completed", step=place.step, runs=place.runs)
+            return Transition(last, ended, is_over=True, round_step=place.step)
     try:
         due_at = next_after(spec.schedule, now)
     except ValueError:  # a zone that this machine does not know
         due_at = None
     if due_at is None or due_at >= spec.deadline_at:
         return _over(place, ended, spec)
-    waiting = Place(state="waiting", step=place.step, first=max(place.step, 0), due_at=_at(due_at), runs=place.runs)
-    return Move(waiting, ended, round_step=place.step)
+    waiting = JobPosition(
+        state="waiting", step=place.step, first=max(place.step, 0), due_at=_at(due_at), runs=place.runs
+    )
+    return Transition(waiting, ended, round_step=place.step)
 
 
-def _over(place: Place, ended: Ended, spec: JobSpec) -> Move:
+def _over(place: JobPosition, ended: EndedRound, spec: JobSpec) -> Transition:
     recurs = spec.schedule is not None and spec.schedule.cron is not None
     # A round that has been told of keeps its news; what ends between two rounds has a number of its own.
     number = place.step if place.step > place.first else place.step + 1
-    last = Place(state=ended.state, step=place.step, runs=place.runs)
-    return Move(last, ended, is_over=True, round_step=max(number, 0) if recurs else None)
+    last = JobPosition(state=ended.state, step=place.step, runs=place.runs)
+    return Transition(last, ended, is_over=True, round_step=max(number, 0) if recurs else None)
 
 
 def _interval(poll: Poll, made: int) -> float:
@@ -241,20 +252,20 @@ def _interval(poll: Poll, made: int) -> float:
 
 
 def _rest(result: ToolResult, otherwise: float) -> float:
-    wish = result.retry_after_seconds
-    return otherwise if wish is None else min(max(wish, _SHORTEST_REST), _LONGEST_REST)
+    retry_after = result.retry_after_seconds
+    return otherwise if retry_after is None else min(max(retry_after, _SHORTEST_REST), _LONGEST_REST)
 
 
-def _failed_as(result: ToolResult, how: str) -> Ended:
-    return Ended("failed", error=f"The job has failed: {how}: {result.error}", error_code=result.error_code)
+def _failed_as(result: ToolResult, how: str) -> EndedRound:
+    return EndedRound("failed", error=f"The job has failed: {how}: {result.error}", error_code=result.error_code)
 
 
-def _missed(place: Place) -> str:
+def _missed(place: JobPosition) -> str:
     return "" if place.missing is None else f"; its last poll's result had nothing at {place.missing!r}"
 
 
-def _timed_out(why: str) -> Ended:
-    return Ended("timed_out", error=f"The job has timed out: {why}.", error_code="timed_out")
+def _timed_out(why: str) -> EndedRound:
+    return EndedRound("timed_out", error=f"The job has timed out: {why}.", error_code="timed_out")
 
 
 def _jittered(seconds: float, jitter: float) -> float:

@@ -1,4 +1,4 @@
-"""What is wrong with a job as it is wished, before anything of it is done: the fault in one sentence."""
+"""Validates a job before anything of it is done: the fault in one sentence."""
 
 import math
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.jobs.schedule import check_schedule, next_after
 from toolfleet_tasks.messages import json_text
 
-_MOST_WISHES = 10
+_MOST_REQUESTS = 10
 _LONGEST_ID = 200  # characters
 _MOST_CHARACTERS = 256_000  # of the whole job, as JSON: it waits in Redis's memory
 
@@ -33,7 +33,7 @@ def steps_of(spec: JobSpec) -> Iterator[ToolCall]:
         yield spec.start
     if spec.poll is not None:
         yield spec.poll.call_with(spec.poll.arguments)
-    yield from (wish for wish in spec.on_complete if isinstance(wish, ToolCall))
+    yield from (request for request in spec.on_complete if isinstance(request, ToolCall))
 
 
 def may_be_filled(call: ToolCall) -> bool:
@@ -59,7 +59,7 @@ def _check_calls(spec: JobSpec) -> None:
     for call in steps_of(spec):  # also of one whose arguments nobody knows yet, which is judged when it is made
         if fault := fault_in_version(call.tool_version):
             raise ValueError(fault)
-    ends = [wish for wish in spec.on_complete if isinstance(wish, ToolCall)]
+    ends = [request for request in spec.on_complete if isinstance(request, ToolCall)]
     if any(map(may_be_filled, ends if spec.start is None else [spec.start, *ends])):
         raise ValueError(
             f"{FROM!r} stands for a value of the start's result, which only its poll's arguments can have."
@@ -100,12 +100,12 @@ def _check_poll(poll: Poll, settings: Settings, *, has_start: bool) -> None:
 
 
 def _check_ends(spec: JobSpec, settings: Settings) -> None:
-    if len(spec.on_complete) > _MOST_WISHES:
-        raise ValueError(f"`on_complete` has at most {_MOST_WISHES} entries.")
+    if len(spec.on_complete) > _MOST_REQUESTS:
+        raise ValueError(f"`on_complete` has at most {_MOST_REQUESTS} entries.")
     if not spec.on_complete:
         raise ValueError("`on_complete` is empty: nobody would hear of its end.")
-    is_told = any(not isinstance(wish, ToolCall) for wish in spec.on_complete)
-    if is_told and settings.core_url is None and spec.conversation.conversation_id is None:
+    is_announced = any(not isinstance(request, ToolCall) for request in spec.on_complete)
+    if is_announced and settings.core_url is None and spec.conversation.conversation_id is None:
         raise ValueError(
             "Nobody would hear of its end: it needs a `conversation` with an id, or the fleet a core (TOOLFLEET_CORE_URL)."
         )

@@ -1,4 +1,4 @@
-"""A call's audit line: who asked for what, what was decided on its way, and how it ended.
+"""Writes a call's audit line: who asked for what, what was decided on its way, and how it ended.
 
 Neither arguments nor results nor a module's words are in it, but for the `side_effects` that a tag's tool names. Who wins a call's end in the ledger writes its line there,
 in the same step, and then tells the log; calls that never get that far have theirs from `calls/audit_trail.py`.
@@ -20,7 +20,7 @@ from toolfleet_registry.system.busy_log import BusyLog
 from toolfleet_registry.tags.tags import TagResult
 from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_tasks.messages import json_text
-from toolfleet_tasks.messages.fleet_results import Ending
+from toolfleet_tasks.messages.fleet_results import CallEnding
 
 log = BusyLog(__name__)
 
@@ -112,7 +112,7 @@ class Auditor:
         }
         return _known(line | _end(result))
 
-    def parts_of_end(self, call: PublishedCall, ending: Ending) -> PartsOfLine:
+    def parts_of_end(self, call: PublishedCall, ending: CallEnding) -> PartsOfLine:
         """What `END` makes the line of, whichever way the call turns out to end."""
         line = _known(self._about(call, {**call.decisions, "published": "yes"}))
         waited = {"queued_ms": round(max(line["ts"] - call.published_at, 0) * 1000, 1)}

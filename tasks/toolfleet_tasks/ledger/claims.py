@@ -19,8 +19,8 @@ from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.time.lease import ALLOWANCE_SECONDS
 from toolfleet_tasks.ledger.keys import CallKeys
 from toolfleet_tasks.lua import ledger as scripts
-from toolfleet_tasks.redis.connection import Line, LineLost, Part
-from toolfleet_tasks.redis.durable_write import written
+from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionLost
+from toolfleet_tasks.redis.durable_write import write_durably
 
 log = get_logger(__name__)
 
@@ -95,14 +95,16 @@ class NotClaimed:
 
 
 class Claims:
-    """Renews what is held, all at once, several times in a lease. Belongs to the line's event loop."""
+    """Renews what is held, all at once, several times in a lease. Belongs to the connection's event loop."""
 
-    def __init__(self, line: Line, *, lease_seconds: float) -> None:
+    def __init__(self, connection: PipelinedConnection, *, lease_seconds: float) -> None:
         self.lease_ms = round(lease_seconds * 1000)
-        self._line = line
+        self._connection = connection
         self._held: dict[str, Claim] = {}
         self._task: asyncio.Task[None] | None = None
-        line.on_connect.append(self._renew)  # after an outage, before anybody else is told that a lease has run out
+        connection.on_connect.append(
+            self._renew
+        )  # after an outage, before anybody else is told that a lease has run out
 
     def holding(self, claim: Claim) -> AbstractContextManager[None]:
         """Keep the claim inside. Whoever leaves without having ended or closed the attempt has let go of it."""
@@ -117,7 +119,7 @@ class Claims:
         """Begin a lease anew that is over, however long Redis is away. False if others have the call."""
         while claim.token in self._held:
             begin_by = self.sending()
-            lost = await written(self._line, self._renewal([claim]), size=0)
+            lost = await write_durably(self._connection, self._renewal([claim]), size=0)
             self._confirm([claim], begin_by, cast("list[bytes]", lost))
             if begin_by[0] > fleet_clock.suspend_aware():  # else Redis has taken too long to answer
                 break
@@ -131,7 +133,7 @@ class Claims:
         """Nothing was made of the claim, if it was granted at all."""
         keys, names = claim.keys, {"token": claim.token, "call_id": claim.call.call_id}
         command = scripts.UNCLAIM.command(record=keys.record, running=keys.running, breaker=keys.breaker, **names)
-        self._line.send(*command).add_done_callback(_seen)
+        self._connection.send(*command).add_done_callback(_seen)
 
     def note(self, claim: Claim, value: str, line_end: str) -> None:
         """Keep in the claim's record what its worker knows: Celery's value, and the end of the audit line."""
@@ -139,7 +141,7 @@ class Claims:
         command = scripts.NOTE.command(
             record=keys.record, running=keys.running, value=value, line_end=line_end, **names
         )
-        self._line.send(*command).add_done_callback(_seen)
+        self._connection.send(*command).add_done_callback(_seen)
 
     async def aclose(self) -> None:
         """Renew no more, and let go of what is held: whoever gets the calls next need not wait."""
@@ -160,7 +162,7 @@ class Claims:
     def _let_go(self, claim: Claim) -> "asyncio.Future[object]":
         keys, names = claim.keys, {"token": claim.token, "call_id": claim.call.call_id}
         command = scripts.LET_GO.command(record=keys.record, running=keys.running, **names)
-        reply: asyncio.Future[object] = self._line.send(*command)
+        reply: asyncio.Future[object] = self._connection.send(*command)
         reply.add_done_callback(_seen)  # if it is lost, the lease runs out
         return reply
 
@@ -179,7 +181,7 @@ class Claims:
 
     def _send_renewal(self, claims: Sequence[Claim]) -> None:
         begin_by = self.sending()
-        self._line.send(*self._renewal(claims)).add_done_callback(
+        self._connection.send(*self._renewal(claims)).add_done_callback(
             lambda reply: self._on_renewed(claims, begin_by, reply)
         )
 
@@ -222,5 +224,5 @@ class _Holding:
 
 def _seen(reply: "asyncio.Future[object]") -> None:
     error = None if reply.cancelled() else reply.exception()
-    if error is not None and not isinstance(error, LineLost):
+    if error is not None and not isinstance(error, RedisConnectionLost):
         log.warning("claim_not_let_go", error=str(error))

@@ -1,4 +1,4 @@
-"""Words dead letters: calls whose end nobody can know, or that failed inside the fleet, are kept for an operator.
+"""Stores dead letters: calls whose end nobody can know, or that failed inside the fleet, in Redis for an operator.
 
 The ledger writes them with what ends a call (`lua/scripts/dead_letters/bury.lua`); `dead_letters` lists, replays and drops them.
 """

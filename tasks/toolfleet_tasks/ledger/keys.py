@@ -16,7 +16,7 @@ class CallKeys(NamedTuple):
 
     record: str
     result: str
-    share: str
+    caller_limit: str
     running: str
     breaker: str
     intent: str
@@ -37,7 +37,7 @@ class LedgerKeys:
         self._bounded = bounded
         self._dead, self._dead_order = keys.dead, keys.dead_order
         self._data_id, self._audit = keys.data_id, keys.audit
-        self._share = functools.lru_cache(_MOST_KEPT)(keys.share)
+        self._caller_limit = functools.lru_cache(_MOST_KEPT)(keys.caller_limit)
         self._of_module = functools.lru_cache(_MOST_KEPT)(functools.partial(_of_module, keys))
 
     def of(self, call: PublishedCall) -> CallKeys:
@@ -48,7 +48,7 @@ class LedgerKeys:
         return CallKeys(
             record,
             self._keys.result(call.call_id),
-            self._share(call.lane, call.user_id),
+            self._caller_limit(call.lane, call.user_id),
             running if module in self._bounded else record,
             breaker,
             self._keys.intent(call.user_id, call.idempotency_key) if call.idempotency_key else record,

@@ -1,4 +1,4 @@
-"""The ledger: one record a call in Redis, and the truth about it. Says who may run it, and which result is its one result.
+"""Keeps one record a call in Redis, the truth about it: says who may run it, and which result is its one result.
 
 If it cannot be reached, nothing is run: `claim` waits, and so does `finish` with a result. The scripts are in
 `lua/scripts/ledger`, the leases in `ledger/claims.py`.
@@ -30,19 +30,19 @@ from toolfleet_tasks.ledger.retry import MAX_ATTEMPTS
 from toolfleet_tasks.ledger.window import LedgerWindow
 from toolfleet_tasks.lua.constants import LONGEST_LEASE_SECONDS
 from toolfleet_tasks.lua.dead_letters import BURY_ENDED
-from toolfleet_tasks.lua.ledger import CLAIM, CLOSE, END, FINISH, LOOK
+from toolfleet_tasks.lua.ledger import CLAIM, CLOSE, END, FINISH, READ
 from toolfleet_tasks.lua.limits import TAKE
 from toolfleet_tasks.messages import json_text
-from toolfleet_tasks.messages.fleet_results import Ending
+from toolfleet_tasks.messages.fleet_results import CallEnding
 from toolfleet_tasks.messages.ids import kept_seconds
 from toolfleet_tasks.messages.signatures import Signatures
 from toolfleet_tasks.messages.signing import seal_of
-from toolfleet_tasks.redis.connection import Line, LineClosed, LineLost
-from toolfleet_tasks.redis.durable_write import run_written
+from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionClosed, RedisConnectionLost
+from toolfleet_tasks.redis.durable_write import run_durably
 from toolfleet_tasks.results.stored import announcement, celery_value
 from toolfleet_tasks.results.verifier import Verifier
 
-__all__ = ["Ledger", "NotClaimed", "ResultRefused"]
+__all__ = ["Ledger", "NotClaimed", "ResultNotStored"]
 
 _MARGIN_SECONDS = 60  # a record outlives its call's deadline: clocks differ
 ANY_DATA = "*"
@@ -52,7 +52,7 @@ _LOST = -1  # what `TAKE` says if others have the call
 _MOST_UNANSWERED = 1_000
 
 
-class ResultRefused(Exception):
+class ResultNotStored(Exception):
     """Redis refuses to store a result, for good: its size, most often. Nothing is recorded."""
 
 
@@ -64,20 +64,20 @@ class Ledger:
     believes it.
     """
 
-    def __init__(self, line: Line, settings: Settings, *, writes_results: bool) -> None:
-        self.claims = Claims(line, lease_seconds=min(settings.lease_seconds, LONGEST_LEASE_SECONDS))
-        self.window = LedgerWindow(lambda: line.heard_at)
-        self._line = line
+    def __init__(self, connection: PipelinedConnection, settings: Settings, *, writes_results: bool) -> None:
+        self.claims = Claims(connection, lease_seconds=min(settings.lease_seconds, LONGEST_LEASE_SECONDS))
+        self.window = LedgerWindow(lambda: connection.heard_at)
+        self._connection = connection
         self._settings, self._keys = settings, settings.keys
         script_keys = LedgerKeys(settings.keys, settings.module_concurrency)
         self._keys_of, self._keys_of_unknown = script_keys.of, script_keys.of_unknown
         self._writes_results = writes_results
         self._letters = seal_of(settings, purpose="dead letter")
         self._results, self._attempts = Signatures(settings, "result"), Signatures(settings, "attempt")
-        self.verifier = Verifier(line, settings)
+        self.verifier = Verifier(connection, settings)
         self._auditor = Auditor(settings)
         self._unanswered = dict[str, str]()  # by call id: the token of an end that was sent, and its answer lost
-        self._name, self._turns = randomness.uuid4().hex, itertools.count()
+        self._name, self._wait_queue = randomness.uuid4().hex, itertools.count()
 
     async def claim(self, call: PublishedCall, *, deaths: int | None = 0, can_reach: bool = True) -> Claim | NotClaimed:
         """Ask for a call, however long Redis is away. A claim must be kept with `claims.holding`, and ended or closed.
@@ -86,7 +86,7 @@ class Ledger:
         `can_reach`: whether this worker can connect to the call's module, as far as it knows.
         """
         ttl, lease_ms = self._seconds_of(call).record, self.claims.lease_ms
-        claim = Claim(call, self._keys_of(call), f"{self._name}-{next(self._turns)}", ttl_seconds=ttl)
+        claim = Claim(call, self._keys_of(call), f"{self._name}-{next(self._wait_queue)}", ttl_seconds=ttl)
         parameters = build.of_claim(claim, self._settings, lease_ms=lease_ms, deaths=deaths, can_reach=can_reach)
         claim.begin_by = self.claims.sending()
         try:
@@ -154,7 +154,7 @@ class Ledger:
     ) -> str | None:
         """Store the call's one result, after its last `attempt`, with its audit line, and return its text.
 
-        `None`, with nothing stored, if others have the call, or have ended it. Raises `ResultRefused`.
+        `None`, with nothing stored, if others have the call, or have ended it. Raises `ResultNotStored`.
         """
         call, text = claim.call, json_text.dump(result)
         value = self._value(call.call_id, text) if self._writes_results else ""
@@ -162,33 +162,33 @@ class Ledger:
         announced = announcement(call.call_id, value) if value else kept
         is_unseen = attempt is None or attempt.outcome is Outcome.UNKNOWN
         letter = self._letter(call, result, is_unseen=is_unseen, is_exhausted=claim.attempts >= MAX_ATTEMPTS)
-        line, line_text, lines_kept = self._auditor.line_of(call, result, decisions)
+        audit_line, line_text, lines_kept = self._auditor.line_of(call, result, decisions)
         parameters = build.of_finish(
             claim,
             build.ended(call, attempt, self._settings, seconds=seconds) if attempt else Ended(),
             result.effect_state,
             Stored(value, announced, letter),
             seconds=self._seconds_of(call),
-            line=(line_text, lines_kept),
+            audit_line=(line_text, lines_kept),
             settings=self._settings,
         )
         answer = await self._finish(parameters, size=len(text))
         self.claims.drop(claim)
         if not answer:
             return None
-        self._auditor.tell(line, is_kept=answer == _ENDED)
+        self._auditor.tell(audit_line, is_kept=answer == _ENDED)
         return text
 
-    async def end(self, call: PublishedCall, ending: Ending, *, data_id: str) -> str:
+    async def end(self, call: PublishedCall, ending: CallEnding, *, data_id: str) -> str:
         """End a call from outside, unless it has ended. Returns what is stored now: Celery's value, or the result's text.
 
-        `data_id`: which data the Redis at the line's other end must have now, so that a record that is not there never was;
-        `ANY_DATA` if that is sure, "" if it may have been lost. Sent once, for another connection may lead to another Redis: raises `LineLost`.
+        `data_id`: which data the Redis at the connection's other end must have now, so that a record that is not there never was;
+        `ANY_DATA` if that is sure, "" if it may have been lost. Sent once, for another connection may lead to another Redis: raises `RedisConnectionLost`.
         """
         answer = await self._end_once(call, ("any", data_id), ending)
         return await self.verifier.believed(call.call_id, answer[1])
 
-    async def withdraw(self, call: PublishedCall, ending: Ending, *, data_id: str) -> str | None:
+    async def withdraw(self, call: PublishedCall, ending: CallEnding, *, data_id: str) -> str | None:
         """As `end`, but only if no worker has ever begun it: else `None`, with nothing changed."""
         answer = await self._end_once(call, ("unbegun", data_id), ending)
         return None if answer[0] == b"begun" else await self.verifier.believed(call.call_id, answer[1])
@@ -198,7 +198,9 @@ class Ledger:
         keys = self._keys_of_unknown(call_id)
         ttl, parts = kept_seconds(None, self._settings), self._auditor.parts_of_refusal(call_id, result)
         how = How(self._token_of_end(call_id), "refused", "", Seconds(ttl, ttl))
-        answer = await self._run(END, self._end_parameters(call_id, keys, how, Ending(result, result, result), parts))
+        answer = await self._run(
+            END, self._end_parameters(call_id, keys, how, CallEnding(result, result, result), parts)
+        )
         self._auditor.tell_end(answer, parts)
         return None if answer[0] == b"begun" else await self.verifier.believed(call_id, answer[1])
 
@@ -209,13 +211,13 @@ class Ledger:
         names = {"record": keys.record, "dead": keys.dead, "dead_order": keys.dead_order}
         await self._run(BURY_ENDED, BURY_ENDED.parameters(**names, call_id=call.call_id, letter=letter, kept=kept))
 
-    async def _end_once(self, call: PublishedCall, mode: tuple[str, str], ending: Ending) -> Any:
+    async def _end_once(self, call: PublishedCall, mode: tuple[str, str], ending: CallEnding) -> Any:
         keys, letter = self._keys_of(call), self._letter(call, ending.unknown)
         parts = self._auditor.parts_of_end(call, ending)
         how = How(self._token_of_end(call.call_id), *mode, self._seconds_of(call))
         try:
             answer = await self._send_end(self._end_parameters(call.call_id, keys, how, ending, parts, letter))
-        except LineLost:
+        except RedisConnectionLost:
             self._unanswered[call.call_id] = how.token  # sent again with it, it is still known as ours
             if len(self._unanswered) > _MOST_UNANSWERED:
                 del self._unanswered[next(iter(self._unanswered))]
@@ -225,17 +227,17 @@ class Ledger:
 
     async def _send_end(self, parameters: Parameters) -> Any:
         try:
-            return await self._line.send("EVALSHA", END.digest, *parameters)
+            return await self._connection.send("EVALSHA", END.digest, *parameters)
         except ResponseError as exc:
             if "NOSCRIPT" not in str(exc):
                 raise
-        return await self._line.send("EVAL", END.text, *parameters)
+        return await self._connection.send("EVAL", END.text, *parameters)
 
     def _token_of_end(self, call_id: str) -> str:
-        return self._unanswered.pop(call_id, None) or f"{self._name}-{next(self._turns)}"
+        return self._unanswered.pop(call_id, None) or f"{self._name}-{next(self._wait_queue)}"
 
     def _end_parameters(
-        self, call_id: str, keys: CallKeys, how: How, ending: Ending, parts: PartsOfLine, letter: str = ""
+        self, call_id: str, keys: CallKeys, how: How, ending: CallEnding, parts: PartsOfLine, letter: str = ""
     ) -> Parameters:
         results = (ending.unbegun, ending.undone, ending.unknown)
         values = [self._value(call_id, json_text.dump(one)) for one in results]
@@ -255,29 +257,29 @@ class Ledger:
         return json_text.load(ToolResult, text)
 
     @property
-    def line(self) -> Line:
-        """The line to its Redis."""
-        return self._line
+    def connection(self) -> PipelinedConnection:
+        """The connection to its Redis."""
+        return self._connection
 
     async def connected(self) -> None:
-        """Wait until Redis can be asked again. Raises `LineClosed`."""
-        await self._line.connected()
+        """Wait until Redis can be asked again. Raises `RedisConnectionClosed`."""
+        await self._connection.connected()
 
-    async def look(self, call_id: str) -> str:
+    async def state_of(self, call_id: str) -> str:
         """Where a call is: `queued`, `running`, `retrying` or `done`."""
-        found: bytes = await self._run(LOOK, LOOK.parameters(record=self._keys.call(call_id)))
+        found: bytes = await self._run(READ, READ.parameters(record=self._keys.call(call_id)))
         return found.decode()
 
     async def _finish(self, parameters: Parameters, *, size: int) -> Any:
         try:
-            return await run_written(self._line, FINISH, parameters, size=size)
-        except LineClosed:
+            return await run_durably(self._connection, FINISH, parameters, size=size)
+        except RedisConnectionClosed:
             raise
-        except (ResponseError, LineLost) as exc:
-            raise ResultRefused(f"Redis refuses to store the result ({size} bytes): {exc}") from exc
+        except (ResponseError, RedisConnectionLost) as exc:
+            raise ResultNotStored(f"Redis refuses to store the result ({size} bytes): {exc}") from exc
 
     def _run(self, script: Script, parameters: Parameters) -> Coroutine[Any, Any, Any]:
-        return run_written(self._line, script, parameters)
+        return run_durably(self._connection, script, parameters)
 
     def _seconds_of(self, call: PublishedCall) -> Seconds:
         """Its record lives as long as its result, and until nobody can begin the call any more."""

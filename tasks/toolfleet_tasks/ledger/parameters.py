@@ -112,10 +112,10 @@ def of_finish(  # noqa: PLR0913 - what a call's end consists of
     stored: Stored,
     *,
     seconds: Seconds,
-    line: tuple[str, int],
+    audit_line: tuple[str, int],
     settings: Settings,
 ) -> Parameters:
-    """What stores a call's one result with its audit `line`, of which so many are kept."""
+    """What stores a call's one result with its audit `audit_line`, of which so many are kept."""
     return FINISH.parameters_of(
         claim.keys,
         token=claim.token,
@@ -132,8 +132,8 @@ def of_finish(  # noqa: PLR0913 - what a call's end consists of
         announcement=stored.announcement,
         letter=stored.letter,
         letters_kept=settings.dead_letters_kept,
-        line=line[0],
-        lines_kept=line[1],
+        line=audit_line[0],
+        lines_kept=audit_line[1],
     )
 
 

@@ -1,4 +1,4 @@
-"""What follows an attempt: the one retry, after which delay, or the call's end. Pure functions, and the one table that decides.
+"""Decides what follows an attempt: the one retry, after which delay, or the call's end. Pure functions, and one table.
 
 When an attempt is followed by another one, by its outcome and the tool's effect:
 
@@ -116,8 +116,10 @@ def settled(attempt: Attempt, effect: Effect | None, so_far: EffectState) -> Too
     is_read = effect == "read" and attempt.outcome is Outcome.FAILED  # and has answered, so nothing of it is on its way
     state: EffectState = "none" if is_read else combined(so_far, attempt.result.effect_state)
     retryable = _is_repeatable(attempt, effect, state)
-    wish = attempt.result.retry_after_seconds if attempt.retry_after_seconds is None else attempt.retry_after_seconds
-    changes = {"effect_state": state, "retryable": retryable, "retry_after_seconds": wish if retryable else None}
+    retry_after = (
+        attempt.result.retry_after_seconds if attempt.retry_after_seconds is None else attempt.retry_after_seconds
+    )
+    changes = {"effect_state": state, "retryable": retryable, "retry_after_seconds": retry_after if retryable else None}
     result = _named(attempt.result.model_copy(update=changes))
     return result if result.hint else result.model_copy(update={"hint": hint_for(result, effect)})
 

@@ -57,9 +57,9 @@ class _Watch:
 
     def _arm(self) -> None:
         self._since = self._loop.time()
-        self.timer = self._loop.call_later(self._interval, self._look)
+        self.timer = self._loop.call_later(self._interval, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         now = self._loop.time()
         if self._heard_at() >= self._since:
             self._silent_ticks = 0

@@ -1,4 +1,4 @@
-"""The scripts that let calls in, and take that back: each all at once, or not at all.
+"""Loads the scripts that let calls in, and take that back: each all at once, or not at all.
 
 Times are the server's, but for a call's deadline, which is the clock's of the agent that made it.
 """
@@ -6,7 +6,7 @@ Times are the server's, but for a call's deadline, which is the clock's of the a
 from toolfleet_tasks.lua.files import script
 
 ADMIT = script("admission/admit")
-"""Returns the caller's share if it was looked up, else 0, with 'served' before it where somebody had to consume the queue; or what
+"""Returns the caller's limit if it was looked up, else 0, with 'served' before it where somebody had to consume the queue; or what
 stands against the call: ['joined' or 'conflict', the call id that the key stands for], ['unserved', for how many ms nobody has consumed
 the queue], ['open', ms until the breaker lets one through, if that is long], ['backlog', how many wait], ['bytes', how many bytes wait],
 ['share', how many it may have], ['stored', how many bytes of its results are stored], ['ended', its id] if it has a record already: this

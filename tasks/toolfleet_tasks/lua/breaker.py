@@ -1,4 +1,4 @@
-"""A module's circuit breaker in Redis: closed, open while the module is away, half-open while it comes back.
+"""Loads the scripts of a module's circuit breaker: closed, open while the module is away, half-open while it comes back.
 
 The breaker is a hash:
 

@@ -1,4 +1,4 @@
-"""What happens at once inside Redis with the fleet's clock.
+"""Loads the scripts of the fleet's clock.
 
 The fleet's time is the server's, unless the server's clock was set while somebody watched: then it goes on as before, and
 comes back to the server's by and by. Both times are in microseconds. The clock is a hash: `offset`: of the fleet's time from
@@ -8,7 +8,7 @@ Beside it stands how far each worker's own machine is off: `<worker> <s>`, by wh
 
 from toolfleet_tasks.lua.files import script
 
-LOOK = script("clock/look")
+READ = script("clock/read")
 """Returns the server's time, the fleet's, the latest that any worker's clock had shown before, `since`, and all notes."""
 
 BRIDGE = script("clock/bridge")

@@ -6,8 +6,8 @@ from toolfleet_tasks.messages.json_text import VERSION
 LONGEST_LEASE_SECONDS = 15.0
 """Of a call that runs. RabbitMQ delivers the calls of a dead worker at once, and they wait for this."""
 
-SHARE_KEPT_SECONDS = 3600
-"""How long the share's key lives at least after its last call, so that its end need hardly ever be moved."""
+CALLER_LIMIT_KEPT_SECONDS = 3600
+"""How long the limit's key lives at least after its last call, so that its end need hardly ever be moved."""
 
 SLOTS_COUNT_SECONDS = 20
 """A worker that has noted no slots for so long has died."""
@@ -62,7 +62,7 @@ IN_LUA: dict[str, float | str] = {
     "MOST_EVENTS_WAITING": MOST_EVENTS_WAITING,
     "RESTART": RESTART,
     "RETURN_RATE": RETURN_RATE,
-    "SHARE_KEPT_SECONDS": SHARE_KEPT_SECONDS,
+    "CALLER_LIMIT_KEPT_SECONDS": CALLER_LIMIT_KEPT_SECONDS,
     "SLOTS_COUNT_SECONDS": SLOTS_COUNT_SECONDS,
     "TOKENS": TOKENS,
     "VERSION": VERSION,

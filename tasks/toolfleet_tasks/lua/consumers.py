@@ -1,4 +1,4 @@
-"""What scripts inside Redis know of who consumes which queue: each worker notes it every second, and an agent asks with a call.
+"""Loads the scripts that know who consumes which queue: each worker notes it every second, and an agent asks with a call.
 
 A note is a member `<worker> <digest>` of one sorted set, by until when it counts (s, the server's clock). What stands behind
 the digest is a set of queues, by their keys: all workers of a lane share one. A worker that stops for a restart leaves the note
@@ -15,5 +15,5 @@ LEAVE = script("consumers/leave")
 COUNT = script("consumers/count")
 """Returns queues, by their keys, and how many workers have each: a queue comes as often as there are digests with it."""
 
-LOOK = script("consumers/look")
+READ = script("consumers/read")
 """Returns for how many ms nobody has consumed the queue; -1 if somebody does."""

@@ -1,4 +1,4 @@
-"""What happens at once inside Redis with dead letters.
+"""Loads the scripts of dead letters.
 
 Those of a kind are a hash, id -> letter, and a sorted set, id -> when it died (ms); of news that nobody accepted, which `wakeups` puts
 there, a counter has how many bytes they take. While a call's letter is replayed, the hash has a second field for it,

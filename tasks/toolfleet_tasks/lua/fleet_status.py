@@ -1,4 +1,4 @@
-"""What an operator's look at a fleet asks Redis in scripts: bounded, however many queues there are and whatever lies in them."""
+"""Loads the scripts of a fleet's status: bounded, however many queues there are and whatever lies in them."""
 
 from toolfleet_tasks.lua.files import script
 

@@ -1,4 +1,4 @@
-"""The ledger's scripts: what may happen to a call's record, each step at once or not at all.
+"""Loads the ledger's scripts: what may happen to a call's record, each step at once or not at all.
 
 The record is a hash:
 
@@ -41,7 +41,7 @@ END = script("ledger/end")
 Celery's value (of a call that had ended before, perhaps the result itself); or `begun`.
 """
 
-LOOK = script("ledger/look")
+READ = script("ledger/read")
 """Returns `queued`, `running`, `retrying` or `done`."""
 
 UNCLAIM = script("ledger/unclaim")

@@ -1,4 +1,4 @@
-"""What scripts inside Redis know of a user's limits: which calls count in each, since when.
+"""Loads the scripts that know a user's limits: which calls count in each, since when.
 
 A limit is a sorted set of call ids with the time (ms, the server's) from which each counts. Beside it stand those that
 no worker has begun yet, each until its deadline: one that passes it was never begun, and counts no longer. Which limits a
@@ -14,7 +14,7 @@ TAKE = script("limits/take")
 limit, the ms until then, the server's time (ms)], and has changed nothing. May be sent again.
 """
 
-LOOK = script("limits/look")
+READ = script("limits/read")
 """Returns the server's time (ms), then for each the calls that count on this day, and the ms until the next one may be let in."""
 
 JUDGE = script("limits/judge")

@@ -1,10 +1,10 @@
-"""The scripts of queues and leases: what must happen at once inside Redis, or not at all.
+"""Loads the scripts of queues and leases: what must happen at once inside Redis, or not at all.
 
 Most are sent as text each time (`EVAL`): they are short, and so survive restarts, fail-overs and SCRIPT FLUSH. Commands of
 Redis 6.2 only. Times are the server's, so that machines whose clocks differ do not take each other's calls for lost.
 
 A message that a worker holds stands in two of kombu's keys: the hash `unacked`, by its tag, as the JSON text
-`[<message>,"","<queue>"]`, and the sorted set `unacked_index`, by the time when its lease began. A *bell* is a list of at
+`[<message>,"","<queue>"]`, and the sorted set `unacked_index`, by the time when its lease began. A *notify key* is a list of at
 most one token beside each queue: the queue may hold something, and nobody is at it. Losing a token loses no message.
 """
 
@@ -22,7 +22,7 @@ RESERVE = script("queues/reserve")
 HOLDING = script("queues/holding")
 """Returns which of the queues hold something, from 1."""
 
-MAKE_ROOM = script("queues/make_room")
+RELEASE_SLOT = script("queues/release_slot")
 
 RENEW = script("queues/renew")
 """Returns the tags that are lost: others have their messages."""
@@ -30,11 +30,11 @@ RENEW = script("queues/renew")
 ACK = script("queues/ack")
 """Returns how many messages there were."""
 
-PUT_BACK = script("queues/put_back")
+REQUEUE = script("queues/requeue")
 """Returns how many messages there were."""
 
 RESTORE = script("queues/restore")
-"""Returns how many leases had run out, how many messages were put back, and how many could not be."""
+"""Returns how many leases had run out, how many messages were requeued, and how many could not be."""
 
 QUARANTINE = script("queues/quarantine")
 """Returns how many messages there have ever been, 0 if the counter is none."""

@@ -1,4 +1,4 @@
-"""Results that the fleet itself words, when no module's answer is to be had.
+"""Words the results that the fleet itself gives, when no module's answer is to be had.
 
 Each says what a model may do next; none invites to repeat what may have happened.
 """
@@ -17,7 +17,7 @@ _AGAIN = "It was not executed, and may be called again."
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class CallEnding:
     """How a call ends from outside: if no attempt was ever begun, if those begun surely did nothing, or else.
 
     `yields`: to what its worker has noted of it meanwhile, which is more than `unknown`.
@@ -29,15 +29,15 @@ class Ending:
     yields: bool = False
 
 
-def at_deadline(call: PublishedCall) -> Ending:
+def at_deadline(call: PublishedCall) -> CallEnding:
     """The deadline has passed."""
-    return Ending(expired(call.tool_name), undone(call.tool_name), unanswered(call), yields=True)
+    return CallEnding(expired(call.tool_name), undone(call.tool_name), unanswered(call), yields=True)
 
 
-def taken_back(call: PublishedCall) -> Ending:
+def taken_back(call: PublishedCall) -> CallEnding:
     """The caller wants it no more."""
     nothing = cancelled(call.tool_name, effect_state="none")
-    return Ending(nothing, nothing, _repeatable(call, cancelled(call.tool_name, effect_state="unknown")))
+    return CallEnding(nothing, nothing, _repeatable(call, cancelled(call.tool_name, effect_state="unknown")))
 
 
 def timed_out(tool_name: str, seconds: float) -> ToolResult:

@@ -1,4 +1,4 @@
-"""What jobs, their tasks and their steps are called: a step's call has the same id, however often it is published."""
+"""Names jobs, their tasks and their steps: a step's call has the same id, however often it is published."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ EVALUATE = "toolfleet.evaluate_job"
 """The task that looks at a job whose call has ended."""
 
 
-_WISH = 16  # characters: nobody gains by a wish that looks like another one of his own
+_DIGEST_LENGTH = 16  # characters: nobody gains by a wish that looks like another one of his own
 _WAKE_KEY = "wake:"
 _WAKE_KEY_MARGIN_SECONDS = 3600
 
@@ -30,17 +30,19 @@ def job_id_for(user_id: str | None, idempotency_key: str | None) -> str:
     return hashlib.sha256(named.encode()).hexdigest()[:32]
 
 
-def wish_digest(spec: JobSpec) -> str:
+def request_digest(spec: JobSpec) -> str:
     """What tells two wishes under one key apart: calls, and when they recur. Times differ when a wish is repeated."""
-    calls = [_as_wished(one) if isinstance(one, Message) else one for one in (spec.start, spec.poll, *spec.on_complete)]
+    calls = [
+        _as_requested(one) if isinstance(one, Message) else one for one in (spec.start, spec.poll, *spec.on_complete)
+    ]
     when = None if spec.schedule is None else [spec.schedule.cron, spec.schedule.timezone]
     if when is not None and spec.schedule is not None and spec.schedule.max_runs is not None:
         when = [*when, str(spec.schedule.max_runs)]
-    wish = json.dumps([calls, when], sort_keys=True)
-    return hashlib.sha256(wish.encode()).hexdigest()[:_WISH]
+    request = json.dumps([calls, when], sort_keys=True)
+    return hashlib.sha256(request.encode()).hexdigest()[:_DIGEST_LENGTH]
 
 
-def _as_wished(call: Message) -> dict[str, Any]:
+def _as_requested(call: Message) -> dict[str, Any]:
     """All that a call says; a version only if it names one: agents of earlier releases know of none."""
     said = call.model_dump(mode="json")
     if said.get("tool_version") is None:

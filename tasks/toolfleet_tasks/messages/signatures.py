@@ -10,7 +10,7 @@ from typing import Literal
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.signing.sealing import derived_key
 
-Told = Literal["result", "failure", "attempt", "progress", "revocation", "job end"]
+SignedSubject = Literal["result", "failure", "attempt", "progress", "revocation", "job end"]
 """What is signed, each with a key of its own: a call's result; that Celery has ended it; what one attempt came to; how far
 it is; that workers are to drop it. Of a job, how it has ended.
 """
@@ -24,8 +24,8 @@ class Signatures:
 
     __slots__ = ("_keys",)
 
-    def __init__(self, settings: SigningSettings | None, told: Told) -> None:
-        self._keys = [derived_key(key, told) for key in (settings.signing_keys if settings else ())]
+    def __init__(self, settings: SigningSettings | None, subject: SignedSubject) -> None:
+        self._keys = [derived_key(key, subject) for key in (settings.signing_keys if settings else ())]
 
     def of(self, call_id: str, text: str) -> str:
         """The signature, 64 hex digits; "" without a key."""

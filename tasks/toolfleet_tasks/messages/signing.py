@@ -1,4 +1,4 @@
-"""Calls that nobody can change on their way, and callers that a module can trust: HS256, by keys derived from one.
+"""Signs calls, so that nobody can change them on their way, and callers, so that a module can trust them: HS256, by keys derived from one.
 
 Each purpose has a key of its own (HKDF-SHA256 of the signing key), so that what a module may verify, and therefore
 could forge, is worth nothing to another module, nor in a queue.

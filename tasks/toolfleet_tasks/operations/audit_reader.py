@@ -1,4 +1,4 @@
-"""The audit in Redis, for an operator: its latest lines, and those that come."""
+"""Reads the audit in Redis for an operator: its latest lines, and those that come."""
 
 import asyncio
 import json

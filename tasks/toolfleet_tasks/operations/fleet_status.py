@@ -19,7 +19,7 @@ from redis.client import NEVER_DECODE
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
-from toolfleet_registry.directory.probe_failures import LookFailure, state_without_manifest
+from toolfleet_registry.directory.probe_failures import ProbeFailure, state_without_manifest
 from toolfleet_registry.errors import BrokerUnavailable, FleetUnavailable
 from toolfleet_registry.redis.redis_errors import answering
 from toolfleet_registry.redis.servers import async_client
@@ -113,12 +113,12 @@ async def read_status(settings: Settings) -> FleetStatus:
         known = KnownModules(settings)
         directory = ModuleDirectory(redis, settings)
         known.take((await directory.read()).entries)
-        return await _Look(settings, known, redis, await directory.failures.read()).status()
+        return await _Reading(settings, known, redis, await directory.failures.read()).status()
 
 
-class _Look:
+class _Reading:
     def __init__(
-        self, settings: Settings, known: KnownModules, redis: Redis, failures: Mapping[str, LookFailure]
+        self, settings: Settings, known: KnownModules, redis: Redis, failures: Mapping[str, ProbeFailure]
     ) -> None:
         self._settings = settings
         self._keys = settings.keys
@@ -184,7 +184,7 @@ class _Look:
         for part in _parts(names):
             keys = [self._keys.queue(name) for name in part]
             answer: list[tuple[int, int, bytes]] = await _ask(
-                redis, *QUEUES.command(queues=keys, most_bytes=_LARGEST_MESSAGE, most_looks=_MESSAGES)
+                redis, *QUEUES.command(queues=keys, most_bytes=_LARGEST_MESSAGE, most_reads=_MESSAGES)
             )
             found += [(part[number - 1], length, oldest) for number, length, oldest in answer]
         return self._sorted(found, now, workers), int(await redis.hlen(f"{self._keys.prefix}unacked"))

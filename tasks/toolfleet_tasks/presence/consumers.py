@@ -23,7 +23,7 @@ from toolfleet_tasks.lua.constants import NOTE_SECONDS, RESTART
 from toolfleet_tasks.lua.consumers import COUNT, LEAVE, NOTE
 
 _BEAT_SECONDS = 1.0
-_LOOK_SECONDS = 0.25  # for queues that have come, or gone
+_POLL_SECONDS = 0.25  # for queues that have come, or gone
 _ANSWER_SECONDS = 1.0
 
 log = get_logger(__name__)
@@ -77,7 +77,7 @@ class ConsumerNotes:
         with self._client() as redis:
             while not self._is_over:
                 try:
-                    self._look(redis)
+                    self._poll(redis)
                 except (RedisError, OSError) as exc:
                     if not self._is_silent:
                         log.warning("consumed_queues_not_noted", error=str(exc))
@@ -86,10 +86,10 @@ class ConsumerNotes:
                     if not self._is_silent:
                         log.exception("consumed_queues_not_noted")
                     self._is_silent = True
-                self._awake.wait(_LOOK_SECONDS)
+                self._awake.wait(_POLL_SECONDS)
                 self._awake.clear()
 
-    def _look(self, redis: Redis) -> None:
+    def _poll(self, redis: Redis) -> None:
         queues = tuple(sorted(map(self._keys.queue, self._consumed())))
         before, now = self._queues, machine_clock.monotonic()
         if queues == before and now - self._noted_at < _BEAT_SECONDS:

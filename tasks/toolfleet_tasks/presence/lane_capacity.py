@@ -1,4 +1,4 @@
-"""Notes how many calls each worker of a lane runs at once, so that agents know a caller's share, and which version it is of.
+"""Notes how many calls each worker of a lane runs at once, so that agents know a caller's limit, and which version it is of.
 
 The note of one that wakes a core has ` core` behind that, and of one that signs what it tells of calls ends with ` signs`. The notes are at the Redis of the results, whatever the broker is. Without them agents take a worker's setting for it.
 """
@@ -25,7 +25,7 @@ _NOTE = script("presence/note_slots")
 log = get_logger(__name__)
 
 
-class Slots:
+class LaneCapacity:
     """One worker's note, in its lane, or in both if it serves all. Without `redis_url` there is nothing to note."""
 
     def __init__(self, settings: Settings, *, count: int) -> None:

@@ -1,4 +1,4 @@
-"""All workers at one Redis use the same transport and lease: one that is started otherwise ends with one sentence.
+"""Checks that all workers at one Redis use the same transport and lease: one that is started otherwise ends with one sentence.
 
 The stock transport takes a message for lost after a fixed time, and the fast one renews; each would have the other's calls
 run twice, and so would two with different leases. A worker notes every few seconds that it lives, and in which mode.

@@ -1,4 +1,4 @@
-"""Publishing a call over a line: kombu's message without kombu, in one write with whatever else is sent."""
+"""Publishes a call over a pipelined connection: kombu's message without kombu, in one write with whatever else is sent."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import BrokerUnavailable, NotPublished, PublishUnconfirmed
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_tasks.admission.control import Entrance, Refusal, refusal_in, script_for
+from toolfleet_tasks.admission.control import AdmissionControl, Refusal, refusal_in, script_for
 from toolfleet_tasks.lua.queues import PUBLISH, PUBLISH_BELOW
 from toolfleet_tasks.messages.envelope import (
     call_message,
@@ -23,37 +23,37 @@ from toolfleet_tasks.messages.envelope import (
 )
 from toolfleet_tasks.messages.signing import Seal, seal_of
 from toolfleet_tasks.queues import CONTROL, Route
-from toolfleet_tasks.redis.connection import Line, LineLost, Part
+from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionLost
 from toolfleet_tasks.redis.refusals import unavailable
 from toolfleet_tasks.redis.script_runner import is_unknown_script
 
 log = get_logger(__name__)
 
 _KICK_SECONDS = 5.0  # nobody depends on it: what is due is looked for anyway
-_REVOKE_SECONDS = 10.0  # for the line to come back, and Redis to answer
+_REVOKE_SECONDS = 10.0  # for the connection to come back, and Redis to answer
 
 
-class LinePublisher:
-    """Puts calls into their queues, each with one script. `line` goes to the broker's Redis, and its `database`.
+class RedisPublisher:
+    """Puts calls into their queues, each with one script. `connection` goes to the broker's Redis, and its `database`.
 
-    With the settings `signing`, and a key in them, calls and revocations are signed. With an `entrance`, calls are judged by that script as well: where Redis has everything that there is to know.
+    With the settings `signing`, and a key in them, calls and revocations are signed. With an `admission`, calls are judged by that script as well: where Redis has everything that there is to know.
     """
 
     most_in_flight = 512  # answered within a tenth of a second where the agent's loop is busy with nothing else
 
     def __init__(
         self,
-        line: Line,
+        connection: PipelinedConnection,
         *,
         keys: Keys,
         database: int,
         signing: SigningSettings | None = None,
-        entrance: Entrance | None = None,
+        admission: AdmissionControl | None = None,
     ) -> None:
-        self._line = line
+        self._connection = connection
         self._signing = signing
         self._seal = Seal(None) if signing is None else seal_of(signing)
-        self._entrance = entrance
+        self._admission = admission
         self._loop = asyncio.get_running_loop()
         self._keys = keys
         self._topic = keys.prefix + revocation_topic(database)
@@ -63,13 +63,13 @@ class LinePublisher:
     @property
     def is_ready(self) -> bool:
         """As `admitted_publisher.Publisher`."""
-        return self._line.is_connected
+        return self._connection.is_connected
 
     async def ready(self) -> None:
         """As `admitted_publisher.Publisher`."""
         try:
-            await self._line.connected()
-        except LineLost as exc:  # closed for good
+            await self._connection.connected()
+        except RedisConnectionLost as exc:  # closed for good
             raise NotPublished("the fleet was left") from exc
 
     async def publish(
@@ -82,16 +82,16 @@ class LinePublisher:
         needs_worker: bool = False,
         again: bool = False,
     ) -> Refusal | None:
-        """As `admitted_publisher.Publisher`. Redis has the call, or refuses it: with an entrance, or where `limit` messages wait in its queue.
+        """As `admitted_publisher.Publisher`. Redis has the call, or refuses it: with admission control, or where `limit` messages wait in its queue.
 
-        With an entrance a call that is published `again` is in its queue once; without one it may be there twice.
+        With admission control a call that is published `again` is in its queue once; without one it may be there twice.
         """
         message = call_message(call, route, text=self._seal.seal(call), origin=self._origin)
-        if self._entrance is None:
+        if self._admission is None:
             return await self.put(message, route.queue, seconds=seconds, limit=limit)
         if seconds <= 0:
             raise NotPublished("no time is left")
-        rest = self._entrance.question(call, route.queue, message=message, limit=limit, needs_worker=needs_worker)
+        rest = self._admission.build_command(call, route.queue, message=message, limit=limit, needs_worker=needs_worker)
         script, give_up_at = script_for(call, again=again), self._loop.time() + seconds
         try:
             reply = await self._sent_now(give_up_at, "EVALSHA", script.digest, *rest)
@@ -99,14 +99,18 @@ class LinePublisher:
             if not is_unknown_script(exc):
                 raise _refused(exc) from exc
             reply = await self._put(give_up_at, "EVAL", script.text, *rest)
-        return self._entrance.answered(call, reply)
+        return self._admission.parse_reply(call, reply)
 
     async def put(self, message: str, queue_name: str, *, seconds: float, limit: int = 0) -> Refusal | None:
-        """Put any message into a queue, once, without an entrance; waits for the line to stand, if it must.
+        """Put any message into a queue, once, without admission control; waits for the connection to stand, if it must.
 
         Raises `NotPublished` or `PublishUnconfirmed`, in `seconds` at the latest.
         """
-        names = {"queue": self._keys.queue(queue_name), "bell": self._keys.bell(queue_name), "message": message}
+        names = {
+            "queue": self._keys.queue(queue_name),
+            "notify_key": self._keys.notify_key(queue_name),
+            "message": message,
+        }
         give_up_at = self._loop.time() + seconds
         if limit:
             return refusal_in(await self._put(give_up_at, *PUBLISH_BELOW.command(**names, limit=limit)))
@@ -131,16 +135,16 @@ class LinePublisher:
             log.warning("calls_not_revoked", call_ids=call_ids[:10], calls=len(call_ids), error=str(exc) or "no answer")
 
     def close(self) -> None:
-        """The line belongs to somebody else."""
+        """The connection belongs to somebody else."""
 
     async def _revoke(self, message: str) -> None:
         give_up_at = self._loop.time() + _REVOKE_SECONDS
         while True:  # twice does no harm
-            if not self._line.is_connected:
+            if not self._connection.is_connected:
                 await self._connected(give_up_at)
             try:
                 await self._send(give_up_at, "PUBLISH", self._topic, message)
-            except LineLost:
+            except RedisConnectionLost:
                 continue
             return
 
@@ -155,16 +159,16 @@ class LinePublisher:
         if give_up_at <= self._loop.time():
             raise NotPublished("no time is left")
         while True:
-            if not self._line.is_connected:
+            if not self._connection.is_connected:
                 await self._connected(give_up_at)
             with contextlib.suppress(BrokerUnavailable):
                 return await self._sent_now(give_up_at, *command)
 
     async def _sent_now(self, give_up_at: float, *command: Part) -> Any:
-        """The same over the line as it is; without one it is surely not sent."""
+        """The same over the connection as it is; without one it is surely not sent."""
         try:
             return await self._send(give_up_at, *command)
-        except LineLost as exc:
+        except RedisConnectionLost as exc:
             if exc.sent:
                 raise PublishUnconfirmed(str(exc)) from exc
             raise BrokerUnavailable(str(exc), passes=True) from exc
@@ -174,15 +178,15 @@ class LinePublisher:
     async def _connected(self, give_up_at: float) -> None:
         try:
             async with asyncio.timeout_at(give_up_at):
-                await self._line.connected()
+                await self._connection.connected()
         except TimeoutError as exc:
             raise BrokerUnavailable("Redis does not answer", passes=True) from exc
-        except LineLost as exc:  # closed for good
+        except RedisConnectionLost as exc:  # closed for good
             raise NotPublished("the fleet was left") from exc
 
     async def _send(self, give_up_at: float, *command: Part) -> Any:
-        """Send a command, and wait for its reply. Raises what `Line.send` does, or `TimeoutError`."""
-        reply = self._line.send(*command)
+        """Send a command, and wait for its reply. Raises what `PipelinedConnection.send` does, or `TimeoutError`."""
+        reply = self._connection.send(*command)
         timer = self._loop.call_at(give_up_at, _expire, reply)  # cheaper than `asyncio.timeout`
         try:
             return await reply

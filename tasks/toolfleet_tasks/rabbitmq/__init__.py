@@ -1,1 +1,1 @@
-"""What the fleet does otherwise than kombu where RabbitMQ is the broker."""
+"""Corrects kombu where RabbitMQ is the broker."""

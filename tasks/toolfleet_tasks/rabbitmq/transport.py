@@ -1,4 +1,4 @@
-"""Connections to RabbitMQ that never wait for the rest of a frame: where none comes any more, a worker's loop would stand still for ever.
+"""Connects to RabbitMQ without ever waiting for the rest of a frame: where none comes any more, a worker's loop would stand still for ever.
 
 py-amqp asks its socket again and again for a frame that has begun to come, though the socket does not wait, or has waited
 for as long as it may.

@@ -1,8 +1,8 @@
-"""One pipelined Redis connection: whatever is sent in one tick of the loop leaves in one write.
+"""Pipelines commands over one Redis connection: whatever is sent in one tick of the loop leaves in one write.
 
 It speaks RESP3, so subscriptions and commands share it: announcements come as push frames between the replies. redis-py
 makes the connection (TLS, users, Sentinel are its business); this file takes it over once it stands. It is made anew
-whenever it breaks, for as long as the line is open.
+whenever it breaks, for as long as the connection is open.
 """
 
 import asyncio
@@ -14,9 +14,16 @@ from redis.exceptions import RedisError, ResponseError
 
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio.cancellation import end, is_wanted
-from toolfleet_tasks.redis.protocol import LineClosed, LineLost, Link, Part, Push, is_one_of
+from toolfleet_tasks.redis.protocol import (
+    Part,
+    Push,
+    RedisConnectionClosed,
+    RedisConnectionLost,
+    RespProtocol,
+    is_one_of,
+)
 
-__all__ = ["Line", "LineClosed", "LineLost", "Part", "Push"]
+__all__ = ["Part", "PipelinedConnection", "Push", "RedisConnectionClosed", "RedisConnectionLost"]
 
 log = get_logger(__name__)
 
@@ -27,7 +34,7 @@ _SILENCE_SECONDS = 10.0  # between two log lines about that: a thousand calls ma
 _PASSING = ("LOADING", "READONLY", "MASTERDOWN", "OOM", "MISCONF", "BUSY", "NOREPLICAS", "TRYAGAIN")
 
 
-class Line:
+class PipelinedConnection:
     """The connection, and who waits for which reply. Belongs to one event loop.
 
     `connect` makes a redis-py connection, not connected yet. `on_connect` is called after each connect, before anything
@@ -40,8 +47,8 @@ class Line:
         self._connect = connect
         self._name = name
         self._loop = loop or asyncio.get_running_loop()
-        self._link: Link | None = None
-        self._ready = asyncio.Event()  # also set when the line is closed, for those who wait
+        self._protocol: RespProtocol | None = None
+        self._ready = asyncio.Event()  # also set when the connection is closed, for those who wait
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
         self._silent_until = 0.0
@@ -51,63 +58,63 @@ class Line:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the line stands, as far as is known."""
+        """Whether the connection stands, as far as is known."""
         return self._ready.is_set() and not self._is_closed
 
     @property
     def is_closed(self) -> bool:
-        """Whether the line was closed for good."""
+        """Whether the connection was closed for good."""
         return self._is_closed
 
     @property
     def heard_at(self) -> float:
         """When the server was last heard over this connection, by the loop's clock; long ago while there is none."""
-        return float("-inf") if self._link is None else self._link.heard_at
+        return float("-inf") if self._protocol is None else self._protocol.heard_at
 
     def start(self) -> None:
         """Connect, and keep at it until `aclose`."""
         self._task = self._loop.create_task(self._run(), name=f"toolfleet-line-{self._name}")
 
     async def aclose(self) -> None:
-        """Give the connection back; who still waits gets `LineLost` or `LineClosed`."""
+        """Give the connection back; who still waits gets `RedisConnectionLost` or `RedisConnectionClosed`."""
         self._is_closed = True
         if self._task is not None:
             await end([self._task])
         self._ready.set()
 
     async def connected(self) -> None:
-        """Wait until the line stands. Has no deadline of its own. Raises `LineClosed`."""
+        """Wait until the connection stands. Has no deadline of its own. Raises `RedisConnectionClosed`."""
         await self._ready.wait()
         if self._is_closed:
-            raise LineClosed(f"the line to Redis was closed ({self._name})", sent=True)
+            raise RedisConnectionClosed(f"the line to Redis was closed ({self._name})", sent=True)
 
     def send(self, *command: Part) -> "asyncio.Future[Any]":
-        """Send a command with the others of this tick. The future brings its reply, `ResponseError` or `LineLost`."""
-        if self._link is None:
+        """Send a command with the others of this tick. The future brings its reply, `ResponseError` or `RedisConnectionLost`."""
+        if self._protocol is None:
             lost: asyncio.Future[Any] = self._loop.create_future()
-            kind = LineClosed if self._is_closed else LineLost
+            kind = RedisConnectionClosed if self._is_closed else RedisConnectionLost
             lost.set_exception(kind(f"no connection to Redis ({self._name})", sent=False))
             return lost
-        return self._link.send(command)
+        return self._protocol.send(command)
 
     def tell(self, *command: Part) -> None:
         """Send SUBSCRIBE or one of its kind, whose replies are push frames, one for each channel named.
 
-        Dropped while the line is away. A refusal is logged.
+        Dropped while the connection is away. A refusal is logged.
         """
-        if self._link is not None:
-            self._link.tell(command)
+        if self._protocol is not None:
+            self._protocol.tell(command)
 
     async def execute(self, *command: Part, losses: int = 0) -> Any:
         """Like `send`, but repeated until Redis has answered: for commands that may run twice. Has no deadline.
 
-        Raises `ResponseError`, `LineClosed` or `LineLost` if the line is closed meanwhile, and `LineLost` if `losses` is
+        Raises `ResponseError`, `RedisConnectionClosed` or `RedisConnectionLost` if the connection is closed meanwhile, and `RedisConnectionLost` if `losses` is
         given and so many connections were lost with the command on its way: it may be what Redis closes them for.
         """
         while True:
             try:
                 return await self.send(*command)
-            except LineLost as exc:
+            except RedisConnectionLost as exc:
                 losses -= exc.sent
                 if self._is_closed or (exc.sent and losses == 0):
                     raise
@@ -131,25 +138,25 @@ class Line:
                 await self._live(await self._open())
             except (RedisError, OSError, TimeoutError) as exc:
                 log.warning("redis_line_away", line=self._name, error=str(exc) or repr(exc))
-            except Exception:  # a hook's, or redis-py's: without its line a worker would wait for ever
+            except Exception:  # a hook's, or redis-py's: without its connection a worker would wait for ever
                 log.exception("redis_line_broken", line=self._name)
-            # One that lived for longer than was waited for it has proved the server well: so a line that is cut again and
+            # One that lived for longer than was waited for it has proved the server well: so a connection that is cut again and
             # again stands for at least half of the time, and a server that hangs up at once is tried ever more seldom.
             lived = self._loop.time() - began_at
             backoff = _FIRST_BACKOFF if lived > backoff else min(backoff * 2, _LONGEST_BACKOFF)
             await asyncio.sleep(backoff)
 
-    async def _open(self) -> "Link":
+    async def _open(self) -> "RespProtocol":
         connection = self._connect()
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 await connection.connect()
-                link = Link(connection, self._hear, self._ready.clear)
-                await link.send(("PING",))  # a server that is loading its data takes connections, too
+                protocol = RespProtocol(connection, self._hear, self._ready.clear)
+                await protocol.send(("PING",))  # a server that is loading its data takes connections, too
         except BaseException:
             connection._close()  # noqa: SLF001 - its public sibling waits for the server
             raise
-        return link
+        return protocol
 
     def _hear(self, frame: Push) -> None:
         try:
@@ -157,18 +164,18 @@ class Line:
         except Exception:  # the other replies must get through
             log.exception("push_frame_not_taken", line=self._name)
 
-    async def _live(self, link: "Link") -> None:
+    async def _live(self, protocol: "RespProtocol") -> None:
         """From the first command to the loss of the connection."""
-        self._link = link
+        self._protocol = protocol
         try:
             for hook in self.on_connect:
                 hook()
-            if not link.lost.done():
+            if not protocol.lost.done():
                 self._ready.set()
-            await link.watch()
+            await protocol.watch()
         finally:
-            self._link = None
-            link.close("the line was closed")
+            self._protocol = None
+            protocol.close("the line was closed")
             for hook in self.on_lost:
                 hook()
 

@@ -1,4 +1,4 @@
-"""Writing what must not be lost: until Redis has taken it, however long that takes."""
+"""Writes what must not be lost: until Redis has taken it, however long that takes."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from redis.exceptions import ResponseError
 
 from toolfleet_registry.redis.script import Parameters, Script
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_tasks.redis.connection import Line, Part
+from toolfleet_tasks.redis.connection import Part, PipelinedConnection
 
 log = get_logger(__name__)
 
@@ -17,27 +17,29 @@ _FORBIDDEN = ("NOPERM", "can't run this command")
 _REPAIR_SECONDS = 5.0  # between attempts while the user of Redis lacks a right: somebody will notice and repair it
 
 
-async def written(line: Line, command: tuple[Part, ...], *, size: int) -> object:
+async def write_durably(connection: PipelinedConnection, command: tuple[Part, ...], *, size: int) -> object:
     """Send a command that writes a value of so many bytes until Redis has answered it; it may run twice.
 
-    Raises `ResponseError` or `LineLost` where Redis refuses it for good, and `LineClosed`.
+    Raises `ResponseError` or `RedisConnectionLost` where Redis refuses it for good, and `RedisConnectionClosed`.
     """
     while True:
         try:
-            return await line.execute(*command, losses=_LOSSES if size > _HEAVY else 0)
+            return await connection.execute(*command, losses=_LOSSES if size > _HEAVY else 0)
         except ResponseError as exc:
             await _repaired(exc)
 
 
-async def run_written(line: Line, script: Script, parameters: Parameters, *, size: int = 0) -> object:
+async def run_durably(
+    connection: PipelinedConnection, script: Script, parameters: Parameters, *, size: int = 0
+) -> object:
     """As `written`, for a script."""
     while True:
         try:  # not through `written`: this is what a worker does most
             losses = _LOSSES if size > _HEAVY else 0
-            return await line.execute("EVALSHA", script.digest, *parameters, losses=losses)
+            return await connection.execute("EVALSHA", script.digest, *parameters, losses=losses)
         except ResponseError as exc:
             if "NOSCRIPT" in str(exc):
-                return await written(line, ("EVAL", script.text, *parameters), size=size)
+                return await write_durably(connection, ("EVAL", script.text, *parameters), size=size)
             await _repaired(exc)
 
 

@@ -1,4 +1,4 @@
-"""Tells whether the Redis at a line's other end still has all that it had: the same server, with the same data.
+"""Tells whether the Redis at a connection's other end still has all that it had: the same server, with the same data.
 
 A server that was restarted, or that a fail-over has put in another's place, may know less; and somebody may delete all.
 """
@@ -11,17 +11,17 @@ from redis.exceptions import ResponseError
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.system import randomness
 from toolfleet_tasks.lua.files import script
-from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.redis.connection import PipelinedConnection
 
 _RUN_ID = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
 _DATA_ID = script("redis/data_id")
 
 
 class RedisIdentity:
-    """Belongs to the line's event loop; times are those of its clock."""
+    """Belongs to the connection's event loop; times are those of its clock."""
 
-    def __init__(self, line: Line, keys: Keys) -> None:
-        self._line = line
+    def __init__(self, connection: PipelinedConnection, keys: Keys) -> None:
+        self._connection = connection
         self._key = keys.data_id
         self._loop = asyncio.get_running_loop()
         self._run_id: bytes | None = None
@@ -40,8 +40,8 @@ class RedisIdentity:
         self._is_known.clear()
 
     async def known(self) -> None:
-        """Wait until it is known which server answers now. Has no deadline. Raises `LineClosed`."""
-        await self._line.connected()
+        """Wait until it is known which server answers now. Has no deadline. Raises `RedisConnectionClosed`."""
+        await self._connection.connected()
         await self._is_known.wait()
 
     def is_same_since(self, moment: float) -> bool:
@@ -49,21 +49,21 @@ class RedisIdentity:
         return moment > self._changed_at and self.data_id != ""
 
     async def recognise(self) -> None:
-        """Look at the server of a new connection. Raises `LineLost`."""
+        """Look at the server of a new connection. Raises `RedisConnectionLost`."""
         try:
-            found = _RUN_ID.search(await self._line.send("INFO", "server"))
+            found = _RUN_ID.search(await self._connection.send("INFO", "server"))
         except ResponseError:  # not for this user
             found = None
         before, self._run_id = self._run_id, found[1] if found else b""
         if before is not None and (not before or before != self._run_id):
             self._changed_at = self._loop.time()
-        await self.look_again()
+        await self.recheck()
         self._is_known.set()
 
-    async def look_again(self) -> None:
-        """Look at the data of the same connection. Raises `LineLost`."""
+    async def recheck(self) -> None:
+        """Look at the data of the same connection. Raises `RedisConnectionLost`."""
         try:
-            found = await self._line.send(*_DATA_ID.command(data_id=self._key, name=randomness.uuid4().hex))
+            found = await self._connection.send(*_DATA_ID.command(data_id=self._key, name=randomness.uuid4().hex))
         except ResponseError:  # as above
             found = None
         before, self.data_id = self.data_id, (found or b"").decode()

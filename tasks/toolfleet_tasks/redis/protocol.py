@@ -1,4 +1,4 @@
-"""One connection to Redis, from the moment it stands to its loss: who waits for which reply, and whether it still lives.
+"""Speaks RESP over one socket, from the moment it stands to its loss: matches replies to those who wait, and checks that it lives.
 
 Takes a connection of redis-py's over, with RESP3 negotiated, and never gives it back.
 """
@@ -27,7 +27,7 @@ _CONFIRMATIONS = {b"subscribe", b"unsubscribe", b"psubscribe", b"punsubscribe"}
 _INCOMPLETE = object()
 
 
-class LineLost(ConnectionError):
+class RedisConnectionLost(ConnectionError):
     """The connection to Redis is away. `sent`: whether Redis may have executed the command."""
 
     def __init__(self, message: str, *, sent: bool) -> None:
@@ -35,11 +35,11 @@ class LineLost(ConnectionError):
         self.sent = sent
 
 
-class LineClosed(LineLost):
+class RedisConnectionClosed(RedisConnectionLost):
     """The line was closed for good: there is nothing to wait for."""
 
 
-class Link(asyncio.Protocol):
+class RespProtocol(asyncio.Protocol):
     """One connection's life."""
 
     def __init__(
@@ -54,9 +54,9 @@ class Link(asyncio.Protocol):
         self._on_push = on_push
         self._on_end = on_end
         self._replies = hiredis.Reader(replyError=ResponseError, notEnoughData=_INCOMPLETE)
-        self._pending: deque[asyncio.Future[Any] | _Told] = deque()
+        self._pending: deque[asyncio.Future[Any] | _Sent] = deque()
         self._unsent: list[bytes] = []
-        self._unsent_pending: list[asyncio.Future[Any] | _Told] = []
+        self._unsent_pending: list[asyncio.Future[Any] | _Sent] = []
         self.heard_at = self._loop.time()
         self.lost: asyncio.Future[None] = self._loop.create_future()
 
@@ -64,7 +64,7 @@ class Link(asyncio.Protocol):
         """Queue a command for the next write; the future brings its reply."""
         reply: asyncio.Future[Any] = self._loop.create_future()
         if self.lost.done():
-            reply.set_exception(LineLost("the connection to Redis was lost", sent=False))
+            reply.set_exception(RedisConnectionLost("the connection to Redis was lost", sent=False))
         else:
             self._queue(command, reply)
         return reply
@@ -72,7 +72,7 @@ class Link(asyncio.Protocol):
     def tell(self, command: tuple[Part, ...]) -> None:
         """Queue a command that push frames answer."""
         if not self.lost.done():
-            self._queue(command, _Told(len(command) - 1))
+            self._queue(command, _Sent(len(command) - 1))
 
     async def watch(self) -> None:
         """Return never; raise when the connection is lost, or silent for too long although it was asked."""
@@ -110,7 +110,7 @@ class Link(asyncio.Protocol):
         """Called by asyncio."""
         self._end(exc or ConnectionResetError("the server closed the connection"))
 
-    def _queue(self, command: tuple[Part, ...], waiter: "asyncio.Future[Any] | _Told") -> None:
+    def _queue(self, command: tuple[Part, ...], waiter: "asyncio.Future[Any] | _Sent") -> None:
         packed = hiredis.pack_command(command)  # type: ignore[arg-type] # its stub says a tuple of one
         if not self._unsent:
             self._loop.call_soon(self._flush)
@@ -135,7 +135,7 @@ class Link(asyncio.Protocol):
             self.close(f"Redis says something unasked: {str(frame)[:100]}")
             return
         reply = self._pending.popleft()
-        if isinstance(reply, _Told):
+        if isinstance(reply, _Sent):
             log.error("subscription_refused", error=str(frame))
         elif not reply.done():  # else its caller has gone
             if isinstance(frame, ResponseError):
@@ -146,9 +146,9 @@ class Link(asyncio.Protocol):
             self.close(str(frame))
 
     def _confirm(self) -> None:
-        if self._pending and isinstance(told := self._pending[0], _Told):
-            told.left -= 1
-            if not told.left:
+        if self._pending and isinstance(sent := self._pending[0], _Sent):
+            sent.left -= 1
+            if not sent.left:
                 self._pending.popleft()
 
     def _end(self, reason: Exception) -> None:
@@ -160,12 +160,12 @@ class Link(asyncio.Protocol):
         for waiters, sent in ((self._pending, True), (self._unsent_pending, False)):
             for waiter in waiters:
                 if isinstance(waiter, asyncio.Future) and not waiter.done():
-                    waiter.set_exception(LineLost(f"the connection to Redis was lost: {reason}", sent=sent))
+                    waiter.set_exception(RedisConnectionLost(f"the connection to Redis was lost: {reason}", sent=sent))
             waiters.clear()
 
 
 @dataclass(slots=True)
-class _Told:
+class _Sent:
     """Stands among those who wait for a reply: so many push frames come in its place, or one refusal."""
 
     left: int

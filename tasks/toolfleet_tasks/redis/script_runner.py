@@ -5,17 +5,17 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.redis.script import Parameters, Script
-from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.redis.connection import PipelinedConnection
 
 
-async def run(line: Line, script: Script, parameters: Parameters) -> Any:
-    """What the script returns, whichever connection brings it. Raises `ResponseError`, `LineLost` and `LineClosed`."""
+async def run(connection: PipelinedConnection, script: Script, parameters: Parameters) -> Any:
+    """What the script returns, whichever connection brings it. Raises `ResponseError`, `RedisConnectionLost` and `RedisConnectionClosed`."""
     try:
-        return await line.execute("EVALSHA", script.digest, *parameters)
+        return await connection.execute("EVALSHA", script.digest, *parameters)
     except ResponseError as exc:
         if not is_unknown_script(exc):
             raise
-    return await line.execute("EVAL", script.text, *parameters)
+    return await connection.execute("EVAL", script.text, *parameters)
 
 
 def is_unknown_script(error: ResponseError) -> bool:

@@ -1,10 +1,10 @@
-"""What is announced on a channel that is named like a key, for whoever asks: beginning with what the key holds."""
+"""Watches a channel that is named like a key, beginning with what the key holds."""
 
 import contextlib
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
-from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.redis.connection import PipelinedConnection
 
 Hear = Callable[[bytes], None]
 
@@ -15,11 +15,11 @@ class _Watch:
     has_heard: bool = False  # an announcement, since the channel was subscribed to: what is read now may be older
 
 
-class Watches:
-    """Who watches which channel, on a line that others use, too. `read` has `found` called with what a key holds."""
+class ChannelWatch:
+    """Who watches which channel, on a connection that others use, too. `read` has `found` called with what a key holds."""
 
-    def __init__(self, line: Line, read: Callable[[bytes], None]) -> None:
-        self._line = line
+    def __init__(self, connection: PipelinedConnection, read: Callable[[bytes], None]) -> None:
+        self._connection = connection
         self._read = read
         self._watches: dict[bytes, list[_Watch]] = {}
 
@@ -36,7 +36,7 @@ class Watches:
         watches = self._watches.setdefault(channel, [])
         watches.append(watch)
         if len(watches) == 1:
-            self._line.tell("SUBSCRIBE", channel)
+            self._connection.tell("SUBSCRIBE", channel)
         else:
             self._read(channel)
         try:
@@ -45,7 +45,7 @@ class Watches:
             watches.remove(watch)
             if not watches:
                 del self._watches[channel]
-                self._line.tell("UNSUBSCRIBE", channel)
+                self._connection.tell("UNSUBSCRIBE", channel)
 
     def subscribed(self, channel: bytes) -> None:
         """Something may have been missed before."""

@@ -9,7 +9,7 @@ from redis.exceptions import ResponseError
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio.cancellation import end
-from toolfleet_tasks.results.reader import Shelf
+from toolfleet_tasks.results.reader import ResultReader
 from toolfleet_tasks.results.verifier import Verifier, signed_part, stored_meta
 
 FORGED = "ForgedResult"
@@ -29,18 +29,20 @@ class EndCheck:
     A call whose end is not in the ledger goes on: nothing is called, and what is announced next is judged as it is.
     """
 
-    def __init__(self, verifier: Verifier, shelf: Shelf, *, keys: Keys, ended: Callable[[bytes, Meta], None]) -> None:
+    def __init__(
+        self, verifier: Verifier, reader: ResultReader, *, keys: Keys, ended: Callable[[bytes, Meta], None]
+    ) -> None:
         self._verifier = verifier
-        self._shelf = shelf
+        self._reader = reader
         self._keys = keys
         self._ended = ended
         self._prefix = len(keys.result(""))
-        self._looking: dict[bytes, asyncio.Task[None]] = {}  # by channel
+        self._checking: dict[bytes, asyncio.Task[None]] = {}  # by channel
         self._dropped: dict[bytes, int] = {}  # what was last, by channel: a sweep finds it again and again
 
     async def aclose(self) -> None:
         """Look no more."""
-        await end(list(self._looking.values()))
+        await end(list(self._checking.values()))
 
     def passes(self, channel: bytes, meta: Meta) -> bool:
         """Whether this end is believed. If not, it is counted and logged, once, and the ledger is asked."""
@@ -51,34 +53,36 @@ class EndCheck:
             return True
         if verdict == "refused":
             self._drop(channel, call_id, meta)
-        if channel not in self._looking:
-            looking = self._look(channel, call_id, meta, is_unsure=verdict == "unsure")
-            task = self._looking[channel] = asyncio.get_running_loop().create_task(looking, name="toolfleet-end-check")
-            task.add_done_callback(lambda _: self._looking.pop(channel, None))
+        if channel not in self._checking:
+            checking = self._check(channel, call_id, meta, is_unsure=verdict == "unsure")
+            task = self._checking[channel] = asyncio.get_running_loop().create_task(
+                checking, name="toolfleet-end-check"
+            )
+            task.add_done_callback(lambda _: self._checking.pop(channel, None))
         return False
 
     def forget(self, channel: bytes) -> None:
         """Nobody waits for this call any more."""
         self._dropped.pop(channel, None)
-        if (task := self._looking.get(channel)) is not None:
+        if (task := self._checking.get(channel)) is not None:
             task.cancel()
 
     def _drop(self, channel: bytes, call_id: str, meta: Meta) -> None:
-        told, text = signed_part(meta)
+        subject, text = signed_part(meta)
         mark = hash((text, str(meta.get("signature"))))
         if self._dropped.get(channel) != mark:
             self._dropped[channel] = mark
-            self._verifier.refuse(call_id, told, is_signed=meta.get("signature") is not None)
+            self._verifier.refuse(call_id, subject, is_signed=meta.get("signature") is not None)
 
-    async def _look(self, channel: bytes, call_id: str, meta: Meta, *, is_unsure: bool) -> None:
+    async def _check(self, channel: bytes, call_id: str, meta: Meta, *, is_unsure: bool) -> None:
         try:
             if is_unsure:
-                await self._verifier.look()
+                await self._verifier.check_workers()
                 if self._verifier.judge_end(call_id, meta) == "believed":
                     self._ended(channel, meta)
                     return
                 self._drop(channel, call_id, meta)
-            stored = await self._shelf.end_of(self._keys.call(call_id), channel)
+            stored = await self._reader.end_of(self._keys.call(call_id), channel)
         except (OSError, ResponseError) as exc:  # the next sweep finds the forgery again, or the truth
             log.warning("ledger_not_asked", call_id=call_id, error=str(exc) or "no answer in time")
             stored = None

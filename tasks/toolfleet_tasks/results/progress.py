@@ -1,4 +1,4 @@
-"""How far a call is, as its caller follows it: over the connection on which results come, and only while somebody asks."""
+"""Follows a call's progress for its caller: over the connection on which results come, and only while somebody asks."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -8,30 +8,32 @@ from pydantic import ValidationError
 
 from toolfleet_registry.contracts.progress import Progress
 from toolfleet_tasks.messages.signatures import split_json
-from toolfleet_tasks.results.listener import Inbox
+from toolfleet_tasks.results.listener import ResultListener
 from toolfleet_tasks.results.verifier import Verifier
 
 
-async def follow_progress(inbox: Inbox, call_id: str, ending: "asyncio.Future[Any]") -> AsyncGenerator[Progress]:
+async def follow_progress(
+    listener: ResultListener, call_id: str, ending: "asyncio.Future[Any]"
+) -> AsyncGenerator[Progress]:
     """What the call says, beginning with the latest, until `ending`. Who is slow misses what lies in between."""
-    news = asyncio.Event()
+    arrived = asyncio.Event()
     latest: Progress | None = None
 
     def hear(content: bytes) -> None:
         nonlocal latest
-        latest = _judged(inbox.verifier, call_id, content) or latest
-        news.set()
+        latest = _judged(listener.verifier, call_id, content) or latest
+        arrived.set()
 
     def stop(_: object) -> None:
-        news.set()
+        arrived.set()
 
     ending.add_done_callback(stop)
     shown: Progress | None = None
     try:
-        with inbox.watches.watching(inbox.progress_channel(call_id), hear):
+        with listener.watches.watching(listener.progress_channel(call_id), hear):
             while not ending.done():
-                await news.wait()
-                news.clear()
+                await arrived.wait()
+                arrived.clear()
                 if latest is not None and latest != shown:
                     shown = latest
                     yield shown
@@ -50,7 +52,7 @@ def _judged(verifier: Verifier, call_id: str, content: bytes) -> Progress | None
     text, signature = split_json(content.decode(errors="replace"))
     verdict = verifier.judge(call_id, "progress", text, signature)
     if verdict == "unsure":
-        verifier.look_soon()
+        verifier.check_workers_soon()
     elif verdict == "refused":
         verifier.refuse(call_id, "progress", is_signed=signature is not None)
     return _parsed(text) if verdict == "believed" else None

@@ -1,7 +1,7 @@
-"""Reading stored results, over a connection that subscribes to nothing, and large ones one after the other.
+"""Reads stored results, over a connection that subscribes to nothing, and large ones one after the other.
 
 Redis gives up a subscriber that has more than 32 MB to read, as an agent has that was busy while results came. What it
-reads of its own accord therefore never goes over the line on which it listens.
+reads of its own accord therefore never goes over the connection on which it listens.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio.cancellation import end
-from toolfleet_tasks.redis.connection import Line, LineLost
+from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
 
 log = get_logger(__name__)
 
@@ -26,11 +26,11 @@ _CHUNK = 100  # small results at a time
 Found = Callable[[bytes, bytes | None], None]
 
 
-class Shelf:
-    """Where results lie. `line` is started at the first need, and closed with the shelf; `found` gets key and content."""
+class ResultReader:
+    """Where results lie. `connection` is started at the first need, and closed with the reader; `found` gets key and content."""
 
-    def __init__(self, line: Line, found: Found) -> None:
-        self._line = line
+    def __init__(self, connection: PipelinedConnection, found: Found) -> None:
+        self._connection = connection
         self._found = found
         self._is_open = False
         self._wanted: dict[bytes, None] = {}
@@ -40,7 +40,7 @@ class Shelf:
         """Fetch nothing more."""
         if self._fetching is not None:
             await end([self._fetching])
-        await self._line.aclose()
+        await self._connection.aclose()
 
     def fetch(self, key: bytes) -> None:
         """Fetch a large result soon, after those that are wanted already."""
@@ -49,23 +49,23 @@ class Shelf:
             self._fetching = asyncio.get_running_loop().create_task(self._fetch_all(), name="toolfleet-shelf")
 
     async def sweep(self, keys: Sequence[bytes]) -> None:
-        """Fetch whatever there is of these, large ones later. Raises `LineLost` or `ResponseError`."""
+        """Fetch whatever there is of these, large ones later. Raises `RedisConnectionLost` or `ResponseError`."""
         for start in range(0, len(keys), _CHUNK):
             chunk = keys[start : start + _CHUNK]
             await self._opened()
-            sizes = await asyncio.gather(*(self._line.send("STRLEN", key) for key in chunk))
+            sizes = await asyncio.gather(*(self._connection.send("STRLEN", key) for key in chunk))
             small = [key for key, size in zip(chunk, sizes, strict=True) if 0 < size <= ANNOUNCED_AT_MOST]
             for key, size in zip(chunk, sizes, strict=True):
                 if size > ANNOUNCED_AT_MOST:
                     self.fetch(key)
-            for key, content in zip(small, await self._line.send("MGET", *small) if small else (), strict=True):
+            for key, content in zip(small, await self._connection.send("MGET", *small) if small else (), strict=True):
                 self._found(key, content)
 
     async def peek(self, key: bytes) -> bytes | None:
         """What is stored now. Raises `OSError` or `ResponseError` if Redis does not answer in a second."""
         async with asyncio.timeout(PEEK_SECONDS):
             await self._opened()
-            content: bytes | None = await self._line.send("GET", key)
+            content: bytes | None = await self._connection.send("GET", key)
             return content
 
     async def end_of(self, record: str, key: bytes) -> str | None:
@@ -73,21 +73,21 @@ class Shelf:
         async with asyncio.timeout(PEEK_SECONDS):
             await self._opened()
             (state, result), value = await asyncio.gather(
-                self._line.send("HMGET", record, "state", "result"), self._line.send("GET", key)
+                self._connection.send("HMGET", record, "state", "result"), self._connection.send("GET", key)
             )
         return (result or value or b"").decode(errors="replace") if state == b"done" else None
 
     async def _opened(self) -> None:
         if not self._is_open:
             self._is_open = True
-            self._line.start()
-        await self._line.connected()
+            self._connection.start()
+        await self._connection.connected()
 
     async def _fetch_all(self) -> None:
         while self._wanted:
             key = next(iter(self._wanted))
             # What cannot be had now is swept later.
-            with contextlib.suppress(LineLost, ResponseError):
+            with contextlib.suppress(RedisConnectionLost, ResponseError):
                 await self._opened()
-                self._found(key, await self._line.send("GET", key))
+                self._found(key, await self._connection.send("GET", key))
             self._wanted.pop(key, None)

@@ -16,7 +16,7 @@ from toolfleet_tasks.lua.constants import COUNTED_FROM_BYTES
 from toolfleet_tasks.lua.storage import HAD
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.signatures import Signatures
-from toolfleet_tasks.redis.connection import Line, LineClosed
+from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionClosed
 from toolfleet_tasks.redis.script_runner import run
 from toolfleet_tasks.results.stored import celery_value
 
@@ -38,8 +38,8 @@ Receipt = tuple[tuple[str, str, str, str], tuple[str, str, str]]
 class Receipts:
     """Confirms over one line, of one event loop, until `aclose`."""
 
-    def __init__(self, line: Line, settings: Settings) -> None:
-        self._line = line
+    def __init__(self, connection: PipelinedConnection, settings: Settings) -> None:
+        self._connection = connection
         self._keys = settings.keys
         self._signatures = Signatures(settings, "result")
         self._is_in_record = not settings.is_fast  # the text: beside Celery's own key
@@ -91,7 +91,7 @@ class Receipts:
             self._timer = None
         dropped, self._dropped = self._dropped, []
         if dropped:  # what gets lost expires
-            self._line.send("UNLINK", *dropped).add_done_callback(_seen)
+            self._connection.send("UNLINK", *dropped).add_done_callback(_seen)
         if self._waiting and (self._sending is None or self._sending.done()):
             self._sending = asyncio.get_running_loop().create_task(self._send_all(), name="toolfleet-receipts")
 
@@ -101,7 +101,7 @@ class Receipts:
             batch = self._waiting[:_BATCH]
             try:
                 await self._send(batch)
-            except LineClosed:
+            except RedisConnectionClosed:
                 return
             except ResponseError as exc:  # they stay until they expire
                 log.warning("receipts_refused", error=str(exc))
@@ -109,7 +109,7 @@ class Receipts:
 
     async def _send(self, batch: list[Receipt]) -> None:
         keys, parts = zip(*batch, strict=True)
-        await run(self._line, HAD, HAD.parameters(results=keys, had=parts))
+        await run(self._connection, HAD, HAD.parameters(results=keys, had=parts))
 
 
 def verdict_of(call: PublishedCall, result: ToolResult, text: str) -> ToolResult:

@@ -1,4 +1,4 @@
-"""What is stored of a call: how it is written down, and read as the one `ToolResult` that the caller gets."""
+"""Writes down what a call came to, and reads it as the one `ToolResult` that the caller gets."""
 
 import contextlib
 import json
@@ -8,7 +8,7 @@ from typing import get_args
 from toolfleet_registry.contracts import Audit, ErrorCode, PublishedCall, ToolResult
 from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.messages import fleet_results, json_text
-from toolfleet_tasks.messages.fleet_results import Ending
+from toolfleet_tasks.messages.fleet_results import CallEnding
 from toolfleet_tasks.results.end_check import FORGED, Meta
 from toolfleet_tasks.results.reader import ANNOUNCED_AT_MOST, STORED
 from toolfleet_tasks.results.verifier import stored_meta
@@ -19,7 +19,7 @@ def result_of(meta: Meta, tool_name: str) -> ToolResult:
     return _read(str(meta.get("result")), tool_name)
 
 
-def ending_of(meta: Meta, call: PublishedCall) -> Ending:
+def ending_of(meta: Meta, call: PublishedCall) -> CallEnding:
     """How a call ends that Celery itself has ended, as far as its `meta` says; what was begun, the ledger knows.
 
     A task that it stopped at the hard limit has timed out, one that it revoked was cancelled, and of any other nobody
@@ -31,13 +31,13 @@ def ending_of(meta: Meta, call: PublishedCall) -> Ending:
         return fleet_results.taken_back(call)
     if kind == FORGED:
         lost = fleet_results.outcome_unknown(call.tool_name, "its result is not one that the fleet has signed.")
-        return Ending(lost, lost, lost)
+        return CallEnding(lost, lost, lost)
     if kind in {"TimeLimitExceeded", "SoftTimeLimitExceeded"}:
         known = fleet_results.timed_out(call.tool_name, call.limit_seconds)
     else:
         known = fleet_results.outcome_unknown(call.tool_name, f"the worker failed ({kind}).")
     nothing = fleet_results.worker_failed(call.tool_name, str(kind))
-    return Ending(nothing, nothing, known)
+    return CallEnding(nothing, nothing, known)
 
 
 def celery_value(call_id: str, text: str, signature: str = "") -> str:

@@ -15,8 +15,8 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.aio.cancellation import end
-from toolfleet_tasks.messages.signatures import Signatures, Told
-from toolfleet_tasks.redis.connection import Line, LineLost
+from toolfleet_tasks.messages.signatures import Signatures, SignedSubject
+from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
 
 SIGNS = " signs"
 """Ends the note of a worker that signs what it tells of calls."""
@@ -24,9 +24,9 @@ SIGNS = " signs"
 Verdict = Literal["believed", "refused", "unsure"]
 """`unsure`: it is not signed, and who is at work must be looked up first."""
 
-_LOOK_COUNTS_SECONDS = 5.0
+_CHECK_COUNTS_SECONDS = 5.0
 _OLDER_COUNT_SECONDS = 20.0  # what a worker stored before it ended is read a little later; as long as its note counts
-_LOOK_PATIENCE_SECONDS = 1.0
+_CHECK_PATIENCE_SECONDS = 1.0
 _WARN_SECONDS = 60.0  # between two words about results that are not signed
 _REFUSED_SECONDS = 1.0  # between two words about forgeries: whoever sends thousands must not fill the log
 
@@ -34,73 +34,75 @@ log = get_logger(__name__)
 
 
 class Verifier:
-    """Judges what comes over one line's Redis, for one process. `line` is only used for unsigned results."""
+    """Judges what comes over one line's Redis, for one process. `connection` is only used for unsigned results."""
 
-    def __init__(self, line: Line, settings: Settings) -> None:
+    def __init__(self, connection: PipelinedConnection, settings: Settings) -> None:
         self.is_on = settings.signing_key is not None
         self.refused = 0
         """How much was not believed."""
         self.unsigned = 0
         """How much was believed though it was not signed."""
-        self._line = line
+        self._connection = connection
         self._lanes = [settings.keys.slots(lane) for lane in ("fast", "slow")]
-        self._signatures = {told: Signatures(settings, told) for told in _TOLD} if self.is_on else {}
+        self._signatures = {subject: Signatures(settings, subject) for subject in _SUBJECTS} if self.is_on else {}
         self._is_strict = settings.require_signed_results
-        self._looked_at = self._older_at = float("-inf")
+        self._checked_at = self._older_at = float("-inf")
         self._said_at = self._warned_at = float("-inf")
-        self._looking: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
 
-    def judge(self, call_id: str, told: Told, text: str, signature: object) -> Verdict:
+    def judge(self, call_id: str, subject: SignedSubject, text: str, signature: object) -> Verdict:
         """Whether this is believed of the call. Costs one hash."""
         if not self.is_on:
             return "believed"
         if signature is not None:
-            return "believed" if self._signatures[told].verify(call_id, text, signature) else "refused"
+            return "believed" if self._signatures[subject].verify(call_id, text, signature) else "refused"
         now = machine_clock.monotonic()
         if self._is_strict:
             return "refused"
         if now < self._older_at + _OLDER_COUNT_SECONDS:
             self._note_unsigned(now)
             return "believed"
-        return "refused" if now < self._looked_at + _LOOK_COUNTS_SECONDS else "unsure"
+        return "refused" if now < self._checked_at + _CHECK_COUNTS_SECONDS else "unsure"
 
     def judge_end(self, call_id: str, meta: Mapping[str, Any]) -> Verdict:
         """The same for a call's end as Celery writes it down."""
         if not self.is_on:
             return "believed"
-        told, text = signed_part(meta)
-        return self.judge(call_id, told, text, meta.get("signature"))
+        subject, text = signed_part(meta)
+        return self.judge(call_id, subject, text, meta.get("signature"))
 
-    async def look(self) -> None:
+    async def check_workers(self) -> None:
         """Look up whether workers are at work that do not sign. Where Redis does not say, none are known of."""
         try:
-            async with asyncio.timeout(_LOOK_PATIENCE_SECONDS):
-                notes = await asyncio.gather(*(self._line.execute("ZRANGE", lane, 0, -1) for lane in self._lanes))
-        except (TimeoutError, LineLost, ResponseError) as exc:
+            async with asyncio.timeout(_CHECK_PATIENCE_SECONDS):
+                notes = await asyncio.gather(*(self._connection.execute("ZRANGE", lane, 0, -1) for lane in self._lanes))
+        except (TimeoutError, RedisConnectionLost, ResponseError) as exc:
             log.warning("older_workers_not_looked_up", error=str(exc) or "no answer in time")
             notes = []
-        self._looked_at = machine_clock.monotonic()
+        self._checked_at = machine_clock.monotonic()
         if any(not note.endswith(SIGNS.encode()) for lane in notes for note in lane):
-            self._older_at = self._looked_at
+            self._older_at = self._checked_at
 
-    def look_soon(self) -> None:
+    def check_workers_soon(self) -> None:
         """The same in the background, for whoever cannot wait."""
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.get_running_loop().create_task(self.look(), name="toolfleet-older-workers")
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.get_running_loop().create_task(
+                self.check_workers(), name="toolfleet-older-workers"
+            )
 
     async def aclose(self) -> None:
         """Look no more."""
-        if self._looking is not None:
-            await end([self._looking])
+        if self._checking is not None:
+            await end([self._checking])
 
-    async def believes(self, call_id: str, told: Told, text: str, signature: object) -> bool:
+    async def believes(self, call_id: str, subject: SignedSubject, text: str, signature: object) -> bool:
         """As `judge`, for whoever can wait for a look; what is not believed is counted and logged."""
-        verdict = self.judge(call_id, told, text, signature)
+        verdict = self.judge(call_id, subject, text, signature)
         if verdict == "unsure":
-            await self.look()
-            verdict = self.judge(call_id, told, text, signature)
+            await self.check_workers()
+            verdict = self.judge(call_id, subject, text, signature)
         if verdict != "believed":
-            self.refuse(call_id, told, is_signed=signature is not None)
+            self.refuse(call_id, subject, is_signed=signature is not None)
         return verdict == "believed"
 
     async def believed(self, call_id: str, stored: bytes) -> str:
@@ -109,10 +111,10 @@ class Verifier:
         if not found or not self.is_on:
             return found
         meta = stored_meta(found)
-        told, text = signed_part(meta)
-        return found if await self.believes(call_id, told, text, meta.get("signature")) else ""
+        subject, text = signed_part(meta)
+        return found if await self.believes(call_id, subject, text, meta.get("signature")) else ""
 
-    def refuse(self, call_id: str, told: Told, *, is_signed: bool) -> None:
+    def refuse(self, call_id: str, subject: SignedSubject, *, is_signed: bool) -> None:
         """Count what is not believed, and log it."""
         self.refused += 1
         now = machine_clock.monotonic()
@@ -120,7 +122,7 @@ class Verifier:
             return
         self._said_at = now
         reason = "its signature is not the fleet's for this call" if is_signed else "it is not signed"
-        log.error("forgery_refused", call_id=call_id, told=told, reason=reason, so_far=self.refused)
+        log.error("forgery_refused", call_id=call_id, told=subject, reason=reason, so_far=self.refused)
 
     def _note_unsigned(self, now: float) -> None:
         self.unsigned += 1
@@ -130,7 +132,7 @@ class Verifier:
             log.warning("unsigned_believed", so_far=self.unsigned, hint=hint)
 
 
-def signed_part(meta: Mapping[str, Any]) -> tuple[Told, str]:
+def signed_part(meta: Mapping[str, Any]) -> tuple[SignedSubject, str]:
     """What is signed of a call's end: a success's text, of any other its status and the name of the exception."""
     result = meta.get("result")
     if meta.get("status") == "SUCCESS":
@@ -148,4 +150,4 @@ def stored_meta(stored: str) -> dict[str, Any]:
     return meta if isinstance(meta, dict) and "status" in meta else {"status": "SUCCESS", "result": stored}
 
 
-_TOLD: tuple[Told, ...] = get_args(Told)
+_SUBJECTS: tuple[SignedSubject, ...] = get_args(SignedSubject)

@@ -1,4 +1,4 @@
-"""The ends of calls that somebody else publishes: heard of, or read if they have ended before."""
+"""Waits for the ends of calls that somebody else publishes: listens, or reads if they have ended before."""
 
 import asyncio
 
@@ -7,21 +7,21 @@ from redis.exceptions import ResponseError
 from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.results.end_check import Meta
-from toolfleet_tasks.results.listener import Inbox
-from toolfleet_tasks.results.reader import Shelf
+from toolfleet_tasks.results.listener import ResultListener
+from toolfleet_tasks.results.reader import ResultReader
 
 
-class Ends:
-    """Waits at `inbox`. `shelf` has the results; it is closed here."""
+class ResultWaiters:
+    """Waits at `listener`. `reader` has the results; it is closed here."""
 
-    def __init__(self, inbox: Inbox, shelf: Shelf, *, keys: Keys) -> None:
-        self._inbox = inbox
-        self._shelf = shelf
+    def __init__(self, listener: ResultListener, reader: ResultReader, *, keys: Keys) -> None:
+        self._listener = listener
+        self._reader = reader
         self._keys = keys
 
     async def aclose(self) -> None:
         """Let go of what was needed for reading."""
-        await self._shelf.aclose()
+        await self._reader.aclose()
 
     async def of(self, call_id: str, *, seconds: float | None) -> Meta | None:
         """What Celery has stored of a call, once it has ended; `None` if it has not in `seconds`.
@@ -29,24 +29,24 @@ class Ends:
         Raises `NotPublished` if the fleet is left meanwhile.
         """
         waiter = _Waiter()
-        expected = self._inbox.expect(call_id, waiter)
+        expected = self._listener.expect(call_id, waiter)
         try:
             async with asyncio.timeout(seconds):
-                await self._look(call_id)
+                await self._read(call_id)
                 return await waiter.meta
         except TimeoutError:
             return None
         finally:
-            self._inbox.forget(expected)
+            self._listener.forget(expected)
 
-    async def _look(self, call_id: str) -> None:
+    async def _read(self, call_id: str) -> None:
         """What cannot be read now is swept later."""
         try:
-            await self._inbox.listening(call_id)
-            stored = await self._shelf.peek(self._keys.result(call_id).encode())
+            await self._listener.listening(call_id)
+            stored = await self._reader.peek(self._keys.result(call_id).encode())
         except (KeyError, OSError, ResponseError):  # KeyError: its end was heard meanwhile
             return
-        self._inbox.found(call_id, stored)
+        self._listener.found(call_id, stored)
 
 
 class _Waiter:

@@ -1,4 +1,4 @@
-"""What is said to all workers at once: remote control. Comes over the worker's line and is lost while that is away."""
+"""Receives what is said to all workers at once: remote control. It is lost while the worker's connection is away."""
 
 import asyncio
 from collections import deque
@@ -9,12 +9,12 @@ from kombu.utils.json import loads
 
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio.greenlet_bridge import Bridge
-from toolfleet_tasks.redis.connection import Line, Push
+from toolfleet_tasks.redis.connection import PipelinedConnection, Push
 
 log = get_logger(__name__)
 
 
-class Hearer(Protocol):
+class BroadcastListener(Protocol):
     """Whom the broadcasts are for."""
 
     def topics(self) -> Iterable[str]:
@@ -27,35 +27,35 @@ class Hearer(Protocol):
 
 
 class Broadcasts:
-    """Listens for one hearer, over a line that it shares with others."""
+    """Listens for one listener, over a connection that it shares with others."""
 
-    def __init__(self, hearer: Hearer, *, line: Line, prefix: str) -> None:
+    def __init__(self, listener: BroadcastListener, *, connection: PipelinedConnection, prefix: str) -> None:
         self._patterns: set[bytes] = set()
-        self._hearer = hearer
-        self._line = line
+        self._listener = listener
+        self._connection = connection
         self._prefix = prefix
         self._heard: deque[tuple[str, bytes]] = deque()
         self._has_heard = asyncio.Event()
-        line.on_connect.append(self.listen)
+        connection.on_connect.append(self.listen)
 
     def listen(self) -> None:
         """Subscribe to all topics: at first, after every reconnect, and when there are more."""
-        topics = [self._prefix + topic for topic in self._hearer.topics()]
+        topics = [self._prefix + topic for topic in self._listener.topics()]
         self._patterns.update(topic.encode() for topic in topics)
         if topics:
-            self._line.tell("PSUBSCRIBE", *topics)
+            self._connection.tell("PSUBSCRIBE", *topics)
 
     def take(self, frame: Push) -> None:
-        """Take a push frame of the line; those of others are ignored."""
+        """Take a push frame of the connection; those of others are ignored."""
         if frame[0] == b"pmessage" and frame[1] in self._patterns:
             self._heard.append((frame[2].decode(), frame[3]))
             self._has_heard.set()
 
     def close(self) -> None:
         """Listen no longer."""
-        self._line.on_connect.remove(self.listen)
+        self._connection.on_connect.remove(self.listen)
         if self._patterns:
-            self._line.tell("PUNSUBSCRIBE", *self._patterns)
+            self._connection.tell("PUNSUBSCRIBE", *self._patterns)
             self._patterns.clear()
 
     async def run(self) -> None:
@@ -69,7 +69,7 @@ class Broadcasts:
     async def _pass_on(self, channel: str, content: bytes) -> None:
         exchange = _exchange_of(channel.removeprefix(self._prefix))
         try:
-            await Bridge(self._hearer.hear, exchange, loads(content))
+            await Bridge(self._listener.hear, exchange, loads(content))
         except Exception:
             log.exception("broadcast_failed", channel=channel)
 

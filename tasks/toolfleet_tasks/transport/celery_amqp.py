@@ -1,4 +1,4 @@
-"""What makes an app's broker connections use the fleet's transports, under the URL that they have anyway.
+"""Makes an app's broker connections use the fleet's transports, under the URL that they have anyway.
 
 Celery's `broker_transport` would do, too, but it replaces the scheme of the URL, by which Flower knows a Redis, and kombu
 whether to use TLS.
@@ -11,7 +11,7 @@ from typing import Any
 from celery.app.amqp import AMQP
 from kombu.connection import Connection, ConnectionPool, PooledConnection
 
-from toolfleet_tasks.aio.blocking_retry import insisted
+from toolfleet_tasks.aio.blocking_retry import retry_blocking
 from toolfleet_tasks.aio.greenlet_bridge import in_bridge
 from toolfleet_tasks.rabbitmq.transport import RabbitMqTlsTransport, RabbitMqTransport
 from toolfleet_tasks.transport.kombu_transport import FleetSentinelTransport, FleetTransport
@@ -61,7 +61,7 @@ class FleetAMQP(AMQP):  # type: ignore[misc] # Celery ships no types
         The task has run and is not acked before, and a message that is there twice does no harm.
         """
         send = functools.partial(super()._retry_publish, publish, *args, **kwargs)
-        return insisted(send) if in_bridge() else send()
+        return retry_blocking(send) if in_bridge() else send()
 
 
 class RabbitMqAMQP(AMQP):  # type: ignore[misc] # as above

@@ -1,4 +1,4 @@
-"""A channel's place at the worker's lines: what it consumes comes in here."""
+"""Adapts a kombu channel to the worker's connections: what it consumes comes in here."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -10,79 +10,85 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.queues import queue_of
 from toolfleet_tasks.transport.broadcast import Broadcasts
-from toolfleet_tasks.transport.burst_fetcher import BurstIntake
+from toolfleet_tasks.transport.burst_fetcher import BurstFetcher
 from toolfleet_tasks.transport.consumed_queues import ConsumedQueues
-from toolfleet_tasks.transport.fetcher import Intake, Quarantine, Room
-from toolfleet_tasks.transport.leases import Leases, Store
-from toolfleet_tasks.transport.notify_keys import Bells
+from toolfleet_tasks.transport.fetcher import Capacity, Fetcher, Quarantine
+from toolfleet_tasks.transport.leases import Leases, LeaseStore
+from toolfleet_tasks.transport.notify_keys import NotifyKeys
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 
-class Dock:
-    """Consumer of an intake and hearer of broadcasts, on behalf of one of kombu's channels."""
+class ChannelAdapter:
+    """Consumer of a fetcher and listener to broadcasts, on behalf of one of kombu's channels."""
 
-    def __init__(self, channel: Any, workers_lines: WorkerRuntime) -> None:
+    def __init__(self, channel: Any, runtime: WorkerRuntime) -> None:
         self._channel = channel
-        self._lines = workers_lines
+        self._runtime = runtime
         self._is_closed = False
-        self._slots = workers_lines.slots
-        self._consumed = ConsumedQueues(channel, workers_lines.resting)
+        self._slots = runtime.slots
+        self._consumed = ConsumedQueues(channel, runtime.resting)
         keys = Keys(channel.global_keyprefix)
-        line = workers_lines.to_broker()
-        self.leases = workers_lines.part(_make_leases, channel, keys)
-        self.intake = Intake(
+        connection = runtime.to_broker()
+        self.leases = runtime.part(_make_leases, channel, keys)
+        self.fetcher = Fetcher(
             self,
-            line=line,
-            bells=Bells(line, lambda number: workers_lines.to_broker(f"bells {number}"), keys.bell("")),
+            connection=connection,
+            notify_keys=NotifyKeys(
+                connection, lambda number: runtime.to_broker(f"bells {number}"), keys.notify_key("")
+            ),
             leases=self.leases,
             quarantine=Quarantine(keys.quarantine, keys.quarantined),
-            rooms={queue_of(name): Room(keys.running(name), bound) for name, bound in workers_lines.bounds.items()},
+            bounds={queue_of(name): Capacity(keys.running(name), bound) for name, bound in runtime.bounds.items()},
         )
-        self._burst_intake = BurstIntake(
-            self, self.intake, line=line, bell=workers_lines.to_broker("burst bell"), bell_prefix=keys.bell("")
+        self._burst_intake = BurstFetcher(
+            self,
+            self.fetcher,
+            connection=connection,
+            blocking=runtime.to_broker("burst bell"),
+            notify_prefix=keys.notify_key(""),
         )
-        self.broadcasts = Broadcasts(self, line=workers_lines.to_broker("broadcasts"), prefix=keys.prefix)
-        workers_lines.listeners.append(self.broadcasts.take)
-        workers_lines.resting.on_end.append(self.intake.wake)
+        self.broadcasts = Broadcasts(self, connection=runtime.to_broker("broadcasts"), prefix=keys.prefix)
+        runtime.listeners.append(self.broadcasts.take)
+        runtime.resting.on_end.append(self.fetcher.wake)
         self._tasks = [
-            workers_lines.loop.create_task(self.intake.run(), name="toolfleet-intake"),
-            workers_lines.loop.create_task(self._burst_intake.run(), name="toolfleet-burst-intake"),
-            workers_lines.loop.create_task(self.broadcasts.run(), name="toolfleet-broadcasts"),
+            runtime.loop.create_task(self.fetcher.run(), name="toolfleet-intake"),
+            runtime.loop.create_task(self._burst_intake.run(), name="toolfleet-burst-intake"),
+            runtime.loop.create_task(self.broadcasts.run(), name="toolfleet-broadcasts"),
         ]
 
     def update(self) -> None:
         """The channel consumes other queues, or listens to other topics, or the pool has another size, than before."""
-        self._slots.resize(self._lines.capacity())
+        self._slots.resize(self._runtime.capacity())
         self.broadcasts.listen()
-        self.intake.wake()
+        self.fetcher.wake()
 
     def queues(self) -> Sequence[str]:
-        """As the intake asks."""
+        """As the fetcher asks."""
         return self._consumed.names
 
-    def room(self) -> int:
-        """As the intake asks."""
+    def capacity(self) -> int:
+        """As the fetcher asks."""
         return self._slots.open
 
     def burst(self) -> tuple[Sequence[str], int]:
-        """As the intakes ask."""
-        return ((), 0) if self._slots.open > 0 else self._slots.rooms_of(self.queues())
+        """As the fetchers ask."""
+        return ((), 0) if self._slots.open > 0 else self._slots.capacities_of(self.queues())
 
     def expect(self, count: int) -> None:
-        """As the intakes do."""
+        """As the fetchers do."""
         self._slots.expect(count)
 
     def deliver(self, message: dict[str, Any], queue: str) -> None:
-        """As the intake does. A queue that is consumed no longer, or not now, gets it back."""
+        """As the fetcher does. A queue that is consumed no longer, or not now, gets it back."""
         if queue in self._consumed:
             self._channel.connection._deliver(message, queue)  # noqa: SLF001
         else:
-            self.leases.put_back([message["properties"]["delivery_tag"]], begun=False)
+            self.leases.requeue([message["properties"]["delivery_tag"]], begun=False)
 
     def forget(self, tag: str) -> None:
-        """As the intake does."""
+        """As the fetcher does."""
         self._give_back(self._channel.qos._delivered.pop(tag, None))  # noqa: SLF001
-        self.intake.wake()
+        self.fetcher.wake()
 
     def delivered(self, message: Any) -> None:
         """The channel holds one message more."""
@@ -97,8 +103,8 @@ class Dock:
         """The channel has done with a delivered message, or gives it back; `None` for one that it does not know."""
         if message is not None:
             self._give_back(message)
-            self.intake.make_room(message.delivery_info["routing_key"], message.headers["id"])
-        self.intake.wake()
+            self.fetcher.release_slot(message.delivery_info["routing_key"], message.headers["id"])
+        self.fetcher.wake()
 
     def _give_back(self, message: Any) -> None:
         if message is None:
@@ -122,40 +128,40 @@ class Dock:
         self._is_closed = True
         for task in self._tasks:
             task.cancel()
-        self._lines.listeners.remove(self.broadcasts.take)
-        self._lines.resting.on_end.remove(self.intake.wake)
-        if worker_runtime.current() is self._lines:
+        self._runtime.listeners.remove(self.broadcasts.take)
+        self._runtime.resting.on_end.remove(self.fetcher.wake)
+        if worker_runtime.current() is self._runtime:
             self.broadcasts.close()
             running = {request.message.delivery_tag for request in tuple(state.active_requests)}
             delivered = self._channel.qos._delivered  # noqa: SLF001
             dropped = set(delivered) - running
             for tag in dropped:
                 self._give_back(delivered.pop(tag))
-            self.leases.put_back(dropped, begun=False)
+            self.leases.requeue(dropped, begun=False)
 
     def give_up(self, client: Redis) -> None:
-        """For a worker that ends, whose lines are closed: settle with Redis over `client` what is still held."""
+        """For a worker that ends, whose connections are closed: settle with Redis over `client` what is still held."""
         leases = self.leases
         leases.close()
-        for command in (*leases.ack_commands(leases.acked), *leases.put_back_commands(leases.held, begun=True)):
+        for command in (*leases.ack_commands(leases.acked), *leases.requeue_commands(leases.held, begun=True)):
             client.execute_command(*command)
 
 
-def _make_leases(workers_lines: WorkerRuntime, channel: Any, keys: Keys) -> Leases:
+def _make_leases(runtime: WorkerRuntime, channel: Any, keys: Keys) -> Leases:
     """They outlive channels and connections."""
-    leases = Leases(workers_lines.to_broker(), _store(channel, keys), workers_lines.loop)
-    workers_lines.settle.append(leases.settled)
-    workers_lines.leaving.append(leases.leave)
-    leases.show_life(workers_lines.to_broker("broadcasts"))
+    leases = Leases(runtime.to_broker(), _store(channel, keys), runtime.loop)
+    runtime.settle.append(leases.settled)
+    runtime.leaving.append(leases.leave)
+    leases.show_life(runtime.to_broker("broadcasts"))
     return leases
 
 
-def _store(channel: Any, keys: Keys) -> Store:
-    return Store(
+def _store(channel: Any, keys: Keys) -> LeaseStore:
+    return LeaseStore(
         unacked=keys.prefix + channel.unacked_key,
         unacked_index=keys.prefix + channel.unacked_index_key,
         queue_prefix=keys.prefix,
-        bell_prefix=keys.bell(""),
+        notify_prefix=keys.notify_key(""),
         seconds=channel.visibility_timeout,
         holder_prefix=keys.holder(""),
         left_prefix=keys.left(""),

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from toolfleet_tasks.fairness.paused_queues import RestingQueues
+from toolfleet_tasks.fairness.paused_queues import PausedQueues
 
 
 class ConsumedQueues:
     """Those of one of kombu's channels that do not rest."""
 
-    def __init__(self, channel: Any, resting: RestingQueues) -> None:
+    def __init__(self, channel: Any, resting: PausedQueues) -> None:
         self._channel = channel
         self._resting = resting
         self._active = list[str]()  # as the channel had them

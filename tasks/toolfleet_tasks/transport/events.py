@@ -1,6 +1,6 @@
-"""Task events for Flower: noted in a call's time, built and published many at once, ten times a second.
+"""Buffers task events for Flower: noted in a call's time, built and published many at once, ten times a second.
 
-What is published, and where, is Celery's and kombu's own format. In a worker with lines it goes over the line to the
+What is published, and where, is Celery's and kombu's own format. In a worker with connections it goes over the connection to the
 broker's Redis and nothing waits for it; everywhere else it is the stock dispatcher, and with stock parts one that never waits for a broker.
 """
 
@@ -25,7 +25,7 @@ from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import machine_clock
 from toolfleet_tasks import worker_runtime
-from toolfleet_tasks.redis.connection import Line, LineClosed
+from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionClosed
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 log = get_logger(__name__)
@@ -65,9 +65,9 @@ class StockDispatcher(EventDispatcher):  # type: ignore[misc] # as above
 
 
 class FleetDispatcher(EventDispatcher):  # type: ignore[misc] # as above
-    """Celery's dispatcher; that of a worker with lines has an outbox. The app has `settings`."""
+    """Celery's dispatcher; that of a worker with connections has an outbox. The app has `settings`."""
 
-    _outbox: "Outbox | None" = None
+    _outbox: "EventBuffer | None" = None
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -82,7 +82,7 @@ class FleetDispatcher(EventDispatcher):  # type: ignore[misc] # as above
         blind: bool = False,
         **fields: Any,
     ) -> None:
-        """Send an event, soon. Never waits, and raises nothing, in a worker with lines."""
+        """Send an event, soon. Never waits, and raises nothing, in a worker with connections."""
         if self._outbox is None:
             super().send(type, blind=blind, **fields)
         elif self.enabled and (not self.groups or group_from(type) in self.groups):
@@ -94,23 +94,30 @@ class FleetDispatcher(EventDispatcher):  # type: ignore[misc] # as above
             self._outbox.note(fields)
 
 
-class Outbox:
+class EventBuffer:
     """The events of one worker that wait to be published. Belongs to its loop's thread.
 
     `topic` is what kombu's topics of the exchange begin with, the routing key follows. `sender` is in every event.
     """
 
     def __init__(
-        self, here: WorkerRuntime, line: Line, *, topic: str, exchange: str, sender: Event, serializer: str
+        self,
+        here: WorkerRuntime,
+        connection: PipelinedConnection,
+        *,
+        topic: str,
+        exchange: str,
+        sender: Event,
+        serializer: str,
     ) -> None:
-        self._line = line
+        self._connection = connection
         self._topic = topic
         self._exchange = exchange
         self._sender = sender
         self._serializer = serializer
         self._noted: deque[Event] = deque()
         self._dropped = 0
-        self._has_news = asyncio.Event()
+        self._has_changed = asyncio.Event()
         self._is_publishing = asyncio.Lock()
         self._task = here.loop.create_task(self._run(), name="toolfleet-events")
         here.settle.append(self.close)
@@ -121,7 +128,7 @@ class Outbox:
             self._noted.popleft()
             self._dropped += 1
         self._noted.append(event)
-        self._has_news.set()
+        self._has_changed.set()
 
     async def close(self) -> None:
         """Publish what was noted, and then no more."""
@@ -132,9 +139,9 @@ class Outbox:
 
     async def _run(self) -> None:
         while True:
-            await self._has_news.wait()
+            await self._has_changed.wait()
             await asyncio.sleep(_PAUSE_SECONDS)
-            self._has_news.clear()
+            self._has_changed.clear()
             await self._publish_all()
 
     async def _publish_all(self) -> None:
@@ -169,8 +176,8 @@ class Outbox:
             return
         try:
             # Twice, if the connection is lost before the answer: listeners know an event by its clock.
-            await self._line.execute("PUBLISH", f"{self._topic}{routing_key}", message)
-        except (ResponseError, LineClosed) as exc:
+            await self._connection.execute("PUBLISH", f"{self._topic}{routing_key}", message)
+        except (ResponseError, RedisConnectionClosed) as exc:
             log.warning("events_not_published", events=len(events), error=str(exc))
 
     def _message(self, routing_key: str, content: Event | list[Event]) -> str:
@@ -205,12 +212,12 @@ class Outbox:
 _OPTIONS = ("utcoffset", "retry", "retry_policy", "Event")  # of the stock `send`: how, not what
 
 
-def _make_outbox(here: WorkerRuntime, dispatcher: Any) -> Outbox:
+def _make_outbox(here: WorkerRuntime, dispatcher: Any) -> EventBuffer:
     """It outlives Celery's connections and dispatchers."""
     settings, exchange = dispatcher.app.settings, dispatcher.exchange.name
     reached_by = {"url": settings.broker, "master": settings.sentinel_master}
     database = connection_factory(**reached_by)().db
-    return Outbox(
+    return EventBuffer(
         here,
         here.to(**reached_by),
         topic=f"{settings.key_prefix}/{database}.{exchange}/",

@@ -1,4 +1,4 @@
-"""How a worker takes calls out of its queues: asleep until a bell rings, then as many at once as it has room for.
+"""Fetches messages in batches: blocks on a notify key, then reserves up to the number of free slots.
 
 Nothing here blocks the loop, and nothing raises when Redis is away: it goes on when Redis is back.
 """
@@ -14,10 +14,10 @@ from redis.exceptions import ResponseError
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio.greenlet_bridge import Bridge
 from toolfleet_tasks.lua import queues as scripts
-from toolfleet_tasks.redis.connection import Line, LineClosed, LineLost, Part
+from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionClosed, RedisConnectionLost
 from toolfleet_tasks.transport.delivery import Message, read_message
 from toolfleet_tasks.transport.leases import Leases
-from toolfleet_tasks.transport.notify_keys import Bells
+from toolfleet_tasks.transport.notify_keys import NotifyKeys
 from toolfleet_tasks.transport.quarantine import QUARANTINED_AT_MOST, kept_message
 from toolfleet_tasks.transport.ready_queues import ReadyQueues
 
@@ -29,13 +29,13 @@ _PLACE_MS = 5000  # that a place in a module is kept for a call that was taken a
 
 
 class Consumer(Protocol):
-    """Whom the intake works for."""
+    """Whom the fetcher works for."""
 
     def queues(self) -> Sequence[str]:
         """The names of the queues to take from; another object when they are others."""
         ...
 
-    def room(self) -> int:
+    def capacity(self) -> int:
         """How many messages more may be held now, from any of them."""
         ...
 
@@ -65,63 +65,62 @@ class Quarantine:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Capacity:
     """How many calls may run at once behind a queue, and the key under which those that do are counted."""
 
     running: str
     bound: int
 
 
-class Intake:
+class Fetcher:
     """Takes messages for one consumer, from `wake` on, whenever there is room and something in a queue.
 
-    `rooms`, by queue: calls of these are left there while there is no room for them.
+    `bounds`, by queue: calls of these are left there while there is no room for them.
     """
 
     def __init__(
         self,
         consumer: Consumer,
         *,
-        line: Line,
-        bells: Bells,
+        connection: PipelinedConnection,
+        notify_keys: NotifyKeys,
         leases: Leases,
         quarantine: Quarantine,
-        rooms: Mapping[str, Room] | None = None,
+        bounds: Mapping[str, Capacity] | None = None,
     ) -> None:
-        self._consumer = consumer
-        self._rooms = rooms or {}
-        self._line = line
-        self._bells = bells
+        self._consumer, self._bounds = consumer, bounds or {}
+        self._connection = connection
+        self._notify_keys = notify_keys
         self._leases = leases
         self._quarantine = quarantine
-        self._has_news = asyncio.Event()
-        self._ready = ReadyQueues(line, leases.store.queue_prefix)
+        self._has_changed = asyncio.Event()
+        self._ready = ReadyQueues(connection, leases.store.queue_prefix)
         self._turn = asyncio.Lock()
         self._set_asides: set[asyncio.Task[None]] = set()
 
     def wake(self) -> None:
         """There is more room, or another queue."""
-        self._has_news.set()
+        self._has_changed.set()
 
     async def run(self) -> None:
-        """Take messages until cancelled, or until a line is closed."""
+        """Take messages until cancelled, or until a connection is closed."""
         try:
-            await keep_taking(self._look, self._line)
+            await keep_fetching(self._fetch, self._connection)
         finally:
-            self._bells.rest()
+            self._notify_keys.rest()
 
-    def make_room(self, queue: str, call_id: str) -> None:
+    def release_slot(self, queue: str, call_id: str) -> None:
         """A message is done with: another worker may have been waiting for its place."""
-        room, store = self._rooms.get(queue), self._leases.store
-        if room is not None:
-            keys = {"queue": store.queue_prefix + queue, "bell": store.bell_prefix + queue}
-            command = scripts.MAKE_ROOM.command(running=room.running, **keys, call_id=call_id)
-            self._line.send(*command).add_done_callback(_seen)
+        capacity, store = self._bounds.get(queue), self._leases.store
+        if capacity is not None:
+            keys = {"queue": store.queue_prefix + queue, "notify_key": store.notify_prefix + queue}
+            command = scripts.RELEASE_SLOT.command(running=capacity.running, **keys, call_id=call_id)
+            self._connection.send(*command).add_done_callback(_seen)
 
     def set_aside(self, tag: str, queue: str, item: bytes, reason: str) -> None:
         """Take a held message out of the way, for an operator to look at. It is held until Redis has done so.
 
-        One that Redis does not take stays held: it is put back at the worker's end, for the next one to try.
+        One that Redis does not take stays held: it is requeued at the worker's end, for the next one to try.
         """
         task = self._leases.loop.create_task(self._move(tag, queue, item, reason))
         self._set_asides.add(task)
@@ -141,51 +140,53 @@ class Intake:
             most=QUARANTINED_AT_MOST,
         )
         try:
-            count = await self._line.execute(*command)
-        except (LineLost, ResponseError) as exc:
+            count = await self._connection.execute(*command)
+        except (RedisConnectionLost, ResponseError) as exc:
             log.warning("message_not_quarantined", queue=queue, error=str(exc))
             return
         self._leases.drop(tag)
         log.error("message_quarantined", queue=queue, reason=reason, bytes=len(item), so_far=count)
 
-    async def _look(self, may_hold: bool) -> bool:  # noqa: FBT001 - as `keep_taking` calls it
-        queues = await self._room_and_queues()
+    async def _fetch(self, may_hold: bool) -> bool:  # noqa: FBT001 - as `keep_fetching` calls it
+        queues = await self._wait_for_capacity()
         if not may_hold:
-            await self._wait_for_bell(queues)
-        return await self.take(lambda: (self._consumer.queues(), self._consumer.room()))
+            await self._wait_for_notification(queues)
+        return await self.take(lambda: (self._consumer.queues(), self._consumer.capacity()))
 
-    def rung(self, queue: str) -> None:
-        """A queue's bell was heard: the next turn asks for it."""
+    def notified(self, queue: str) -> None:
+        """Note a queue that was notified: the next turn asks for it."""
         self._ready.note(queue)
 
-    async def _room_and_queues(self) -> Sequence[str]:
-        while not ((queues := self._consumer.queues()) and self._consumer.room() > 0):
-            self._has_news.clear()
-            self._bells.rest()
-            await self._has_news.wait()
+    async def _wait_for_capacity(self) -> Sequence[str]:
+        while not ((queues := self._consumer.queues()) and self._consumer.capacity() > 0):
+            self._has_changed.clear()
+            self._notify_keys.rest()
+            await self._has_changed.wait()
         return queues
 
-    async def _wait_for_bell(self, queues: Sequence[str]) -> None:
+    async def _wait_for_notification(self, queues: Sequence[str]) -> None:
         try:
-            rung = await self._bells.rung(queues, seconds=self._ready.seconds_left, room=self._consumer.room)
-        except LineLost:
+            notified = await self._notify_keys.notified(
+                queues, seconds=self._ready.seconds_left, capacity=self._consumer.capacity
+            )
+        except RedisConnectionLost:
             self._ready.doubt()
             raise
         consumed = self._consumer.queues()
-        for queue in rung:
+        for queue in notified:
             if queue in consumed:
                 self._ready.note(queue)
             else:
-                self._bells.give_back(queue)  # no longer ours to answer
+                self._notify_keys.give_back(queue)  # no longer ours to answer
 
     async def take(self, offer: Callable[[], tuple[Sequence[str], int]]) -> bool:
         """One turn: at most so many from these queues, as `offer` says when it begins. Whether something is left there."""
         async with self._turn:  # two at a time would count on the same room
-            await self._ready.look(self._consumer.queues())
-            queues, room = offer()
-            if not queues or room <= 0:
+            await self._ready.refresh(self._consumer.queues())
+            queues, capacity = offer()
+            if not queues or capacity <= 0:
                 return True
-            wanted = min(room, BATCH)
+            wanted = min(capacity, BATCH)
             self._consumer.expect(wanted)
             try:
                 await self._take(self._ready.choose(queues), wanted)
@@ -200,22 +201,22 @@ class Intake:
             try:
                 await Bridge(self._deliver_all, left)
             finally:  # cancelled: what nobody has been told of must not stay here
-                self._leases.put_back([tag for tag, _, _ in left], begun=False)
+                self._leases.requeue([tag for tag, _, _ in left], begun=False)
 
-    async def _reserve(self, queues: list[str], room: int) -> list[tuple[str, str, bytes]]:
+    async def _reserve(self, queues: list[str], capacity: int) -> list[tuple[str, str, bytes]]:
         """Tag, queue and content of what was taken, which is held from now on."""
         if not queues:
             return []
         tag = self._leases.next_tags()
-        possible = [f"{tag}{i}" for i in range(room)]
+        possible = [f"{tag}{i}" for i in range(capacity)]
         self._leases.expect(possible)
         try:
-            left, *found = await self._line.send(*self._reserve_command(queues, room, tag))
-        except (LineLost, asyncio.CancelledError) as exc:
+            left, *found = await self._connection.send(*self._reserve_command(queues, capacity, tag))
+        except (RedisConnectionLost, asyncio.CancelledError) as exc:
             self._ready.doubt()
-            if isinstance(exc, LineLost) and not exc.sent:
+            if isinstance(exc, RedisConnectionLost) and not exc.sent:
                 self._leases.hold([], of=possible)
-            self._leases.put_back(possible, begun=False)  # what it has moved belongs to nobody now
+            self._leases.requeue(possible, begun=False)  # what it has moved belongs to nobody now
             raise
         except ResponseError:
             self._ready.doubt()
@@ -227,14 +228,14 @@ class Intake:
         self._ready.put(sorted((queues[number - 1] for number in left), key=served.__contains__))
         return held
 
-    def _reserve_command(self, queues: list[str], room: int, tag: str) -> tuple[Part, ...]:
+    def _reserve_command(self, queues: list[str], capacity: int, tag: str) -> tuple[Part, ...]:
         store = self._leases.store
-        bounded = ((number, self._rooms[queue]) for number, queue in enumerate(queues, 1) if queue in self._rooms)
+        bounded = ((number, self._bounds[queue]) for number, queue in enumerate(queues, 1) if queue in self._bounds)
         return scripts.RESERVE.command(
             unacked=store.unacked,
             unacked_index=store.unacked_index,
-            queues=[(store.queue_prefix + queue, store.bell_prefix + queue) for queue in queues],
-            wanted=room,
+            queues=[(store.queue_prefix + queue, store.notify_prefix + queue) for queue in queues],
+            wanted=capacity,
             tag=tag,
             prefix_length=len(store.queue_prefix),
             reserve_ms=_PLACE_MS,
@@ -259,20 +260,20 @@ class Intake:
         self.set_aside(tag, queue, item, reason)
 
 
-async def keep_taking(look: Callable[[bool], Awaitable[bool]], *lines: Line) -> None:
-    """Look again and again, until cancelled, or until a line is closed.
+async def keep_fetching(fetch: Callable[[bool], Awaitable[bool]], *connections: PipelinedConnection) -> None:
+    """Look again and again, until cancelled, or until a connection is closed.
 
-    `look` gets whether a queue may hold something that no bell would tell of, and says it of the next time.
+    `fetch` gets whether a queue may hold something that no notification would tell of, and says it of the next time.
     """
     may_hold = True
     while True:
         try:
-            may_hold = await look(may_hold)
-        except LineClosed:
+            may_hold = await fetch(may_hold)
+        except RedisConnectionClosed:
             return
-        except LineLost:
+        except RedisConnectionLost:
             may_hold = True
-            if not await _are_back(lines):
+            if not await _are_back(connections):
                 return
         except ResponseError as exc:
             may_hold = True
@@ -284,11 +285,11 @@ async def keep_taking(look: Callable[[bool], Awaitable[bool]], *lines: Line) -> 
             await asyncio.sleep(_PAUSE_SECONDS)
 
 
-async def _are_back(lines: Sequence[Line]) -> bool:
-    """Wait for the lines. False: they were closed."""
+async def _are_back(connections: Sequence[PipelinedConnection]) -> bool:
+    """Wait for the connections. False: they were closed."""
     try:
-        await asyncio.gather(*(line.connected() for line in lines))
-    except LineClosed:
+        await asyncio.gather(*(connection.connected() for connection in connections))
+    except RedisConnectionClosed:
         return False
     return True
 

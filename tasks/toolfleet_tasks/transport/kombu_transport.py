@@ -1,8 +1,8 @@
-"""Kombu's Redis transport with a worker's side that never waits: batched, on the loop of the pool.
+"""Extends kombu's Redis transport with a worker's side that never waits: batched, on the loop of the pool.
 
-In a worker (a process with `lines`) messages are taken by the `intake`, held by `leases`, and broadcasts are heard over the
-same line; all of them outlive a broken connection, of which Celery hears nothing. Anywhere else (agents, beat, Flower,
-`celery inspect`) it is kombu's own transport, but that it rings a queue's bell when it puts something in.
+In a worker (a process with `connections`) messages are taken by the `fetcher`, held by `leases`, and broadcasts are heard over the
+same connection; all of them outlive a broken connection, of which Celery hears nothing. Anywhere else (agents, beat, Flower,
+`celery inspect`) it is kombu's own transport, but that it notifies a queue's workers when it puts something in.
 
 What it needs of kombu's internals is pinned by `tests/tasks/transport/test_kombu_contract.py`, for the versions of `KOMBU`.
 """
@@ -25,10 +25,10 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio.greenlet_bridge import await_, in_bridge
-from toolfleet_tasks.lua import queues as scripts
+from toolfleet_tasks.lua import queues
 from toolfleet_tasks.messages.envelope import TASK
-from toolfleet_tasks.redis.connection import Line, LineLost, Part
-from toolfleet_tasks.transport.channel_adapter import Dock
+from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionLost
+from toolfleet_tasks.transport.channel_adapter import ChannelAdapter
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 log = get_logger(__name__)
@@ -65,44 +65,44 @@ class FleetQoS(kombu_redis.QoS):
 
     def append(self, message: Any, delivery_tag: str) -> None:
         """Note a delivered message."""
-        if self.channel.dock is None:
+        if self.channel.adapter is None:
             super().append(message, delivery_tag)  # type: ignore[no-untyped-call] # kombu is only partly typed
         else:
             message._raw.pop("body")  # noqa: SLF001 - decoded by now; thousands of calls wait here with all that they have
-            self.channel.dock.delivered(message)
+            self.channel.adapter.delivered(message)
             virtual.QoS.append(self, message, delivery_tag)
 
     def ack(self, delivery_tag: str) -> None:
         """Forget a message for good."""
-        if self.channel.dock is None:
+        if self.channel.adapter is None:
             super().ack(delivery_tag)  # type: ignore[no-untyped-call] # as above
         else:
             self._let_go(delivery_tag)
-            self.channel.dock.leases.ack(delivery_tag)
+            self.channel.adapter.leases.ack(delivery_tag)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:  # noqa: FBT001, FBT002 - kombu's signature
         """Give a message back, or, if nobody can run it, put it aside."""
-        dock = self.channel.dock
-        if dock is None:
+        adapter = self.channel.adapter
+        if adapter is None:
             super().reject(delivery_tag, requeue=requeue)  # type: ignore[no-untyped-call] # as above
             return
         message = self._delivered.get(delivery_tag)
         self._let_go(delivery_tag)
         if requeue:
-            dock.leases.put_back([delivery_tag], begun=True)
+            adapter.leases.requeue([delivery_tag], begun=True)
         elif message is not None:
             queue = message.delivery_info["routing_key"]
-            dock.intake.set_aside(delivery_tag, queue, _written_down(message), "refused by the worker")
+            adapter.fetcher.set_aside(delivery_tag, queue, _written_down(message), "refused by the worker")
 
     def restore_unacked_once(self, stderr: Any = None) -> None:
         """In a worker, leases outlive the channel: see `FleetChannel.close`."""
-        if self.channel.dock is None:
+        if self.channel.adapter is None:
             super().restore_unacked_once(stderr=stderr)  # type: ignore[no-untyped-call] # as above
         else:
             self._on_collect.cancel()
 
     def _let_go(self, tag: str) -> None:
-        self.channel.dock.let_go(self._delivered.pop(tag, None))
+        self.channel.adapter.let_go(self._delivered.pop(tag, None))
 
 
 def _written_down(message: Any) -> bytes:
@@ -113,103 +113,103 @@ def _written_down(message: Any) -> bytes:
         return repr(exc).encode()
 
 
-async def _asked(line: Line, *command: Part) -> Any:
+async def _asked(connection: PipelinedConnection, *command: Part) -> Any:
     """The reply, or `None` if there is none: an answer to remote control that gets lost is asked for again."""
     try:
-        return await line.send(*command)
-    except (LineLost, ResponseError) as exc:
+        return await connection.send(*command)
+    except (RedisConnectionLost, ResponseError) as exc:
         log.warning("answer_not_sent", error=str(exc))
         return None
 
 
-class _Docked:
+class _Adapted:
     """What both channel classes, with and without Sentinel, have on top of kombu's."""
 
     QoS = FleetQoS
     Message = FleetMessage
-    dock: Dock | None = None
+    adapter: ChannelAdapter | None = None
 
     def basic_consume(self: Any, queue: str, *args: Any, **kwargs: Any) -> Any:
         """Consume a queue, or listen to a fanout exchange."""
-        if self.dock is None and self.connection.workers_lines is not None:
-            self.dock = Dock(self, self.connection.workers_lines)
+        if self.adapter is None and self.connection.runtime is not None:
+            self.adapter = ChannelAdapter(self, self.connection.runtime)
         tag = super().basic_consume(queue, *args, **kwargs)  # type: ignore[misc] # kombu's channel
-        if self.dock is not None:
-            self.dock.update()
+        if self.adapter is not None:
+            self.adapter.update()
         return tag
 
     def basic_qos(self: Any, *args: Any, **kwargs: Any) -> None:
         """Change how many messages may be delivered."""
         super().basic_qos(*args, **kwargs)  # type: ignore[misc] # as above
-        if self.dock is not None:
-            self.dock.update()
+        if self.adapter is not None:
+            self.adapter.update()
 
     def _update_queue_cycle(self: Any) -> None:
         # Kombu lists all queues anew for each that is consumed, for a BRPOP that a worker of ours does not send.
-        if self.dock is None:
+        if self.adapter is None:
             super()._update_queue_cycle()  # type: ignore[misc] # as above
 
     def get_table(self: Any, exchange: str) -> list[tuple[str, ...]]:
         """The bindings of an exchange: of a worker's answers, read without holding up its loop, none if Redis is away."""
-        line = self._workers_line()
-        if line is None:
+        connection = self._workers_connection()
+        if connection is None:
             return super().get_table(exchange)  # type: ignore[misc, no-any-return] # as above
         key = Keys(self.global_keyprefix).prefix + self.keyprefix_queue % exchange
-        return [tuple(member.decode().split(self.sep)) for member in await_(_asked(line, "SMEMBERS", key)) or ()]
+        return [tuple(member.decode().split(self.sep)) for member in await_(_asked(connection, "SMEMBERS", key)) or ()]
 
     def _put(self: Any, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
-        line = self._workers_line() if queue.endswith(_REPLIES) else None
-        if line is not None:
-            await_(_asked(line, "LPUSH", Keys(self.global_keyprefix).queue(queue), dumps(message)))
+        connection = self._workers_connection() if queue.endswith(_REPLIES) else None
+        if connection is not None:
+            await_(_asked(connection, "LPUSH", Keys(self.global_keyprefix).queue(queue), dumps(message)))
             return
         if queue.endswith(_REPLIES) or kwargs.get("_publish_batch") is not None:
             super()._put(queue, message, **kwargs)  # type: ignore[misc] # as above
             return
         keys = Keys(self.global_keyprefix)
         # Kombu's own client would put its prefix before the script's arguments.
-        names = {"queue": keys.prefix + queue, "bell": keys.bell(queue)}
-        parameters = scripts.PUBLISH.parameters(**names, message=dumps(message))
-        Redis(connection_pool=self.pool).eval(scripts.PUBLISH.text, *parameters)
+        names = {"queue": keys.prefix + queue, "notify_key": keys.notify_key(queue)}
+        parameters = queues.PUBLISH.parameters(**names, message=dumps(message))
+        Redis(connection_pool=self.pool).eval(queues.PUBLISH.text, *parameters)
 
     def close(self: Any) -> None:
-        """Give the lines back, and at the worker's end what it still holds."""
-        dock, was_open = self.dock, not self.closed
-        if dock is not None and was_open:
-            dock.close()
+        """Give the connections back, and at the worker's end what it still holds."""
+        adapter, was_open = self.adapter, not self.closed
+        if adapter is not None and was_open:
+            adapter.close()
             if worker_runtime.current() is None:
-                self._give_up(dock)
+                self._give_up(adapter)
         super().close()  # type: ignore[misc] # as above
 
-    def _workers_line(self: Any) -> Line | None:
+    def _workers_connection(self: Any) -> PipelinedConnection | None:
         """In a worker, for code of its loop: kombu would try for seconds to send an answer, and all calls would wait."""
         here = worker_runtime.current()
         return here.to_broker() if here is not None and in_bridge() else None
 
-    def _give_up(self: Any, dock: Dock) -> None:
+    def _give_up(self: Any, adapter: ChannelAdapter) -> None:
         try:
-            dock.give_up(Redis(connection_pool=self.pool))
+            adapter.give_up(Redis(connection_pool=self.pool))
         except (RedisError, OSError) as exc:
             # Their leases run out, and other workers put them back.
-            log.warning("messages_not_put_back", messages=len(dock.leases.held), error=str(exc))
+            log.warning("messages_not_put_back", messages=len(adapter.leases.held), error=str(exc))
 
 
-class FleetChannel(_Docked, kombu_redis.Channel):
+class FleetChannel(_Adapted, kombu_redis.Channel):
     """A channel to one Redis."""
 
 
-class FleetSentinelChannel(_Docked, kombu_redis.SentinelChannel):
+class FleetSentinelChannel(_Adapted, kombu_redis.SentinelChannel):
     """A channel to whichever Redis is the master."""
 
 
 class _Registered:
     """What both transport classes have on top of kombu's."""
 
-    workers_lines: WorkerRuntime | None = None
+    runtime: WorkerRuntime | None = None
 
     def register_with_event_loop(self: Any, connection: Any, loop: Any) -> None:
         """In a worker nothing is read by Celery's hub: see `transport/channel_adapter.py`."""
-        self.workers_lines = worker_runtime.current()
-        if self.workers_lines is None:
+        self.runtime = worker_runtime.current()
+        if self.runtime is None:
             super().register_with_event_loop(connection, loop)  # type: ignore[misc] # kombu's transport
 
 

@@ -1,7 +1,7 @@
-"""The messages that a worker holds: kept while it lives, forgotten when acked, given to others when it has died.
+"""Leases the messages that a worker holds: kept while it lives, forgotten when acked, given to others when it has died.
 
 Each message is on lease. While the worker lives it begins the leases anew, however long a call takes; those that ran out
-are put back into their queues by any worker. After an outage of Redis everybody renews before anybody puts back; a Redis
+are requeued into their queues by any worker. After an outage of Redis everybody renews before anybody requeues; a Redis
 that takes no writes is away, too. A Redis whose clock was set is treated alike.
 """
 
@@ -18,27 +18,27 @@ from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_registry.time.slewed_clock import STEP_SECONDS
-from toolfleet_tasks.lua import queues as scripts
-from toolfleet_tasks.redis.connection import Line, LineLost
+from toolfleet_tasks.lua import queues
+from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
 
 log = get_logger(__name__)
 
-_LOOK_SECONDS = 0.01
+_POLL_SECONDS = 0.01
 _PATIENCE_SECONDS = 1.0  # before acks are repeated that Redis cannot take just now
 _CHUNK = 500  # tags a command, so that no script holds Redis up
 _RENEWALS = 6  # a lease is begun anew so often within its time: some may fail
 _LEFT_SECONDS = 3600  # a note that a worker was told to end is there for whoever finds its messages late
-_GRACE = 3  # after an outage, others have a third of a lease to renew theirs, before any is put back
+_GRACE = 3  # after an outage, others have a third of a lease to renew theirs, before any is requeued
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class LeaseStore:
     """Where held messages stand in Redis, and for how long a lease runs."""
 
     unacked: str
     unacked_index: str
     queue_prefix: str
-    bell_prefix: str
+    notify_prefix: str
     seconds: float
     holder_prefix: str = Keys().holder("")
     left_prefix: str = Keys().left("")
@@ -47,40 +47,40 @@ class Store:
 class Leases:
     """What this worker holds, by tag. Belongs to its loop's thread."""
 
-    def __init__(self, line: Line, store: Store, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, connection: PipelinedConnection, store: LeaseStore, loop: asyncio.AbstractEventLoop) -> None:
         self.store = store
         self._name = randomness.uuid4().hex
-        self._turns = itertools.count()
-        self._line = line
+        self._wait_queue = itertools.count()
+        self._connection = connection
         self.loop = loop
         self._held: set[str] = set()
         self._expected: set[str] = set()  # a reserve was sent, and its reply is not there yet
         self._acks: list[str] = []
         self._unanswered: set[str] = set()  # acks that were sent
-        self._put_backs: set[asyncio.Task[None]] = set()
+        self._requeues: set[asyncio.Task[None]] = set()
         self._is_refused = False  # as of the last renewal that Redis answered
         self._well_since = machine_clock.monotonic()  # connected, and renewals are taken
         self._lead: tuple[float, float] | None = None  # of Redis's clock over the monotonic one: at least, and at most
-        self._task = loop.create_task(self._look_after(), name="toolfleet-leases")
-        line.on_connect.append(self._on_connect)
+        self._task = loop.create_task(self._maintain(), name="toolfleet-leases")
+        connection.on_connect.append(self._on_connect)
 
-    def show_life(self, line: Line) -> None:
-        """Listen on a channel of our own, on a line that subscribes: by that others see that the process lives, if it is slow, say."""
+    def show_life(self, connection: PipelinedConnection) -> None:
+        """Listen on a channel of our own, on a connection that subscribes: by that others see that the process lives, if it is slow, say."""
 
         def listen() -> None:
-            line.tell("SUBSCRIBE", self.store.holder_prefix + self._name)
+            connection.tell("SUBSCRIBE", self.store.holder_prefix + self._name)
 
-        line.on_connect.append(listen)
+        connection.on_connect.append(listen)
         listen()
 
     def leave(self) -> None:
         """The worker was told to end: if it is cut off now, no message of its has killed it."""
         note, seconds = self.store.left_prefix + self._name, round(3 * self.store.seconds) + _LEFT_SECONDS
-        self._line.send("SET", note, "1", "EX", seconds).add_done_callback(_seen)
+        self._connection.send("SET", note, "1", "EX", seconds).add_done_callback(_seen)
 
     def next_tags(self) -> str:
         """What the tags of the messages of the next turn begin with: our name, after which `lua.queues.RESTORE` looks."""
-        return f"w{self._name}-{next(self._turns)}-"
+        return f"w{self._name}-{next(self._wait_queue)}-"
 
     def expect(self, tags: Iterable[str]) -> None:
         """Be ready to hold messages that Redis is about to reserve under some of these tags."""
@@ -97,7 +97,7 @@ class Leases:
 
     @property
     def held(self) -> frozenset[str]:
-        """The tags of all messages that were neither acked nor put back, and of those that Redis may have reserved."""
+        """The tags of all messages that were neither acked nor requeued, and of those that Redis may have reserved."""
         return frozenset(self._held | self._expected)
 
     @property
@@ -112,47 +112,47 @@ class Leases:
             self.loop.call_soon(self._flush)
         self._acks.append(tag)
 
-    def put_back(self, tags: Iterable[str], *, begun: bool) -> None:
+    def requeue(self, tags: Iterable[str], *, begun: bool) -> None:
         """Give messages to whoever is next; `begun` if a call may have been started already.
 
-        Once the line is closed they stay `held`, for the worker's end to settle.
+        Once the connection is closed they stay `held`, for the worker's end to settle.
         """
         mine = [tag for tag in tags if tag in self._held or tag in self._expected]
-        if mine and not self._line.is_closed:
+        if mine and not self._connection.is_closed:
             self._held.difference_update(mine)
             self._expected.difference_update(mine)
-            task = self.loop.create_task(self._put_back(mine, begun=begun))
-            self._put_backs.add(task)
-            task.add_done_callback(self._put_backs.discard)
+            task = self.loop.create_task(self._requeue(mine, begun=begun))
+            self._requeues.add(task)
+            task.add_done_callback(self._requeues.discard)
 
-    def put_back_commands(self, tags: Iterable[str], *, begun: bool) -> list[tuple[str, ...]]:
+    def requeue_commands(self, tags: Iterable[str], *, begun: bool) -> list[tuple[str, ...]]:
         """What puts messages back, as Redis commands: for a worker that ends, whose loop is closed by then."""
         store = self.store
         keys = {"unacked": store.unacked, "unacked_index": store.unacked_index}
-        prefixes = {"queue_prefix": store.queue_prefix, "bell_prefix": store.bell_prefix}
+        prefixes = {"queue_prefix": store.queue_prefix, "notify_prefix": store.notify_prefix}
         chunks = _chunks(list(tags))
-        return [scripts.PUT_BACK.command(**keys, **prefixes, begun="01"[begun], tags=chunk) for chunk in chunks]
+        return [queues.REQUEUE.command(**keys, **prefixes, begun="01"[begun], tags=chunk) for chunk in chunks]
 
     def ack_commands(self, tags: Iterable[str]) -> list[tuple[str, ...]]:
         """What forgets messages, as Redis commands."""
         unacked, index = self.store.unacked, self.store.unacked_index
         chunks = _chunks(list(tags))
-        return [scripts.ACK.command(unacked=unacked, unacked_index=index, tags=chunk) for chunk in chunks]
+        return [queues.ACK.command(unacked=unacked, unacked_index=index, tags=chunk) for chunk in chunks]
 
     async def settled(self) -> None:
-        """Return when Redis knows of every ack, and of everything that was put back."""
-        while self._acks or self._unanswered or self._put_backs:  # noqa: ASYNC110 - once, at the end of a worker's life
-            await asyncio.sleep(_LOOK_SECONDS)
+        """Return when Redis knows of every ack, and of everything that was requeued."""
+        while self._acks or self._unanswered or self._requeues:  # noqa: ASYNC110 - once, at the end of a worker's life
+            await asyncio.sleep(_POLL_SECONDS)
 
     def close(self) -> None:
         """Renew and restore no more."""
         self._task.cancel()
 
-    async def _put_back(self, tags: list[str], *, begun: bool) -> None:
+    async def _requeue(self, tags: list[str], *, begun: bool) -> None:
         try:
-            for command in self.put_back_commands(tags, begun=begun):
-                await self._line.execute(*command)
-        except LineLost:  # closed
+            for command in self.requeue_commands(tags, begun=begun):
+                await self._connection.execute(*command)
+        except RedisConnectionLost:  # closed
             self._held.update(tags)
         except ResponseError as exc:
             log.warning("messages_not_put_back", messages=len(tags), error=str(exc))
@@ -165,7 +165,7 @@ class Leases:
 
     def _send_acks(self, tags: list[str]) -> None:
         (command,) = self.ack_commands(tags)
-        self._line.send(*command).add_done_callback(lambda reply: self._on_acked(tags, reply))
+        self._connection.send(*command).add_done_callback(lambda reply: self._on_acked(tags, reply))
 
     def _on_acked(self, tags: list[str], reply: "asyncio.Future[Any]") -> None:
         error = None if reply.cancelled() else reply.exception()
@@ -182,14 +182,14 @@ class Leases:
             self._send_acks(chunk)
         self._renew()
 
-    async def _look_after(self) -> None:
+    async def _maintain(self) -> None:
         while True:
             await asyncio.sleep(self.store.seconds / _RENEWALS)
             try:
                 self._renew()
-                if self._line.is_connected:
+                if self._connection.is_connected:
                     await self._restore()
-            except (LineLost, ResponseError) as exc:
+            except (RedisConnectionLost, ResponseError) as exc:
                 log.warning("expired_leases_not_restored", error=str(exc))
             except Exception:  # without this loop all leases would run out
                 log.exception("leases_not_looked_after")
@@ -200,13 +200,13 @@ class Leases:
             self._send_renewal(chunk)
 
     def _send_renewal(self, tags: list[str]) -> None:
-        reply = self._line.send(*scripts.RENEW.command(unacked_index=self.store.unacked_index, tags=tags))
+        reply = self._connection.send(*queues.RENEW.command(unacked_index=self.store.unacked_index, tags=tags))
         reply.add_done_callback(self._on_renewed)
 
     def _on_renewed(self, reply: "asyncio.Future[Any]") -> None:
         error = None if reply.cancelled() else reply.exception()
         if error is not None:
-            if not isinstance(error, LineLost):
+            if not isinstance(error, RedisConnectionLost):
                 self._is_refused = True
                 log.warning("leases_not_renewed", error=str(error))
             return
@@ -222,7 +222,7 @@ class Leases:
     async def _restore(self) -> None:
         store = self.store
         asked_at = fleet_clock.suspend_aware()
-        seconds, microseconds = await self._line.send("TIME")
+        seconds, microseconds = await self._connection.send("TIME")
         now = int(seconds) + int(microseconds) / 1e6
         if self._has_stepped((now - fleet_clock.suspend_aware(), now - asked_at)):
             log.warning("redis_clock_stepped", hint="leases are renewed before any is given up")
@@ -231,11 +231,11 @@ class Leases:
         # Only now, for the answers to this look's renewals are here as well.
         if self._is_refused or machine_clock.monotonic() - self._well_since <= store.seconds / _GRACE:
             return
-        command = scripts.RESTORE.command(
+        command = queues.RESTORE.command(
             unacked=store.unacked,
             unacked_index=store.unacked_index,
             queue_prefix=store.queue_prefix,
-            bell_prefix=store.bell_prefix,
+            notify_prefix=store.notify_prefix,
             began_by=f"{now - store.seconds:.6f}",
             most=_CHUNK,
             now=f"{now:.6f}",
@@ -244,7 +244,7 @@ class Leases:
         )
         expired = _CHUNK
         while expired == _CHUNK:
-            expired, restored, stuck = await self._line.send(*command)
+            expired, restored, stuck = await self._connection.send(*command)
             if restored:
                 log.warning("expired_leases_restored", messages=restored)
             if stuck:

@@ -1,7 +1,7 @@
-"""Listens to the bells of a worker's queues, over a few connections if they are many: each has a share of them.
+"""Waits for notifications of a worker's queues, over a few connections if they are many: each has a batch of them.
 
-To fall asleep on thousands of keys takes Redis milliseconds in which it serves nobody. So after a ring only the line in whose
-share it was listens anew.
+To fall asleep on thousands of keys takes Redis milliseconds in which it serves nobody. So after a notification only the connection in whose
+batch it was listens anew.
 """
 
 import asyncio
@@ -12,88 +12,90 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from toolfleet_tasks.redis.connection import Line, LineLost
+from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
 
-SHARE = 128  # bells: Redis is at them for a tenth of a millisecond
-MOST_LINES = 16  # of a worker; of more queues each gets a larger share
+BATCH_SIZE = 128  # keys: Redis is at them for a tenth of a millisecond
+MOST_CONNECTIONS = 16  # of a worker; of more queues each gets a larger batch
 
 
-class Bells:
-    """Belongs to one loop. `line_of` gives a line of its own for each share, by number; `line` is one that never blocks.
+class NotifyKeys:
+    """Belongs to one loop. `connection_of` gives a connection of its own for each batch, by number; `connection` is one that never blocks.
 
-    A ring that is heard is heard by nobody else: what cannot be answered is to be given back.
+    A notification that is taken is taken by nobody else: what cannot be answered is to be given back.
     """
 
-    def __init__(self, line: Line, line_of: Callable[[int], Line], prefix: str) -> None:
-        self._line = line
-        self._line_of = line_of
+    def __init__(
+        self, connection: PipelinedConnection, connection_of: Callable[[int], PipelinedConnection], prefix: str
+    ) -> None:
+        self._connection = connection
+        self._connection_of = connection_of
         self._prefix = prefix
         self._queues: Sequence[str] = ()
-        self._shares: list[tuple[Line, list[str]]] = []
-        self._asked = dict[int, asyncio.Future[Any]]()  # by share; Redis has not answered
+        self._batches: list[tuple[PipelinedConnection, list[str]]] = []
+        self._asked = dict[int, asyncio.Future[Any]]()  # by batch; Redis has not answered
         self._heard = deque[str]()
         self._error: Exception | None = None
-        self._has_news = asyncio.Event()
+        self._has_changed = asyncio.Event()
         self._is_resting = False
 
-    async def rung(self, queues: Sequence[str], *, seconds: float, room: Callable[[], int]) -> list[str]:
-        """Queues whose bells have rung, at most as many as there is `room` for then: at once, or none after `seconds`.
+    async def notified(self, queues: Sequence[str], *, seconds: float, capacity: Callable[[], int]) -> list[str]:
+        """Queues that were notified, at most as many as there is `capacity` for then: at once, or none after `seconds`.
 
-        `queues` is another object when there are others. Raises `LineLost`, and what Redis says to it.
+        `queues` is another object when there are others. Raises `RedisConnectionLost`, and what Redis says to it.
         """
         self._is_resting = False
-        self._has_news.clear()
-        self._share_out(queues)
-        for number, (line, bells) in enumerate(self._shares):
+        self._has_changed.clear()
+        self._distribute(queues)
+        for number, (connection, notify_keys) in enumerate(self._batches):
             if number not in self._asked:
-                await line.connected()
-                self._listen(number, line, bells, seconds)
-        if not (self._heard or self._error or self._has_news.is_set()):
-            await self._news()
+                await connection.connected()
+                self._listen(number, connection, notify_keys, seconds)
+        if not (self._heard or self._error or self._has_changed.is_set()):
+            await self._wait()
         error, self._error = self._error, None
         if error is not None:
             raise error
-        return [self._heard.popleft() for _ in range(min(room(), len(self._heard)))]
+        return [self._heard.popleft() for _ in range(min(capacity(), len(self._heard)))]
 
     def rest(self) -> None:
-        """Hear nothing until `rung` is asked again: what rings meanwhile, rings for others."""
+        """Hear nothing until `notified` is asked again: what comes meanwhile is for others."""
         self._is_resting = True
         while self._heard:
             self.give_back(self._heard.popleft())
 
     def give_back(self, queue: str) -> None:
-        """Have a bell that was heard ring on."""
-        self._line.send("LPUSH", self._prefix + queue, "1").add_done_callback(_seen)
+        """Pass a notification on that was taken."""
+        self._connection.send("LPUSH", self._prefix + queue, "1").add_done_callback(_seen)
 
-    def _share_out(self, queues: Sequence[str]) -> None:
+    def _distribute(self, queues: Sequence[str]) -> None:
         if queues is self._queues:
             return
         self._queues = queues
-        size = max(SHARE, -(-len(queues) // MOST_LINES))
+        size = max(BATCH_SIZE, -(-len(queues) // MOST_CONNECTIONS))
         parts = [queues[start : start + size] for start in range(0, len(queues), size)]
-        self._shares = [
-            (self._line_of(number), [self._prefix + queue for queue in part]) for number, part in enumerate(parts)
+        self._batches = [
+            (self._connection_of(number), [self._prefix + queue for queue in part]) for number, part in enumerate(parts)
         ]
 
-    def _listen(self, number: int, line: Line, bells: Sequence[str], seconds: float) -> None:
-        ring = self._asked[number] = line.send("BRPOP", *bells, seconds)
-        ring.add_done_callback(lambda ring: self._on_answer(number, ring))
+    def _listen(self, number: int, connection: PipelinedConnection, notify_keys: Sequence[str], seconds: float) -> None:
+        notification = self._asked[number] = connection.send("BRPOP", *notify_keys, seconds)
+        notification.add_done_callback(lambda notification: self._on_answer(number, notification))
 
-    async def _news(self) -> None:
+    async def _wait(self) -> None:
         if len(self._asked) > 1:
-            await self._has_news.wait()
+            await self._has_changed.wait()
             return
-        with contextlib.suppress(LineLost, ResponseError):  # which are kept
+        with contextlib.suppress(RedisConnectionLost, ResponseError):  # which are kept
             await next(iter(self._asked.values()))  # a turn of the loop sooner
 
-    def _on_answer(self, number: int, ring: "asyncio.Future[Any]") -> None:
+    def _on_answer(self, number: int, notification: "asyncio.Future[Any]") -> None:
         del self._asked[number]
-        self._has_news.set()
-        if ring.cancelled():
+        self._has_changed.set()
+        if notification.cancelled():
             return
-        if (error := ring.exception()) is not None:
+        if (error := notification.exception()) is not None:
             self._error = error if isinstance(error, Exception) else None
-        elif (token := ring.result()) is not None:
+        elif (token := notification.result()) is not None:
             queue = token[0].decode().removeprefix(self._prefix)
             if self._is_resting:
                 self.give_back(queue)

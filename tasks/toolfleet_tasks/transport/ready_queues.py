@@ -1,7 +1,7 @@
 """Knows which of a worker's queues may hold something, so that a turn need not ask Redis for all of them.
 
-A bell names its queue, and a turn says in which queues something was left. Of very many queues all others are looked at once a
-second, by a command that costs Redis far less than a turn: a bell may be lost, or never have been rung.
+A notification names its queue, and a turn says in which queues something was left. Of very many queues all others are looked at once a
+second, by a command that costs Redis far less than a turn: a notification may be lost, or never have been sent.
 """
 
 from collections import OrderedDict
@@ -10,26 +10,28 @@ from itertools import islice
 
 from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.lua import queues as scripts
-from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.redis.connection import PipelinedConnection
 
 AT_ONCE = 64  # queues a turn asks for: more would cost Redis as much time as the calls' own commands
 _SLICE = 512  # queues a look asks for: some tenths of a millisecond, for which Redis serves nobody else
-_LOOK_SECONDS = 1.0  # so long a message may stay in a queue whose bell nobody has heard
+_POLL_SECONDS = 1.0  # so long a message may stay in a queue whose notification nobody has taken
 
 
 class ReadyQueues:
-    """Asks over `line`. A queue that is chosen is ready no longer, until it is noted or put again."""
+    """Asks over `connection`. A queue that is chosen is ready no longer, until it is noted or put again."""
 
-    def __init__(self, line: Line, queue_prefix: str, clock: Callable[[], float] | None = None) -> None:
-        self._line = line
+    def __init__(
+        self, connection: PipelinedConnection, queue_prefix: str, clock: Callable[[], float] | None = None
+    ) -> None:
+        self._connection = connection
         self._prefix = queue_prefix
         self._clock = clock or machine_clock.monotonic
         self._ready = OrderedDict[str, None]()
-        self._look_at = -1.0  # by the clock
-        self._turns = 0
+        self._refresh_at = -1.0  # by the clock
+        self._wait_queue = 0
 
     def note(self, queue: str) -> None:
-        """Its bell has rung, and nobody else hears of it: it comes first."""
+        """Note a queue that was notified, of which nobody else hears: it comes first."""
         self._ready[queue] = None
         self._ready.move_to_end(queue, last=False)
 
@@ -38,13 +40,13 @@ class ReadyQueues:
         self._ready.update(dict.fromkeys(queues))
 
     def doubt(self) -> None:
-        """Bells may be lost: the next turn looks at all queues."""
-        self._look_at = -1.0
+        """Notifications may be lost: the next turn looks at all queues."""
+        self._refresh_at = -1.0
 
     @property
     def seconds_left(self) -> float:
         """Until all queues are to be looked at. Never below 0.01."""
-        return max(round(self._look_at - self._clock(), 3), 0.01)
+        return max(round(self._refresh_at - self._clock(), 3), 0.01)
 
     def is_any(self, queues: Sequence[str]) -> bool:
         """Whether one of these is ready."""
@@ -57,20 +59,20 @@ class ReadyQueues:
         for queue in chosen:
             del self._ready[queue]
         if len(queues) <= AT_ONCE:
-            first = self._turns = (self._turns + 1) % len(queues)
+            first = self._wait_queue = (self._wait_queue + 1) % len(queues)
             offered.difference_update(chosen)
             chosen += [queue for queue in (*queues[first:], *queues[:first]) if queue in offered]
         return chosen
 
-    async def look(self, queues: Sequence[str]) -> None:
-        """Note which of all queues hold something, if it is time, and a turn cannot ask for them. Raises `LineLost`."""
+    async def refresh(self, queues: Sequence[str]) -> None:
+        """Note which of all queues hold something, if it is time, and a turn cannot ask for them. Raises `RedisConnectionLost`."""
         now = self._clock()
         if len(queues) > AT_ONCE:
-            if now < self._look_at:
+            if now < self._refresh_at:
                 return
             for start in range(0, len(queues), _SLICE):
                 some = queues[start : start + _SLICE]
                 command = scripts.HOLDING.command(queues=[self._prefix + queue for queue in some])
-                found: list[int] = await self._line.send(*command)
+                found: list[int] = await self._connection.send(*command)
                 self.put(some[number - 1] for number in found)
-        self._look_at = now + _LOOK_SECONDS
+        self._refresh_at = now + _POLL_SECONDS

@@ -1,4 +1,4 @@
-"""Celery's Redis result backend, which in a call writes over the worker's line: one command a result, and no waiting.
+"""Stores results as Celery's Redis backend does, but in a call over the worker's connection: one command a result, and no waiting.
 
 What is stored, and where, is Celery's own. Outside of a call (clients, beat, Flower) it is the stock backend. In one it
 knows no connection errors: the call waits until Redis has answered, however long that takes, and is acked after that.
@@ -21,12 +21,12 @@ from redis.exceptions import ResponseError
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import machine_clock
 from toolfleet_tasks import worker_runtime
-from toolfleet_tasks.aio.blocking_retry import insisted
+from toolfleet_tasks.aio.blocking_retry import retry_blocking
 from toolfleet_tasks.aio.greenlet_bridge import Bridge, await_, in_bridge
 from toolfleet_tasks.lua import queues
 from toolfleet_tasks.messages.signatures import Signatures
-from toolfleet_tasks.redis.connection import Line, LineClosed, LineLost, Part
-from toolfleet_tasks.redis.durable_write import written
+from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionClosed, RedisConnectionLost
+from toolfleet_tasks.redis.durable_write import write_durably
 from toolfleet_tasks.results.reader import ANNOUNCED_AT_MOST, STORED
 from toolfleet_tasks.results.verifier import signed_part
 from toolfleet_tasks.worker_runtime import WorkerRuntime
@@ -54,15 +54,15 @@ class _Signing:
         is_end = isinstance(data, dict) and "task_id" in data and data.get("status") in states.READY_STATES
         if self.app.settings.signing_key is None or not is_end:
             return data
-        told, text = signed_part(data)
-        return {**data, "signature": self._signatures[told].of(data["task_id"], text)}
+        subject, text = signed_part(data)
+        return {**data, "signature": self._signatures[subject].of(data["task_id"], text)}
 
     @cached_property
     def _signatures(self: Any) -> dict[str, Signatures]:
-        return {told: Signatures(self.app.settings, told) for told in ("result", "failure")}
+        return {subject: Signatures(self.app.settings, subject) for subject in ("result", "failure")}
 
 
-class _OverTheLine(_Signing):
+class _OverConnection(_Signing):
     """What both backends have on top of Celery's. The app has `settings`; raises `ImproperlyConfigured` for other formats."""
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -92,7 +92,7 @@ class _OverTheLine(_Signing):
             return super().store_result(task_id, result, state, traceback, request=request, **kwargs)  # type: ignore[misc] # Celery's backend
         result = self.encode_result(result, state)
         meta = self._get_result_meta(result=result, state=state, traceback=traceback, request=request)
-        write = functools.partial(self._write, self._line_of(here), {**meta, "task_id": task_id})
+        write = functools.partial(self._write, self._connection_of(here), {**meta, "task_id": task_id})
         if in_bridge():
             write()
         else:
@@ -105,7 +105,7 @@ class _OverTheLine(_Signing):
         if here is None:
             stock: bytes | None = super().get(key)  # type: ignore[misc] # as above
             return stock
-        found: bytes | None = await_(self._line_of(here).execute("GET", key))
+        found: bytes | None = await_(self._connection_of(here).execute("GET", key))
         return found
 
     def on_task_call(self: Any, producer: Any, task_id: str) -> None:
@@ -121,10 +121,10 @@ class _OverTheLine(_Signing):
         if not in_bridge():
             count()
             return
-        insisted(count)
-        while request.group and insisted(functools.partial(self._is_claimed, request.group)):
+        retry_blocking(count)
+        while request.group and retry_blocking(functools.partial(self._is_claimed, request.group)):
             await_(asyncio.sleep(_CLAIM_PAUSE_SECONDS))
-            insisted(count)
+            retry_blocking(count)
 
     def _is_claimed(self: Any, group_id: str) -> bool:
         """Whether somebody is about to call the chord's body, or was."""
@@ -137,7 +137,9 @@ class _OverTheLine(_Signing):
         if here is None:
             stock: str = super().get_state(task_id)  # type: ignore[misc] # as above
             return stock
-        start: bytes = await_(self._line_of(here).execute("GETRANGE", self.get_key_for_task(task_id), 0, _STATUS_ENDS))
+        start: bytes = await_(
+            self._connection_of(here).execute("GETRANGE", self.get_key_for_task(task_id), 0, _STATUS_ENDS)
+        )
         found = _STATUS.match(start.decode(errors="replace"))
         return found[1] if found else states.PENDING
 
@@ -161,32 +163,34 @@ class _OverTheLine(_Signing):
             meta["parent_id"] = parent
         return meta
 
-    def _line_of(self: Any, here: WorkerRuntime) -> Line:
+    def _connection_of(self: Any, here: WorkerRuntime) -> PipelinedConnection:
         settings = self.app.settings
         return here.to(settings.redis_url, master=settings.sentinel_master)
 
-    def _write(self: Any, line: Line, meta: dict[str, Any]) -> None:
+    def _write(self: Any, connection: PipelinedConnection, meta: dict[str, Any]) -> None:
         value, state = _encoded(self._signed(meta)), meta["status"]
         try:
-            _write_down(line, self._command(meta, value), size=len(value))
-        except LineClosed:  # the worker ends; the message is not acked
+            _write_down(connection, self._command(meta, value), size=len(value))
+        except RedisConnectionClosed:  # the worker ends; the message is not acked
             raise
-        except (ResponseError, LineLost) as exc:
+        except (ResponseError, RedisConnectionLost) as exc:
             reason = f"Redis refuses to store the result ({len(value)} bytes): {exc}"
             log.error("result_refused", call_id=meta["task_id"], status=state, bytes=len(value), error=str(exc))  # noqa: TRY400 - the error says all
             if state in {states.STARTED, states.SUCCESS}:
                 raise ResultRefused(reason) from exc
             if state in states.READY_STATES:
-                self._write_refusal(line, meta, ResultRefused(reason))
+                self._write_refusal(connection, meta, ResultRefused(reason))
 
-    def _write_refusal(self: Any, line: Line, meta: dict[str, Any], refusal: ResultRefused) -> None:
+    def _write_refusal(
+        self: Any, connection: PipelinedConnection, meta: dict[str, Any], refusal: ResultRefused
+    ) -> None:
         """Have the call end with something, where its failure cannot be stored."""
         failure = self.encode_result(refusal, states.FAILURE)
         short = {**meta, "status": states.FAILURE, "result": failure, "traceback": None}
         value = _encoded(self._signed(short))
         try:
-            _write_down(line, self._command(short, value), size=len(value))
-        except (ResponseError, LineLost) as exc:  # somebody's key of another type stands there, perhaps
+            _write_down(connection, self._command(short, value), size=len(value))
+        except (ResponseError, RedisConnectionLost) as exc:  # somebody's key of another type stands there, perhaps
             log.error("result_lost", call_id=meta["task_id"], error=str(exc))  # noqa: TRY400 - as above
 
     def _command(self: Any, meta: dict[str, Any], value: str) -> tuple[Part, ...]:
@@ -196,11 +200,11 @@ class _OverTheLine(_Signing):
         return queues.STORE.command(result=key, channel=key, value=value, seconds=seconds, announcement=announcement)
 
 
-class FleetBackend(_OverTheLine, RedisBackend):  # type: ignore[misc] # Celery ships no types
+class FleetBackend(_OverConnection, RedisBackend):  # type: ignore[misc] # Celery ships no types
     """Results in one Redis."""
 
 
-class FleetSentinelBackend(_OverTheLine, SentinelBackend):  # type: ignore[misc] # as above
+class FleetSentinelBackend(_OverConnection, SentinelBackend):  # type: ignore[misc] # as above
     """Results in whichever Redis is the master."""
 
 
@@ -225,9 +229,9 @@ def _encoded(meta: dict[str, Any]) -> str:
         raise EncodeError(f"{exc}") from exc
 
 
-def _write_down(line: Line, command: tuple[Part, ...], *, size: int) -> None:
+def _write_down(connection: PipelinedConnection, command: tuple[Part, ...], *, size: int) -> None:
     """As `written`, and in the usual case with no more than one future."""
     try:
-        await_(line.send(*command))
-    except (ResponseError, LineLost):
-        await_(written(line, command, size=size))
+        await_(connection.send(*command))
+    except (ResponseError, RedisConnectionLost):
+        await_(write_durably(connection, command, size=size))

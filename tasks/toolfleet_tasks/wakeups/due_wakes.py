@@ -1,4 +1,4 @@
-"""What a process has claimed of the outbox: news that are due, in turns, and what is kept of them when they are dead."""
+"""Holds the due wake-ups that a process has claimed of the outbox, and what is kept of them when they are dead."""
 
 import json
 from collections.abc import Iterable
@@ -51,10 +51,10 @@ def kept_when_dead(wake: DueWake) -> str:
 
 def by_conversation(wakes: Iterable[DueWake]) -> list[list[DueWake]]:
     """Those of one conversation together, in their order; those of none, and calls, each by itself."""
-    turns = dict[str, list[DueWake]]()
+    wait_queue = dict[str, list[DueWake]]()
     for wake in wakes:
-        turns.setdefault(_conversation_of(wake) or f"\0{wake.wake_id}", []).append(wake)
-    return list(turns.values())
+        wait_queue.setdefault(_conversation_of(wake) or f"\0{wake.wake_id}", []).append(wake)
+    return list(wait_queue.values())
 
 
 def _conversation_of(wake: DueWake) -> str | None:

@@ -1,4 +1,4 @@
-"""What a conversation is told of a job's end: worded, and small enough to be kept and sent."""
+"""Words what a conversation learns of a job's end, small enough to be kept and sent."""
 
 import json
 from typing import Any, Final, Literal
@@ -75,10 +75,10 @@ def opened_wake(body: str, seal: Seal, *, wake_id: str, kind: str) -> str:
     """The news as they are sent. Raises `MessageRefused` if they are not the fleet's, or other news than these."""
     text = seal.read(body)
     try:
-        told = json.loads(text)
+        read = json.loads(text)
     except (ValueError, RecursionError):
-        told = None
-    if not isinstance(told, dict) or (told.get("wake_id"), told.get("kind", "continue")) != (wake_id, kind):
+        read = None
+    if not isinstance(read, dict) or (read.get("wake_id"), read.get("kind", "continue")) != (wake_id, kind):
         raise MessageRefused("The news cannot be read, or are other news.")
     return text
 

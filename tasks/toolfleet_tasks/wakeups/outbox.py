@@ -16,8 +16,8 @@ from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.messages.signing import seal_of
-from toolfleet_tasks.redis.connection import Line, LineLost
-from toolfleet_tasks.redis.durable_write import run_written
+from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
+from toolfleet_tasks.redis.durable_write import run_durably
 from toolfleet_tasks.wakeups.due_wakes import DueWake, by_conversation, kept_when_dead, place_when_dead
 from toolfleet_tasks.wakeups.events import opened_wake
 from toolfleet_tasks.wakeups.scripts import ACCEPTED, CLAIM, FAILED, MOST_DEAD_BYTES, RELEASED
@@ -26,7 +26,7 @@ from toolfleet_tasks.wakeups.sender import (
     PATHS,
     WEBHOOK_SECONDS,
     WEBHOOKS_AT_ONCE,
-    Answer,
+    DeliveryAnswer,
     WebhookSender,
     one_line,
     seconds_until_next,
@@ -52,11 +52,11 @@ class NotYet(Exception):
         super().__init__(reason)
 
 
-class Wakes:
-    """What one process delivers. Belongs to the loop of its `line`, and must be closed on it."""
+class WakeupOutbox:
+    """What one process delivers. Belongs to the loop of its `connection`, and must be closed on it."""
 
-    def __init__(self, line: Line, settings: Settings) -> None:
-        self._line = line
+    def __init__(self, connection: PipelinedConnection, settings: Settings) -> None:
+        self._connection = connection
         self._settings = settings
         self._keys = settings.keys
         self._seal = seal_of(settings, purpose="job")
@@ -86,8 +86,8 @@ class Wakes:
         until = asyncio.get_running_loop().time() + seconds
         try:
             async with asyncio.timeout(seconds):
-                names = await self._line.execute("HKEYS", self._keys.webhook_positions)
-        except (TimeoutError, LineLost, ResponseError) as exc:
+                names = await self._connection.execute("HKEYS", self._keys.webhook_positions)
+        except (TimeoutError, RedisConnectionLost, ResponseError) as exc:
             log.warning("webhooks_not_claimed", error=str(exc) or "no answer in time")
             return 0
         lanes = [self._webhook_lane(name.decode(errors="replace")) for name in names]
@@ -136,8 +136,8 @@ class Wakes:
         lane.claiming += count
         try:
             async with asyncio.timeout(seconds):
-                found: Any = await run_written(self._line, CLAIM, parameters)
-        except (TimeoutError, LineLost, ResponseError) as exc:
+                found: Any = await run_durably(self._connection, CLAIM, parameters)
+        except (TimeoutError, RedisConnectionLost, ResponseError) as exc:
             log.warning("wakes_not_claimed", error=str(exc) or "no answer in time")
             return []
         finally:
@@ -164,22 +164,22 @@ class Wakes:
             answer = None if is_late else await attempt(wake)
             try:
                 accepted += await self._note(wake, answer, lane)
-            except (LineLost, ResponseError) as exc:
+            except (RedisConnectionLost, ResponseError) as exc:
                 log.warning("wake_not_noted", wake_id=wake.wake_id, answer=answer, error=str(exc))
         return accepted
 
-    async def _try_core(self, wake: DueWake) -> Answer:
+    async def _try_core(self, wake: DueWake) -> DeliveryAnswer:
         if self._sender is None:
-            return Answer(accepted=False, refused=True, reason="TOOLFLEET_CORE_URL is not set.")
+            return DeliveryAnswer(accepted=False, refused=True, reason="TOOLFLEET_CORE_URL is not set.")
         if wake.kind not in PATHS:
-            return Answer(accepted=False, refused=True, reason="These are no news of a kind that is known.")
+            return DeliveryAnswer(accepted=False, refused=True, reason="These are no news of a kind that is known.")
         if wake.fault:  # for good only if nobody else of the fleet can verify it, either
-            return Answer(accepted=False, refused=True, reason=wake.fault)
+            return DeliveryAnswer(accepted=False, refused=True, reason=wake.fault)
         return await self._sender.send(wake.wake_id, wake.body, path=PATHS[wake.kind])
 
-    async def _try_webhook(self, wake: DueWake) -> Answer:
+    async def _try_webhook(self, wake: DueWake) -> DeliveryAnswer:
         if wake.fault:  # as above
-            return Answer(accepted=False, refused=True, reason=wake.fault)
+            return DeliveryAnswer(accepted=False, refused=True, reason=wake.fault)
         return await self._receivers.send(wake.wake_id, wake.body)
 
     def _webhook_lane(self, receiver: str) -> "_Lane":
@@ -187,32 +187,38 @@ class Wakes:
         return self._webhooks.setdefault(receiver, _Lane(due, WEBHOOKS_AT_ONCE, WEBHOOK_SECONDS))
 
     @staticmethod
-    async def _try_call(wake: DueWake, publish: Publish) -> Answer:
+    async def _try_call(wake: DueWake, publish: Publish) -> DeliveryAnswer:
         try:
             async with asyncio.timeout(_PUBLISH_SECONDS):
                 reason = await publish(wake)
         except NotYet as exc:
-            return Answer(accepted=False, reason=str(exc), retry_after_seconds=exc.seconds)
+            return DeliveryAnswer(accepted=False, reason=str(exc), retry_after_seconds=exc.seconds)
         except Exception as exc:  # whatever judging and publishing raise: the next try may do
             log.exception("wake_call_not_published", wake_id=wake.wake_id)
-            return Answer(accepted=False, reason=f"{type(exc).__name__}: {exc}")
-        return Answer(accepted=True) if reason is None else Answer(accepted=False, is_final=True, reason=reason)
+            return DeliveryAnswer(accepted=False, reason=f"{type(exc).__name__}: {exc}")
+        return (
+            DeliveryAnswer(accepted=True)
+            if reason is None
+            else DeliveryAnswer(accepted=False, is_final=True, reason=reason)
+        )
 
-    async def _note(self, wake: DueWake, answer: Answer | None, lane: "_Lane") -> bool:
+    async def _note(self, wake: DueWake, answer: DeliveryAnswer | None, lane: "_Lane") -> bool:
         """Until Redis has it; `None`: it was not tried. Returns whether the news were delivered."""
         record = self._keys.wake(wake.wake_id)
         if answer is None:
             names = {"wake": record, "due": lane.due, "clock_key": self._keys.clock}
             parameters = RELEASED.parameters(**names, id=wake.wake_id, token=wake.token)
-            await run_written(self._line, RELEASED, parameters)
+            await run_durably(self._connection, RELEASED, parameters)
         elif answer.accepted:
-            await run_written(self._line, ACCEPTED, ACCEPTED.parameters(wake=record, due=lane.due, id=wake.wake_id))
+            await run_durably(
+                self._connection, ACCEPTED, ACCEPTED.parameters(wake=record, due=lane.due, id=wake.wake_id)
+            )
             log.info("wake_delivered", wake_id=wake.wake_id, kind=wake.kind, tries=wake.tries)
         else:
             await self._note_failure(wake, answer, record, lane.due)
         return answer is not None and answer.accepted
 
-    async def _note_failure(self, wake: DueWake, answer: Answer, record: str, due: str) -> None:
+    async def _note_failure(self, wake: DueWake, answer: DeliveryAnswer, record: str, due: str) -> None:
         settings, reason = self._settings, one_line(answer.reason)
         parameters = FAILED.parameters(
             wake=record,
@@ -227,7 +233,7 @@ class Wakes:
             bytes_kept=MOST_DEAD_BYTES,
             dead_body=kept_when_dead(wake),
         )
-        became = await run_written(self._line, FAILED, parameters)
+        became = await run_durably(self._connection, FAILED, parameters)
         facts = {"wake_id": wake.wake_id, "kind": wake.kind, "tries": wake.tries, "reason": reason}
         if became == b"dead":
             log.error("wake_given_up", **facts)
@@ -235,7 +241,7 @@ class Wakes:
             log.warning("wake_put_off", **facts)
 
 
-Try = Callable[[DueWake], Awaitable[Answer]]
+Try = Callable[[DueWake], Awaitable[DeliveryAnswer]]
 
 
 @dataclass(slots=True)

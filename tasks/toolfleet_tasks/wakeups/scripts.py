@@ -1,4 +1,4 @@
-"""What happens at once inside Redis with the news of jobs' ends.
+"""Loads the scripts of the outbox: what happens at once inside Redis with wake-ups.
 
 News are a hash each (`kind`: continue, notify, call or registry; `body`: JSON; `tries`: how many were begun; `first_at`: since when it is
 due, ms; `error`: of the last try; `rest`: for how many ms it was put off last), and an id in a sorted set, by when the next try is due (ms). Those of kind `call` have a

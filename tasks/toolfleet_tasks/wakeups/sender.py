@@ -38,7 +38,7 @@ _WAITS = (1.0, 5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0)
 _JITTER = 0.2  # of a wait, either way: a core that comes back must not meet all of them at once
 _REFUSED_AFTER = 2  # a core that is just being deployed may say 404; but that it says the same a second later is likely
 _LONGEST_AWAY = 120.0  # a try that finds nobody costs a millisecond
-_LONGEST_WISH = 3600.0  # seconds: the longest Retry-After that is honoured
+_LONGEST_RETRY_AFTER = 3600.0  # seconds: the longest Retry-After that is honoured
 _PASSING = frozenset({408, 409, 425, 429})  # answers of 4xx after which the same request may do
 
 _CONNECT_SECONDS = 5.0
@@ -47,7 +47,7 @@ _SHOWN = 300  # characters of a reason
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class DeliveryAnswer:
     """What came of a try. `reason`: in a line, without the core's address.
 
     `refused`: it will hardly be otherwise soon; `is_final`: it never will; `is_away`: nobody was there, who may be back any moment.
@@ -75,21 +75,21 @@ class WebhookSender:
         self._timeout_seconds = timeout_seconds
         self._client: httpx.AsyncClient | None = None
 
-    async def send(self, webhook_id: str, body: str, *, path: str = "") -> Answer:
+    async def send(self, webhook_id: str, body: str, *, path: str = "") -> DeliveryAnswer:
         """Try once, at the URL with this path behind it. Raises nothing but a cancellation."""
-        heard = list[Answer]()  # once the status is there, it counts, whatever becomes of the rest
+        heard = list[DeliveryAnswer]()  # once the status is there, it counts, whatever becomes of the rest
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 await self._post(webhook_id, path, body, heard)
         except TimeoutError:
-            failure = Answer(accepted=False, reason=f"no answer within {self._timeout_seconds:g} s")
+            failure = DeliveryAnswer(accepted=False, reason=f"no answer within {self._timeout_seconds:g} s")
         except (httpx.ConnectError, httpx.ConnectTimeout) as exc:
-            failure = Answer(accepted=False, is_away=True, reason=one_line(f"{type(exc).__name__}: {exc}"))
+            failure = DeliveryAnswer(accepted=False, is_away=True, reason=one_line(f"{type(exc).__name__}: {exc}"))
         except (httpx.HTTPError, OSError) as exc:
-            failure = Answer(accepted=False, reason=one_line(f"{type(exc).__name__}: {exc}"))
+            failure = DeliveryAnswer(accepted=False, reason=one_line(f"{type(exc).__name__}: {exc}"))
         except Exception as exc:  # what httpx makes of an answer that is none, and what cannot be a header
             log.exception("webhook_not_sent", webhook_id=webhook_id)
-            failure = Answer(accepted=False, refused=True, reason=f"it cannot be sent: {type(exc).__name__}")
+            failure = DeliveryAnswer(accepted=False, refused=True, reason=f"it cannot be sent: {type(exc).__name__}")
         else:
             return heard[-1]
         return heard[-1] if heard else failure
@@ -100,7 +100,7 @@ class WebhookSender:
         if client is not None:
             await client.aclose()
 
-    async def _post(self, webhook_id: str, path: str, body: str, heard: list[Answer]) -> None:
+    async def _post(self, webhook_id: str, path: str, body: str, heard: list[DeliveryAnswer]) -> None:
         now = fleet_clock.utc_now()
         headers = {
             "Content-Type": "application/json",
@@ -115,11 +115,11 @@ class WebhookSender:
             heard.append(_judged(response, await _start_of(response)))
 
 
-def seconds_until_next(tries: int, answer: Answer) -> float:
+def seconds_until_next(tries: int, answer: DeliveryAnswer) -> float:
     """How long to wait after so many tries: what the core asks for, or what is usual, longer where it has refused."""
     if answer.retry_after_seconds is not None:
-        wish = min(max(answer.retry_after_seconds, _WAITS[0]), _LONGEST_WISH)
-        return wish * randomness.uniform(1, 1 + _JITTER)  # spreads load
+        retry_after = min(max(answer.retry_after_seconds, _WAITS[0]), _LONGEST_RETRY_AFTER)
+        return retry_after * randomness.uniform(1, 1 + _JITTER)  # spreads load
     number = max(tries, 1) - 1 + (_REFUSED_AFTER if answer.refused else 0)
     seconds = min(_WAITS[min(number, len(_WAITS) - 1)], _LONGEST_AWAY if answer.is_away else math.inf)
     return seconds * randomness.uniform(1 - _JITTER, 1 + _JITTER)  # as above
@@ -131,14 +131,14 @@ def one_line(text: str) -> str:
     return " ".join(words.split())[:_SHOWN]
 
 
-def _judged(response: httpx.Response, words: str) -> Answer:
+def _judged(response: httpx.Response, words: str) -> DeliveryAnswer:
     status = response.status_code
     if status // 100 == 2:  # noqa: PLR2004 - the class of success
-        return Answer(accepted=True)
+        return DeliveryAnswer(accepted=True)
     refused = status // 100 in {3, 4} and status not in _PASSING
-    wish = parse_retry_after(response.headers.get("Retry-After"))
-    return Answer(
-        accepted=False, refused=refused, retry_after_seconds=wish, reason=one_line(f"{_named(status)} {words}")
+    retry_after = parse_retry_after(response.headers.get("Retry-After"))
+    return DeliveryAnswer(
+        accepted=False, refused=refused, retry_after_seconds=retry_after, reason=one_line(f"{_named(status)} {words}")
     )
 
 

@@ -1,24 +1,26 @@
-"""What an agent has to do with the news of jobs' ends, over one loop's connections."""
+"""Offers an agent what it has to do with wake-ups, over one loop's connections."""
 
 from collections.abc import Callable
 
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.messages.signing import seal_of
-from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.wakeups.core_watch import CoreWatch
 from toolfleet_tasks.wakeups.stream import Reader
 
 
-class WakeDesk:
-    """`connect` makes a line of that name, which is not started yet."""
+class WakeupService:
+    """`connect` makes a connection of that name, which is not started yet."""
 
-    def __init__(self, line: Line, connect: Callable[[str, str], Line], settings: Settings) -> None:
+    def __init__(
+        self, connection: PipelinedConnection, connect: Callable[[str, str], PipelinedConnection], settings: Settings
+    ) -> None:
         self._seal = seal_of(settings, purpose="job")
-        self._line = line
+        self._connection = connection
         self._connect = connect
         self._settings = settings
-        self._lines: list[Line] = []
-        self._watch = CoreWatch(line, settings.keys)
+        self._connections: list[PipelinedConnection] = []
+        self._watch = CoreWatch(connection, settings.keys)
 
     def reader(self, conversation_id: str, consumer: str | None) -> Reader:
         """A reader of the conversation's news; many may read beside each other."""
@@ -26,20 +28,20 @@ class WakeDesk:
             self._settings.keys.completions(conversation_id),
             conversation_id,
             seal=self._seal,
-            line=self._line,
-            connect=self._own_line,
-            look_for_core=self._watch.look,
+            connection=self._connection,
+            connect=self._own_connection,
+            check_core=self._watch.check,
             consumer=consumer,
         )
 
     async def aclose(self) -> None:
         """End all readers."""
-        for line in self._lines:
-            await line.aclose()
+        for connection in self._connections:
+            await connection.aclose()
 
-    def _own_line(self) -> Line:
-        self._lines = [line for line in self._lines if not line.is_closed]
-        line = self._connect(str(self._settings.redis_url), "completions")
-        self._lines.append(line)
-        line.start()
-        return line
+    def _own_connection(self) -> PipelinedConnection:
+        self._connections = [connection for connection in self._connections if not connection.is_closed]
+        connection = self._connect(str(self._settings.redis_url), "completions")
+        self._connections.append(connection)
+        connection.start()
+        return connection

@@ -1,4 +1,4 @@
-"""Reading a conversation's news from its stream, for agents without HTTP: at least once, each by one reader at a time."""
+"""Reads a conversation's wake-ups from its stream, for agents without HTTP: at least once, each by one reader at a time."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -16,14 +16,14 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio.cancellation import end, is_wanted
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.signing import Seal
-from toolfleet_tasks.redis.connection import Line, LineLost, Part
-from toolfleet_tasks.redis.durable_write import run_written
+from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionLost
+from toolfleet_tasks.redis.durable_write import run_durably
 from toolfleet_tasks.wakeups.stream_scripts import DONE, KEEP, LEAVE, SKIP, TAKE
 
 log = get_logger(__name__)
 
 _GROUP = "readers"
-_BLOCK_MS = 4_000  # less than the line's patience with a silent server
+_BLOCK_MS = 4_000  # less than the connection's patience with a silent server
 _KEEP_SECONDS = 10.0
 _DEAD_AFTER_MS = 35_000  # a reader from whom nothing was heard for three times as long
 _LEAVE_SECONDS = 2.0
@@ -37,9 +37,9 @@ class _Entry:
 
 
 class Reader:
-    """One reader of a conversation's stream. `line` is shared with others; `connect` makes a line of his own, which he blocks.
+    """One reader of a conversation's stream. `connection` is shared with others; `connect` makes a connection of his own, which he blocks.
 
-    `look_for_core` is called while there is nothing to read.
+    `check_core` is called while there is nothing to read.
     """
 
     def __init__(  # noqa: PLR0913 - what it needs of its session
@@ -48,39 +48,39 @@ class Reader:
         conversation_id: str,
         *,
         seal: Seal,
-        line: Line,
-        connect: Callable[[], Line],
-        look_for_core: Callable[[], Awaitable[None]],
+        connection: PipelinedConnection,
+        connect: Callable[[], PipelinedConnection],
+        check_core: Callable[[], Awaitable[None]],
         consumer: str | None = None,
     ) -> None:
         self._stream = stream
         self._conversation_id = conversation_id
         self._seal = seal
-        self._line = line
+        self._connection = connection
         self._connect = connect
-        self._look_for_core = look_for_core
+        self._check_core = check_core
         self._consumer = consumer or randomness.uuid4().hex
 
     async def read(self) -> AsyncGenerator[WakeUp]:
-        """The news, for ever; what is there is taken from the stream when the next is asked for. Ends with the lines."""
-        bell = self._connect()
+        """The news, for ever; what is there is taken from the stream when the next is asked for. Ends with the connections."""
+        blocking = self._connect()
         try:
             while True:
-                entry = await self._next(bell)
+                entry = await self._next(blocking)
                 async with self._kept(entry):
                     yield entry.wake
                 await self._run(DONE, entry_id=entry.entry_id)
-        except LineLost:  # for good: the fleet was left
+        except RedisConnectionLost:  # for good: the fleet was left
             return
         finally:
-            await bell.aclose()
+            await blocking.aclose()
             await self._leave()
 
-    async def _next(self, bell: Line) -> _Entry:
+    async def _next(self, blocking: PipelinedConnection) -> _Entry:
         while True:
             found: Any = await self._take()
             if not found[0]:
-                await self._wait_for_more(bell, found[1])
+                await self._wait_for_more(blocking, found[1])
                 continue
             entry_id, fields = found[1], found[2]
             body = dict(zip(fields[::2], fields[1::2], strict=False)).get(b"body", b"")
@@ -109,11 +109,11 @@ class Reader:
                 log.warning("completions_not_read", error=str(exc))
                 await asyncio.sleep(_PAUSE_SECONDS)
 
-    async def _wait_for_more(self, bell: Line, after: bytes) -> None:
+    async def _wait_for_more(self, blocking: PipelinedConnection, after: bytes) -> None:
         """Until there is an entry after that one, or it is time to look for what dead readers have left."""
-        await self._look_for_core()
+        await self._check_core()
         try:
-            await bell.execute("XREAD", "COUNT", 1, "BLOCK", _BLOCK_MS, "STREAMS", self._stream, after)
+            await blocking.execute("XREAD", "COUNT", 1, "BLOCK", _BLOCK_MS, "STREAMS", self._stream, after)
         except ResponseError as exc:
             log.warning("completions_not_awaited", error=str(exc))
             await asyncio.sleep(_PAUSE_SECONDS)
@@ -132,7 +132,7 @@ class Reader:
             await asyncio.sleep(_KEEP_SECONDS)
             try:
                 await self._run(KEEP, consumer=self._consumer, entry_id=entry.entry_id)
-            except LineLost:  # as above
+            except RedisConnectionLost:  # as above
                 return
             except ResponseError as exc:
                 log.warning("completion_not_kept", error=str(exc))
@@ -141,8 +141,8 @@ class Reader:
         try:
             async with asyncio.timeout(_LEAVE_SECONDS):
                 await self._run(LEAVE, consumer=self._consumer)
-        except (TimeoutError, LineLost, ResponseError):  # it is taken over, a little later
+        except (TimeoutError, RedisConnectionLost, ResponseError):  # it is taken over, a little later
             log.info("completions_left_behind")
 
     async def _run(self, script: Script, **args: Part) -> object:
-        return await run_written(self._line, script, script.parameters(stream=self._stream, group=_GROUP, **args))
+        return await run_durably(self._connection, script, script.parameters(stream=self._stream, group=_GROUP, **args))

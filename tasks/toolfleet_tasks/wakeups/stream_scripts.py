@@ -1,4 +1,4 @@
-"""What happens at once inside Redis for those who read a conversation's news.
+"""Defines what happens at once inside Redis for those who read a conversation's wake-ups.
 
 News are entries of a stream (`id`: the wake's, `body`: JSON), all readers one consumer group of it. A reader has at most one
 entry at a time: whatever else is pending for him is what he was given and never heard of, or what he left behind when he died.

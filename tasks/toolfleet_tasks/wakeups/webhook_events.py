@@ -31,8 +31,8 @@ def parts_of(wake_id: str) -> tuple[str, str]:
 
 def outbox_body(event: RegistryEvent, receiver: str) -> str:
     """The event as the outbox keeps it: JSON with what is to be sent, and for whom. Of a text over 1,000 characters, its beginning."""
-    told = {name: _bounded(value) for name, value in event.model_dump(mode="json").items()}
-    payload = {"type": f"registry.{event.kind}", "timestamp": told["at"], "data": told}
+    fields = {name: _bounded(value) for name, value in event.model_dump(mode="json").items()}
+    payload = {"type": f"registry.{event.kind}", "timestamp": fields["at"], "data": fields}
     kept = {"wake_id": outbox_id(event.id, receiver), "kind": REGISTRY, "payload": payload}
     return json.dumps(kept, separators=(",", ":"))
 

@@ -19,8 +19,8 @@ from toolfleet_registry.store.port import ToolRegistry
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio.cancellation import is_wanted
 from toolfleet_tasks.messages.signing import seal_of
-from toolfleet_tasks.redis.connection import Line, LineLost
-from toolfleet_tasks.redis.durable_write import run_written
+from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
+from toolfleet_tasks.redis.durable_write import run_durably
 from toolfleet_tasks.wakeups.webhook_events import outbox_body, outbox_id, receiver_of
 from toolfleet_tasks.wakeups.webhook_scripts import FEED
 
@@ -31,12 +31,15 @@ _AT_ONCE = 100  # events in one script: Redis does nothing else meanwhile
 
 
 class WebhookFeed:
-    """Feeds the outbox for all `registry_webhooks` of the settings. Belongs to the loop of its `line`."""
+    """Feeds the outbox for all `registry_webhooks` of the settings. Belongs to the loop of its `connection`."""
 
     def __init__(
-        self, line: Line, settings: Settings, open_registry: Callable[[], AbstractAsyncContextManager[ToolRegistry]]
+        self,
+        connection: PipelinedConnection,
+        settings: Settings,
+        open_registry: Callable[[], AbstractAsyncContextManager[ToolRegistry]],
     ) -> None:
-        self._line, self._keys = line, settings.keys
+        self._connection, self._keys = connection, settings.keys
         self._seal = seal_of(settings, purpose="job")
         self._open = open_registry
         self._kinds = {receiver_of(url): frozenset(kinds) for url, kinds in settings.registry_webhooks.items()}
@@ -49,7 +52,7 @@ class WebhookFeed:
         while is_wanted():
             try:
                 fed = await self.feed()
-            except (FleetUnavailable, LineLost, ResponseError) as exc:
+            except (FleetUnavailable, RedisConnectionLost, ResponseError) as exc:
                 fed = 0
                 if not self._is_away:
                     log.warning("webhooks_not_fed", error=str(exc))
@@ -71,27 +74,27 @@ class WebhookFeed:
         async with self._open() as registry:
             for receiver in self._kinds.keys() - positions.keys():
                 start = await asked(registry.last_event)
-                await self._line.execute("HSETNX", self._keys.webhook_positions, receiver, start)
+                await self._connection.execute("HSETNX", self._keys.webhook_positions, receiver, start)
             wanted = [(receiver, at) for receiver, at in positions.items() if receiver in self._kinds]
             found = {at: await _read(registry, at) for at in {at for _, at in wanted}}
         return sum([await self._put(receiver, at, found[at]) for receiver, at in wanted])
 
     async def _positions(self) -> dict[str, str]:
-        answer = await self._line.execute("HGETALL", self._keys.webhook_positions)
+        answer = await self._connection.execute("HGETALL", self._keys.webhook_positions)
         # A list by the older protocol of Redis, and a mapping by the newer one.
         pairs = answer.items() if isinstance(answer, dict) else zip(answer[::2], answer[1::2], strict=True)
         return {name.decode(): at.decode() for name, at in pairs}
 
-    async def _put(self, receiver: str, at: str, news: EventsAfter) -> int:
-        if news.are_lost:
+    async def _put(self, receiver: str, at: str, found: EventsAfter) -> int:
+        if found.are_lost:
             log.error("registry_events_lost", receiver=receiver, host=self._hosts[receiver], after=at)
-        if not news.events:
-            if news.until != at:
-                await self._move(receiver, at, news.until, ())
+        if not found.events:
+            if found.until != at:
+                await self._move(receiver, at, found.until, ())
             return 0
         done = 0
-        for first in range(0, len(news.events), _AT_ONCE):
-            batch = news.events[first : first + _AT_ONCE]
+        for first in range(0, len(found.events), _AT_ONCE):
+            batch = found.events[first : first + _AT_ONCE]
             if not await self._move(receiver, at, batch[-1].id, batch):
                 break
             at, done = batch[-1].id, done + len(batch)
@@ -115,11 +118,11 @@ class WebhookFeed:
             prefix=keys.wake(""),
             events=entries,
         )
-        became = await run_written(self._line, FEED, parameters)
-        self._note_room(receiver, is_full=became == b"full")
+        became = await run_durably(self._connection, FEED, parameters)
+        self._note_full(receiver, is_full=became == b"full")
         return became == b"fed"
 
-    def _note_room(self, receiver: str, *, is_full: bool) -> None:
+    def _note_full(self, receiver: str, *, is_full: bool) -> None:
         if is_full and receiver not in self._full:
             log.warning("webhook_waits", receiver=receiver, host=self._hosts[receiver], reason="too many events wait")
         (self._full.add if is_full else self._full.discard)(receiver)

@@ -1,7 +1,7 @@
 """Sends events of the registry to the receivers that the settings name, over connections of each receiver's own."""
 
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.wakeups.sender import WEBHOOK_SECONDS, Answer, WebhookSender
+from toolfleet_tasks.wakeups.sender import WEBHOOK_SECONDS, DeliveryAnswer, WebhookSender
 from toolfleet_tasks.wakeups.webhook_events import parts_of, receiver_of, sent_body
 
 
@@ -13,17 +13,19 @@ class WebhookReceivers:
         self._secret = settings.registry_webhooks_secret or ""
         self._senders = dict[str, WebhookSender]()
 
-    async def send(self, wake_id: str, kept: str) -> Answer:
+    async def send(self, wake_id: str, kept: str) -> DeliveryAnswer:
         """Try once to send what the outbox keeps under this id. Raises nothing but a cancellation."""
         event_id, receiver = parts_of(wake_id)
         if (
             receiver not in self._urls
         ):  # taken away, perhaps to come back; or this process has older settings than others
-            return Answer(accepted=False, refused=True, reason="No URL of TOOLFLEET_REGISTRY_WEBHOOKS is its receiver.")
+            return DeliveryAnswer(
+                accepted=False, refused=True, reason="No URL of TOOLFLEET_REGISTRY_WEBHOOKS is its receiver."
+            )
         try:
             body = sent_body(kept)
         except (ValueError, RecursionError):
-            return Answer(accepted=False, is_final=True, reason="The event cannot be read.")
+            return DeliveryAnswer(accepted=False, is_final=True, reason="The event cannot be read.")
         return await self._sender(receiver).send(event_id, body)
 
     async def aclose(self) -> None:

@@ -1,4 +1,4 @@
-"""What happens at once inside Redis with the registry's events on their way into the outbox of webhooks.
+"""Defines what happens at once inside Redis with the registry's events on their way into the outbox of webhooks.
 
 Up to where each receiver was told stands in a hash, receiver -> id of an event, and moves together with what is put into the
 outbox. So whoever dies has done both or neither, and of two that read the same events one does.

@@ -1,4 +1,4 @@
-"""Remembers which wake-ups a core has acted on, so that it acts on each once: who may act on one, and until when."""
+"""Defines what a core remembers of wake-ups, so that it acts on each once."""
 
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -17,7 +17,7 @@ _DONE = "#done"  # behind the token of whoever has acted: each writing but a ren
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ClaimState:
     """Whose a wake-up is: `ours`; `done`; or, for at most so many seconds more, somebody else's who is `busy` with it."""
 
     state: Literal["ours", "done", "busy"]
@@ -45,21 +45,21 @@ class WakeMemory:
         self._store = store  # for what belongs to a transaction
         self._patient = PatientStore(store, seconds=_PATIENCE_SECONDS)
 
-    async def claim(self, wake_id: str, token: str, *, seconds: float) -> Standing:
+    async def claim(self, wake_id: str, token: str, *, seconds: float) -> ClaimState:
         """Ask for a wake-up, to be at it for so many seconds. Asked again with the same token, it is `ours` again."""
         seen: str | None = None
         for _ in range(_MOST_TRIES):
             if await self._patient.swap(wake_id, seen, _running(token, seconds)):
-                return Standing("ours")
+                return ClaimState("ours")
             found = await self._patient.get(wake_id)
             seen = None if found is None else found.token
             if found is not None and found.state == "done":
-                return Standing("done")
+                return ClaimState("done")
             if found is not None and seen != token and (rest := found.until - machine_clock.wall()) > 0:
                 if rest > seconds + 1:  # the store's clock was set back: it must not hold for that much longer
                     await self._patient.swap(wake_id, seen, replace(found, until=machine_clock.wall() + seconds))
-                return Standing("busy", min(rest, seconds))
-        return Standing("busy", 1)
+                return ClaimState("busy", min(rest, seconds))
+        return ClaimState("busy", 1)
 
     async def renew(self, wake_id: str, token: str, *, seconds: float) -> bool:
         """So many seconds more from now on. `False`: it is not ours any more."""

@@ -1,4 +1,4 @@
-"""Keeps a core's memory of wake-ups in Redis: a hash each, with a TTL."""
+"""Remembers a core's wake-ups in Redis: a hash each, with a TTL."""
 
 import math
 from collections.abc import Awaitable

@@ -1,4 +1,4 @@
-"""Keeps a core's memory of wake-ups in SQLite or PostgreSQL: a row each, in a table beside the core's own.
+"""Remembers a core's wake-ups in SQLite or PostgreSQL: a row each, in a table beside the core's own.
 
 Every statement stands alone, so that it does not matter how the engine begins transactions.
 """

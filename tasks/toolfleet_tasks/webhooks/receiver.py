@@ -1,4 +1,4 @@
-"""For an agent's core: who wakes it is known, and it acts on each wake-up once, however often that is delivered."""
+"""Receives wake-ups for an agent's core: verifies who sends one, and acts on each once, however often it is delivered."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Calls that are links of Celery's canvas, in a worker: what follows one, and that it follows once.
+"""Calls the links of Celery's canvas in a worker: what follows a call, and that it follows once.
 
 Whoever is delivered such a call's message sees to what follows it, each time anew: a worker may have died before it had.
 That does no harm. A link's id is fixed with its signature, so that the ledger runs it once, however often it is published.

@@ -1,4 +1,4 @@
-"""The task that runs one call: claimed in the ledger, one attempt within the time left, perhaps the one retry, one result.
+"""Executes one call: claimed in the ledger, one attempt within the time left, perhaps the one retry, one result.
 
 Until the claim stands nothing is run, and what the ledger does not take as the call's end is nobody's result.
 """
@@ -25,7 +25,7 @@ from toolfleet_tasks.aio.greenlet_bridge import bridged
 from toolfleet_tasks.calls.message_bounds import opened
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.dead_letters import reason_of
-from toolfleet_tasks.ledger.ledger import Ledger, NotClaimed, ResultRefused
+from toolfleet_tasks.ledger.ledger import Ledger, NotClaimed, ResultNotStored
 from toolfleet_tasks.ledger.retry import MAX_ATTEMPTS, MOST_DEATHS, Next, decide, settled
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.messages.envelope import TASK
@@ -258,15 +258,15 @@ class _Execution:
     def _settled(self, result: ToolResult) -> ToolResult:
         """An end without an attempt of ours, which claims no less than earlier ones may have done."""
         outcome = Outcome.NOT_SENT if result.effect_state == "none" else Outcome.UNKNOWN
-        wish = result.retry_after_seconds
-        return settled(Attempt(outcome, result, wish), self._call.effect, self._claim.so_far)
+        retry_after = result.retry_after_seconds
+        return settled(Attempt(outcome, result, retry_after), self._call.effect, self._claim.so_far)
 
     async def _finish(self, result: ToolResult, *, attempt: Attempt | None = None, seconds: float = 0) -> str:
         result = result.model_copy(update={"audit": self._audit()})
         finish = partial(self._ledger.finish, self._claim, attempt=attempt, seconds=seconds, decisions=self._decisions)
         try:
             text = await finish(result)
-        except ResultRefused as exc:
+        except ResultNotStored as exc:
             log.error("result_refused", call_id=self._call.call_id, error=str(exc))  # noqa: TRY400 - the error says all
             result = fleet_results.result_refused(result, str(exc))
             text = await finish(result)

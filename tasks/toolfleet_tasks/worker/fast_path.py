@@ -1,4 +1,4 @@
-"""A call's task without Celery's tracer around it: while the call runs, neither a greenlet nor a context of Celery's waits.
+"""Runs a call without Celery's tracer around it: while the call runs, neither a greenlet nor a context of Celery's waits.
 
 What the tracer is for begins where a call's end is anything but a stored result: a retry, say. Then it runs after all, with
 a task body that ends as the call has. It runs from the start for links of a canvas, where somebody listens to Celery's
@@ -37,7 +37,7 @@ class CallRequest:
         return self._said.get(name)
 
 
-class UntracedTask:
+class FastPathTask:
     """Stands for Celery's task in a call that runs so: as much of it as `execute` needs."""
 
     __slots__ = ("_said", "app", "limits", "request")
@@ -57,7 +57,7 @@ class UntracedTask:
         self._said[execute.END] = end
 
 
-def untraced(app: Any, target: Callable[..., Any], args: tuple[Any, ...], bridge: Bridge[Any]) -> UntracedTask | None:
+def untraced(app: Any, target: Callable[..., Any], args: tuple[Any, ...], bridge: Bridge[Any]) -> FastPathTask | None:
     """The task of a call that the tracer need not run, by what Celery wants run; `None` if it must."""
     if target is not fast_trace_task or len(args) != _OF_TRACER or args[0] != TASK:
         return None
@@ -66,7 +66,7 @@ def untraced(app: Any, target: Callable[..., Any], args: tuple[Any, ...], bridge
         return None
     if not has_no_links(body) or not _is_as_ours(said):
         return None
-    return UntracedTask(app, said, bridge.limits)
+    return FastPathTask(app, said, bridge.limits)
 
 
 def _is_as_ours(said: Mapping[str, Any]) -> bool:

@@ -23,18 +23,18 @@ from toolfleet_tasks.ledger.claims import Claim, NotClaimed
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.ports import Runner
 from toolfleet_tasks.queues import queue_of
-from toolfleet_tasks.redis.connection import LineClosed, LineLost
-from toolfleet_tasks.worker.prober import Finding, Look, Prober
+from toolfleet_tasks.redis.connection import RedisConnectionClosed, RedisConnectionLost
+from toolfleet_tasks.worker.prober import Finding, Prober, ProbeResult
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 log = get_logger(__name__)
 
 _FIRST_SECONDS, _GROWTH = 0.1, 1.5  # between two looks of a worker's own; then up to `breaker_seconds`
 _JITTER = 0.2  # seconds, or as large a part of a pause: workers that failed together look one after the other
-_LOOK_SECONDS = 10.0  # for one look: Redis may be away
-_SHORT_SECONDS = 2.0  # calls wait for a module that is away for so long, as the entrance has them
-_LINE_LENGTH = 200  # calls of a module that wait for their turn here, of which each has a slot
-_ASK_SECONDS, _FULL_LINE_SECONDS = (
+_POLL_SECONDS = 10.0  # for one look: Redis may be away
+_SHORT_SECONDS = 2.0  # calls wait for a module that is away for so long, as admission control has them
+_QUEUE_LENGTH = 200  # calls of a module that wait for their turn here, of which each has a slot
+_ASK_SECONDS, _FULL_QUEUE_SECONDS = (
     0.03,
     0.3,
 )  # between two questions of whoever is first, and until a call comes again that found no place
@@ -60,7 +60,7 @@ class _Watch:
 
 
 @dataclass(eq=False)
-class _Line:
+class _Queue:
     """Calls of one module that wait for their turn."""
 
     module: str
@@ -89,19 +89,19 @@ class HealthChecks:
         self._here = here
         self._settings = settings
         self._ledger = ledger
-        self._prober = Prober(ledger.line, settings, runner, known=known)
+        self._prober = Prober(ledger.connection, settings, runner, known=known)
         self._watches: dict[str, _Watch] = {}
-        self._lines: dict[str, _Line] = {}
+        self._queues: dict[str, _Queue] = {}
         here.settle.append(self.aclose)
 
     async def claim(self, call: PublishedCall, *, deaths: int | None) -> Claim | NotClaimed:
         """As `Checks`. A call of a module that is just back waits here for its turn, if not too many do."""
-        if self._lines and (line := self._lines.get(_module(call))) is not None:
-            return await self._line_up(line, call, deaths)
+        if self._queues and (connection := self._queues.get(_module(call))) is not None:
+            return await self._queue_up(connection, call, deaths)
         claim = await self._claim(call, deaths)
         if isinstance(claim, NotClaimed) and claim.reason == "queued":
             module = _module(call)
-            return await self._line_up(self._lines.setdefault(module, _Line(module)), call, deaths)
+            return await self._queue_up(self._queues.setdefault(module, _Queue(module)), call, deaths)
         return claim
 
     async def missed(self, call: PublishedCall, unreached: Health) -> None:
@@ -116,7 +116,7 @@ class HealthChecks:
             watch.is_unreached = True
 
     async def aclose(self) -> None:
-        """Look no more."""
+        """ProbeResult no more."""
         await end([watch.task for watch in self._watches.values() if watch.task is not None])
 
     async def _claim(self, call: PublishedCall, deaths: int | None) -> Claim | NotClaimed:
@@ -127,20 +127,20 @@ class HealthChecks:
             self._start(_Watch(_module(call), is_unreached=False, pause=0))
         return claim
 
-    async def _line_up(self, line: _Line, call: PublishedCall, deaths: int | None) -> Claim | NotClaimed:
+    async def _queue_up(self, connection: _Queue, call: PublishedCall, deaths: int | None) -> Claim | NotClaimed:
         """First come, first served: whoever is first asks again and again, and the others do not ask."""
-        if line.count >= _LINE_LENGTH:
-            return NotClaimed("queued", rest_seconds=_FULL_LINE_SECONDS)
-        line.count += 1
+        if connection.count >= _QUEUE_LENGTH:
+            return NotClaimed("queued", rest_seconds=_FULL_QUEUE_SECONDS)
+        connection.count += 1
         try:
-            async with line.turn:
+            async with connection.turn:
                 while _is_queued(claim := await self._claim(call, deaths)):  # noqa: ASYNC110 - it is Redis who knows
                     await asyncio.sleep(_ASK_SECONDS)  # answers that other workers get make room, too
                 return claim
         finally:
-            line.count -= 1
-            if not line.count:
-                self._lines.pop(line.module, None)
+            connection.count -= 1
+            if not connection.count:
+                self._queues.pop(connection.module, None)
 
     def _leaves(self, call: PublishedCall) -> bool:
         """Whether the call is better put off, for another worker to take it."""
@@ -154,16 +154,16 @@ class HealthChecks:
 
     def _start(self, watch: _Watch) -> None:
         self._watches[watch.module] = watch
-        watch.task = self._here.loop.create_task(self._keep_looking(watch), name=f"toolfleet-health-{watch.module}")
+        watch.task = self._here.loop.create_task(self._keep_probing(watch), name=f"toolfleet-health-{watch.module}")
 
-    async def _keep_looking(self, watch: _Watch) -> None:
+    async def _keep_probing(self, watch: _Watch) -> None:
         log.info("module_watched", module=watch.module, is_unreached=watch.is_unreached)
         try:
             while True:
                 await asyncio.sleep(watch.pause + randomness.random() * _JITTER * min(watch.pause, 1))  # spreads load
                 if await self._is_over(watch):
                     break
-        except LineClosed:
+        except RedisConnectionClosed:
             return
         except Exception:  # a worker that leaves a queue alone for ever would go unnoticed
             log.exception("module_not_watched", module=watch.module)
@@ -175,24 +175,24 @@ class HealthChecks:
 
     async def _is_over(self, watch: _Watch) -> bool:
         try:
-            async with asyncio.timeout(_LOOK_SECONDS):
+            async with asyncio.timeout(_POLL_SECONDS):
                 is_stuck = watch.is_unreached and await self._is_stuck(watch)
-                look = await self._prober.look(watch.module, is_unreached=watch.is_unreached)
-        except LineClosed:
+                result = await self._prober.probe(watch.module, is_unreached=watch.is_unreached)
+        except RedisConnectionClosed:
             raise
-        except (TimeoutError, LineLost, ResponseError) as exc:  # Redis is away; nobody gets calls meanwhile
+        except (TimeoutError, RedisConnectionLost, ResponseError) as exc:  # Redis is away; nobody gets calls meanwhile
             log.warning("module_not_looked_at", module=watch.module, error=str(exc))
-            look, is_stuck = Look(Finding.AWAY), False
-        if look.finding is Finding.WELL:
+            result, is_stuck = ProbeResult(Finding.AWAY), False
+        if result.finding is Finding.WELL:
             return True
-        self._follow(watch, look, is_stuck=is_stuck)
+        self._follow(watch, result, is_stuck=is_stuck)
         return False
 
-    def _follow(self, watch: _Watch, look: Look, *, is_stuck: bool) -> None:
+    def _follow(self, watch: _Watch, result: ProbeResult, *, is_stuck: bool) -> None:
         queue = queue_of(watch.module)
-        if look.finding is Finding.OPEN:
-            watch.pause = max(look.seconds, _FIRST_SECONDS)
-            if look.seconds <= _SHORT_SECONDS:
+        if result.finding is Finding.OPEN:
+            watch.pause = max(result.seconds, _FIRST_SECONDS)
+            if result.seconds <= _SHORT_SECONDS:
                 self._here.resting.rest(queue)  # its calls wait where it costs nothing
             else:
                 self._here.resting.end(queue)  # the breaker refuses them
@@ -222,13 +222,13 @@ class SingleCheck:
 
     def __init__(self, settings: Settings, runner: Runner, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._prober = Prober(ledger.line, settings, runner, unready_seconds=0)
+        self._prober = Prober(ledger.connection, settings, runner, unready_seconds=0)
 
     async def claim(self, call: PublishedCall, *, deaths: int | None) -> Claim | NotClaimed:
         """As `Checks`."""
         claim = await self._ledger.claim(call, deaths=deaths)
         if _is_away(claim):
-            await self._prober.look(_module(call), is_unreached=False)
+            await self._prober.probe(_module(call), is_unreached=False)
         return claim
 
     async def missed(self, call: PublishedCall, unreached: Health) -> None:

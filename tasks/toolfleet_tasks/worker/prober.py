@@ -20,8 +20,8 @@ from toolfleet_tasks.lua.constants import SLOTS_COUNT_SECONDS
 from toolfleet_tasks.ports import Runner
 from toolfleet_tasks.presence.fleet_versions import read_notes
 from toolfleet_tasks.queues import lane_of
-from toolfleet_tasks.redis.connection import Line
-from toolfleet_tasks.redis.durable_write import run_written
+from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis.durable_write import run_durably
 
 log = get_logger(__name__)
 
@@ -47,7 +47,7 @@ class Finding(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ProbeResult:
     """One look at a module. `seconds`: how long its breaker is open, if it is."""
 
     finding: Finding
@@ -55,21 +55,21 @@ class Look:
 
 
 class Prober:
-    """Looks at modules for one worker, over the line to the Redis of the results.
+    """Looks at modules for one worker, over the connection to the Redis of the results.
 
     `unready_seconds`: how long a module's word that it is not ready counts.
     """
 
     def __init__(
         self,
-        line: Line,
+        connection: PipelinedConnection,
         settings: Settings,
         runner: Runner,
         *,
         known: KnownModules | None = None,
         unready_seconds: float = UNREADY_SECONDS,
     ) -> None:
-        self._line = line
+        self._connection = connection
         self._settings = settings
         self._runner = runner
         self._known = KnownModules(settings) if known is None else known
@@ -78,19 +78,19 @@ class Prober:
         self._longest_ms = round(settings.breaker_seconds * 1000)
         self._worker = f"{socket.gethostname()}:{os.getpid()}"  # as it notes its slots
 
-    async def look(self, module: str, *, is_unreached: bool) -> Look:
+    async def probe(self, module: str, *, is_unreached: bool) -> ProbeResult:
         """Look at a module. `is_unreached`: this worker could not connect to it.
 
-        Takes a few seconds at most while Redis answers. Raises `LineClosed` and `ResponseError`.
+        Takes a few seconds at most while Redis answers. Raises `RedisConnectionClosed` and `ResponseError`.
         """
         others = await self._others(module)
         answer = await self._run(ASK, module, probe_ms=round(_LOCK_SECONDS * 1000), has_others=int(bool(others)))
         what = answer[0].decode()
         if what == "open":
-            return Look(Finding.OPEN, answer[1] / 1000)
+            return ProbeResult(Finding.OPEN, answer[1] / 1000)
         if what == "probe":
-            return await self._look_for_all(module)
-        return await self._look_for_itself(module, others) if is_unreached else Look(Finding.WELL)
+            return await self._probe_for_all(module)
+        return await self._probe_for_itself(module, others) if is_unreached else ProbeResult(Finding.WELL)
 
     def forget(self, module: str) -> None:
         """It is looked at no more: what it says the next time is news."""
@@ -106,32 +106,32 @@ class Prober:
             self._settings.keys.slots(lane_of(module, self._known.settings)),
             fleet_clock.now() - SLOTS_COUNT_SECONDS,
         )
-        notes: list[bytes] = await self._line.execute("ZRANGEBYSCORE", key, round(since), "+inf")
+        notes: list[bytes] = await self._connection.execute("ZRANGEBYSCORE", key, round(since), "+inf")
         return [worker.name for worker in read_notes(notes) if worker.name != self._worker]
 
-    async def _look_for_all(self, module: str) -> Look:
+    async def _probe_for_all(self, module: str) -> ProbeResult:
         health = await self._runner.probe(module, seconds=PROBE_SECONDS)
         log.info("module_probed", module=module, health=health)
         verdict, bearable_ms = _VERDICTS.get(health, "away"), round(self._unready_seconds * 1000)
         longest_ms = self._longest_ms
         open_ms = await self._run(PROBED, module, verdict=verdict, longest_ms=longest_ms, bearable_ms=bearable_ms)
         if health is Health.WELL:
-            return Look(Finding.WELL)
+            return ProbeResult(Finding.WELL)
         # Of one that is tried though it is not ready, the next look finds that the breaker lets calls in.
-        return Look(Finding.BLOCKED) if health is Health.UNKNOWN else Look(Finding.OPEN, open_ms / 1000)
+        return ProbeResult(Finding.BLOCKED) if health is Health.UNKNOWN else ProbeResult(Finding.OPEN, open_ms / 1000)
 
-    async def _look_for_itself(self, module: str, others: list[str]) -> Look:
+    async def _probe_for_itself(self, module: str, others: list[str]) -> ProbeResult:
         health = await self._health(module)
         if health is Health.UNKNOWN:
-            return Look(Finding.BLOCKED)
+            return ProbeResult(Finding.BLOCKED)
         if health is Health.WELL:
             await self._run(REACHED, module)
-            return Look(Finding.WELL)
+            return ProbeResult(Finding.WELL)
         return await self._unreached(module, others)
 
-    async def _unreached(self, module: str, others: list[str]) -> Look:
+    async def _unreached(self, module: str, others: list[str]) -> ProbeResult:
         open_ms = await self._run(UNREACHED, module, longest_ms=self._longest_ms, live=[self._worker, *others])
-        return Look(Finding.OPEN, open_ms / 1000) if open_ms else Look(Finding.AWAY)
+        return ProbeResult(Finding.OPEN, open_ms / 1000) if open_ms else ProbeResult(Finding.AWAY)
 
     async def _health(self, module: str) -> Health:
         """What this worker finds; it remembers for itself since when a module is not ready, as the breaker does for all."""
@@ -144,4 +144,6 @@ class Prober:
 
     async def _run(self, script: Script, module: str, **args: Any) -> Any:
         breaker = self._settings.keys.breaker(module)
-        return await run_written(self._line, script, script.parameters(breaker=breaker, worker=self._worker, **args))
+        return await run_durably(
+            self._connection, script, script.parameters(breaker=breaker, worker=self._worker, **args)
+        )

@@ -1,4 +1,4 @@
-"""How far the calls of this worker are, for whoever wants to know: in Redis, at most five times a second for all together.
+"""Writes how far the calls of this worker are into Redis, at most five times a second for all together.
 
 Nothing waits for it, least of all a result: it has a connection of its own, is made of the latest word of each call, and
 is dropped where Redis is away or slow, and once the call has ended.
@@ -21,7 +21,7 @@ from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.messages.signatures import Signatures, after_json
-from toolfleet_tasks.redis.connection import LineLost
+from toolfleet_tasks.redis.connection import RedisConnectionLost
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 log = get_logger(__name__)
@@ -80,13 +80,13 @@ class Reports:
 
 
 class ProgressBoard:
-    """The worker's one writer of progress. Belongs to the loop of its lines."""
+    """The worker's one writer of progress. Belongs to the loop of its connections."""
 
     def __init__(self, here: WorkerRuntime, settings: Settings) -> None:
         self._loop = here.loop
         self._keys = settings.keys
         self._signatures = Signatures(settings, "progress")
-        self._line = here.to(str(settings.redis_url), master=settings.sentinel_master, purpose="progress")
+        self._connection = here.to(str(settings.redis_url), master=settings.sentinel_master, purpose="progress")
         self._listed: list[Reports] = []
         self._task: asyncio.Task[None] | None = None
         self._is_dropping = False
@@ -111,10 +111,10 @@ class ProgressBoard:
             batch, self._listed = listed[:_BATCH], listed[_BATCH:]
             try:
                 async with asyncio.timeout(_PATIENCE_SECONDS):
-                    await self._line.connected()
+                    await self._connection.connected()
                     await self._write(batch)
                 self._is_dropping = False
-            except (LineLost, TimeoutError, ResponseError) as exc:
+            except (RedisConnectionLost, TimeoutError, ResponseError) as exc:
                 self._drop(batch, exc)
             except Exception as exc:  # noqa: BLE001 - a defect of ours: it must not end the progress of all calls
                 self._drop(batch, exc)
@@ -130,8 +130,8 @@ class ProgressBoard:
             key, call_id = self._keys.progress(reports.call.call_id), reports.call.call_id
             text = json.dumps(progress.model_dump())  # escaped: a tool's words may hold half a character
             content = after_json(text, self._signatures.of(call_id, text)).encode()
-            written.append(self._line.send("SET", key, content, "EX", math.ceil(left)))
-            written.append(self._line.send("PUBLISH", key, content))
+            written.append(self._connection.send("SET", key, content, "EX", math.ceil(left)))
+            written.append(self._connection.send("PUBLISH", key, content))
         for answer in await asyncio.gather(*written, return_exceptions=True):
             if isinstance(answer, BaseException):
                 raise answer

@@ -1,4 +1,4 @@
-"""What becomes of a call's message that is not run now: refused, too late, or put off because others have the call."""
+"""Handles messages that are not executed: rejected, expired, or requeued because another worker holds the claim."""
 
 import math
 from typing import NoReturn, TypeAlias
@@ -15,7 +15,7 @@ from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger, NotClaimed
 from toolfleet_tasks.messages import fleet_results, json_text
 from toolfleet_tasks.presence.fleet_versions import live_workers
 from toolfleet_tasks.queues import lane_of, queue_of
-from toolfleet_tasks.redis.connection import LineClosed, LineLost
+from toolfleet_tasks.redis.connection import RedisConnectionClosed, RedisConnectionLost
 from toolfleet_tasks.results import stored as results
 from toolfleet_tasks.transport.quarantine import quarantine
 from toolfleet_tasks.worker.republish import publish_again
@@ -48,9 +48,9 @@ async def end_at_deadline(task: Task, ledger: Ledger, call: PublishedCall) -> st
     while True:
         try:
             return await ledger.end(call, fleet_results.at_deadline(call), data_id=data_id)
-        except LineLost as exc:
+        except RedisConnectionLost as exc:
             data_id = ""
-            if isinstance(exc, LineClosed):
+            if isinstance(exc, RedisConnectionClosed):
                 raise
             await ledger.connected()
 

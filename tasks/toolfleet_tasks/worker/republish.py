@@ -1,4 +1,4 @@
-"""Publishing a call again from a worker, for its one retry or because it cannot be run now, without blocking the loop.
+"""Republishes a call from a worker, for its one retry or because it cannot be run now, without blocking the loop.
 
 The message is the one that came: whoever signed it, signed that.
 """
@@ -13,9 +13,9 @@ from toolfleet_registry.errors import PublishUnconfirmed
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks import worker_runtime
-from toolfleet_tasks.broker.kombu_connections import Connections
+from toolfleet_tasks.broker.kombu_connections import KombuConnections
 from toolfleet_tasks.messages.envelope import Label, message, sender
-from toolfleet_tasks.publish.redis_publisher import LinePublisher
+from toolfleet_tasks.publish.redis_publisher import RedisPublisher
 from toolfleet_tasks.transport.delivery import deaths_of, with_deaths
 from toolfleet_tasks.worker.canvas import links_of
 from toolfleet_tasks.worker_runtime import WorkerRuntime
@@ -30,11 +30,11 @@ async def publish_again(task: Task, delay: float, *, retries: int) -> None:
 
     Raises `NotPublished` or `PublishUnconfirmed`.
 
-    Over the worker's line where there is one, else through kombu, in a thread.
+    Over the worker's connection where there is one, else through kombu, in a thread.
     """
     here, settings = worker_runtime.current(), task.app.settings
     if here is not None and settings.is_fast:
-        await _over_the_line(here, settings, task.request, delay, retries)
+        await _over_connection(here, settings, task.request, delay, retries)
         return
     # No `countdown`: Celery makes of it a time by this machine's clock, and whoever gets the message takes that for the fleet's.
     eta = _after(delay) if delay else None
@@ -44,7 +44,7 @@ async def publish_again(task: Task, delay: float, *, retries: int) -> None:
     )
 
 
-async def _over_the_line(here: WorkerRuntime, settings: Settings, request: Any, delay: float, retries: int) -> None:
+async def _over_connection(here: WorkerRuntime, settings: Settings, request: Any, delay: float, retries: int) -> None:
     hard_limit, soft_limit = request.timelimit or _UNLIMITED
     queue = request.delivery_info["routing_key"]
     limits, links = (soft_limit, hard_limit), links_of(request)
@@ -52,8 +52,8 @@ async def _over_the_line(here: WorkerRuntime, settings: Settings, request: Any, 
     eta, reply_to = _after(delay).isoformat(), request.reply_to or ""
     again = message(request.args[0], label, origin=sender(), reply_to=reply_to, retries=retries, eta=eta)
     again = with_deaths(again, deaths_of(request))
-    line = here.to(settings.broker or "", master=settings.sentinel_master)
-    await LinePublisher(line, keys=settings.keys, database=0).put(again, queue, seconds=_SECONDS)
+    connection = here.to(settings.broker or "", master=settings.sentinel_master)
+    await RedisPublisher(connection, keys=settings.keys, database=0).put(again, queue, seconds=_SECONDS)
 
 
 def _after(delay: float) -> datetime:
@@ -61,7 +61,7 @@ def _after(delay: float) -> datetime:
     return fleet_clock.utc_now() + timedelta(seconds=delay)
 
 
-def _through_kombu(connections: Connections, again: Any, queue: str) -> None:
+def _through_kombu(connections: KombuConnections, again: Any, queue: str) -> None:
     with connections.one(queue) as connection:
         try:
             again.apply_async(connection=connection)

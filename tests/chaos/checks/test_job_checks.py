@@ -15,7 +15,7 @@ from chaos.records.journal import Entry, Journal, Mark
 from toolfleet_registry.contracts import Audit, Caller, ErrorCode, ToolCall, ToolResult
 from toolfleet_registry.contracts.jobs import JobSpec, JobState, Poll, Schedule
 from toolfleet_tasks.jobs.completion import EndNote
-from toolfleet_tasks.jobs.places import Place
+from toolfleet_tasks.jobs.positions import JobPosition
 
 OVER = {"execution": "e2", "status": "completed", "task": "e0"}
 THEN = ToolCall(tool_name="bank.once")
@@ -44,7 +44,7 @@ def record(state: JobState = "completed", *, step: int = 2, ended_at: float = 9,
     }
     own |= fields
     note = EndNote(ended_at=ended_at, result=OVER if state == "completed" else None)
-    return JobRecord(JobSpec(**own), Place(state=state, step=step), note)
+    return JobRecord(JobSpec(**own), JobPosition(state=state, step=step), note)
 
 
 def note(**fields: Any) -> JobNote:
@@ -113,7 +113,10 @@ def test_a_job_that_went_well_is_no_violation(evidence: JobEvidence) -> None:
         # a job that nobody asked for
         ({"notes": [], "expected": 0}, {ONE}),
         # it has not ended, and its news have come; or late
-        ({"records": {"j": replace(record(), end=None, place=Place(state="waiting", step=2))}}, {IN_TIME, LAST, ACTS}),
+        (
+            {"records": {"j": replace(record(), end=None, place=JobPosition(state="waiting", step=2))}},
+            {IN_TIME, LAST, ACTS},
+        ),
         ({"records": {"j": record(ended_at=15.1 + JOB_MARGIN_SECONDS)}}, {IN_TIME}),
         # it has completed with what its last poll did not give
         ({"records": {"j": replace(record(), end=EndNote(ended_at=9, result=RUNNING))}}, {STATE}),

@@ -12,12 +12,12 @@ from chaos.records.acts import Act
 from chaos.records.job_notes import JobRecord
 from chaos.records.journal import Entry, Journal
 from toolfleet_registry.contracts import Caller, ToolResult
-from toolfleet_registry.contracts.jobs import JobSpec, JobState, Poll, Schedule, Wish
+from toolfleet_registry.contracts.jobs import JobSpec, JobState, Poll, Schedule, WakeupRequest
 from toolfleet_tasks.jobs.completion import EndNote
-from toolfleet_tasks.jobs.places import Place
+from toolfleet_tasks.jobs.positions import JobPosition
 
 
-def record(state: JobState = "timed_out", *, wishes: Sequence[Wish] = ("resume_conversation",)) -> JobRecord:
+def record(state: JobState = "timed_out", *, wishes: Sequence[WakeupRequest] = ("resume_conversation",)) -> JobRecord:
     """Made in the middle of a minute, with time for two rounds."""
     spec = JobSpec(
         job_id="j",
@@ -28,7 +28,7 @@ def record(state: JobState = "timed_out", *, wishes: Sequence[Wish] = ("resume_c
         created_at=30,
         deadline_at=150,
     )
-    return JobRecord(spec, Place(state=state, step=2), EndNote(ended_at=150))
+    return JobRecord(spec, JobPosition(state=state, step=2), EndNote(ended_at=150))
 
 
 def act(number: int, kind: str = "completed", *, path: str = "/continue", suffix: str = "") -> Act:
@@ -89,7 +89,7 @@ def test_each_fault_of_a_round_is_found(change: dict[str, Any], words: str) -> N
 @pytest.mark.parametrize("state", ["completed", "failed", "timed_out"])
 def test_a_job_that_recurs_no_more_too_early_is_found(state: JobState) -> None:
     """After its first round, with time for a second."""
-    job = replace(record(state), place=Place(state=state, step=1), end=EndNote(ended_at=61))
+    job = replace(record(state), place=JobPosition(state=state, step=1), end=EndNote(ended_at=61))
     told = replace(GOOD, acts=[act(1, state)], stored={"j.1": result(success=state == "completed")})
 
     assert f"it ended as {state} with time for another round" in list(rounds(job, told))
@@ -100,4 +100,4 @@ def test_a_recurring_job_without_a_round_is_found() -> None:
     job = record()
     nothing = replace(GOOD, acts=[act(0, "timed_out")], journal=Journal([]), stored={})
 
-    assert "it has had no round" in list(rounds(replace(job, place=Place(state="timed_out")), nothing))
+    assert "it has had no round" in list(rounds(replace(job, place=JobPosition(state="timed_out")), nothing))

@@ -205,7 +205,7 @@ async def _double_messages(stage: Stage, worker: Program, dice: random.Random) -
             stored = look.hget("unacked", tag)
             if stored is not None:
                 message, *_, queue = json.loads(str(stored))
-                look.eval(queues.PUBLISH.text, 2, queue, stage.settings.keys.bell(queue), json.dumps(message))
+                look.eval(queues.PUBLISH.text, 2, queue, stage.settings.keys.notify_key(queue), json.dumps(message))
 
 
 async def _take_leases(stage: Stage, worker: Program, dice: random.Random) -> None:

@@ -24,7 +24,7 @@ IN_REDIS_QUEUES = frozenset({"taken", "acked", "step published"})
 """What is seen only where Redis has the queues."""
 
 _PATIENCE_SECONDS = 4.0  # then the fault strikes without having seen the step
-_LOOK_SECONDS = 0.001
+_POLL_SECONDS = 0.001
 _MARKS: dict[str, Mark] = {"at the module": "start", "effect done": "effect", "reply sent": "reply"}
 _CORE_MARKS: dict[str, acts.Mark] = {"wake received": "received", "acted": "acted"}
 # By a script of ours, or by Celery's own backend.
@@ -74,7 +74,7 @@ async def _in_journal(stage: Stage, mark: Mark) -> int:
             for entry in tail.new():
                 if entry.mark == mark:
                     return entry.port
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
     finally:
         tail.close()
 
@@ -89,7 +89,7 @@ async def _in_marks(stage: Stage, mark: acts.Mark) -> int:
             for line in marks.readlines():
                 if (known := json.loads(line))["mark"] == mark:
                     return int(known["pid"])
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
 
 
 async def _in_redis(stage: Stage, written: re.Pattern[bytes]) -> int:

@@ -14,7 +14,7 @@ from toolfleet_cli.local.child_processes import signal_group, spawn, stop
 
 _START_SECONDS = 60  # all of them share two cores with whatever else runs there
 _STOP_SECONDS = 15
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Program:
             assert self.process is not None
             assert self.process.poll() is None, f"{self.name} ended at its start:\n{self.said()[-3000:]}"
             assert time.monotonic() < give_up_at, f"{self.name} is not ready:\n{self.said()[-3000:]}"
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
         self._was_up = True
 
     def said(self) -> str:
@@ -81,7 +81,7 @@ class Program:
         assert self.process is not None
         give_up_at = time.monotonic() + seconds
         while self.process.poll() is None and time.monotonic() < give_up_at:  # noqa: ASYNC110 - a process sets no event
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
         return self.process.poll()
 
     def stop(self) -> None:

@@ -21,7 +21,7 @@ from toolfleet_tasks.lua import clock as clock_scripts
 ROUNDING_SECONDS = 0.05
 """By so much two processes' clocks may differ whose Redis nobody sets: readings have their ways, and times are rounded."""
 
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 _TIMEOUT_SECONDS = 1.0
 _BRIDGED = re.compile(r"redis_clock_stepped.*?\bdoubt\W+([\d.]+)")
 
@@ -61,7 +61,7 @@ class FleetWatch:
                 with contextlib.suppress(RedisError, OSError):
                     await self._look(redis)
             self._leads.append((time.time(), -self._clock.wall_lead))
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
 
     def seen(self, logs: Iterable[Path]) -> FleetTime:
         """What it was, with what the processes that bridged steps of Redis's clock have said in these logs.
@@ -76,6 +76,6 @@ class FleetWatch:
 
     async def _look(self, redis: Redis) -> None:
         keys, asked_at = Keys(), self._clock.monotonic()
-        run: Any = redis.eval(clock_scripts.LOOK.text, 2, keys.clock, keys.clock_notes, "", "")
+        run: Any = redis.eval(clock_scripts.READ.text, 2, keys.clock, keys.clock_notes, "", "")
         server, fleet, reached = (int(each) / 1e6 for each in (await run)[:3])
         self._clock.hear(Reading(server, fleet, asked_at, self._clock.monotonic()), reached)

@@ -11,7 +11,7 @@ from redis import Redis
 from toolfleet_registry.contracts.jobs import JobSpec, JobState
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.jobs.completion import EndNote
-from toolfleet_tasks.jobs.places import Place
+from toolfleet_tasks.jobs.positions import JobPosition
 from toolfleet_tasks.messages import json_text
 
 _CHUNK = 500
@@ -44,7 +44,7 @@ class JobRecord:
     """A job as Redis has it after the run."""
 
     spec: JobSpec
-    place: Place
+    place: JobPosition
     end: EndNote | None
 
     @property
@@ -77,6 +77,6 @@ def _records(look: Redis) -> Iterator[JobRecord]:
         end = fields.get("end")
         yield JobRecord(
             json_text.load(JobSpec, fields["spec"]),
-            json_text.load(Place, fields["at"]),
+            json_text.load(JobPosition, fields["at"]),
             json_text.load(EndNote, end) if end else None,
         )

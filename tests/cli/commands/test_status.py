@@ -12,7 +12,7 @@ from support.command import Run
 from toolfleet_registry.config.run_file import Process, RunFile
 from toolfleet_registry.directory.entries import ModuleEntry
 from toolfleet_registry.settings import Settings, load_settings
-from toolfleet_tasks.presence.lane_capacity import Slots
+from toolfleet_tasks.presence.lane_capacity import LaneCapacity
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def fleet(redis_url: str, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, fast
     processes = {"redis": Process(pid=1, state="ready"), "m0": Process(pid=2, state="dead")}
     RunFile(pid=os.getpid(), settings=values, processes=processes).write(elsewhere)
     settings = load_settings()
-    asyncio.run(Slots(settings.model_copy(update={"lane": "fast"}), count=7).note())
+    asyncio.run(LaneCapacity(settings.model_copy(update={"lane": "fast"}), count=7).note())
     return settings
 
 

@@ -61,14 +61,14 @@ def test_what_a_killed_owner_left_behind_is_waited_for(tmp_path: Path) -> None:
 def test_waiting_for_it_can_be_ended(tmp_path: Path) -> None:
     """Whoever presses Ctrl-C meanwhile is heard."""
 
-    def look() -> None:
+    def check() -> None:
         raise StopRequested
 
     with python_program(_OWNER, tmp_path, 600) as owner:
         child = int(next_line(owner))
         owner.kill()
         owner.wait()
-        with pytest.raises(StopRequested), folder_lock(tmp_path, look=look):
+        with pytest.raises(StopRequested), folder_lock(tmp_path, check=check):
             pytest.fail("we have it")
         os.kill(child, signal.SIGKILL)
 

@@ -11,13 +11,13 @@ import pytest
 from support.processes import is_gone, next_line, python_program
 from support.waiting import wait_until_sync
 from toolfleet_cli.local.child_processes import spawn, stop
-from toolfleet_cli.local.orphan_reaper import Warden
+from toolfleet_cli.local.orphan_reaper import OrphanReaper
 
 # The child and the grandchild ignore SIGTERM; the grandchild is nobody's direct child after the kill.
 _OWNER = """
 import subprocess, sys, time
 from toolfleet_cli.local.child_processes import spawn
-from toolfleet_cli.local.orphan_reaper import Warden
+from toolfleet_cli.local.orphan_reaper import OrphanReaper
 deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
 parent = '''
 import signal, subprocess, sys, time
@@ -27,7 +27,7 @@ grandchild.stdout.readline()
 print(grandchild.pid, flush=True)
 time.sleep(600)
 '''
-warden = Warden(patience_seconds=0.5)
+warden = OrphanReaper(patience_seconds=0.5)
 child = spawn([sys.executable, "-c", parent, deaf], output=subprocess.PIPE)
 warden.watch(child.pid)
 print(warden.pid, child.pid, int(child.stdout.readline()), flush=True)
@@ -48,7 +48,7 @@ def test_a_killed_owner_leaves_nothing_behind() -> None:
 
 def test_a_released_child_is_left_alone() -> None:
     """Whoever is released is none of the warden's business."""
-    warden = Warden()
+    warden = OrphanReaper()
     child = spawn([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
         warden.watch(child.pid)
@@ -62,7 +62,7 @@ def test_a_released_child_is_left_alone() -> None:
 
 def test_closing_ends_what_is_still_watched() -> None:
     """`close` waits until those are gone."""
-    warden = Warden(patience_seconds=0.2)
+    warden = OrphanReaper(patience_seconds=0.2)
     child = spawn([sys.executable, "-c", "import time; time.sleep(600)"], output=subprocess.DEVNULL)
     warden.watch(child.pid)
     warden.close()
@@ -73,7 +73,7 @@ def test_closing_ends_what_is_still_watched() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_signals_do_not_end_it_before_its_owner() -> None:
     """Somebody who ends the whole fleet by signal must not end the one who cleans up first."""
-    warden = Warden(patience_seconds=0.2)
+    warden = OrphanReaper(patience_seconds=0.2)
     wait_until_sync(lambda: _ignores(warden.pid, signal.SIGTERM), "the warden ignores SIGTERM")
     os.kill(warden.pid, signal.SIGTERM)
     child = spawn([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -85,7 +85,7 @@ def test_signals_do_not_end_it_before_its_owner() -> None:
 
 def test_without_its_warden_an_owner_works_on() -> None:
     """A warden that was killed makes no error."""
-    warden = Warden()
+    warden = OrphanReaper()
     os.kill(warden.pid, signal.SIGKILL)
     wait_until_sync(lambda: is_gone(warden.pid), "the warden is gone")
     for pid in range(1000):

@@ -61,7 +61,7 @@ def supervisor(tmp_path: Path, said: list[str]) -> Iterator[Supervisor]:
 
 def started(supervisor: Supervisor, *programs: Program) -> list[Child]:
     children = supervisor.start(programs)
-    supervisor.wait_ready(children, seconds=20, look=lambda: None)
+    supervisor.wait_ready(children, seconds=20, check=lambda: None)
     return children
 
 
@@ -87,7 +87,7 @@ def test_a_child_that_never_gets_ready_is_an_error(supervisor: Supervisor) -> No
     children = supervisor.start([program("mute", "import time; time.sleep(600)")])
 
     with pytest.raises(ChildFailed, match=r"mute was not ready within 0\.3 s"):
-        supervisor.wait_ready(children, seconds=0.3, look=lambda: None)
+        supervisor.wait_ready(children, seconds=0.3, check=lambda: None)
 
 
 def test_who_waits_for_long_is_told_for_what(
@@ -98,7 +98,7 @@ def test_who_waits_for_long_is_told_for_what(
     children = supervisor.start([program("sick", "import time; time.sleep(600)")])
 
     with pytest.raises(ChildFailed):
-        supervisor.wait_ready(children, seconds=0.7, look=lambda: None)
+        supervisor.wait_ready(children, seconds=0.7, check=lambda: None)
     assert set(said) == {f"Waiting for sick; its log is {children[0].log_path}"}
 
 

@@ -246,7 +246,7 @@ async def test_nothing_is_left_behind(fleet: ToolFleet, owner: Caller, bed: Test
 
     session = fleet._sessions.here()
     assert session is not None
-    assert not session._inbox._expected
+    assert not session._listener._expected
     assert len(session._background) == 1  # it follows the news of manifests
 
 

@@ -49,7 +49,7 @@ async def test_a_call_that_has_waited_for_its_turn_is_named(
         asked = ToolCall(tool_name="owls.nap_once", arguments={"seconds": 60})
         waiting = asyncio.create_task(result_of(fleet, asked, owner, None, shows=False))
         session = await fleet._sessions.opened()
-        await wait_until(lambda: session._posting._turns._rows, "it waits for its turn")
+        await wait_until(lambda: session._dispatcher._wait_queue._rows, "it waits for its turn")
         await before.cancel()
         await wait_until(lambda: owls.call_ids("nap_once"), "the module has the call")
         waiting.cancel()
@@ -69,7 +69,7 @@ async def test_a_call_that_waits_to_be_sent_is_taken_back(
             asked = ToolCall(tool_name="owls.nap_once")
             waiting = asyncio.create_task(result_of(fleet, asked, owner, None, shows=False))
             session = await fleet._sessions.opened()
-            await wait_until(lambda: session._posting._workers._changes, "it waits for a worker")
+            await wait_until(lambda: session._dispatcher._workers._changes, "it waits for a worker")
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting

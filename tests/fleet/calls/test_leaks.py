@@ -133,7 +133,7 @@ async def test_calls_leave_nothing_behind(
 
     session = fleet._sessions.here()
     assert session is not None
-    assert not session._inbox._expected
+    assert not session._listener._expected
     assert ends["ok"] >= 0.88 * CALLS
     assert ends["given up"] == ends["unknown_tool"] == 0.02 * CALLS
     assert ends["timed_out"] + ends["expired"] >= 0.019 * CALLS, ends

@@ -62,7 +62,7 @@ async def test_one_users_flood_starves_nobody(redis_here: str, owls: ModuleServe
         async with ToolFleet(settings=bed.settings) as fleet, Redis.from_url(redis_here) as redis:
             flood = asyncio.create_task(fleet.call_many([NAP] * 300, ADA, timeout=60))
             await wait_until(lambda: len(owls.requests) >= 20, "the flood is under way")
-            assert await redis.zcard(bed.settings.keys.share("fast", "ada")) <= 10
+            assert await redis.zcard(bed.settings.keys.caller_limit("fast", "ada")) <= 10
             before = len(owls.requests)
             assert (await fleet.call(ECHO, BOB, timeout=20)).success
             between = len(owls.requests) - before
@@ -171,7 +171,7 @@ async def test_a_cancelled_crowd_leaves_nothing(redis_here: str, owls: ModuleSer
             await asyncio.wait([crowd])
             await wait_until(lambda: owls.running == 0, "they were interrupted")
             give_up_at = time.monotonic() + 20
-            while await redis.exists(bed.settings.keys.share("fast", "ada")):
+            while await redis.exists(bed.settings.keys.caller_limit("fast", "ada")):
                 assert time.monotonic() < give_up_at
                 await asyncio.sleep(0.02)
             assert (await fleet.call(ECHO, ADA, timeout=20)).success

@@ -71,7 +71,7 @@ async def test_a_repeat_brings_the_first_reply(make_replies: MakeReplies, effect
 
 async def test_a_repeat_joins_the_call_that_runs(make_replies: MakeReplies, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here and in another process: all get the same reply, and who leaves first stops nothing."""
-    monkeypatch.setattr("toolfleet_modules.once.idempotency._LOOK_SECONDS", (0.01, 0.05))
+    monkeypatch.setattr("toolfleet_modules.once.idempotency._POLL_SECONDS", (0.01, 0.05))
     runs = Runs(script=["wait"])
     one, other = make_module(runs, make_replies()), make_module(runs, make_replies())
     async with one.client() as here, other.client() as there:

@@ -10,7 +10,7 @@ from toolfleet_registry.catalog.registration_plan import Known, offers_of, take_
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
 from toolfleet_registry.manifests.definitions import spec_of
 from toolfleet_registry.manifests.digests import digest_of
-from toolfleet_registry.manifests.overrides import SeenTool, Verdict, seen_tools
+from toolfleet_registry.manifests.overrides import SeenTool, ToolOverride, seen_tools
 from toolfleet_registry.store.memory import InMemoryToolRegistry
 
 METHODS = st.sampled_from(["a", "b", "c"])
@@ -35,7 +35,7 @@ class Rules(RuleBasedStateMachine):
         self.withheld: set[str] = set()
         self.drifted: dict[str, str] = {}
         self.names: frozenset[str] = frozenset()
-        self.verdicts: dict[str, Verdict] = {}
+        self.verdicts: dict[str, ToolOverride] = {}
         self.seen: dict[str, SeenTool] = {}
 
     @rule(method=METHODS, version=VERSIONS, text=TEXTS)

@@ -284,7 +284,7 @@ async def test_many_looks_at_once_lose_no_word_of_an_operator(redis: Redis, redi
     ]
     await registrar().take_in({"git": manifests[0]})
 
-    async def look(manifest: ModuleManifest) -> None:
+    async def preview(manifest: ModuleManifest) -> None:
         own = registrar()
         for _ in range(6):
             await own.take_in({"git": manifest})
@@ -297,7 +297,7 @@ async def test_many_looks_at_once_lose_no_word_of_an_operator(redis: Redis, redi
                 await own.rejudge(registry, "git")
 
     async with asyncio.timeout(60):
-        await asyncio.gather(*(look(manifest) for manifest in manifests), disable())
+        await asyncio.gather(*(preview(manifest) for manifest in manifests), disable())
 
     (cached,) = (await ManifestCache(redis, ttl_seconds=100).load(["git"])).values()
     assert {name for name, verdict in cached.verdicts.items() if verdict.is_disabled} == {

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from toolfleet_registry.catalog.registration_plan import Change, Intake, Known, offers_of, take_in
+from toolfleet_registry.catalog.registration_plan import Known, PlannedChange, RegistrationPlan, offers_of, take_in
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
 from toolfleet_registry.manifests.definitions import definition_of, spec_of
 from toolfleet_registry.manifests.digests import digest_of
-from toolfleet_registry.manifests.overrides import Verdict, Verdicts, pending_because
+from toolfleet_registry.manifests.overrides import ToolOverride, Verdicts, pending_because
 from toolfleet_registry.manifests.specs import ToolRegistration, ToolSpec
 from toolfleet_registry.permissions import BROKEN
 
@@ -25,13 +25,13 @@ def digest(one: ToolDefinition) -> str:
     return digest_of(spec_of(one))
 
 
-def taken(*offered: ToolDefinition, fault: str | None = None, **known: Any) -> Intake:
+def taken(*offered: ToolDefinition, fault: str | None = None, **known: Any) -> RegistrationPlan:
     manifest = ModuleManifest(module_name="git", tools=list(offered))
     known.setdefault("registrations", {})
     return take_in(offers_of(manifest), Known(**known), lambda _: fault)
 
 
-def kinds(intake: Intake) -> list[tuple[str, str]]:
+def kinds(intake: RegistrationPlan) -> list[tuple[str, str]]:
     return [(change.kind, change.tool_name) for change in intake.changes]
 
 
@@ -46,7 +46,7 @@ def test_a_new_tool_is_registered_under_its_version() -> None:
 
 def test_what_is_known_already_means_nothing() -> None:
     """No change, nothing to register, no exception."""
-    assert taken(tool(), registrations=registered(tool())) == Intake([], [], [], {})
+    assert taken(tool(), registrations=registered(tool())) == RegistrationPlan([], [], [], {})
 
 
 def test_another_version_takes_effect() -> None:
@@ -54,7 +54,7 @@ def test_another_version_takes_effect() -> None:
     intake = taken(tool(version="1"), registrations=registered(tool(version="2")))
 
     assert [spec.version for spec in intake.register] == ["1"]
-    assert intake.changes == [Change("git.push", "changed", "2", "1")]
+    assert intake.changes == [PlannedChange("git.push", "changed", "2", "1")]
     assert intake.verdicts == {}
 
 
@@ -63,7 +63,7 @@ def test_a_change_without_versions_takes_effect_and_is_reported() -> None:
     before, after = tool(), tool(description="Push it.")
     intake = taken(after, registrations=registered(before))
 
-    assert intake.changes == [Change("git.push", "changed", digest(before)[:19], digest(after)[:19])]
+    assert intake.changes == [PlannedChange("git.push", "changed", digest(before)[:19], digest(after)[:19])]
     assert intake.verdicts == {}
 
 
@@ -73,8 +73,8 @@ def test_other_content_under_the_same_version_is_drift() -> None:
     intake = taken(after, registrations=registered(before))
 
     assert intake.register == []
-    assert intake.changes == [Change("git.push", "drifted", "1", "1")]
-    assert intake.verdicts == {"git.push": Verdict(kept=before, digest=digest(after))}
+    assert intake.changes == [PlannedChange("git.push", "drifted", "1", "1")]
+    assert intake.verdicts == {"git.push": ToolOverride(kept=before, digest=digest(after))}
 
 
 def test_drift_is_reported_once() -> None:
@@ -114,7 +114,7 @@ def test_a_tool_that_leaves_is_remembered() -> None:
     back = taken(tool("push"), tool("log"), registrations=known, names=frozenset())
     assert kinds(back) == [("added", "git.push"), ("added", "git.log")]
     assert back.register == []
-    assert back.verdicts == {"git.log": Verdict(is_disabled=True)}
+    assert back.verdicts == {"git.log": ToolOverride(is_disabled=True)}
 
 
 def test_leaving_and_coming_back_is_no_way_around_a_version() -> None:
@@ -124,7 +124,7 @@ def test_leaving_and_coming_back_is_no_way_around_a_version() -> None:
 
     assert kinds(intake) == [("drifted", "git.push")]
     assert intake.register == []
-    assert intake.verdicts == {"git.push": Verdict(kept=before, digest=digest(after))}
+    assert intake.verdicts == {"git.push": ToolOverride(kept=before, digest=digest(after))}
 
 
 def test_only_so_many_that_left_are_remembered() -> None:
@@ -144,7 +144,7 @@ def test_a_tool_that_is_no_definition_is_neither_registered_nor_forgotten() -> N
     known = registered(tool(version="1"))
     intake = taken(tool(required_permission=f"{BROKEN}it is wrong"), registrations=known, pins={})
 
-    assert intake == Intake([], [], [], {"git.push": Verdict(fault="it is wrong")})
+    assert intake == RegistrationPlan([], [], [], {"git.push": ToolOverride(fault="it is wrong")})
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, True), (0, False), (1, 1.0)])
@@ -158,7 +158,7 @@ def test_what_had_drifted_before_a_pin_goes_on_as_it_was() -> None:
     """What is approved is what is in effect; once the module offers yet another thing, that is withheld."""
     one, drifted, later = (tool(version="1", description=text) for text in "abc")
     known: dict[str, Any] = {"registrations": registered(one), "pins": {"git.push": digest(one)}}
-    seen: Verdicts = {"git.push": Verdict(kept=one, digest=digest(drifted))}
+    seen: Verdicts = {"git.push": ToolOverride(kept=one, digest=digest(drifted))}
 
     assert taken(drifted, **known, verdicts=seen).verdicts == seen
     assert taken(later, **known, verdicts=seen).verdicts["git.push"].is_withheld
@@ -174,8 +174,8 @@ def test_a_pinned_module_has_its_approved_tools_only() -> None:
 
     assert intake.register == []
     assert intake.verdicts == {
-        "git.push": Verdict(is_withheld=True, digest=digest(changed)),
-        "git.gc": Verdict(is_withheld=True, digest=digest(new)),
+        "git.push": ToolOverride(is_withheld=True, digest=digest(changed)),
+        "git.gc": ToolOverride(is_withheld=True, digest=digest(new)),
     }
     assert [(change.kind, change.is_withheld) for change in intake.changes] == [("changed", True), ("added", True)]
 
@@ -200,7 +200,7 @@ def test_a_broken_tool_is_closed_alone() -> None:
     """It is registered, so that it can be disabled."""
     intake = taken(tool(), fault="its schema is wrong")
 
-    assert intake.verdicts == {"git.push": Verdict(fault="its schema is wrong")}
+    assert intake.verdicts == {"git.push": ToolOverride(fault="its schema is wrong")}
     assert len(intake.register) == 1
 
 
@@ -290,7 +290,7 @@ def test_what_was_rolled_back_stays_in_effect(offered: str) -> None:
     intake = taken(after, registrations=rolled_back(before, "2.0.0"))
 
     assert (intake.register, intake.changes) == ([], [])
-    assert intake.verdicts == {"git.push": Verdict(kept=before, digest=digest(after))}
+    assert intake.verdicts == {"git.push": ToolOverride(kept=before, digest=digest(after))}
     assert pending_because(after, intake.verdicts["git.push"]) == "rolled_back"
 
 
@@ -299,7 +299,7 @@ def test_a_later_version_ends_a_rollback() -> None:
     intake = taken(tool(version="2.0.1"), registrations=rolled_back(tool(version="1.0.0"), "2.0.0"))
 
     assert [spec.version for spec in intake.register] == ["2.0.1"]
-    assert (intake.changes, intake.verdicts) == ([Change("git.push", "changed", "1.0.0", "2.0.1")], {})
+    assert (intake.changes, intake.verdicts) == ([PlannedChange("git.push", "changed", "1.0.0", "2.0.1")], {})
 
 
 def test_drift_of_what_was_rolled_back_is_drift() -> None:

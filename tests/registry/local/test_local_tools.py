@@ -19,7 +19,7 @@ from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.local import local_tools
 from toolfleet_registry.local.local_function import LocalFunction, local_tool
-from toolfleet_registry.local.local_tools import LocalTools, load_local_tools, look_at_local
+from toolfleet_registry.local.local_tools import LocalTools, load_local_tools, probe_local
 from toolfleet_registry.manifests.discovery import ManifestFailure
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.tags.tags import Tags, ToolContext
@@ -193,14 +193,14 @@ async def test_one_broken_tool_takes_no_other_with_it(elsewhere: Path) -> None:
     (elsewhere / "owl_half.py").write_text(program)
     (elsewhere / "owl_late.py").write_text("async def b(context): ...\n1/0\n")
 
-    look = (await look_at_local(settings_of("owl_half:tools")))["local"]
+    look = (await probe_local(settings_of("owl_half:tools")))["local"]
     assert isinstance(look, ManifestFailure)
     assert look.offered is not None
     assert [tool.name for tool in look.offered.tools] == ["local.a"]
     assert f"ZeroDivisionError ({elsewhere / 'owl_late.py'}, line 2)" in look.error
 
     (elsewhere / "owl_late.py").write_text("async def b(context): ...\n")
-    look = (await look_at_local(settings_of("owl_half:tools")))["local"]
+    look = (await probe_local(settings_of("owl_half:tools")))["local"]
     assert isinstance(look, ModuleManifest)
     assert [tool.name for tool in look.tools] == ["local.a", "local.b"]
 
@@ -214,20 +214,18 @@ def test_a_module_at_an_address_cannot_be_called_local() -> None:
 
 async def test_a_process_that_cannot_import_them_is_told_so_and_goes_on() -> None:
     """What another worker has stored holds."""
-    looks = await look_at_local(settings_of("support.nowhere:tools"))
+    looks = await probe_local(settings_of("support.nowhere:tools"))
     assert isinstance(looks["local"], ManifestFailure)
     assert "cannot be imported" in looks["local"].error
 
-    assert isinstance(
-        (await look_at_local(settings_of("support.local_tools.tag_tools:tools")))["local"], ModuleManifest
-    )
-    assert await look_at_local(settings_of(None)) == {}
+    assert isinstance((await probe_local(settings_of("support.local_tools.tag_tools:tools")))["local"], ModuleManifest)
+    assert await probe_local(settings_of(None)) == {}
 
 
 async def test_a_program_that_is_not_imported_in_time_holds_nobody_up(elsewhere: Path) -> None:
     """It may wait for something that never comes."""
     (elsewhere / "slow_owls.py").write_text("import threading\nthreading.Event().wait(1)\ntools = []\n")
-    looks = await look_at_local(settings_of("slow_owls:tools", discovery_timeout_seconds=0.1))
+    looks = await probe_local(settings_of("slow_owls:tools", discovery_timeout_seconds=0.1))
 
     assert isinstance(looks["local"], ManifestFailure)
     assert looks["local"].error == "TOOLFLEET_LOCAL_TOOLS: not imported within 0.1 s, and still at it."
@@ -241,7 +239,7 @@ async def test_an_import_that_hangs_takes_one_thread_and_no_executor(elsewhere: 
     before = threading.enumerate()
     settings = settings_of("hanging_owls:tools", discovery_timeout_seconds=0.1)
     for _ in range(3):
-        looks = await asyncio.gather(*(look_at_local(settings) for _ in range(20)))
+        looks = await asyncio.gather(*(probe_local(settings) for _ in range(20)))
         assert all(isinstance(look["local"], ManifestFailure) for look in looks)
     (importing,) = [each for each in threading.enumerate() if each not in before]
     assert importing.daemon
@@ -249,19 +247,19 @@ async def test_an_import_that_hangs_takes_one_thread_and_no_executor(elsewhere: 
 
     sys.modules["hanging_owls"].owls.set()
     patient = settings_of("hanging_owls:tools", discovery_timeout_seconds=10)
-    assert isinstance((await look_at_local(patient))["local"], ModuleManifest)
+    assert isinstance((await probe_local(patient))["local"], ModuleManifest)
 
 
 async def test_an_import_that_failed_is_tried_again(elsewhere: Path) -> None:
     """What was missing may be there by now; what has succeeded is not imported again."""
     settings = settings_of("late_owls:tools")
-    looks = await look_at_local(settings)
+    looks = await probe_local(settings)
     assert isinstance(looks["local"], ManifestFailure)
 
     for code in ("tools = []\n", "what = is this\n"):  # what comes after a success is for the next start
         (elsewhere / "late_owls.py").write_text(code)
         importlib.invalidate_caches()
-        looks = await look_at_local(settings)
+        looks = await probe_local(settings)
         assert isinstance(looks["local"], ModuleManifest)
 
 
@@ -270,10 +268,10 @@ def test_a_process_ends_though_an_import_hangs(elsewhere: Path) -> None:
     (elsewhere / "endless_owls.py").write_text("import threading\nthreading.Event().wait(600)\ntools = []\n")
     program = (
         "import asyncio\n"
-        "from toolfleet_registry.local.local_tools import look_at_local\n"
+        "from toolfleet_registry.local.local_tools import probe_local\n"
         "from toolfleet_registry.settings import Settings\n"
         "settings = Settings(local_tools='endless_owls:tools', discovery_timeout_seconds=0.1)\n"
-        "print(asyncio.run(look_at_local(settings))['local'].error)\n"
+        "print(asyncio.run(probe_local(settings))['local'].error)\n"
     )
     command = [sys.executable, "-c", program]
     ended = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, timeout=60, check=True)

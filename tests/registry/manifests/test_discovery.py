@@ -17,7 +17,7 @@ from support.modules.raw_modules import Behaviour, answering, manifest_of, offer
 from toolfleet_registry.admission_rules import admit
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.manifests import discovery
-from toolfleet_registry.manifests.discovery import Look, ManifestFailure, discover
+from toolfleet_registry.manifests.discovery import DiscoveryResult, ManifestFailure, discover
 from toolfleet_registry.schemas.definition import unknown_types
 
 MAX_BYTES = 100_000
@@ -26,7 +26,7 @@ GOOD = json.dumps(manifest_of("git", "push")).encode()
 
 async def look_at(
     modules: Mapping[str, Behaviour], *, seconds: float = 10, max_bytes: int = MAX_BYTES
-) -> dict[str, Look]:
+) -> dict[str, DiscoveryResult]:
     async with contextlib.AsyncExitStack() as stack:
         services = {name: await stack.enter_async_context(raw_module(behave)) for name, behave in modules.items()}
         return await discover(services, timeout_seconds=seconds, max_bytes=max_bytes)

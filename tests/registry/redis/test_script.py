@@ -74,8 +74,8 @@ async def test_a_list_may_follow_another_one(tmp_path: Path, redis: Redis) -> No
 
 def test_an_optional_key_comes_last_and_may_be_left_out(tmp_path: Path) -> None:
     """It is then not sent."""
-    (tmp_path / "retract.lua").write_text("-- keys: share, intent?\n-- args: call_id\n\nreturn intent\n")
+    (tmp_path / "retract.lua").write_text("-- keys: caller_limit, intent?\n-- args: call_id\n\nreturn intent\n")
     retract = ScriptFolder(tmp_path).script("retract")
 
-    assert retract.parameters(share="s", call_id="c") == (1, "s", "c")
-    assert retract.parameters(share="s", intent="i", call_id="c") == (2, "s", "i", "c")
+    assert retract.parameters(caller_limit="s", call_id="c") == (1, "s", "c")
+    assert retract.parameters(caller_limit="s", intent="i", call_id="c") == (2, "s", "i", "c")

@@ -14,7 +14,7 @@ import pytest
 from support.programs.child_program import run_apart
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.schemas.effort import DEEPEST, LONGEST_CHAIN, effort_of
-from toolfleet_registry.schemas.subschemas import Document
+from toolfleet_registry.schemas.subschemas import SchemaDocument
 from toolfleet_registry.schemas.validation import checked, result_fault, schema_fault
 
 MEMORY = 2**31
@@ -176,12 +176,12 @@ def test_what_takes_long_for_deep_arguments_is_checked_for_others() -> None:
 )
 def test_the_work_is_known_before_it_is_done(schema: Schema, units: tuple[int, ...]) -> None:
     """For one value at each level below."""
-    assert effort_of(Document(schema)).looks[: len(units)] == units
+    assert effort_of(SchemaDocument(schema)).visits[: len(units)] == units
 
 
 def test_a_tree_of_alternatives_doubles_at_each_level() -> None:
     """Until it counts as endless, and no further down than a value can be."""
-    units = effort_of(Document(alternatives("y", "z"))).looks
+    units = effort_of(SchemaDocument(alternatives("y", "z"))).visits
 
     assert units[3] == 2 * units[2] == 4 * units[1]
     assert len(units) <= DEEPEST + 1

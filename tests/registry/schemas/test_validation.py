@@ -315,8 +315,8 @@ def test_tools_with_the_same_schema_share_what_was_compiled() -> None:
 
 def test_only_so_many_are_kept_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that was not used for longest goes; it comes back when it is asked for."""
-    shelf = validation._Shelf()
-    monkeypatch.setattr(validation, "_shelf", shelf)
+    shelf = validation._CompiledSchemas()
+    monkeypatch.setattr(validation, "_compiled_schemas", shelf)
     monkeypatch.setattr(validation, "_MOST_SCHEMAS", 100)
     tools = [of(x={"const": number}) for number in range(200)]
     for number, definition in enumerate(tools):

@@ -19,7 +19,7 @@ SECONDS = 110
 @pytest.fixture(autouse=True)
 def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was looked at before is what is tested."""
-    monkeypatch.setattr(validation, "_shelf", validation._Shelf())
+    monkeypatch.setattr(validation, "_compiled_schemas", validation._CompiledSchemas())
     monkeypatch.setattr(validation, "_verdicts", validation._Verdicts())
 
 
@@ -50,7 +50,7 @@ def test_a_refresh_that_finds_nothing_new_compiles_nothing(compiled: list[Any]) 
         assert not any(map(schema_fault, tools_of(10_000)))
 
     assert len(compiled) == 10_000
-    assert len(validation._shelf._checkers) == 0  # what nobody calls is not kept compiled
+    assert len(validation._compiled_schemas._checkers) == 0  # what nobody calls is not kept compiled
 
 
 def test_what_is_called_is_compiled_once_more(compiled: list[Any]) -> None:

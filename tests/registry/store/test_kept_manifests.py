@@ -7,7 +7,7 @@ from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.manifests.definitions import spec_of
 from toolfleet_registry.manifests.digests import digest_of
 from toolfleet_registry.manifests.manifest_cache import CachedManifest, kept_text, read_kept
-from toolfleet_registry.manifests.overrides import Verdict
+from toolfleet_registry.manifests.overrides import ToolOverride
 
 GIT = ModuleManifest.model_validate(manifest_of("git", "log", "push"))
 
@@ -71,21 +71,21 @@ def test_several_tools_are_found_at_once(registry: ToolRegistry) -> None:
 
 def test_a_kept_manifest_is_read_as_it_was_kept() -> None:
     """With its verdicts; one that breaks a rule is not there."""
-    kept = read_kept("git", kept_text(CachedManifest(GIT, 1.0, {"git.push": Verdict(fault="wrong")})))
+    kept = read_kept("git", kept_text(CachedManifest(GIT, 1.0, {"git.push": ToolOverride(fault="wrong")})))
 
     assert kept is not None
     assert (kept.manifest, kept.is_kept, kept.discovered_at) == (GIT, True, None)
-    assert kept.verdicts == {"git.push": Verdict(fault="wrong")}
+    assert kept.verdicts == {"git.push": ToolOverride(fault="wrong")}
     assert read_kept("mail", kept_text(CachedManifest(GIT, 1.0))) is None
 
 
 def test_what_was_found_wrong_stays_wrong_and_what_is_not_registered_is_closed() -> None:
     """Of the latter nobody knows whether it was disabled."""
-    kept = CachedManifest(GIT, None, {"git.push": Verdict(fault="wrong")}, is_kept=True)
+    kept = CachedManifest(GIT, None, {"git.push": ToolOverride(fault="wrong")}, is_kept=True)
     push = ToolRegistration(spec=spec_of(GIT.tools[1]), enabled=False)
     verdicts = in_effect(kept, {"git.push": push}, {}).verdicts
 
-    assert verdicts["git.push"] == Verdict(fault="wrong", is_disabled=True)
+    assert verdicts["git.push"] == ToolOverride(fault="wrong", is_disabled=True)
     assert "was not there" in str(verdicts["git.log"].fault)
 
 

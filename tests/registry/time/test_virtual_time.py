@@ -13,7 +13,7 @@ from toolfleet_registry.system import randomness
 from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Evaluation
 from toolfleet_tasks.dispatch.backpressure import Backpressure, Hold
-from toolfleet_tasks.fairness.wait_queue import Turns
+from toolfleet_tasks.fairness.wait_queue import WaitQueue
 
 
 class Away:
@@ -35,7 +35,7 @@ class Silent:
 
 async def patience() -> NotPublished:
     broker: Any = Away()
-    back = Backpressure(broker, Turns(), Settings(broker_patience_seconds=3600))
+    back = Backpressure(broker, WaitQueue(), Settings(broker_patience_seconds=3600))
     hold = Hold(back, ("fast", "ada"), until=asyncio.get_running_loop().time() + 7200, waits=True)
     with pytest.raises(NotPublished) as raised:
         await hold.admitted()

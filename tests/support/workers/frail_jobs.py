@@ -8,13 +8,13 @@ from redis.asyncio import Redis
 
 from support.workers.job_racers import job_records
 from toolfleet_registry.contracts import Caller, Conversation, PublishedCall, ToolCall, ToolResult
-from toolfleet_registry.contracts.jobs import ENDED, JobSpec, Poll, Wish
+from toolfleet_registry.contracts.jobs import ENDED, JobSpec, Poll, WakeupRequest
 from toolfleet_registry.errors import FleetError
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.jobs import state_machine
-from toolfleet_tasks.jobs.calls import Ready, Standing
-from toolfleet_tasks.jobs.engine import JobMover
-from toolfleet_tasks.jobs.records import Change, Found, JobRecords
+from toolfleet_tasks.jobs.calls import JobCallState, Ready
+from toolfleet_tasks.jobs.engine import JobEngine
+from toolfleet_tasks.jobs.records import Found, JobChange, JobRecords
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.queues import Route
 
@@ -53,10 +53,10 @@ class FrailRecords:
     def sealed(self, text: str) -> str:
         return self._records.sealed(text)
 
-    async def look(self, job_id: str) -> Found | None:
-        return await self._records.look(job_id)
+    async def read(self, job_id: str) -> Found | None:
+        return await self._records.read(job_id)
 
-    async def move(self, job: Found, change: Change) -> Found | None:
+    async def move(self, job: Found, change: JobChange) -> Found | None:
         moved: Found | None = await self._moments.at(self._records.move(job, change))
         return moved
 
@@ -71,7 +71,7 @@ class Ledger:
         self.executed: list[tuple[str, Any]] = []
         self.tries: list[str] = []
         self.unknown: list[ToolResult] = []
-        self.standing: Standing | None = None
+        self.standing: JobCallState | None = None
         self.seconds, self.is_lost = 30.0, False
 
     async def __call__(self) -> "Ledger":
@@ -96,7 +96,7 @@ class Ledger:
         )
         return Ready(published, Route("tools.works", 1, 2, 3))
 
-    async def publish(self, ready: Ready) -> ToolResult | Standing | None:
+    async def publish(self, ready: Ready) -> ToolResult | JobCallState | None:
         answer: ToolResult | None = await self._moments.at(self._published(ready.call))
         return self.standing or answer
 
@@ -122,7 +122,7 @@ class Ledger:
 
 
 def make_spec(**fields: Any) -> JobSpec:
-    wishes: tuple[Wish | ToolCall, ...] = ("resume_conversation", ToolCall(tool_name="works.ship"))
+    wishes: tuple[WakeupRequest | ToolCall, ...] = ("resume_conversation", ToolCall(tool_name="works.ship"))
     wanted: dict[str, Any] = {
         "start": ToolCall(tool_name="works.begin"),
         "poll": POLL,
@@ -142,9 +142,9 @@ def ok(value: Any) -> ToolResult:
 BEGUN, RUNNING, DONE = ok({"id": 7}), ok({"status": "running"}), ok({"status": "completed"})
 
 
-def mover_of(records: Any, ledger: Any, settings: Settings, *, lease_seconds: float) -> JobMover:
+def mover_of(records: Any, ledger: Any, settings: Settings, *, lease_seconds: float) -> JobEngine:
     """With stand-ins for what is around it."""
-    return JobMover(records, ledger, settings, lease_seconds=lease_seconds, on_end=lambda: None)
+    return JobEngine(records, ledger, settings, lease_seconds=lease_seconds, on_end=lambda: None)
 
 
 async def live(
@@ -169,12 +169,12 @@ async def live(
                 await asyncio.sleep(0.005)
 
 
-async def one_turn(records: JobRecords, mover: JobMover, *, has_evaluations: bool = True) -> None:
+async def one_turn(records: JobRecords, mover: JobEngine, *, has_evaluations: bool = True) -> None:
     """What is due, and what the last call came to."""
     try:
         for found in (await records.claim(count=5, lease_seconds=LEASE_SECONDS))[0]:
             await mover.go_on(found)
-        if has_evaluations and (job := await records.look("j")) is not None:
+        if has_evaluations and (job := await records.read("j")) is not None:
             await mover.evaluate(job)
     except Died:  # another worker goes on
         pass

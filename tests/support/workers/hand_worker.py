@@ -14,7 +14,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.messages import json_text
-from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.redis.connection import PipelinedConnection
 
 QUEUE = "tools.owls"
 
@@ -47,7 +47,7 @@ class HandWorker:
 
 @asynccontextmanager
 async def hand_worker(settings: Settings) -> AsyncGenerator[HandWorker]:
-    line = Line(connection_factory(str(settings.redis_url)), name="hand")
+    line = PipelinedConnection(connection_factory(str(settings.redis_url)), name="hand")
     line.start()
     async with Redis.from_url(str(settings.broker), decode_responses=True) as redis:
         yield HandWorker(redis, Ledger(line, settings, writes_results=True))

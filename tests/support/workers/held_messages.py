@@ -12,13 +12,13 @@ from redis import Redis
 
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
-from toolfleet_tasks.lua import queues as scripts
-from toolfleet_tasks.redis.connection import Line
-from toolfleet_tasks.transport.leases import Leases, Store
-from toolfleet_tasks.transport.notify_keys import Bells
+from toolfleet_tasks.lua import queues
+from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.transport.leases import Leases, LeaseStore
+from toolfleet_tasks.transport.notify_keys import NotifyKeys
 
 KEYS = Keys()
-STORE = Store("unacked", "unacked_index", KEYS.prefix, KEYS.bell(""), 60)
+STORE = LeaseStore("unacked", "unacked_index", KEYS.prefix, KEYS.notify_key(""), 60)
 QUEUE = "tools.owls"
 
 
@@ -31,38 +31,40 @@ def message(call_id: str | None = None, **changes: Any) -> bytes:
 
 def publish(redis: Redis, *items: bytes, queue: str = QUEUE) -> None:
     for item in items:
-        redis.eval(scripts.PUBLISH.text, 2, queue, KEYS.bell(queue), item)
+        redis.eval(queues.PUBLISH.text, 2, queue, KEYS.notify_key(queue), item)
 
 
 @asynccontextmanager
-async def open_line(url: str) -> AsyncGenerator[Line]:
+async def open_connection(url: str) -> AsyncGenerator[PipelinedConnection]:
     """A line that stands."""
-    line = Line(connection_factory(url), name="test")
-    line.start()
+    connection = PipelinedConnection(connection_factory(url), name="test")
+    connection.start()
     try:
         async with asyncio.timeout(20):
-            await line.connected()
-        yield line
+            await connection.connected()
+        yield connection
     finally:
         async with asyncio.timeout(5):
-            await line.aclose()
+            await connection.aclose()
 
 
 @asynccontextmanager
-async def open_bells(url: str, line: Line) -> AsyncGenerator[tuple[Bells, list[Line]]]:
+async def open_notify_keys(
+    url: str, connection: PipelinedConnection
+) -> AsyncGenerator[tuple[NotifyKeys, list[PipelinedConnection]]]:
     """And the lines that they listen on, as many as are needed by then."""
-    lines = list[Line]()
+    lines = list[PipelinedConnection]()
 
-    def line_of(number: int) -> Line:
+    def line_of(number: int) -> PipelinedConnection:
         while len(lines) <= number:
-            lines.append(Line(connection_factory(url), name=f"bells {len(lines)}"))
+            lines.append(PipelinedConnection(connection_factory(url), name=f"bells {len(lines)}"))
             lines[-1].start()
         return lines[number]
 
     try:
         async with asyncio.timeout(20):
             await line_of(0).connected()
-        yield Bells(line, line_of, KEYS.bell("")), lines
+        yield NotifyKeys(connection, line_of, KEYS.notify_key("")), lines
     finally:
         async with asyncio.timeout(5):
             for one in lines:
@@ -70,9 +72,9 @@ async def open_bells(url: str, line: Line) -> AsyncGenerator[tuple[Bells, list[L
 
 
 @asynccontextmanager
-async def open_leases(line: Line, *, seconds: float = 60) -> AsyncGenerator[Leases]:
-    store = Store(STORE.unacked, STORE.unacked_index, STORE.queue_prefix, STORE.bell_prefix, seconds)
-    leases = Leases(line, store, asyncio.get_running_loop())
+async def open_leases(connection: PipelinedConnection, *, seconds: float = 60) -> AsyncGenerator[Leases]:
+    store = LeaseStore(STORE.unacked, STORE.unacked_index, STORE.queue_prefix, STORE.notify_prefix, seconds)
+    leases = Leases(connection, store, asyncio.get_running_loop())
     try:
         yield leases
     finally:
@@ -81,18 +83,22 @@ async def open_leases(line: Line, *, seconds: float = 60) -> AsyncGenerator[Leas
 
 @dataclass(frozen=True)
 class IntakeParts:
-    """What an intake needs; `bell` is the line that it listens on while it has few queues."""
+    """What an intake needs; `notify_key` is the line that it listens on while it has few queues."""
 
-    line: Line
-    bell: Line
-    bells: Bells
+    connection: PipelinedConnection
+    notify_key: PipelinedConnection
+    notify_keys: NotifyKeys
     leases: Leases
 
 
 @asynccontextmanager
 async def open_parts(url: str) -> AsyncGenerator[IntakeParts]:
-    async with open_line(url) as line, open_bells(url, line) as (bells, (bell, *_)), open_leases(line) as leases:
-        yield IntakeParts(line, bell, bells, leases)
+    async with (
+        open_connection(url) as connection,
+        open_notify_keys(url, connection) as (notify_keys, (notify_key, *_)),
+        open_leases(connection) as leases,
+    ):
+        yield IntakeParts(connection, notify_key, notify_keys, leases)
 
 
 def evals(redis: Redis) -> int:
@@ -110,21 +116,21 @@ def hold(redis: Redis, leases: Leases, *tags: str) -> None:
     leases.hold(tags, of=())
 
 
-def cut(line: Line) -> None:
+def cut(connection: PipelinedConnection) -> None:
     """Break the line's connection, as a network does."""
-    assert line._link is not None
-    line._link.close("cut")
+    assert connection._protocol is not None
+    connection._protocol.close("cut")
 
 
-def stop_reading(line: Line) -> None:
+def stop_reading(connection: PipelinedConnection) -> None:
     """Let Redis's answers wait in the socket."""
-    assert line._link is not None
-    transport: Any = line._link._transport
+    assert connection._protocol is not None
+    transport: Any = connection._protocol._transport
     transport.pause_reading()
 
 
-def start_reading(line: Line) -> None:
+def start_reading(connection: PipelinedConnection) -> None:
     """Read them."""
-    assert line._link is not None
-    transport: Any = line._link._transport
+    assert connection._protocol is not None
+    transport: Any = connection._protocol._transport
     transport.resume_reading()

@@ -12,16 +12,18 @@ from typing import Any
 
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.jobs.places import Place
-from toolfleet_tasks.jobs.records import Change, JobRecords
-from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.jobs.positions import JobPosition
+from toolfleet_tasks.jobs.records import JobChange, JobRecords
+from toolfleet_tasks.redis.connection import PipelinedConnection
 
 MOVES = 300
 """How often each process tries to move the job."""
 
 
 @asynccontextmanager
-async def job_records(url: str, kind: type[Line] = Line, **settings: Any) -> AsyncGenerator[JobRecords]:
+async def job_records(
+    url: str, kind: type[PipelinedConnection] = PipelinedConnection, **settings: Any
+) -> AsyncGenerator[JobRecords]:
     """The records over a line of their own."""
     line = kind(connection_factory(url), name="jobs")
     line.start()
@@ -66,8 +68,8 @@ async def _move(url: str) -> int:
         for _ in range(MOVES):
             job = await records.get("j")
             assert job is not None
-            place = Place(state="waiting", step=job.place.step + 1, due_at=9e9)
-            done += await records.move(job, Change(place, due_at=9e9)) is not None
+            place = JobPosition(state="waiting", step=job.place.step + 1, due_at=9e9)
+            done += await records.move(job, JobChange(place, due_at=9e9)) is not None
     return done
 
 

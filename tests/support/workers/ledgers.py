@@ -12,8 +12,8 @@ from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import Ledger, NotClaimed
-from toolfleet_tasks.messages.fleet_results import Ending
-from toolfleet_tasks.redis.connection import Line, Part
+from toolfleet_tasks.messages.fleet_results import CallEnding
+from toolfleet_tasks.redis.connection import Part, PipelinedConnection
 from toolfleet_tasks.results.stored import read_stored
 
 RECORD, RESULT = "toolfleet:call:call-1", "celery-task-meta-call-1"
@@ -22,7 +22,7 @@ TOOL = "research.search_docs"
 SUCCESS = Attempt(Outcome.SUCCESS, ToolResult.ok(TOOL, "owls"))
 
 
-class RepeatingLine(Line):
+class RepeatingConnection(PipelinedConnection):
     """A line that loses every first answer, and sends the command again."""
 
     async def execute(self, *command: Part, losses: int = 0) -> Any:
@@ -36,7 +36,7 @@ async def worker_ledger(
     url: str, *, repeats: bool = False, writes_results: bool = True, **settings: Any
 ) -> AsyncGenerator[Ledger]:
     """The ledger of one worker; `repeats`: every script of it but renewals runs twice."""
-    line = (RepeatingLine if repeats else Line)(connection_factory(url), name="worker")
+    line = (RepeatingConnection if repeats else PipelinedConnection)(connection_factory(url), name="worker")
     line.start()
     await line.connected()
     ledger = Ledger(line, Settings(redis_url=url, **settings), writes_results=writes_results)
@@ -61,7 +61,7 @@ def failed(code: ErrorCode, effect_state: EffectState = "unknown", text: str = "
 
 TURNED_AWAY = attempt(Outcome.TURNED_AWAY, "busy", "none")
 
-ENDING = Ending(failed("expired", "none"), failed("timed_out", "none"), failed("timed_out"))
+ENDING = CallEnding(failed("expired", "none"), failed("timed_out", "none"), failed("timed_out"))
 """A deadline's, told apart by code and effect state."""
 
 

@@ -14,10 +14,10 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.lua.files import script
-from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.wakeups.due_wakes import DueWake
 from toolfleet_tasks.wakeups.events import wake_body
-from toolfleet_tasks.wakeups.outbox import Wakes
+from toolfleet_tasks.wakeups.outbox import WakeupOutbox
 
 SECRET = "whsec_" + base64.b64encode(b"o" * 32).decode()
 OTHER_SECRET = "whsec_" + base64.b64encode(b"w" * 32).decode()
@@ -82,12 +82,12 @@ async def scores(redis: "Redis", key: str) -> dict[str, float]:
 
 
 @asynccontextmanager
-async def delivering(redis_url: str, core_url: str | None, **settings: Any) -> AsyncGenerator[Wakes]:
+async def delivering(redis_url: str, core_url: str | None, **settings: Any) -> AsyncGenerator[WakeupOutbox]:
     """What one worker delivers."""
-    line = Line(connection_factory(redis_url), name="worker")
+    line = PipelinedConnection(connection_factory(redis_url), name="worker")
     line.start()
     known: dict[str, Any] = {"core_url": core_url, "core_secret": SECRET, "core_timeout_seconds": 5.0}
-    wakes = Wakes(line, Settings(redis_url=redis_url, **{**known, **settings}))
+    wakes = WakeupOutbox(line, Settings(redis_url=redis_url, **{**known, **settings}))
     try:
         yield wakes
     finally:

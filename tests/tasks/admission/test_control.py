@@ -15,12 +15,12 @@ from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.fairness.wait_queue import Turns
+from toolfleet_tasks.fairness.wait_queue import WaitQueue
 
 ECHO = ToolCall(tool_name="owls.echo", arguments={"n": 1})
 KEYS = Keys()
 ADA, BOB = (Caller(user_id=name, permission="owner", allowed_modules="*") for name in ("ada", "bob"))
-SHARE = KEYS.share("fast", "ada")
+SHARE = KEYS.caller_limit("fast", "ada")
 
 Make = Callable[..., Settings]
 
@@ -62,7 +62,7 @@ async def test_a_full_queue_turns_calls_away(make: Make, redis: Redis, worker: H
         for _ in range(2):
             await fleet.submit(ECHO, ADA)
         assert nothing_happened(await fleet.call(ECHO, BOB), "busy")
-        assert not await redis.exists(KEYS.share("fast", "bob"))
+        assert not await redis.exists(KEYS.caller_limit("fast", "bob"))
         assert (len(await worker.queued()), await redis.zcard(SHARE)) == (2, 2)
         await worker.take()
         assert await (await fleet.submit(ECHO, BOB)).status() == "queued"
@@ -154,10 +154,10 @@ async def test_room_that_others_make_is_found(make: Make, redis: Redis, worker: 
         assert (await calling).success
 
 
-def fleet_turns(fleet: ToolFleet) -> Turns:
+def fleet_turns(fleet: ToolFleet) -> WaitQueue:
     session = fleet._sessions.here()
     assert session is not None
-    return session._posting._turns
+    return session._dispatcher._wait_queue
 
 
 async def test_who_waits_too_long_has_expired(make: Make, worker: HandWorker, redis: Redis) -> None:
@@ -190,7 +190,7 @@ async def test_waiting_can_be_cancelled(make: Make, worker: HandWorker, redis: R
 def fleet_row(fleet: ToolFleet) -> int:
     session = fleet._sessions.here()
     assert session is not None
-    row = session._posting._turns._rows.get(("fast", "ada"))
+    row = session._dispatcher._wait_queue._rows.get(("fast", "ada"))
     return row.waiting if row else 0
 
 
@@ -247,7 +247,7 @@ async def test_call_many_takes_back_the_others_when_one_raises(
 def fleet_session_calls(fleet: ToolFleet) -> int:
     session = fleet._sessions.here()
     assert session is not None
-    return len(session._inbox._expected)
+    return len(session._listener._expected)
 
 
 async def test_a_call_that_is_not_published_counts_for_nobody(make: Make, redis: Redis) -> None:

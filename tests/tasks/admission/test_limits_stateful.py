@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from support.published_call import published
-from support.workers.ledgers import ENDING, SUCCESS, TOOL, TURNED_AWAY, RepeatingLine, attempt
+from support.workers.ledgers import ENDING, SUCCESS, TOOL, TURNED_AWAY, RepeatingConnection, attempt
 from toolfleet_registry.contracts import Effect, PublishedCall, Terms, ToolResult
 from toolfleet_registry.contracts.outcomes import Outcome
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.admission.control import Entrance
+from toolfleet_tasks.admission.control import AdmissionControl
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger
 from toolfleet_tasks.messages import fleet_results
-from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.redis.connection import PipelinedConnection
 
 DAILY, BUDGET, DAY = 3, 4, 86_400
 TERMS = Terms(daily_limit=DAILY, cost="cheap")
@@ -51,7 +51,7 @@ class Called:
 class World:
     """One Redis, and who asks it: agents through the entrance, workers through a ledger."""
 
-    line: Line
+    line: PipelinedConnection
     ledger: Ledger
     redis: Any
     calls: list[Called] = field(default_factory=list)
@@ -62,7 +62,7 @@ class World:
 
     async def call(self, *, bypasses: bool, effect: Effect | None) -> None:
         call = published(call_id=f"c{len(self.calls)}", user_id="ada", effect=effect, terms=None if bypasses else TERMS)
-        refusal = await Entrance(SETTINGS).ask(self.line, call, "tools.research")
+        refusal = await AdmissionControl(SETTINGS).ask(self.line, call, "tools.research")
         is_full = len(self.counted) >= DAILY
         assert (refusal is not None) == (is_full and not bypasses)
         self.calls.append(Called(call, counts=not bypasses and refusal is None, is_over=refusal is not None))
@@ -104,7 +104,7 @@ class World:
             await self.ledger.refuse(one.call.call_id, fleet_results.message_refused(TOOL, "it is forged"))
             one.is_over, one.counts = True, False
         elif what == "retract" and not one.begun:
-            await Entrance(SETTINGS).retract(self.line, one.call)
+            await AdmissionControl(SETTINGS).retract(self.line, one.call)
             one.is_over, one.counts = True, False
 
     def check(self) -> None:
@@ -127,7 +127,7 @@ MOVES = st.lists(
 
 
 async def walk(url: str, redis: Any, moves: list[Any], *, repeats: bool) -> None:
-    line = (RepeatingLine if repeats else Line)(connection_factory(url), name="both")
+    line = (RepeatingConnection if repeats else PipelinedConnection)(connection_factory(url), name="both")
     line.start()
     await line.connected()
     world = World(line, Ledger(line, SETTINGS, writes_results=True), redis)

@@ -8,7 +8,7 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import ConnectionError as RedisAway
 
 from toolfleet_tasks.aio import blocking_retry
-from toolfleet_tasks.aio.blocking_retry import insisted
+from toolfleet_tasks.aio.blocking_retry import retry_blocking
 from toolfleet_tasks.aio.greenlet_bridge import Bridge
 
 
@@ -29,7 +29,7 @@ async def test_a_server_that_is_away_is_asked_again() -> None:
         return "done"
 
     async with asyncio.timeout(10):
-        assert await Bridge(insisted, act) == "done"
+        assert await Bridge(retry_blocking, act) == "done"
     assert threading.get_ident() not in threads
 
 
@@ -40,4 +40,4 @@ async def test_a_defect_is_not_repeated() -> None:
         raise LookupError
 
     with pytest.raises(LookupError):
-        await Bridge(insisted, act)
+        await Bridge(retry_blocking, act)

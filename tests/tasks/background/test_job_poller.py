@@ -21,7 +21,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.background import job_poller
 from toolfleet_tasks.background.job_poller import WorkerJobs
-from toolfleet_tasks.calls.prepare import Drafts
+from toolfleet_tasks.calls.prepare import CallPreparation
 from toolfleet_tasks.client.session import Session
 from toolfleet_tasks.control import jobs_tick
 from toolfleet_tasks.jobs import calls
@@ -186,7 +186,7 @@ async def test_a_core_that_hangs_does_not_hold_a_tick(
     settings: Settings, redis: "Redis", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where nobody stays to end a try, it is left to whoever comes when its lease is over."""
-    monkeypatch.setattr(job_poller, "_LAST_NEWS_SECONDS", 0.1)
+    monkeypatch.setattr(job_poller, "_LAST_EVENTS_SECONDS", 0.1)
 
     async def hang(peer: Peer) -> None:
         await peer.request()
@@ -205,16 +205,16 @@ async def test_a_call_of_an_end_waits_for_its_tool(
 ) -> None:
     """One that nobody knows just now, while its module restarts, is tried again; and is then made."""
     call_id = await with_end(fleet, redis, owner, ECHO)
-    keeper, real = keeper_of(settings), Drafts.judge
+    keeper, real = keeper_of(settings), CallPreparation.judge
 
-    def judge(self: Drafts, call: ToolCall, caller: Caller, conversation: Any) -> ToolResult:
+    def judge(self: CallPreparation, call: ToolCall, caller: Caller, conversation: Any) -> ToolResult:
         return ToolResult.refused(call.tool_name, "unknown_tool", "Unknown tool")
 
-    monkeypatch.setattr(Drafts, "judge", judge)
+    monkeypatch.setattr(CallPreparation, "judge", judge)
     for _ in range(2):
         await keeper.resume(seconds=2)
     assert await redis.hget(KEYS.wake(call_id), "error") == "Unknown tool"
-    monkeypatch.setattr(Drafts, "judge", real)
+    monkeypatch.setattr(CallPreparation, "judge", real)
     await hurry(redis)
     await keeper.resume(seconds=2)
 

@@ -20,7 +20,7 @@ from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.calls.audit_trail import AuditTrail
 from toolfleet_tasks.ledger.audit import EVENT
-from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.redis.connection import PipelinedConnection
 
 KEY = Keys().audit
 REFUSED = ToolResult.refused("owls.echo", "permission_denied", "no")
@@ -85,7 +85,7 @@ async def test_calls_that_no_worker_begins_have_one_line_each(fleet: ToolFleet, 
 async def test_lines_wait_while_redis_is_away(tmp_path: Path) -> None:
     """No result waits for them. When Redis is back they are written, each once."""
     with faulty_redis(tmp_path) as redis:
-        line = Line(connection_factory(redis.url), name="agent")
+        line = PipelinedConnection(connection_factory(redis.url), name="agent")
         trail = AuditTrail(line, Settings(redis_url=redis.url))
         line.start()
         await line.connected()
@@ -104,7 +104,7 @@ async def test_lines_wait_while_redis_is_away(tmp_path: Path) -> None:
 
 async def test_lines_that_are_lost_are_counted(redis_url: str) -> None:
     """Of the latest thousand none is, nor does anything wait for a Redis that is not there."""
-    line = Line(connection_factory("redis://127.0.0.1:1"), name="agent")
+    line = PipelinedConnection(connection_factory("redis://127.0.0.1:1"), name="agent")
     trail = AuditTrail(line, Settings(redis_url=redis_url))
     with capture_logs() as logs:
         for number in range(1_010):
@@ -120,7 +120,7 @@ async def test_lines_that_are_lost_are_counted(redis_url: str) -> None:
 
 async def test_a_line_of_the_first_moment_is_not_lost(redis: Redis, redis_url: str) -> None:
     """An agent that makes one call and leaves: its line to Redis may not stand before it goes."""
-    line = Line(connection_factory(redis_url), name="agent")
+    line = PipelinedConnection(connection_factory(redis_url), name="agent")
     trail = AuditTrail(line, Settings(redis_url=redis_url))
     line.start()
     trail.unpublished(published("owls.echo"), REFUSED)
@@ -160,7 +160,7 @@ async def test_a_replay_that_is_refused_has_a_line(fleet: ToolFleet, redis: Redi
 async def test_a_line_that_redis_refuses_is_counted(redis: Redis, redis_url: str) -> None:
     """Another's key stands there; the result is what it was."""
     await redis.set(KEY, "x")
-    line = Line(connection_factory(redis_url), name="agent")
+    line = PipelinedConnection(connection_factory(redis_url), name="agent")
     trail = AuditTrail(line, Settings(redis_url=redis_url))
     line.start()
     await line.connected()

@@ -14,7 +14,7 @@ from toolfleet_registry.contracts.dead_letters import DeadLetter
 from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.tags.tags import ToolContext
-from toolfleet_tasks.calls.context import as_before, told_to
+from toolfleet_tasks.calls.context import as_before, context_for
 from toolfleet_tasks.calls.eval_gate import Circumstances
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.client.replay import Replay, replay_of
@@ -79,7 +79,7 @@ def test_a_context_goes_to_functions_that_take_it(
     tool: ToolDefinition, context: ToolContext | None, told: ToolContext | None
 ) -> None:
     """Without the user and the groups, which travel as what they are."""
-    assert told_to(tool, Circumstances(context)) == told
+    assert context_for(tool, Circumstances(context)) == told
 
 
 def letter_of(**fields: object) -> DeadLetter:
@@ -92,7 +92,7 @@ def test_a_replay_is_told_what_the_call_was_told() -> None:
     again = replay_of(letter, {})
 
     assert isinstance(again, Replay)
-    assert told_to(TAKES, again.around) == letter.context
+    assert context_for(TAKES, again.around) == letter.context
     assert again.around.context is not None
     assert again.around.context.user == "@ada"  # as a gate is told
     assert letter.context is not None

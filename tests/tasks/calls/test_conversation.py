@@ -12,7 +12,7 @@ from support.workers.hand_worker import hand_worker
 from toolfleet import Caller, ToolFleet, ToolResult
 from toolfleet_registry.contracts import Conversation, ToolCall
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.calls.conversation import models_part, told_by
+from toolfleet_tasks.calls.conversation import conversation_for, models_part
 
 HERE = Conversation(conversation_id="c1", platform="chat", platform_channel_id="7")
 FORGED = {"platform": "evil", "platform_thread_id": "9", "conversation_id": "other", "text": "hi"}
@@ -46,7 +46,7 @@ def test_fields_are_the_cores_not_the_models(
     """Platform fields and the conversation's id come from the core alone."""
     modules = frozenset({"scheduler", "location"})
     call = models_part(ToolCall(tool_name=tool, arguments=FORGED), modules)
-    assert {**call.arguments, **told_by(conversation, tool, modules)} == expected
+    assert {**call.arguments, **conversation_for(conversation, tool, modules)} == expected
 
 
 def test_what_is_no_object_is_left_as_it_is() -> None:

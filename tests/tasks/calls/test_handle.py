@@ -16,11 +16,11 @@ from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.calls.handle import CallHandle, Follow
+from toolfleet_tasks.calls.handle import CallHandle, PendingCall
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import Ledger, NotClaimed
-from toolfleet_tasks.redis.connection import Line
-from toolfleet_tasks.results.listener import Inbox
+from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.results.listener import ResultListener
 from toolfleet_tasks.results.verifier import Verifier
 
 RESULT = "celery-task-meta-call-1"
@@ -35,9 +35,9 @@ class Desk:
 
     def __init__(self, url: str) -> None:
         settings = Settings(redis_url=url)
-        self.line = Line(connection_factory(url), name="test")
-        self.reads = Line(connection_factory(url), name="reads")
-        self.inbox = Inbox(self.line, self.reads, Verifier(self.line, settings), news={}, keys=Keys())
+        self.line = PipelinedConnection(connection_factory(url), name="test")
+        self.reads = PipelinedConnection(connection_factory(url), name="reads")
+        self.listener = ResultListener(self.line, self.reads, Verifier(self.line, settings), handlers={}, keys=Keys())
         self.ledger = Ledger(self.line, settings, writes_results=False)
         self.worker = Ledger(self.line, settings, writes_results=True)
         self.revoked: list[str] = []
@@ -51,18 +51,18 @@ class Desk:
     async def revoke(self, call_id: str) -> None:
         self.revoked.append(call_id)
 
-    async def follow(self, *, seconds: float = 60, is_guest: bool = False) -> Follow:
+    async def follow(self, *, seconds: float = 60, is_guest: bool = False) -> PendingCall:
         """A published call that ends in `seconds`."""
-        follow = Follow(
+        follow = PendingCall(
             CALL,
-            self.inbox,
+            self.listener,
             ledger=self.ledger,
             revoke=self.revoke,
             spawn=self.spawn,
             had=lambda *_: None,
             is_guest=is_guest,
         )
-        await asyncio.wait_for(self.inbox.listening("call-1"), 20)
+        await asyncio.wait_for(self.listener.listening("call-1"), 20)
         follow.published(time.time() + seconds)
         return follow
 
@@ -74,19 +74,21 @@ class Desk:
 
 
 @pytest.fixture
-async def desk(redis: Redis, redis_url: str) -> AsyncIterator[Desk]:
-    desk = Desk(redis_url)
-    desk.line.start()
-    await desk.line.connected()
-    desk.inbox.start()
-    await wait_until(lambda: desk.inbox.identity.data_id and not desk.inbox._is_new.is_set(), "the first look is over")
-    yield desk
-    await asyncio.wait_for(asyncio.gather(*desk.tasks), 20)
-    await desk.inbox.aclose()
-    await desk.line.aclose()
+async def service(redis: Redis, redis_url: str) -> AsyncIterator[Desk]:
+    service = Desk(redis_url)
+    service.line.start()
+    await service.line.connected()
+    service.listener.start()
+    await wait_until(
+        lambda: service.listener.identity.data_id and not service.listener._is_new.is_set(), "the first look is over"
+    )
+    yield service
+    await asyncio.wait_for(asyncio.gather(*service.tasks), 20)
+    await service.listener.aclose()
+    await service.line.aclose()
 
 
-async def end(follow: Follow) -> ToolResult:
+async def end(follow: PendingCall) -> ToolResult:
     return await asyncio.wait_for(follow.ending, 20)
 
 
@@ -94,21 +96,21 @@ async def untouched(_: Desk) -> None:
     """No worker has had it."""
 
 
-async def begun(desk: Desk) -> None:
+async def begun(service: Desk) -> None:
     """A worker is at it, or has died with it."""
-    await desk.begin()
+    await service.begin()
 
 
-async def turned_away(desk: Desk) -> None:
+async def turned_away(service: Desk) -> None:
     """It waits for its second attempt; the first one surely did nothing."""
     result = ToolResult.failed("research.search_docs", "busy", "busy", effect_state="none")
-    await desk.worker.close(await desk.begin(), Attempt(Outcome.TURNED_AWAY, result), seconds=0, so_far="none")
+    await service.worker.close(await service.begin(), Attempt(Outcome.TURNED_AWAY, result), seconds=0, so_far="none")
 
 
-async def failed(desk: Desk) -> None:
+async def failed(service: Desk) -> None:
     """It waits for its second attempt; what the first one did, nobody knows."""
     result = ToolResult.failed("research.search_docs", "module_error", "500", effect_state="unknown")
-    await desk.worker.close(await desk.begin(), Attempt(Outcome.FAILED, result), seconds=0, so_far="unknown")
+    await service.worker.close(await service.begin(), Attempt(Outcome.FAILED, result), seconds=0, so_far="unknown")
 
 
 History = Callable[[Desk], Awaitable[None]]
@@ -124,50 +126,50 @@ History = Callable[[Desk], Awaitable[None]]
     ],
 )
 async def test_at_the_deadline_the_ledger_decides(
-    desk: Desk, redis: Redis, history: History, code: str, effect_state: str
+    service: Desk, redis: Redis, history: History, code: str, effect_state: str
 ) -> None:
     """The call is taken back for good, and its result claims no more than the ledger knows."""
-    await history(desk)
-    result = await end(await desk.follow(seconds=0.05))
+    await history(service)
+    result = await end(await service.follow(seconds=0.05))
 
     assert (result.error_code, result.effect_state) == (code, effect_state)
     assert result.hint
-    assert desk.revoked == ["call-1"]
-    assert not desk.inbox._expected
-    assert await desk.worker.claim(CALL) == NotClaimed("done", result=str(await redis.get(RESULT)))
+    assert service.revoked == ["call-1"]
+    assert not service.listener._expected
+    assert await service.worker.claim(CALL) == NotClaimed("done", result=str(await redis.get(RESULT)))
 
 
-async def test_a_redis_that_lost_its_data_knows_of_no_beginning(desk: Desk, redis: Redis) -> None:
+async def test_a_redis_that_lost_its_data_knows_of_no_beginning(service: Desk, redis: Redis) -> None:
     """There may have been a record: no `none` without the data that it had then, nor from another server."""
-    follow = await desk.follow(seconds=0.05)
+    follow = await service.follow(seconds=0.05)
     await redis.flushall()
     assert (await end(follow)).effect_state == "unknown"
 
     await redis.flushall()
-    await desk.inbox.identity.look_again()
-    assert (await end(await desk.follow(seconds=0.05))).effect_state == "none"
+    await service.listener.identity.recheck()
+    assert (await end(await service.follow(seconds=0.05))).effect_state == "none"
 
     await redis.delete(Keys().call("call-1"), RESULT)
-    follow = await desk.follow(seconds=0.2)
-    desk.inbox.identity._run_id = b"that of another one"
-    await desk.inbox.identity.recognise()
+    follow = await service.follow(seconds=0.2)
+    service.listener.identity._run_id = b"that of another one"
+    await service.listener.identity.recognise()
     assert (await end(follow)).effect_state == "unknown"
 
 
-async def test_a_result_that_nobody_announced_is_found_at_the_deadline(desk: Desk) -> None:
+async def test_a_result_that_nobody_announced_is_found_at_the_deadline(service: Desk) -> None:
     """A call that has ended has the result that it ended with, whenever its caller hears of it."""
-    follow = await desk.follow(seconds=0.3)
-    desk.line.tell("UNSUBSCRIBE", RESULT)
+    follow = await service.follow(seconds=0.3)
+    service.line.tell("UNSUBSCRIBE", RESULT)
     done = ToolResult.ok("research.search_docs", "owls")
-    await desk.worker.finish(await desk.begin(), done)
+    await service.worker.finish(await service.begin(), done)
 
     assert (await end(follow)).result == "owls"
 
 
-async def test_at_the_deadline_a_silent_redis_says_unknown(desk: Desk) -> None:
+async def test_at_the_deadline_a_silent_redis_says_unknown(service: Desk) -> None:
     """An answer comes all the same, a second later."""
-    follow = await desk.follow(seconds=0.05)
-    await desk.line.aclose()
+    follow = await service.follow(seconds=0.05)
+    await service.line.aclose()
     result = await end(follow)
 
     assert (result.error_code, result.effect_state) == ("timed_out", "unknown")
@@ -185,11 +187,11 @@ async def test_at_the_deadline_a_silent_redis_says_unknown(desk: Desk) -> None:
     ],
 )
 async def test_what_celery_ended_ends_in_the_ledger(
-    desk: Desk, redis: Redis, meta: str, history: History, code: str, effect_state: str
+    service: Desk, redis: Redis, meta: str, history: History, code: str, effect_state: str
 ) -> None:
     """How far the call had got, only the ledger knows; what Celery wrote is replaced."""
-    await history(desk)
-    follow = await desk.follow()
+    await history(service)
+    follow = await service.follow()
     await redis.publish(RESULT, meta)
     result = await end(follow)
 
@@ -197,66 +199,66 @@ async def test_what_celery_ended_ends_in_the_ledger(
     assert json.loads(str(await redis.get(RESULT)))["status"] == "SUCCESS"
 
 
-async def test_celerys_own_end_does_not_replace_a_result(desk: Desk, redis: Redis) -> None:
+async def test_celerys_own_end_does_not_replace_a_result(service: Desk, redis: Redis) -> None:
     """A call that ended while its worker was being stopped has the result that the ledger took."""
-    follow = await desk.follow()
-    desk.line.tell("UNSUBSCRIBE", RESULT)
-    await desk.worker.finish(await desk.begin(), ToolResult.ok("research.search_docs", "owls"))
+    follow = await service.follow()
+    service.line.tell("UNSUBSCRIBE", RESULT)
+    await service.worker.finish(await service.begin(), ToolResult.ok("research.search_docs", "owls"))
     follow.ended(json.loads(FAILURE))
 
     assert (await end(follow)).result == "owls"
 
 
 @pytest.mark.parametrize(("history", "effect_state"), [(untouched, "none"), (begun, "unknown"), (turned_away, "none")])
-async def test_who_cancels_hears_how_far_it_got(desk: Desk, history: History, effect_state: str) -> None:
+async def test_who_cancels_hears_how_far_it_got(service: Desk, history: History, effect_state: str) -> None:
     """The call ends at once, whether workers are up or not; no worker begins it any more, and they are told."""
-    await history(desk)
-    follow = await desk.follow()
+    await history(service)
+    follow = await service.follow()
     handle = CallHandle("call-1", "research.search_docs", follow.ending, follow)
     await handle.cancel()
     result = await handle.result(20)
 
     assert (result.error_code, result.effect_state) == ("cancelled", effect_state)
     assert await handle.status() == "done"
-    assert desk.revoked == ["call-1"]
-    assert isinstance(await desk.worker.claim(CALL), NotClaimed)
+    assert service.revoked == ["call-1"]
+    assert isinstance(await service.worker.claim(CALL), NotClaimed)
 
 
-async def test_a_call_that_is_given_up_is_taken_back(desk: Desk) -> None:
+async def test_a_call_that_is_given_up_is_taken_back(service: Desk) -> None:
     """Nobody waits for it any more: it is not begun."""
-    follow = await desk.follow()
+    follow = await service.follow()
     follow.give_up()
-    await asyncio.gather(*desk.tasks)
+    await asyncio.gather(*service.tasks)
 
     assert follow.ending.cancelled()
-    assert desk.revoked == ["call-1"]
-    assert isinstance(await desk.worker.claim(CALL), NotClaimed)
+    assert service.revoked == ["call-1"]
+    assert isinstance(await service.worker.claim(CALL), NotClaimed)
 
 
-async def test_a_guest_ends_nothing(desk: Desk) -> None:
+async def test_a_guest_ends_nothing(service: Desk) -> None:
     """Who only follows a call ends its own waiting: at its deadline, when it cancels, and when it goes."""
-    late = await end(await desk.follow(seconds=0.05, is_guest=True))
-    leaving = await desk.follow(is_guest=True)
+    late = await end(await service.follow(seconds=0.05, is_guest=True))
+    leaving = await service.follow(is_guest=True)
     await leaving.cancel()
-    (await desk.follow(is_guest=True)).give_up()
+    (await service.follow(is_guest=True)).give_up()
 
     assert (late.error_code, late.effect_state) == ("timed_out", "unknown")
     assert (await end(leaving)).error_code == "cancelled"
-    assert desk.revoked == []
-    assert (await desk.begin()).granted == "go"
+    assert service.revoked == []
+    assert (await service.begin()).granted == "go"
 
 
-async def test_a_guest_does_not_know_what_there_was(desk: Desk) -> None:
+async def test_a_guest_does_not_know_what_there_was(service: Desk) -> None:
     """Celery has ended a call of which there is no record: whether there was one before it came, a guest cannot tell."""
-    guest = await desk.follow(is_guest=True)
+    guest = await service.follow(is_guest=True)
     guest.ended(json.loads(FAILURE))
 
     assert (await end(guest)).effect_state == "unknown"
 
 
-async def test_a_result_that_is_there_is_not_refused(desk: Desk, redis: Redis) -> None:
+async def test_a_result_that_is_there_is_not_refused(service: Desk, redis: Redis) -> None:
     """A call whose publishing was not confirmed, but which was answered, has its answer."""
-    follow = await desk.follow()
+    follow = await service.follow()
     await redis.publish(RESULT, REVOKED)
     await end(follow)
     follow.refuse(ToolResult.refused("x.y", "internal", "not confirmed"))
@@ -264,15 +266,15 @@ async def test_a_result_that_is_there_is_not_refused(desk: Desk, redis: Redis) -
     assert (await end(follow)).error_code == "cancelled"
 
 
-async def test_where_a_call_is(desk: Desk) -> None:
+async def test_where_a_call_is(service: Desk) -> None:
     """The ledger tells; a Redis that does not answer tells nothing."""
-    follow = await desk.follow()
+    follow = await service.follow()
     assert await follow.status() == "queued"
-    claim = await desk.begin()
+    claim = await service.begin()
     assert await follow.status() == "running"
     result = ToolResult.failed("research.search_docs", "busy", "busy", effect_state="none")
-    await desk.worker.close(claim, Attempt(Outcome.TURNED_AWAY, result), seconds=0, so_far="none")
+    await service.worker.close(claim, Attempt(Outcome.TURNED_AWAY, result), seconds=0, so_far="none")
     assert await follow.status() == "retrying"
-    await desk.line.aclose()
+    await service.line.aclose()
 
     assert await follow.status() == "unknown"

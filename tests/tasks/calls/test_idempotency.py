@@ -19,10 +19,10 @@ from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.contracts import EffectState, PublishedCall
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.admission.control import Entrance
+from toolfleet_tasks.admission.control import AdmissionControl
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import Ledger
-from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.redis.connection import PipelinedConnection
 
 ADA, BOB = (Caller(user_id=name, permission="owner", allowed_modules="*") for name in ("ada", "bob"))
 FIRST = ToolCall(tool_name="owls.echo", arguments={"a": 1, "b": [2]}, idempotency_key="k")
@@ -181,7 +181,7 @@ def are_waiting(fleet: ToolFleet, count: int) -> bool:
 def waiting_in(fleet: ToolFleet) -> int:
     session = fleet._sessions.here()
     assert session is not None
-    return sum(map(len, session._joins._waiting.values()))
+    return sum(map(len, session._keyed_calls._waiting.values()))
 
 
 async def test_when_the_first_caller_gives_up_repeats_hear_of_it(
@@ -202,7 +202,7 @@ async def test_when_the_first_caller_gives_up_repeats_hear_of_it(
 def waiting_calls(fleet: ToolFleet) -> int:
     session = fleet._sessions.here()
     assert session is not None
-    return len(session._joins._own)
+    return len(session._keyed_calls._own)
 
 
 async def test_leaving_the_fleet_ends_repeats(settings: Settings, fleet: ToolFleet) -> None:
@@ -287,10 +287,10 @@ def forsaken(seconds_ago: float) -> PublishedCall:
 @contextlib.asynccontextmanager
 async def let_in(settings: Settings, call: PublishedCall) -> AsyncGenerator[Ledger]:
     """As by an agent that dies before it has published the call."""
-    line = Line(connection_factory(str(settings.redis_url)), name="test")
+    line = PipelinedConnection(connection_factory(str(settings.redis_url)), name="test")
     line.start()
     await line.connected()
-    assert await Entrance(settings).ask(line, call, "tools.owls") is None
+    assert await AdmissionControl(settings).ask(line, call, "tools.owls") is None
     yield Ledger(line, settings, writes_results=True)
     await line.aclose()
 

@@ -21,7 +21,7 @@ async def test_an_idle_agent_has_one_connection(redis: Redis, redis_url: str, fa
     async with ToolFleet(settings=Settings(redis_url=redis_url, fast_transport=fast)) as fleet:
         session = fleet._sessions.here()
         assert session is not None
-        await session._line.connected()
+        await session._connection.connected()
         await fleet.modules.refresh()
         during = len(await redis.client_list())
         while during > before + 1:  # it hears in the background, at its start, what there is

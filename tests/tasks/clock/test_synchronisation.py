@@ -20,7 +20,7 @@ from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.time.slewed_clock import SlewedClock
 from toolfleet_tasks.clock.synchronisation import _CONTRADICTED_SECONDS, Timekeeper
 from toolfleet_tasks.clock.watch import is_too_far
-from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.redis.connection import PipelinedConnection
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Process:
     wall_ahead: float = 0.0
     young_seconds: float = -1000.0
     stood_still: float = 0.0
-    keeper: Timekeeper = field(init=False)
+    timekeeper: Timekeeper = field(init=False)
 
     def __post_init__(self) -> None:
         clock = SlewedClock(
@@ -40,23 +40,23 @@ class Process:
             wall=lambda: time.time() + self.wall_ahead,
             young_seconds=self.young_seconds,
         )
-        self.keeper = Timekeeper(Settings(redis_url=self.url), worker=self.worker, clock=clock)
+        self.timekeeper = Timekeeper(Settings(redis_url=self.url), worker=self.worker, clock=clock)
 
     @property
     def lead(self) -> float:
         """Of its fleet clock over the machine's."""
-        return self.keeper.clock.now() - time.time()
+        return self.timekeeper.clock.now() - time.time()
 
-    async def look(self) -> None:
+    async def read(self) -> None:
         async with async_client(self.url) as redis:
-            await self.keeper.look(redis)
+            await self.timekeeper.read(redis)
 
 
 async def at_work(url: str) -> Process:
     """A worker that has known the time for a while, and has said so."""
     process = Process(url, worker="a")
-    await process.look()
-    await process.look()
+    await process.read()
+    await process.read()
     return process
 
 
@@ -80,8 +80,8 @@ async def test_a_process_goes_by_the_clock_of_its_redis(redis_url: str) -> None:
     off, right = Process(redis_url, wall_ahead=-30), Process(redis_url, wall_ahead=0.5)
     with capture_logs() as logs:
         for process in (off, right):
-            await process.look()
-            await process.look()
+            await process.read()
+            await process.read()
 
     assert off.lead == pytest.approx(0, abs=0.5)
     (line,) = logs
@@ -94,13 +94,13 @@ async def test_the_fleet_goes_on_when_redis_is_set(stepped: tuple[str, WallClock
     url, clock = stepped
     agent, workers = Process(url), [Process(url, worker="a"), Process(url, worker="b")]
     for process in (agent, *workers):
-        await process.look()
+        await process.read()
     clock.set_ahead(seconds)
     with capture_logs() as logs:
         for process in (*workers, agent):
-            await process.look()
+            await process.read()
     newcomer = Process(url)
-    await newcomer.look()
+    await newcomer.read()
 
     written = [line["event"] for line in logs if line["doubt"] <= 0.5]  # seconds: a busy machine's word does not count
     assert written == ["redis_clock_stepped"]
@@ -112,13 +112,13 @@ async def test_who_has_just_started_learns_that_redis_had_been_set(stepped: tupl
     """It takes the wrong time for the right one until somebody who knows better has looked."""
     url, clock = stepped
     old, young = Process(url, worker="a"), Process(url, worker="b", young_seconds=1000)
-    await old.look()
+    await old.read()
     clock.set_ahead(90)
-    await young.look()
+    await young.read()
     assert young.lead == pytest.approx(90, abs=0.9)
-    await young.look()
-    await old.look()
-    await young.look()
+    await young.read()
+    await old.read()
+    await young.read()
 
     assert [old.lead, young.lead] == [pytest.approx(0, abs=0.9)] * 2
 
@@ -130,14 +130,14 @@ async def test_a_worker_that_starts_waits_for_those_that_know(stepped: tuple[str
     old, young = await at_work(url), Process(url, young_seconds=1000)
     clock.set_ahead(seconds)
     async with async_client(url) as redis, listening(redis):
-        begun = asyncio.create_task(young.keeper.begin(redis, runs_calls=True))
-        await wait_until(lambda: young.keeper.clock.is_set, "it has asked")
+        begun = asyncio.create_task(young.timekeeper.begin(redis, runs_calls=True))
+        await wait_until(lambda: young.timekeeper.clock.is_set, "it has asked")
         assert not begun.done()
-        await old.look()
+        await old.read()
         await begun
 
     assert [old.lead, young.lead] == [pytest.approx(0, abs=0.9)] * 2
-    assert not young.keeper.clock.is_young
+    assert not young.timekeeper.clock.is_young
 
 
 async def test_a_time_that_a_worker_confirms_is_believed_at_once(stepped: tuple[str, WallClock]) -> None:
@@ -145,9 +145,9 @@ async def test_a_time_that_a_worker_confirms_is_believed_at_once(stepped: tuple[
     url, clock = stepped
     await at_work(url)
     new = Process(url, worker="b", young_seconds=1000)
-    await new.look()
+    await new.read()
     clock.set_ahead(90)
-    await new.look()
+    await new.read()
 
     assert new.lead == pytest.approx(0, abs=0.9)
 
@@ -160,7 +160,7 @@ async def test_nobody_waits_for_workers_that_are_gone(stepped: tuple[str, WallCl
     first = Process(url, young_seconds=1000)
     async with async_client(url) as redis:
         began_at = time.monotonic()
-        await first.keeper.begin(redis, runs_calls=True)
+        await first.timekeeper.begin(redis, runs_calls=True)
 
     assert first.lead == pytest.approx(60, abs=0.9)
     assert time.monotonic() - began_at < _CONTRADICTED_SECONDS
@@ -175,10 +175,10 @@ async def test_an_agent_waits_only_where_its_calls_would_be_late(
     old, agent = await at_work(url), Process(url, young_seconds=1000)
     clock.set_ahead(seconds)
     async with async_client(url) as redis, listening(redis):
-        begun = asyncio.create_task(agent.keeper.begin(redis))
+        begun = asyncio.create_task(agent.timekeeper.begin(redis))
         await asyncio.wait([begun], timeout=0.5)
         assert begun.done() is not waits
-        await old.look()
+        await old.read()
         await begun
 
 
@@ -186,12 +186,12 @@ async def test_a_worker_that_stood_still_does_not_hold_up_the_fleet(redis_url: s
     """With its monotonic clock, as a machine that was paused from outside: others have gone on."""
     paused, other, agent = Process(redis_url, worker="a"), Process(redis_url, worker="b"), Process(redis_url)
     for process in (paused, other, agent):
-        await process.look()
+        await process.read()
     paused.stood_still = 30
     with capture_logs() as logs:
-        await other.look()
-        await paused.look()
-        await agent.look()
+        await other.read()
+        await paused.read()
+        await agent.read()
 
     assert [line["event"] for line in logs] == ["fleet_clock_set"]
     for process in (paused, other, agent):
@@ -202,13 +202,13 @@ async def test_whoever_is_alone_and_stood_still_is_set_right_by_the_next_one(red
     """It takes Redis for the one that jumped, until a clock that shows more is seen; nobody argues for long."""
     paused, agent = Process(redis_url, worker="a"), Process(redis_url)
     for process in (paused, agent):
-        await process.look()
+        await process.read()
     paused.stood_still = 30
     for _ in range(2):
-        await paused.look()
-        await agent.look()
-    await paused.look()
-    await agent.look()
+        await paused.read()
+        await agent.read()
+    await paused.read()
+    await agent.read()
 
     assert [paused.lead, agent.lead] == [pytest.approx(0, abs=0.9)] * 2
 
@@ -216,12 +216,12 @@ async def test_whoever_is_alone_and_stood_still_is_set_right_by_the_next_one(red
 async def test_a_line_asks_for_the_time_now_and_then(redis_url: str, redis: Redis) -> None:
     """Nobody waits for the answer."""
     process = Process(redis_url, wall_ahead=-30)
-    line = Line(connection_factory(redis_url), name="test")
+    line = PipelinedConnection(connection_factory(redis_url), name="test")
     line.start()
     await line.connected()
     await redis.config_resetstat()
     for _ in range(3):
-        process.keeper.look_over(line)
+        process.timekeeper.read_over(line)
     await wait_until(lambda: abs(process.lead) < 1, "the clock is set")
     stats = await redis.info("commandstats")
     await line.aclose()
@@ -233,11 +233,11 @@ async def test_one_process_goes_by_one_clock(stepped: tuple[str, WallClock], red
     """Of two fleets in it the first one sets it; that the other one's Redis differs is said."""
     url, clock = stepped
     first, second = Process(redis_url), Process(url)
-    second.keeper.clock = first.keeper.clock
+    second.timekeeper.clock = first.timekeeper.clock
     clock.set_ahead(20)
     with capture_logs() as logs:
-        await first.look()
-        await second.look()
+        await first.read()
+        await second.read()
 
     assert first.lead == pytest.approx(0, abs=0.5)
     assert [(line["event"], line["seconds"]) for line in logs] == [("redis_clocks_differ", pytest.approx(20, abs=1))]
@@ -248,8 +248,8 @@ async def test_a_redis_that_takes_no_writes_still_tells_the_time(redis_url: str,
     process = Process(redis_url, worker="a", wall_ahead=-30)
     await redis.config_set("maxmemory", 1)
     try:
-        await process.look()
-        await process.look()
+        await process.read()
+        await process.read()
     finally:
         await redis.config_set("maxmemory", 0)
 
@@ -261,10 +261,10 @@ async def test_workers_say_how_far_their_machines_are_off(redis_url: str) -> Non
     ones = [Process(redis_url, worker=f"w {number}", wall_ahead=ahead) for number, ahead in enumerate((0, 400, 400))]
     for _ in range(3):
         for one in ones:
-            await one.look()
+            await one.read()
 
-    assert ones[0].keeper.others == [pytest.approx(400, abs=2)] * 2
-    assert sorted(ones[2].keeper.others) == [pytest.approx(0, abs=2), pytest.approx(400, abs=2)]
+    assert ones[0].timekeeper.others == [pytest.approx(400, abs=2)] * 2
+    assert sorted(ones[2].timekeeper.others) == [pytest.approx(0, abs=2), pytest.approx(400, abs=2)]
 
 
 @pytest.mark.parametrize(

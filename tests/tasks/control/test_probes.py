@@ -17,8 +17,7 @@ from structlog.testing import capture_logs
 
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.app import make_app
-from toolfleet_tasks.control import beat as beat_module
-from toolfleet_tasks.control import probe_sockets
+from toolfleet_tasks.control import beat, probe_sockets
 from toolfleet_tasks.control import probes as probes_module
 from toolfleet_tasks.control.beat import FleetScheduler
 from toolfleet_tasks.control.probe_sockets import folder, new_socket_path, says_yes, sockets_of
@@ -160,7 +159,7 @@ def test_a_beat_is_alive_while_it_rests_or_waits_for_its_broker(monkeypatch: pyt
     app = make_app(Settings(redis_url=AWAY), stores_results=False)
     now = time.monotonic()
     clock = SimpleNamespace(monotonic=lambda: now)
-    monkeypatch.setattr(beat_module, "machine_clock", clock)
+    monkeypatch.setattr(beat, "machine_clock", clock)
     scheduler: Any = FleetScheduler(app, lazy=True)
     monkeypatch.setattr(Scheduler, "tick", lambda _: 300.0)
     waited = list[tuple[str | None, str | None]]()

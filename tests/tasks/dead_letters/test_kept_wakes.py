@@ -61,7 +61,7 @@ async def test_what_waits_is_shown(fleet: ToolFleet, redis_url: str, redis: Redi
     assert "ConnectError" in found.error
     assert found.due_at is not None
     assert 0 < found.due_at - time.time() < 2
-    assert found.told("conversation_id") == "talk-1"
+    assert found.text_field("conversation_id") == "talk-1"
     assert found.died_at is None
     assert [one.wake_id for one in await fleet.wakeups.waiting(limit=1, offset=0)] == ["job-0"]
     assert await fleet.wakeups.dead() == []
@@ -161,7 +161,10 @@ async def test_what_cannot_be_read_is_shown_as_such(
     latest, found, first = await fleet.wakeups.dead()
 
     assert (found.wake_id, found.body) == ("job-1", None)
-    assert [(one.wake_id, one.told("wake_id")) for one in (first, latest)] == [("job-0", "job-0"), ("job-2", "job-2")]
+    assert [(one.wake_id, one.text_field("wake_id")) for one in (first, latest)] == [
+        ("job-0", "job-0"),
+        ("job-2", "job-2"),
+    ]
     with pytest.raises(NotReplayable, match="dropped only"):
         await fleet.wakeups.replay("job-1")
     assert await fleet.wakeups.drop("job-1") == ("job-1",)

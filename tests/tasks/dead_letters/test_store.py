@@ -99,11 +99,11 @@ async def test_letters_of_one_kind_are_dropped(dead: DeadEntries, redis: Redis) 
 async def test_webhooks_in_their_old_place_are_sent_again(dead: DeadEntries, redis: Redis) -> None:
     """Both are due for their receiver then, and dead no more."""
     for one in (OLD, NEW):
-        assert await dead.news.replay(one)
+        assert await dead.events.replay(one)
     assert await redis.zrange(KEYS.webhooks_due(RECEIVER), 0, -1) == [OLD, NEW]
     assert await dead.list(["webhook"]) == []
     assert [one.id for one in await dead.list(["wakeup"])] == ["job-5", "job-2"]
-    assert not await dead.news.replay(f"3@{RECEIVER}")
+    assert not await dead.events.replay(f"3@{RECEIVER}")
     await redis.delete(KEYS.webhooks_due(RECEIVER), *map(KEYS.wake, (OLD, NEW)))
 
 

@@ -9,8 +9,8 @@ from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import BrokerUnavailable, NotPublished
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission.control import Refusal
-from toolfleet_tasks.dispatch.backpressure import Backpressure, Crowd, Hold
-from toolfleet_tasks.fairness.wait_queue import Turns
+from toolfleet_tasks.dispatch.backpressure import Backpressure, Hold, WaitingCalls
+from toolfleet_tasks.fairness.wait_queue import WaitQueue
 from toolfleet_tasks.queues import Route
 
 ADA, BOB = ("fast", "ada"), ("fast", "bob")
@@ -66,19 +66,24 @@ class Room:
 
     def __init__(self, **settings: object) -> None:
         self.broker = Broker()
-        self.turns = Turns()
-        self.back = Backpressure(self.broker, self.turns, Settings(**settings))  # type: ignore[arg-type] # per test
+        self.wait_queue = WaitQueue()
+        self.back = Backpressure(self.broker, self.wait_queue, Settings(**settings))  # type: ignore[arg-type] # per test
 
     def hold(
-        self, share: tuple[str, str | None] = ADA, *, seconds: float = 20, waits: bool = True, is_sent: bool = False
+        self,
+        caller_lane: tuple[str, str | None] = ADA,
+        *,
+        seconds: float = 20,
+        waits: bool = True,
+        is_sent: bool = False,
     ) -> Hold:
         until = asyncio.get_running_loop().time() + seconds
-        return Hold(self.back, share, until=until, waits=waits, is_sent=is_sent)
+        return Hold(self.back, caller_lane, until=until, waits=waits, is_sent=is_sent)
 
 
 def test_a_crowd_has_room_for_others() -> None:
     """A user alone fills half of it; then others find as much of what is left."""
-    crowd, users = Crowd(100), [("fast", str(number)) for number in range(4)]
+    crowd, users = WaitingCalls(100), [("fast", str(number)) for number in range(4)]
     found = [sum(crowd.enter(user) for _ in range(200)) for user in users]
     for user, count in zip(users, found, strict=True):
         for _ in range(count):
@@ -114,16 +119,16 @@ async def test_who_waits_for_a_place_in_vain_for_its_turn_needs_none() -> None:
     assert await first.admitted() is None
     waiting = asyncio.create_task(second.admitted())
     await wait_until(lambda: room.back.window._rows, "it waits for a place")
-    ahead = asyncio.create_task(room.turns.wait(ADA, -1, until=asyncio.get_running_loop().time() + 20))
-    await wait_until(lambda: room.turns.is_awaited(ADA), "somebody waits for a turn")
+    ahead = asyncio.create_task(room.wait_queue.wait(ADA, -1, until=asyncio.get_running_loop().time() + 20))
+    await wait_until(lambda: room.wait_queue.is_awaited(ADA), "somebody waits for a turn")
     first.leave()
     other = room.hold(BOB)
     assert await other.admitted() is None  # the place is free again
     assert not waiting.done()
-    room.turns.free(ADA)
+    room.wait_queue.free(ADA)
     await ahead
     other.leave()
-    room.turns.free(ADA)
+    room.wait_queue.free(ADA)
 
     assert await waiting is None
 

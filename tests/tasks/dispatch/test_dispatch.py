@@ -19,7 +19,7 @@ from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.client.session import Session
-from toolfleet_tasks.dispatch import dispatch
+from toolfleet_tasks.dispatch import dispatcher
 
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
 ECHO = ToolCall(tool_name="owls.echo", arguments={"n": 1})
@@ -89,7 +89,7 @@ def scripts_run(faulty: FaultyRedis) -> int:
 
 def abort(session: Session) -> None:
     """Cut the agent's connection, with whatever was sent over it and not answered."""
-    link = session._line._link
+    link = session._connection._protocol
     assert link is not None
     link._transport.abort()
 
@@ -101,7 +101,7 @@ async def test_a_call_that_got_in_unheard_is_published_once(
     """Redis has executed the script, and its answer is lost with the connection: the next one finds the call let in."""
     async with warm(fast) as fleet:
         session, before = session_of(fleet), scripts_run(faulty)
-        monkeypatch.setattr(session._line._link, "_take", lambda frame: None)  # nothing is heard any more
+        monkeypatch.setattr(session._connection._protocol, "_take", lambda frame: None)  # nothing is heard any more
         calling = asyncio.create_task(fleet.call(call, ADA, timeout=20))
         await queued(worker, 1)
         abort(session)
@@ -124,7 +124,9 @@ async def test_a_call_that_did_not_get_in_is_published_again(fast: Settings, wor
             session = session_of(fleet)
             proxy.go_deaf()
             calling = asyncio.create_task(fleet.call(ECHO, ADA, timeout=20))
-            await wait_until(lambda: session._line._link and session._line._link._pending, "the call is sent")
+            await wait_until(
+                lambda: session._connection._protocol and session._connection._protocol._pending, "the call is sent"
+            )
             abort(session)
             assert (await finished(worker, calling)).success
 
@@ -133,12 +135,12 @@ async def test_what_a_frozen_redis_reads_late_is_one_message(
     fast: Settings, faulty: FaultyRedis, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sent several times over one connection, as no answer came in time: one message; and the caller has its result."""
-    monkeypatch.setattr(dispatch, "_PUBLISH_SECONDS", 0.1)
+    monkeypatch.setattr(dispatcher, "_PUBLISH_SECONDS", 0.1)
     async with warm(fast) as fleet:
         session = session_of(fleet)
         with faulty.frozen():
             handle = await asyncio.wait_for(fleet.submit(ECHO, ADA, timeout=20), 10)
-            await wait_until(lambda: len(session._line._link._pending) >= 3, "it was sent again")  # type: ignore[union-attr] # it is there
+            await wait_until(lambda: len(session._connection._protocol._pending) >= 3, "it was sent again")  # type: ignore[union-attr] # it is there
         calling = asyncio.create_task(handle.result())
         assert (await finished(worker, calling)).success
 
@@ -151,7 +153,9 @@ async def test_what_is_refused_when_it_is_published_again_ends_so(fast: Settings
             session = session_of(fleet)
             proxy.go_deaf()
             submitting = asyncio.create_task(fleet.submit(ECHO, ADA, timeout=20))
-            await wait_until(lambda: session._line._link and session._line._link._pending, "the call is sent")
+            await wait_until(
+                lambda: session._connection._protocol and session._connection._protocol._pending, "the call is sent"
+            )
             faulty.look.lpush("tools.owls", "another's")
             abort(session)
             handle = await asyncio.wait_for(submitting, 20)
@@ -169,17 +173,17 @@ async def test_who_is_cancelled_before_its_turn_leaves_nothing(
     async with ToolFleet(settings=settings) as fleet:
         await fleet.modules.refresh()
         session = session_of(fleet)
-        window = session._posting._back.window
+        window = session._dispatcher._back.window
         taken = sum(window.take() for _ in range(1000))
         calls: list[asyncio.Task[Any]] = [asyncio.create_task(fleet.call(ECHO, ADA)) for _ in range(5)]
         calls += [asyncio.create_task(fleet.submit(KEYED, ADA)) for _ in range(5)]
-        await wait_until(lambda: session._posting._back.crowd.total == 10, "all wait")
+        await wait_until(lambda: session._dispatcher._back.crowd.total == 10, "all wait")
         for call in calls:
             call.cancel()
         await asyncio.wait(calls)
         for _ in range(taken):
             window.leave()
-        assert (session._posting._back.crowd.total, len(session._inbox._expected), window._free) == (0, 0, taken)
+        assert (session._dispatcher._back.crowd.total, len(session._listener._expected), window._free) == (0, 0, taken)
 
     assert await worker.queued() == []
     assert faulty.look.keys("toolfleet:share:*") + faulty.look.keys("toolfleet:intent:*") == []
@@ -249,10 +253,10 @@ async def test_a_redis_that_is_away_is_waited_for(settings: Settings, faulty: Fa
         await fleet.modules.refresh()
         session = session_of(fleet)
         with faulty.restarted():
-            await wait_until(lambda: not session._line.is_connected, "that is known")
+            await wait_until(lambda: not session._connection.is_connected, "that is known")
             late = await asyncio.wait_for(fleet.call(ECHO, ADA, timeout=0.5), 10)
             calling = asyncio.create_task(fleet.call(ECHO, ADA, timeout=40))
-            await wait_until(lambda: session._posting._back.crowd.total, "it waits")
+            await wait_until(lambda: session._dispatcher._back.crowd.total, "it waits")
         await queued(worker, 1)
         await worker.finish(await worker.take())
         assert (await asyncio.wait_for(calling, 30)).success

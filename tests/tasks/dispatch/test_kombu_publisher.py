@@ -14,7 +14,7 @@ from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission.control import Refusal
 from toolfleet_tasks.app import make_app
-from toolfleet_tasks.dispatch.kombu_publisher import Publisher
+from toolfleet_tasks.dispatch.kombu_publisher import KombuPublisher
 from toolfleet_tasks.queues import Route
 
 ROUTE = Route("tools.owls", limit=30, soft_limit=31, hard_limit=40)
@@ -32,11 +32,11 @@ CALL = PublishedCall(
 
 
 @contextlib.contextmanager
-def publisher(url: str, broker_url: str | None = None) -> Generator[Publisher]:
+def publisher(url: str, broker_url: str | None = None) -> Generator[KombuPublisher]:
     settings = Settings(redis_url=url, broker_url=broker_url, module_services={"owls": "http://owls:1"})
     app = make_app(settings, stores_results=False)
     app.conf.broker_connection_timeout = 0.5
-    publisher = Publisher(app)
+    publisher = KombuPublisher(app)
     yield publisher
     publisher.close()
 

@@ -18,7 +18,7 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.client.session import Session
 from toolfleet_tasks.jobs.calls import Ready
-from toolfleet_tasks.lua.consumers import LOOK
+from toolfleet_tasks.lua.consumers import READ
 from toolfleet_tasks.operations.module_changes import ModuleChanges
 from toolfleet_tasks.presence.consumers import ConsumerNotes
 from toolfleet_tasks.presence.fleet_versions import note_of
@@ -80,11 +80,11 @@ def session_of(fleet: ToolFleet) -> Session:
 
 def look_again(fleet: ToolFleet) -> None:
     """What the agent has found within the last second counts no longer."""
-    session_of(fleet)._posting._entrance._served.clear()
+    session_of(fleet)._dispatcher._admission._served.clear()
 
 
 def holds_back(fleet: ToolFleet) -> bool:
-    return bool(session_of(fleet)._posting._workers._changes)
+    return bool(session_of(fleet)._dispatcher._workers._changes)
 
 
 async def test_a_call_that_nobody_serves_is_refused(make: Make, redis: Redis, worker: HandWorker) -> None:
@@ -97,7 +97,7 @@ async def test_a_call_that_nobody_serves_is_refused(make: Make, redis: Redis, wo
 
     assert all(is_refused(result) for result in results)
     assert await worker.queued() == []
-    assert not await redis.exists(KEYS.share("fast", "ada"), KEYS.intent("ada", "k"))
+    assert not await redis.exists(KEYS.caller_limit("fast", "ada"), KEYS.intent("ada", "k"))
 
 
 async def test_a_worker_that_comes_in_time_runs_the_call(make: Make, worker: HandWorker) -> None:
@@ -119,7 +119,7 @@ async def test_who_serves_a_module_is_asked_once_a_second(make: Make, redis: Red
     with noted(settings, "tools.owls"):
         async with ToolFleet(settings=settings) as fleet:
             await fleet.submit(ECHO, ADA)
-            session_of(fleet)._posting._entrance._served["owls"] += 60
+            session_of(fleet)._dispatcher._admission._served["owls"] += 60
             before = await redis.info("commandstats")
             await asyncio.gather(*(fleet.submit(ECHO, ADA) for _ in range(20)))
             after = await redis.info("commandstats")
@@ -190,7 +190,7 @@ async def test_the_wait_for_a_restart_ends(make: Make, redis: Redis, seconds: fl
     with noted(settings, "tools.owls", restarts=True):
         pass
     async with asyncio.timeout(20):
-        while await redis.eval(LOOK.text, 2, KEYS.consumers, "tools.owls") < 0:  # noqa: ASYNC110 - as above
+        while await redis.eval(READ.text, 2, KEYS.consumers, "tools.owls") < 0:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.01)
     async with ToolFleet(settings=settings) as fleet:
         assert is_refused(await fleet.call(ECHO, ADA))
@@ -254,8 +254,8 @@ async def test_nobody_is_missed_in_a_redis_that_was_silent(make: Make, redis: Re
     """Its workers could not note themselves meanwhile: the wait begins anew."""
     settings = make(unserved_seconds=30)
     async with ToolFleet(settings=settings) as fleet:
-        await wait_until(lambda: session_of(fleet)._line.is_connected, "it has connected")
-        session_of(fleet)._posting._workers._trusted_since -= 60  # the agent has been there for a minute
+        await wait_until(lambda: session_of(fleet)._connection.is_connected, "it has connected")
+        session_of(fleet)._dispatcher._workers._trusted_since -= 60  # the agent has been there for a minute
         assert is_refused(await fleet.call(ECHO, ADA))
         await redis.client_pause(1200)
         calling = asyncio.create_task(fleet.call(ECHO, ADA))

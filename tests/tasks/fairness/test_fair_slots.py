@@ -20,8 +20,8 @@ def filled(slots: int, **held: int) -> FairSlots:
 
 def test_a_queue_alone_may_take_all_slots() -> None:
     """And not one more."""
-    assert filled(8, owls=7).room_of(OWLS) == 1
-    assert filled(8, owls=8).room_of(OWLS) == 0
+    assert filled(8, owls=7).capacity_of(OWLS) == 1
+    assert filled(8, owls=8).capacity_of(OWLS) == 0
 
 
 @pytest.mark.parametrize(("slots", "beyond"), [(8, 2), (1000, 250), (7, 1), (4, 1), (3, 0), (1, 0)])
@@ -29,7 +29,7 @@ def test_another_one_begins_beyond_full_slots(slots: int, beyond: int) -> None:
     """At once, and in all up to a quarter more."""
     fair = filled(slots, owls=slots)
     began = 0
-    while fair.room_of(CATS) > 0:
+    while fair.capacity_of(CATS) > 0:
         fair.take(CATS)
         began += 1
 
@@ -39,7 +39,7 @@ def test_another_one_begins_beyond_full_slots(slots: int, beyond: int) -> None:
 def test_beyond_full_slots_nobody_reaches_more_than_half() -> None:
     """Who holds half of them is itself a large one."""
     fair = filled(8, owls=5, cats=3)
-    assert (fair.room_of(OWLS), fair.room_of(CATS), fair.room_of(DOGS)) == (0, 1, 2)
+    assert (fair.capacity_of(OWLS), fair.capacity_of(CATS), fair.capacity_of(DOGS)) == (0, 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -49,10 +49,10 @@ def test_thousands_of_queues_are_told_apart_by_those_that_hold_something(held: d
     """Those that may begin calls are those that have room of their own, and the number is none too large for any of them."""
     fair = filled(8, **held)
     queues = [OWLS, CATS, DOGS, *(f"tools.{number}" for number in range(9))]
-    open_queues, room = fair.rooms_of(queues)
+    open_queues, room = fair.capacities_of(queues)
 
-    assert list(open_queues) == [queue for queue in queues if fair.room_of(queue) > 0]
-    assert room == min((fair.room_of(queue) for queue in open_queues), default=room)
+    assert list(open_queues) == [queue for queue in queues if fair.capacity_of(queue) > 0]
+    assert room == min((fair.capacity_of(queue) for queue in open_queues), default=room)
 
 
 def test_the_large_one_gets_no_slot_until_it_is_below_half() -> None:
@@ -60,10 +60,10 @@ def test_the_large_one_gets_no_slot_until_it_is_below_half() -> None:
     fair = filled(8, owls=8, cats=1)
     for _ in range(4):
         fair.give_back("", OWLS)
-        assert (fair.room_of(OWLS), fair.open) == (0, 0)
+        assert (fair.capacity_of(OWLS), fair.open) == (0, 0)
     fair.give_back("", OWLS)
 
-    assert fair.room_of(OWLS) == fair.open == 4
+    assert fair.capacity_of(OWLS) == fair.open == 4
 
 
 def test_alone_again_the_large_one_may_take_all() -> None:
@@ -71,10 +71,10 @@ def test_alone_again_the_large_one_may_take_all() -> None:
     fair = filled(8, owls=8, cats=2)
     fair.give_back("", OWLS)
     fair.give_back("", CATS)
-    assert fair.room_of(OWLS) == 0
+    assert fair.capacity_of(OWLS) == 0
     fair.give_back("", CATS)
 
-    assert fair.room_of(OWLS) == 1
+    assert fair.capacity_of(OWLS) == 1
 
 
 def test_a_put_off_call_has_no_slot_before_it_begins() -> None:
@@ -107,7 +107,7 @@ def test_more_slots_and_fewer() -> None:
     fair.resize(20)
     assert fair.open == 11
     fair.resize(4)
-    assert (fair.room_of(OWLS), fair.room_of(CATS)) == (-5, -4)
+    assert (fair.capacity_of(OWLS), fair.capacity_of(CATS)) == (-5, -4)
 
 
 class Worker(RuleBasedStateMachine):
@@ -125,7 +125,7 @@ class Worker(RuleBasedStateMachine):
 
     @rule(queue=st.sampled_from([OWLS, CATS, DOGS]), count=st.integers(1, 8))
     def begin(self, queue: str, count: int) -> None:
-        for _ in range(min(count, self.fair.room_of(queue))):
+        for _ in range(min(count, self.fair.capacity_of(queue))):
             assert queue not in self.frozen
             self.fair.take(queue)
             self.held[queue] += 1
@@ -151,9 +151,9 @@ class Worker(RuleBasedStateMachine):
         assert self.total <= most
         for queue, held in self.held.items():
             if 2 * held < self.slots and self.total < most:
-                assert self.fair.room_of(queue) > 0, "a small one begins at once"
+                assert self.fair.capacity_of(queue) > 0, "a small one begins at once"
             if held == self.total < self.slots:
-                assert self.fair.room_of(queue) == self.slots - held, "alone, all slots are its own"
+                assert self.fair.capacity_of(queue) == self.slots - held, "alone, all slots are its own"
 
 
 TestWorker = Worker.TestCase

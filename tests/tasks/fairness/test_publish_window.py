@@ -18,11 +18,13 @@ class Waiters:
         self.window = PublishWindow(size)
         self.came: list[str] = []
 
-    def start(self, name: str, share: tuple[str, str | None] = ADA, *, seconds: float = LATER) -> asyncio.Task[None]:
-        return asyncio.create_task(self._wait(name, share, seconds))
+    def start(
+        self, name: str, caller_lane: tuple[str, str | None] = ADA, *, seconds: float = LATER
+    ) -> asyncio.Task[None]:
+        return asyncio.create_task(self._wait(name, caller_lane, seconds))
 
-    async def _wait(self, name: str, share: tuple[str, str | None], seconds: float) -> None:
-        await self.window.enter(share, until=asyncio.get_running_loop().time() + seconds)
+    async def _wait(self, name: str, caller_lane: tuple[str, str | None], seconds: float) -> None:
+        await self.window.enter(caller_lane, until=asyncio.get_running_loop().time() + seconds)
         self.came.append(name)
 
     async def next(self) -> list[str]:

@@ -7,8 +7,8 @@ import pytest
 
 from toolfleet_registry.contracts import Caller, Conversation, ErrorCode, ToolCall
 from toolfleet_registry.contracts.jobs import JobSpec, Poll, Schedule
-from toolfleet_tasks.jobs.completion import News, ThenCall, end_note, news_of
-from toolfleet_tasks.jobs.places import Ended, Move, Place
+from toolfleet_tasks.jobs.completion import JobEvent, ThenCall, end_events_of, end_note
+from toolfleet_tasks.jobs.positions import EndedRound, JobPosition, Transition
 from toolfleet_tasks.messages import json_text
 
 
@@ -25,24 +25,24 @@ def spec(**fields: Any) -> JobSpec:
     return JobSpec(**{**known, **fields})
 
 
-def over(ended: Ended, *, round_step: int | None = None) -> Move:
-    return Move(Place(state=ended.state, step=1), ended, is_over=True, round_step=round_step)
+def over(ended: EndedRound, *, round_step: int | None = None) -> Transition:
+    return Transition(JobPosition(state=ended.state, step=1), ended, is_over=True, round_step=round_step)
 
 
-def told(job: JobSpec, move: Move, *, has_core: bool = True) -> list[News]:
-    return list(news_of(job, move, 5.0, has_core=has_core, seal=lambda text: f"sealed {text}"))
+def poll_values(job: JobSpec, move: Transition, *, has_core: bool = True) -> list[JobEvent]:
+    return list(end_events_of(job, move, 5.0, has_core=has_core, seal=lambda text: f"sealed {text}"))
 
 
-def body(news: News) -> dict[str, Any]:
-    assert news.body.startswith("sealed ")
-    found = json.loads(news.body.removeprefix("sealed "))
+def body(events: JobEvent) -> dict[str, Any]:
+    assert events.body.startswith("sealed ")
+    found = json.loads(events.body.removeprefix("sealed "))
     assert isinstance(found, dict)
     return found
 
 
 def test_news_are_sealed_and_say_what_they_are_for() -> None:
     """One for the agent and one for its user, which are not to be taken for each other."""
-    both = told(spec(on_complete=("resume_conversation", "notify")), over(Ended("completed", 1)))
+    both = poll_values(spec(on_complete=("resume_conversation", "notify")), over(EndedRound("completed", 1)))
 
     assert [(one.kind, one.wake_id, body(one)["kind"]) for one in both] == [
         ("continue", "job-1", "continue"),
@@ -57,23 +57,23 @@ def test_news_are_sealed_and_say_what_they_are_for() -> None:
 def test_of_sensitive_results_nothing_is_kept(code: ErrorCode, words: str, *, has_core: bool) -> None:
     """Neither a result nor a module's words, in the job's record or in its news; the fleet's own words are."""
     job = spec(hides_results=True, message="Use it.")
-    failed = over(Ended("failed", {"token": "t-1"}, "It failed: s3cret", code))
-    note, (news,) = end_note(job, failed, 5.0), told(job, failed, has_core=has_core)
+    failed = over(EndedRound("failed", {"token": "t-1"}, "It failed: s3cret", code))
+    note, (events,) = end_note(job, failed, 5.0), poll_values(job, failed, has_core=has_core)
 
     assert note is not None
     assert (note.result, note.error_code) == (None, code)
     assert words in str(note.error)
-    assert (body(news)["result"], body(news)["result_preview"]) == (None, None)
-    assert words in body(news)["error"]
-    assert "t-1" not in news.body
-    (done,) = told(job, over(Ended("completed", {"token": "t-1"})), has_core=has_core)
+    assert (body(events)["result"], body(events)["result_preview"]) == (None, None)
+    assert words in body(events)["error"]
+    assert "t-1" not in events.body
+    (done,) = poll_values(job, over(EndedRound("completed", {"token": "t-1"})), has_core=has_core)
     assert body(done)["message"].startswith("Use it.\n\nIts result is not told here")
     assert "t-1" not in done.body
 
 
 def test_of_other_results_they_are_kept() -> None:
     """As what they are."""
-    note = end_note(spec(), over(Ended("failed", {"a": 1}, "It failed: why", "module_error")), 5.0)
+    note = end_note(spec(), over(EndedRound("failed", {"a": 1}, "It failed: why", "module_error")), 5.0)
     assert note is not None
     assert (note.result, note.error) == ({"a": 1}, "It failed: why")
 
@@ -81,7 +81,7 @@ def test_of_other_results_they_are_kept() -> None:
 def test_news_that_nobody_would_hear_wait() -> None:
     """The worker at the job's end knows of no core, and there is no conversation's stream: another worker may."""
     job = spec(conversation=Conversation())
-    assert [(one.kind, one.wake_id) for one in told(job, over(Ended("completed")), has_core=False)] == [
+    assert [(one.kind, one.wake_id) for one in poll_values(job, over(EndedRound("completed")), has_core=False)] == [
         ("continue", "job-1")
     ]
 
@@ -90,11 +90,11 @@ def test_news_that_nobody_would_hear_wait() -> None:
 def test_the_news_of_the_last_round_say_so(message: str) -> None:
     """Whatever it came to; a round that others follow does not say so, nor a job that does not recur."""
     job = spec(message=message, schedule=Schedule(cron="* * * * *", max_runs=2))
-    completed, failed = Ended("completed"), Ended("failed", error="The owls flew.")
-    go_on = Move(Place(state="waiting", step=1), completed, round_step=1)
+    completed, failed = EndedRound("completed"), EndedRound("failed", error="The owls flew.")
+    go_on = Transition(JobPosition(state="waiting", step=1), completed, round_step=1)
 
-    last = [str(body(*told(job, over(ended, round_step=2)))["message"]) for ended in (completed, failed)]
-    before, only = (str(body(*told(job, move))["message"]) for move in (go_on, over(completed)))
+    last = [str(body(*poll_values(job, over(ended, round_step=2)))["message"]) for ended in (completed, failed)]
+    before, only = (str(body(*poll_values(job, move))["message"]) for move in (go_on, over(completed)))
 
     assert [text.endswith("\n\nThe job is over: no further round follows.") for text in last] == [True, True]
     assert before == only == (message or "The job has completed.")
@@ -104,11 +104,11 @@ def test_a_key_is_for_one_round() -> None:
     """Or the second round's call would be taken for a repeat of the first one's."""
     job = spec(on_complete=(ToolCall(tool_name="owls.echo", idempotency_key="k"), ToolCall(tool_name="owls.echo")))
 
-    def keys(move: Move) -> list[str | None]:
-        texts = [json.loads(one.body)["call"].removeprefix("sealed ") for one in told(job, move)]
+    def keys(move: Transition) -> list[str | None]:
+        texts = [json.loads(one.body)["call"].removeprefix("sealed ") for one in poll_values(job, move)]
         return [json_text.load(ThenCall, text).call.idempotency_key for text in texts]
 
-    done = Ended("completed")
+    done = EndedRound("completed")
     assert keys(over(done, round_step=3)) == ["k:3", None]
     assert keys(over(done, round_step=7)) == ["k:7", None]
     assert keys(over(done)) == ["k", None]
@@ -119,5 +119,5 @@ def test_a_call_with_sensitive_arguments_is_marked() -> None:
     job = spec(
         on_complete=(ToolCall(tool_name="owls.login"), ToolCall(tool_name="owls.echo")), secret_tools=("owls.login",)
     )
-    marks = [json.loads(one.body).get("is_secret") for one in told(job, over(Ended("completed")))]
+    marks = [json.loads(one.body).get("is_secret") for one in poll_values(job, over(EndedRound("completed")))]
     assert marks == [True, None]

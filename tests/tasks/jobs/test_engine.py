@@ -26,10 +26,10 @@ from toolfleet_registry.errors import BegunBefore, FleetError, PublishUnconfirme
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.jobs import state_machine
-from toolfleet_tasks.jobs.calls import JobSteps, Ready, Standing
-from toolfleet_tasks.jobs.engine import JobMover
-from toolfleet_tasks.jobs.places import Place
-from toolfleet_tasks.jobs.records import Change, Found, JobRecords
+from toolfleet_tasks.jobs.calls import JobCallState, JobSteps, Ready
+from toolfleet_tasks.jobs.engine import JobEngine
+from toolfleet_tasks.jobs.positions import JobPosition
+from toolfleet_tasks.jobs.records import Found, JobChange, JobRecords
 from toolfleet_tasks.messages import fleet_results, json_text
 from toolfleet_tasks.queues import Route
 
@@ -104,7 +104,7 @@ async def test_who_publishes_a_step_hears_whether_it_may_be_lost() -> None:
         return JobSteps(None, Post(answer), None, Settings())  # type: ignore[arg-type] # only the posting is used
 
     assert isinstance(ready, Ready)
-    assert await steps(BegunBefore()).publish(ready) == Standing("j.0")
+    assert await steps(BegunBefore()).publish(ready) == JobCallState("j.0")
     with pytest.raises(PublishUnconfirmed):
         await steps(PublishUnconfirmed()).publish(ready)
 
@@ -128,33 +128,33 @@ async def test_ticks_that_overlap_do_nothing_twice(redis: "Redis", redis_url: st
         await records.create(spec, state_machine.first_place(spec, now=time.time(), jitter=0), limit=9)
         ledger = Ledger(redis, Moments(None), [BEGUN, RUNNING, DONE], [])
         mover = mover_of(records, ledger, Settings(redis_url=redis_url), lease_seconds=5)
-        job = await records.look("j")
+        job = await records.read("j")
         assert job is not None
         await asyncio.gather(*(mover.go_on(job) for _ in range(10)))
-        seen = await records.look("j")
+        seen = await records.read("j")
         assert seen is not None
         await asyncio.gather(*(mover.evaluate(seen) for _ in range(10)))
-        after = await records.look("j")
+        after = await records.read("j")
 
     assert ledger.tries == ["j.0"]
     assert after is not None
-    assert (after.place.state, after.place.step, after.told) == ("waiting", 0, {"id": 7})
+    assert (after.place.state, after.place.step, after.poll_values) == ("waiting", 0, {"id": 7})
 
 
 @asynccontextmanager
 async def begun_job(
-    redis: "Redis", url: str, ledger: "Ledger", *, standing: Standing | None = None
-) -> AsyncGenerator[tuple[JobRecords, JobMover, Found]]:
+    redis: "Redis", url: str, ledger: "Ledger", *, standing: JobCallState | None = None
+) -> AsyncGenerator[tuple[JobRecords, JobEngine, Found]]:
     """A job whose start was just published, and what moves it."""
     async with job_records(url) as records:
         spec = make_spec()
         await records.create(spec, state_machine.first_place(spec, now=time.time(), jitter=0), limit=9)
         mover = mover_of(records, ledger, Settings(redis_url=url), lease_seconds=5)
         ledger.standing = standing
-        job = await records.look("j")
+        job = await records.read("j")
         assert job is not None
         await mover.go_on(job)
-        begun = await records.look("j")
+        begun = await records.read("j")
         assert begun is not None
         yield records, mover, begun
 
@@ -190,10 +190,10 @@ async def test_a_lost_word_of_a_calls_end_costs_half_a_minute(redis: "Redis", re
         assert 10 < await in_seconds(redis) < 31
         await redis.hset("toolfleet:call:j.0", "state", "done")
         await mover.go_on(await claimed(redis, records))  # its result is read for it
-        after = await records.look("j")
+        after = await records.read("j")
 
     assert after is not None
-    assert (after.place.state, after.told) == ("waiting", {"id": 7})
+    assert (after.place.state, after.poll_values) == ("waiting", {"id": 7})
 
 
 async def test_a_call_that_waits_in_its_queue_is_seldom_published_again(redis: "Redis", redis_url: str) -> None:
@@ -214,7 +214,7 @@ async def test_a_call_that_waits_in_its_queue_is_seldom_published_again(redis: "
 async def test_a_start_whose_key_stands_for_another_call_takes_its_result(redis: "Redis", redis_url: str) -> None:
     """Its user has called the tool with that key before: the job goes on with what that has brought, or brings."""
     ledger = Ledger(redis, Moments(None), [], [])
-    async with begun_job(redis, redis_url, ledger, standing=Standing("theirs")) as (records, mover, begun):
+    async with begun_job(redis, redis_url, ledger, standing=JobCallState("theirs")) as (records, mover, begun):
         assert (begun.place.state, begun.place.call_id, begun.call_state) == ("starting", "theirs", "")
         claimed_at = time.time()
         await mover.go_on(await claimed(redis, records))
@@ -223,10 +223,10 @@ async def test_a_start_whose_key_stands_for_another_call_takes_its_result(redis:
         await redis.hset("toolfleet:call:theirs", mapping={"state": "done", "result": json_text.dump(BEGUN)})
         await redis.expire("toolfleet:call:theirs", 60)
         await mover.go_on(await claimed(redis, records))
-        after = await records.look("j")
+        after = await records.read("j")
 
     assert after is not None
-    assert (after.place.state, after.told, after.place.call_id) == ("waiting", {"id": 7}, None)
+    assert (after.place.state, after.poll_values, after.place.call_id) == ("waiting", {"id": 7}, None)
 
 
 async def test_a_start_whose_tool_is_unknown_just_now_is_put_off(redis: "Redis", redis_url: str) -> None:
@@ -258,7 +258,7 @@ async def test_a_job_goes_on_by_the_fleets_clock_when_redis_was_set(redis: "Redi
             mover = mover_of(records, ledger, Settings(redis_url=redis_url), lease_seconds=5)
             (job,), _ = await records.claim(count=9, lease_seconds=5)
             await mover.go_on(job)
-            begun = await records.look("j")
+            begun = await records.read("j")
             again, _ = await records.claim(count=9, lease_seconds=5)
 
     assert begun is not None
@@ -272,18 +272,20 @@ async def test_a_call_that_nobody_ended_is_given_up_after_its_deadline(redis: "R
     async with job_records(redis_url) as records:
         mover = mover_of(records, Ledger(redis, Moments(None), [], []), Settings(redis_url=redis_url), lease_seconds=5)
         spec, long_ago = make_spec(), time.time() - 60
-        await records.create(spec, Place(state="polling", step=4, call_until=long_ago), limit=9)
-        job = await records.look("j")
+        await records.create(spec, JobPosition(state="polling", step=4, call_until=long_ago), limit=9)
+        job = await records.read("j")
         assert job is not None
         await mover.go_on(job)
-        waiting = await records.look("j")
+        waiting = await records.read("j")
         assert waiting is not None
         assert (waiting.place.state, waiting.place.faults) == ("waiting", 0)
 
-        assert await records.move(waiting, Change(Place(state="starting", step=0, call_until=long_ago), due_at=1))
+        assert await records.move(
+            waiting, JobChange(JobPosition(state="starting", step=0, call_until=long_ago), due_at=1)
+        )
         await redis.hset("toolfleet:call:j.0", "begun", "1")
         await redis.expire("toolfleet:call:j.0", 60)
-        job = await records.look("j")
+        job = await records.read("j")
         assert job is not None
         await mover.go_on(job)
         over = await records.get("j")

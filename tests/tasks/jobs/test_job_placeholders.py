@@ -8,8 +8,8 @@ import pytest
 
 from toolfleet_registry.contracts import Caller, Conversation, ToolCall
 from toolfleet_registry.contracts.jobs import JobSpec, Poll, Schedule
-from toolfleet_tasks.jobs.completion import News, ThenCall, news_of, unfilled, without_arguments
-from toolfleet_tasks.jobs.places import Ended, Move, Place
+from toolfleet_tasks.jobs.completion import JobEvent, ThenCall, end_events_of, unfilled, without_arguments
+from toolfleet_tasks.jobs.positions import EndedRound, JobPosition, Transition
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.wakeups.placeholders import filled_in, has_places
 
@@ -28,7 +28,7 @@ def filled(text: str, result: Any = RESULT, **more: bool) -> tuple[str, tuple[st
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "poll_values"),
     [
         ("{job_id}: {result.state}", "job-1: done"),
         ("{result.count} of {result.owls.0.name}", "3 of Archimedes"),
@@ -41,9 +41,9 @@ def filled(text: str, result: Any = RESULT, **more: bool) -> tuple[str, tuple[st
         ('{"a": 1} and { result } and {} and {0}', '{"a": 1} and { result } and {} and {0}'),  # no places at all
     ],
 )
-def test_places_are_filled_with_values(text: str, told: str) -> None:
+def test_places_are_filled_with_values(text: str, poll_values: str) -> None:
     """A text as it is, anything else as JSON."""
-    assert filled(text) == (told, ())
+    assert filled(text) == (poll_values, ())
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_the_whole_result_is_filled_in_as_json() -> None:
 
 def test_of_sensitive_results_nothing_is_filled_in() -> None:
     """Whether there is such a field is not told, either."""
-    told, unknown = filled("{result.state} {result.missing} {job_id}", None, is_hidden=True, has_result=False)
-    assert (told, unknown) == ("[redacted] [redacted] job-1", ())
+    poll_values, unknown = filled("{result.state} {result.missing} {job_id}", None, is_hidden=True, has_result=False)
+    assert (poll_values, unknown) == ("[redacted] [redacted] job-1", ())
 
 
 def test_values_are_bounded_one_by_one_and_together() -> None:
@@ -106,9 +106,9 @@ def test_of_a_large_result_only_what_is_shown_is_written_out() -> None:
                 taken.append(item)
                 yield item
 
-    told, _ = filled("{result.items}", {"items": Items(range(1_000_000))})
+    poll_values, _ = filled("{result.items}", {"items": Items(range(1_000_000))})
 
-    assert (len(told), told[-1]) == (4_000, "…")
+    assert (len(poll_values), poll_values[-1]) == (4_000, "…")
     assert len(taken) < 4_000
 
 
@@ -136,55 +136,55 @@ def spec(**fields: Any) -> JobSpec:
     return JobSpec(**{**known, **fields})
 
 
-def over(ended: Ended) -> Move:
-    return Move(Place(state=ended.state, step=1), ended, is_over=True)
+def over(ended: EndedRound) -> Transition:
+    return Transition(JobPosition(state=ended.state, step=1), ended, is_over=True)
 
 
-def messages(job: JobSpec, ended: Ended) -> list[str]:
-    news: list[News] = list(news_of(job, over(ended), 5.0, has_core=True, seal=str))
-    return [json.loads(one.body)["message"] for one in news]
+def messages(job: JobSpec, ended: EndedRound) -> list[str]:
+    events: list[JobEvent] = list(end_events_of(job, over(ended), 5.0, has_core=True, seal=str))
+    return [json.loads(one.body)["message"] for one in events]
 
 
 def test_a_job_that_completed_says_its_message_filled_in() -> None:
     """For the agent and for the user alike."""
     job = spec(on_complete=("resume_conversation", "notify"))
-    assert messages(job, Ended("completed", {"state": "done"})) == ["done: go on."] * 2
-    assert unfilled(job, over(Ended("completed", {}))) == ("result.state",)
+    assert messages(job, EndedRound("completed", {"state": "done"})) == ["done: go on."] * 2
+    assert unfilled(job, over(EndedRound("completed", {}))) == ("result.state",)
 
 
 @pytest.mark.parametrize("state", ["failed", "timed_out"])
 def test_a_job_that_did_not_complete_says_the_other_one(state: Any) -> None:
     """And why; a job without that message says the usual one."""
-    ended = Ended(state, {"step": 7}, "It broke.", "module_error")
-    (told,) = messages(spec(), ended)
-    assert told.startswith("job-1 is lost at 7.\n\nThe job has ")
-    assert told.endswith(": It broke.")
+    ended = EndedRound(state, {"step": 7}, "It broke.", "module_error")
+    (poll_values,) = messages(spec(), ended)
+    assert poll_values.startswith("job-1 is lost at 7.\n\nThe job has ")
+    assert poll_values.endswith(": It broke.")
     (usual,) = messages(spec(on_failure_message=None), ended)
     assert usual.startswith("{result.state}: go on.\n\n")
 
 
 def test_a_failure_in_a_workflow_says_what_becomes_of_the_others() -> None:
     """A round that fails ends nothing else, and says nothing of it."""
-    broken = Ended("failed", None, "It broke.", "module_error")
-    (told,) = messages(spec(workflow_id="release"), broken)
-    assert told.endswith("The other jobs of its workflow 'release' that have not ended are cancelled.")
+    broken = EndedRound("failed", None, "It broke.", "module_error")
+    (poll_values,) = messages(spec(workflow_id="release"), broken)
+    assert poll_values.endswith("The other jobs of its workflow 'release' that have not ended are cancelled.")
     recurring = spec(workflow_id="release", schedule=Schedule(cron="* * * * *"))
     assert "workflow" not in messages(recurring, broken)[0]
-    assert "workflow" not in messages(spec(workflow_id="release"), Ended("completed", {}))[0]
+    assert "workflow" not in messages(spec(workflow_id="release"), EndedRound("completed", {}))[0]
 
 
 def test_of_sensitive_results_nothing_is_told() -> None:
     """The message says so in their places."""
-    (told,) = messages(spec(hides_results=True), Ended("completed", {"state": "s3cret"}))
-    assert told.startswith("[redacted]: go on.")
-    assert unfilled(spec(hides_results=True), over(Ended("completed"))) == ()
+    (poll_values,) = messages(spec(hides_results=True), EndedRound("completed", {"state": "s3cret"}))
+    assert poll_values.startswith("[redacted]: go on.")
+    assert unfilled(spec(hides_results=True), over(EndedRound("completed"))) == ()
 
 
 def test_a_job_of_an_earlier_version_says_its_message_as_it_stands() -> None:
     """Whoever wrote it meant the braces; a job with places is left to workers that fill them."""
     plain = spec(fills=False, on_failure_message=None)
-    assert messages(plain, Ended("completed", {"state": "done"})) == ["{result.state}: go on."]
-    assert unfilled(plain, over(Ended("completed"))) == ()
+    assert messages(plain, EndedRound("completed", {"state": "done"})) == ["{result.state}: go on."]
+    assert unfilled(plain, over(EndedRound("completed"))) == ()
     assert (json_text.version_of(plain), json_text.version_of(spec())) == (1, 2)
     assert has_places(None, "Go on, {job_id}")
     assert not has_places(None, "Go on", "{}")
@@ -193,9 +193,9 @@ def test_a_job_of_an_earlier_version_says_its_message_as_it_stands() -> None:
 def test_a_call_of_the_end_is_for_workers_of_every_version() -> None:
     """What the job was asked with is not in it; nor is it kept of a job that is over."""
     job = spec(on_complete=(ToolCall(tool_name="owls.echo"),), schedule=Schedule(cron="* * * * *", max_runs=2))
-    (news,) = news_of(job, over(Ended("completed", {})), 5.0, has_core=True, seal=str)
-    then = json_text.load(ThenCall, json.loads(news.body)["call"])
+    (events,) = end_events_of(job, over(EndedRound("completed", {})), 5.0, has_core=True, seal=str)
+    then = json_text.load(ThenCall, json.loads(events.body)["call"])
 
     assert json_text.version_of(then) == 1
-    assert unfilled(job, over(Ended("completed", {}))) == ()  # nobody is told
+    assert unfilled(job, over(EndedRound("completed", {}))) == ()  # nobody is told
     assert "lost" not in json_text.dump(without_arguments(job))

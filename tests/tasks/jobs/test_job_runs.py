@@ -16,9 +16,9 @@ from toolfleet_registry.contracts.jobs import ENDED, JobSpec, Poll, Schedule
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.jobs import state_machine
 from toolfleet_tasks.jobs.completion import end_note, shown
-from toolfleet_tasks.jobs.places import Move, Place
+from toolfleet_tasks.jobs.positions import JobPosition, Transition
 from toolfleet_tasks.messages import json_text
-from toolfleet_tasks.messages.ids import wish_digest
+from toolfleet_tasks.messages.ids import request_digest
 
 NOW = 1_800_000_000.0
 EVERY_MINUTE = Schedule(cron="* * * * *", max_runs=3)
@@ -37,7 +37,7 @@ def quick_cron(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_machine, "next_after", lambda _, after: after + 0.02)
 
 
-async def told(redis: "Redis") -> list[str]:
+async def poll_values(redis: "Redis") -> list[str]:
     """The ids of all news, in their order."""
     streams: list[Any] = [await redis.xrange(key) async for key in redis.scan_iter("toolfleet:completions:*")]
     return [entry["id"] for stream in streams for _, entry in stream]
@@ -54,7 +54,7 @@ async def test_a_worker_that_dies_anywhere_changes_no_count(
 
     assert (job.place.state, job.place.runs) == ("completed", 3)
     assert [call_id for call_id, _ in ledger.executed] == ["j.1", "j.2", "j.3"]
-    assert await told(redis) == ["j.1", "j.2", "j.3"]
+    assert await poll_values(redis) == ["j.1", "j.2", "j.3"]
     assert not await redis.exists("toolfleet:jobs-due")
 
 
@@ -73,16 +73,16 @@ async def test_two_workers_count_each_round_once(redis: "Redis", redis_url: str)
                 await asyncio.gather(*(one_turn(records, mover) for records, mover in workers))
 
     assert (job.place.state, job.place.runs) == ("completed", 3)
-    assert await told(redis) == ["j.1", "j.2", "j.3"]
+    assert await poll_values(redis) == ["j.1", "j.2", "j.3"]
 
 
 def job_of(**fields: Any) -> JobSpec:
     return make_spec(**{**ROUNDS, "created_at": NOW, "deadline_at": NOW + 86_400, **fields})
 
 
-def rounds_of(spec: JobSpec, *results: ToolResult) -> list[Move]:
+def rounds_of(spec: JobSpec, *results: ToolResult) -> list[Transition]:
     """What follows from each round's result, as long as the job goes on."""
-    place, now, moves = state_machine.first_place(spec, now=NOW, jitter=0), NOW, list[Move]()
+    place, now, moves = state_machine.first_place(spec, now=NOW, jitter=0), NOW, list[Transition]()
     for result in results:
         now = place.due_at or now
         begun = state_machine.begun(spec, place, now=now, call_until=now + 9)
@@ -116,7 +116,7 @@ def test_a_round_that_is_put_off_or_polls_again_counts_once() -> None:
 
 def test_a_job_that_is_cancelled_keeps_its_count() -> None:
     """So that its owner sees how often it has run."""
-    assert state_machine.cancelled(Place(state="waiting", step=2, runs=2)).place.runs == 2
+    assert state_machine.cancelled(JobPosition(state="waiting", step=2, runs=2)).place.runs == 2
 
 
 def test_only_jobs_that_count_are_for_newer_workers() -> None:
@@ -130,7 +130,7 @@ def test_only_jobs_that_count_are_for_newer_workers() -> None:
 def test_a_key_stands_for_one_count() -> None:
     """Another number of rounds is another wish; without one the digest is as it always was."""
     jobs = [job_of(schedule=Schedule(cron="* * * * *", max_runs=most)) for most in (None, 3, 4)]
-    assert len({wish_digest(job) for job in jobs}) == 3
+    assert len({request_digest(job) for job in jobs}) == 3
 
 
 def test_a_key_stands_for_the_versions_that_are_named() -> None:
@@ -138,11 +138,11 @@ def test_a_key_stands_for_the_versions_that_are_named() -> None:
     polls = [Poll(tool_name="a.b", tool_version=version) for version in (None, "1", "2")]
     starts = [ToolCall(tool_name="a.b", tool_version=version) for version in (None, "1")]
     wishes = [job_of(poll=poll) for poll in polls] + [job_of(start=start) for start in starts]
-    assert len({wish_digest(wish) for wish in wishes}) == 5
+    assert len({request_digest(wish) for wish in wishes}) == 5
 
     said = polls[0].model_dump(mode="json", exclude={"tool_version"})
     known = json.dumps([[None, said, "resume_conversation"], None], sort_keys=True)
-    assert wish_digest(job_of(poll=polls[0], schedule=None)) == hashlib.sha256(known.encode()).hexdigest()[:16]
+    assert request_digest(job_of(poll=polls[0], schedule=None)) == hashlib.sha256(known.encode()).hexdigest()[:16]
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,8 @@ def test_the_messages_are_told_as_it_says() -> None:
     )
 
     assert len(rows) == 3
-    for message, told in rows:
-        assert filled_in(message, "4f0c", json.loads(result), has_result=True, is_hidden=False)[0] == told
+    for message, poll_values in rows:
+        assert filled_in(message, "4f0c", json.loads(result), has_result=True, is_hidden=False)[0] == poll_values
 
 
 def test_every_function_and_field_is_named() -> None:
@@ -69,7 +69,7 @@ def test_every_function_and_field_is_named() -> None:
 def test_every_setting_is_named_with_its_default() -> None:
     """As the settings themselves have it."""
     rows = re.findall(r"^\| (`TOOLFLEET_[^|]*) \| ([^|]*) \|", DOCUMENT, re.MULTILINE)
-    told = {
+    poll_values = {
         name.lower(): default
         for names, defaults in rows
         for name, default in zip_longest(
@@ -78,7 +78,7 @@ def test_every_setting_is_named_with_its_default() -> None:
     }
     own = {name: field.default for name, field in JobSettings.model_fields.items()}
 
-    assert told == {name: "none" if default is None else str(default).lower() for name, default in own.items()}
+    assert poll_values == {name: "none" if default is None else str(default).lower() for name, default in own.items()}
 
 
 def test_the_verifier_knows_the_fleets_signature() -> None:

@@ -10,17 +10,17 @@ import structlog
 from redis.asyncio import Redis
 
 from support.workers.job_racers import MOVES, job_records, race
-from support.workers.ledgers import RepeatingLine
+from support.workers.ledgers import RepeatingConnection
 from toolfleet_registry.contracts import Caller, Conversation, ToolCall
 from toolfleet_registry.contracts.jobs import JobSpec, Poll
 from toolfleet_tasks.jobs import scripts
-from toolfleet_tasks.jobs.completion import EndNote, News
-from toolfleet_tasks.jobs.places import Place
-from toolfleet_tasks.jobs.records import Change, Found, JobRecords
-from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.jobs.completion import EndNote, JobEvent
+from toolfleet_tasks.jobs.positions import JobPosition
+from toolfleet_tasks.jobs.records import Found, JobChange, JobRecords
+from toolfleet_tasks.redis.connection import PipelinedConnection
 
 KEY = "0123456789abcdef0123456789abcdef"
-WAITING = Place(state="waiting", due_at=1.0)
+WAITING = JobPosition(state="waiting", due_at=1.0)
 
 
 def make_spec(job_id: str = "j", *, user_id: str | None = "ada", **fields: Any) -> JobSpec:
@@ -38,11 +38,13 @@ def make_spec(job_id: str = "j", *, user_id: str | None = "ada", **fields: Any) 
 @pytest.fixture(params=[False, True], ids=["", "sent-again"])
 async def records(request: pytest.FixtureRequest, redis_url: str) -> AsyncIterator[JobRecords]:
     """Every fact holds as well when each script is sent twice, its first answer being lost."""
-    async with job_records(redis_url, RepeatingLine if request.param else Line) as records:
+    async with job_records(redis_url, RepeatingConnection if request.param else PipelinedConnection) as records:
         yield records
 
 
-async def made(records: JobRecords, spec: JobSpec | None = None, place: Place = WAITING, limit: int = 100) -> Found:
+async def made(
+    records: JobRecords, spec: JobSpec | None = None, place: JobPosition = WAITING, limit: int = 100
+) -> Found:
     found = await records.create(spec or make_spec(), place, limit=limit)
     assert isinstance(found, Found)
     return found
@@ -51,7 +53,7 @@ async def made(records: JobRecords, spec: JobSpec | None = None, place: Place = 
 async def test_a_job_is_made_once(records: JobRecords, redis: Redis) -> None:
     """With an id that exists, the first job is returned, and nothing of it changes."""
     first = await made(records)
-    again = await made(records, make_spec(name="other"), Place(state="starting", due_at=9.0))
+    again = await made(records, make_spec(name="other"), JobPosition(state="starting", due_at=9.0))
 
     assert (again.spec.name, again.place) == (first.spec.name, first.place)
     assert await redis.zcard("toolfleet:jobs-due") == 1
@@ -63,7 +65,7 @@ async def test_a_user_has_so_many_jobs_and_no_more(records: JobRecords) -> None:
     assert await records.create(make_spec("4"), WAITING, limit=3) == 3
     await made(records, make_spec("5", user_id="bob"), limit=3)
 
-    over = Change(Place(state="completed"), end=EndNote(ended_at=1.0))
+    over = JobChange(JobPosition(state="completed"), end=EndNote(ended_at=1.0))
     assert await records.move(jobs[0], over)
     await made(records, make_spec("6"), limit=3)
 
@@ -81,10 +83,12 @@ async def test_a_lost_record_does_not_count_for_ever(redis: Redis, redis_url: st
 async def test_a_move_needs_the_place_it_was_made_from(records: JobRecords) -> None:
     """Of two who move a job one succeeds; what the other wanted to tell is not told."""
     job = await made(records)
-    assert await records.move(job, Change(Place(state="polling", step=1, call_until=5.0), due_at=5.0))
+    assert await records.move(job, JobChange(JobPosition(state="polling", step=1, call_until=5.0), due_at=5.0))
 
-    news = (News("continue", "j", "{}"),)
-    assert not await records.move(job, Change(Place(state="timed_out"), end=EndNote(ended_at=1.0), news=news))
+    events = (JobEvent("continue", "j", "{}"),)
+    assert not await records.move(
+        job, JobChange(JobPosition(state="timed_out"), end=EndNote(ended_at=1.0), events=events)
+    )
     found = await records.get("j")
     assert found is not None
     assert found.place.state == "polling"
@@ -93,9 +97,13 @@ async def test_a_move_needs_the_place_it_was_made_from(records: JobRecords) -> N
 async def test_an_end_writes_its_news_and_keeps_no_arguments(records: JobRecords, redis: Redis) -> None:
     """In one step: the wake, the entry for an agent without HTTP, the note of the end; the record expires then."""
     job = await made(records)
-    news = (News("continue", "j", '{"a":1}'), News("call", "j.then.0", "{}"), News("completion", "j.c", "{}", "c"))
+    events = (
+        JobEvent("continue", "j", '{"a":1}'),
+        JobEvent("call", "j.then.0", "{}"),
+        JobEvent("completion", "j.c", "{}", "c"),
+    )
     end = EndNote(ended_at=5.0, result={"x": 1})
-    assert await records.move(job, Change(Place(state="completed", step=2), end=end, news=news))
+    assert await records.move(job, JobChange(JobPosition(state="completed", step=2), end=end, events=events))
 
     assert await redis.hget("toolfleet:wake:j", "body") == '{"a":1}'
     assert await redis.zcard("toolfleet:wakes-due") == 1
@@ -116,7 +124,7 @@ async def test_a_claimed_job_is_nobody_elses_until_its_lease_is_over(redis_url: 
     """It comes back then; and what is not due is not claimed."""
     async with job_records(redis_url) as records:
         await made(records)
-        await made(records, make_spec("later"), Place(state="waiting", due_at=time.time() + 60))
+        await made(records, make_spec("later"), JobPosition(state="waiting", due_at=time.time() + 60))
         found, is_full = await records.claim(count=5, lease_seconds=0.2)
         assert ([job.spec.job_id for job in found], is_full) == (["j"], False)
         assert await records.claim(count=5, lease_seconds=5) == ([], False)
@@ -160,8 +168,8 @@ async def test_processes_that_move_one_job_do_so_once(redis_url: str) -> None:
 async def test_a_record_that_is_not_ours_is_never_acted_on(redis: Redis, redis_url: str, damage: str) -> None:
     """It is logged, and left to others for a while; after days it is taken out of the way, and kept for a look."""
     async with job_records(redis_url, signing_key=KEY) as records:
-        other = await made(records, make_spec("other"), Place(state="waiting", due_at=time.time() + 99))
-        assert await records.move(other, Change(other.place, told={"token": "x"}))
+        other = await made(records, make_spec("other"), JobPosition(state="waiting", due_at=time.time() + 99))
+        assert await records.move(other, JobChange(other.place, poll_values={"token": "x"}))
         await made(records)
         spec = str(await redis.hget("toolfleet:job:j", "spec"))
         damages: dict[str, tuple[str, str | bytes]] = {
@@ -180,7 +188,7 @@ async def test_a_record_that_is_not_ours_is_never_acted_on(redis: Redis, redis_u
         await redis.hset("toolfleet:job:j", field, value)
         with structlog.testing.capture_logs() as logs:
             assert await records.claim(count=5, lease_seconds=0.01) == ([], False)
-            assert await records.look("j") is None
+            assert await records.read("j") is None
 
         assert "job_refused" in {line["event"] for line in logs}
         assert (await redis.zscore("toolfleet:jobs-due", "j") or 0) / 1000 - time.time() == pytest.approx(45, abs=20)
@@ -214,21 +222,21 @@ async def test_a_worker_that_cannot_read_a_job_leaves_it_to_one_that_can(
         await redis.zadd("toolfleet:jobs-due", {"j": 1})
         (found,), _ = await writer.claim(count=5, lease_seconds=5)
         assert (found.spec, found.place) == (job.spec, job.place)
-        assert await writer.move(found, Change(Place(state="cancelled"), end=EndNote(ended_at=1.0)))
+        assert await writer.move(found, JobChange(JobPosition(state="cancelled"), end=EndNote(ended_at=1.0)))
 
 
 async def test_a_place_and_what_the_start_told_travel_sealed(redis: Redis, redis_url: str) -> None:
     """Both are read back as they were, and the call that is under way is found by them."""
     async with job_records(redis_url, signing_key=KEY) as records:
         job = await made(records)
-        place = Place(state="polling", step=3, call_until=9e9)
-        assert await records.move(job, Change(place, due_at=1, told={"id": 7}))
+        place = JobPosition(state="polling", step=3, call_until=9e9)
+        assert await records.move(job, JobChange(place, due_at=1, poll_values={"id": 7}))
         await redis.hset("toolfleet:call:j.3", "begun", "1")
         await redis.expire("toolfleet:call:j.3", 60)
-        found = await records.look("j")
+        found = await records.read("j")
 
     assert found is not None
-    assert (found.place.step, found.told, found.call_state) == (3, {"id": 7}, "begun")
+    assert (found.place.step, found.poll_values, found.call_state) == (3, {"id": 7}, "begun")
     assert str(await redis.hget("toolfleet:job:j", "told")).startswith("eyJ")
 
 
@@ -240,7 +248,7 @@ async def test_ended_jobs_are_bounded(redis: Redis, redis_url: str, monkeypatch:
         for number in range(6):
             poll = Poll(tool_name="works.state", until=until, failed_when=until)
             job = await made(records, make_spec(f"j{number}", poll=poll, message="y" * 1_000))
-            assert await records.move(job, Change(Place(state="completed"), end=EndNote(ended_at=1.0)))
+            assert await records.move(job, JobChange(JobPosition(state="completed"), end=EndNote(ended_at=1.0)))
         listed = {one.spec.job_id for one in await records.of_user("ada", ended=True, limit=9)}
 
     kept = {key async for key in redis.scan_iter("toolfleet:job:*")}
@@ -252,11 +260,11 @@ async def test_ended_jobs_are_bounded(redis: Redis, redis_url: str, monkeypatch:
 async def test_claiming_brings_no_results(redis: Redis, redis_url: str) -> None:
     """A hundred results may be more than a process has memory for; each is read where it is needed."""
     async with job_records(redis_url) as records:
-        await made(records, place=Place(state="polling", step=3, call_until=9.0, due_at=1.0))
+        await made(records, place=JobPosition(state="polling", step=3, call_until=9.0, due_at=1.0))
         await redis.hset("toolfleet:call:j.3", mapping={"state": "done", "result": '{"tool_name":"t","success":true}'})
         await redis.expire("toolfleet:call:j.3", 60)
         (claimed,), _ = await records.claim(count=5, lease_seconds=5)
-        looked = await records.look("j")
+        looked = await records.read("j")
 
     assert (claimed.call_state, claimed.result) == ("done", None)
     assert looked is not None
@@ -266,7 +274,7 @@ async def test_claiming_brings_no_results(redis: Redis, redis_url: str) -> None:
 async def test_a_calls_end_is_read_with_its_job(redis: Redis, redis_url: str) -> None:
     """From the ledger's record, wherever the result is; one that has expired is none."""
     async with job_records(redis_url) as records:
-        await made(records, place=Place(state="polling", step=3, call_until=9.0))
+        await made(records, place=JobPosition(state="polling", step=3, call_until=9.0))
         states = []
         for fields in (
             {},
@@ -276,7 +284,7 @@ async def test_a_calls_end_is_read_with_its_job(redis: Redis, redis_url: str) ->
         ):
             if fields:
                 await redis.hset("toolfleet:call:j.3", mapping=dict[Any, Any](fields))
-            found = await records.look("j")
+            found = await records.read("j")
             assert found is not None
             states.append((found.call_state, found.result is not None and found.result.success))
         await redis.delete("toolfleet:call:j.3")

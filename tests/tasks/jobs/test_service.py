@@ -170,8 +170,8 @@ async def test_a_step_is_ready_as_it_was_let_pass_only(fleet: ToolFleet, gate: G
     job = await fleet.jobs.start(
         None, Poll(tool_name="owls.guarded", arguments={"n": 1}), caller=ADA, conversation=PLACE
     )
-    desk = (await fleet._sessions.opened()).jobs
-    records: JobRecords = desk._records
+    service = (await fleet._sessions.opened()).jobs
+    records: JobRecords = service._records
     found = await records.get(job.job_id)
     assert found is not None
     session: Any = await fleet._sessions.opened()
@@ -260,10 +260,10 @@ async def test_all_jobs_of_a_user_are_cancelled(fleet: ToolFleet) -> None:
     bob = ADA.model_copy(update={"user_id": "bob"})
     for caller in (ADA, ADA, ADA, bob):
         await fleet.jobs.start(None, Poll(tool_name="owls.echo"), caller=caller, conversation=PLACE)
-    desk = (await fleet._sessions.opened()).jobs
+    service = (await fleet._sessions.opened()).jobs
 
-    assert await desk.cancel_all_of("ada") == 3
-    assert await desk.cancel_all_of("ada") == 0
+    assert await service.cancel_all_of("ada") == 3
+    assert await service.cancel_all_of("ada") == 0
     assert [job.state for job in await fleet.jobs.list(ADA)] == ["cancelled"] * 3
     assert [job.state for job in await fleet.jobs.list(bob)] == ["waiting"]
 

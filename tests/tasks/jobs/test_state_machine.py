@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from toolfleet_registry.contracts import Caller, ToolCall, ToolResult
 from toolfleet_registry.contracts.jobs import JobSpec, Poll, Schedule
 from toolfleet_tasks.jobs import state_machine
-from toolfleet_tasks.jobs.places import Move, Place
+from toolfleet_tasks.jobs.positions import JobPosition, Transition
 from toolfleet_tasks.messages import fleet_results
 
 NOW = 1_800_000_000.0
@@ -37,8 +37,8 @@ def refused(code: Any, *, state: Any = "none", after: float | None = None, retry
     return result.model_copy(update={"retry_after_seconds": after})
 
 
-def polled(spec: JobSpec, result: ToolResult, *, place: Place | None = None, now: float = NOW) -> Move:
-    waiting = place or Place(state="waiting", step=0, due_at=now, poll_until=now + 5_000)
+def polled(spec: JobSpec, result: ToolResult, *, place: JobPosition | None = None, now: float = NOW) -> Transition:
+    waiting = place or JobPosition(state="waiting", step=0, due_at=now, poll_until=now + 5_000)
     place = state_machine.begun(spec, waiting, now=now, call_until=now + 90)
     return state_machine.after_poll(spec, place, result, now=now, jitter=0)
 
@@ -61,7 +61,7 @@ def test_a_start_is_made_at_once_and_the_first_poll_after_an_interval() -> None:
 def test_a_start_that_failed_is_the_jobs_end(result: ToolResult) -> None:
     """It is made once: whatever else it comes to, the job has failed with that error."""
     spec = make_spec()
-    begun = state_machine.begun(spec, Place(state="starting"), now=NOW, call_until=NOW + 90)
+    begun = state_machine.begun(spec, JobPosition(state="starting"), now=NOW, call_until=NOW + 90)
     move = state_machine.after_start(spec, begun, result, now=NOW, jitter=0)
 
     assert move.is_over
@@ -91,7 +91,7 @@ def test_no_job_waits_beyond_its_deadline() -> None:
 def test_waits_grow_up_to_the_longest_and_are_spread() -> None:
     """Each wait is `backoff` times the one before; all are a tenth longer or shorter by chance."""
     spec, waits = make_spec(), []
-    place = Place(state="waiting", step=0, due_at=NOW, poll_until=NOW + 5_000)
+    place = JobPosition(state="waiting", step=0, due_at=NOW, poll_until=NOW + 5_000)
     for _ in range(5):
         place = polled(spec, ok({"status": "running"}), place=place).place
         waits.append(round((place.due_at or 0) - NOW, 3))
@@ -147,7 +147,7 @@ def test_a_poll_that_is_refused_for_good_ends_the_job(code: str) -> None:
 def test_what_passes_by_itself_is_waited_for_and_not_counted(result: ToolResult) -> None:
     """A module that is away or busy for days does not end a job; it is asked again when it says so."""
     spec = make_spec()
-    place = Place(state="waiting", step=0, due_at=NOW, poll_until=NOW + 5_000)
+    place = JobPosition(state="waiting", step=0, due_at=NOW, poll_until=NOW + 5_000)
     for _ in range(20):
         move = polled(spec, result, place=place)
         place = move.place
@@ -166,7 +166,7 @@ def test_what_passes_by_itself_is_waited_for_and_not_counted(result: ToolResult)
 def test_five_faults_in_a_row_end_the_job(result: ToolResult) -> None:
     """A success between them begins the count anew."""
     spec = make_spec()
-    place = Place(state="waiting", step=0, due_at=NOW, poll_until=NOW + 5_000)
+    place = JobPosition(state="waiting", step=0, due_at=NOW, poll_until=NOW + 5_000)
     for _ in range(4):
         place = polled(spec, result, place=place).place
     place = polled(spec, ok({}), place=place).place
@@ -182,7 +182,7 @@ def test_five_faults_in_a_row_end_the_job(result: ToolResult) -> None:
 def test_a_call_that_is_made_for_its_effect_is_not_repeated_when_it_may_have_had_it(schedule: Schedule | None) -> None:
     """Without `until` nothing is polled: what has failed and may have been done ends its round; what has not begun is tried again."""
     spec = make_spec(poll=Poll(tool_name="works.send", until=None), schedule=schedule)
-    place = Place(state="waiting", step=0, due_at=NOW, poll_until=NOW + 5_000)
+    place = JobPosition(state="waiting", step=0, due_at=NOW, poll_until=NOW + 5_000)
 
     move = polled(spec, refused("module_error", state="unknown"), place=place)
     again = polled(spec, refused("unknown_tool"), place=place)
@@ -194,34 +194,34 @@ def test_a_call_that_is_made_for_its_effect_is_not_repeated_when_it_may_have_had
 def test_a_job_times_out_at_its_deadline_and_when_it_was_polled_for_too_long() -> None:
     """And no wait goes beyond either."""
     spec = make_spec(poll=Poll(tool_name="works.state", interval_seconds=100, max_seconds=150))
-    place = polled(spec, ok({}), place=Place(state="waiting", step=0, due_at=NOW)).place
+    place = polled(spec, ok({}), place=JobPosition(state="waiting", step=0, due_at=NOW)).place
     place = polled(spec, ok({}), place=place, now=NOW + 100).place
     assert place.due_at == NOW + 150
     over = state_machine.over_due(spec, place, now=NOW + 150)
     assert over is not None
     assert over.place.state == "timed_out"
 
-    late = state_machine.over_due(make_spec(), Place(state="waiting", due_at=NOW), now=NOW + 10_000)
+    late = state_machine.over_due(make_spec(), JobPosition(state="waiting", due_at=NOW), now=NOW + 10_000)
     assert late is not None
     assert late.place.state == "timed_out"
-    assert state_machine.over_due(make_spec(), Place(state="waiting", due_at=NOW), now=NOW + 9_999) is None
+    assert state_machine.over_due(make_spec(), JobPosition(state="waiting", due_at=NOW), now=NOW + 9_999) is None
 
 
 def test_a_recurring_job_ends_round_by_round() -> None:
     """Each round's end has its own number; the last one before the deadline ends the job."""
     spec = make_spec(start=None, schedule=Schedule(cron="0 * * * *"), deadline_at=NOW + 3 * 3600 + 1)
-    place, now, told = state_machine.first_place(spec, now=NOW, jitter=0), NOW, list[Any]()
+    place, now, poll_values = state_machine.first_place(spec, now=NOW, jitter=0), NOW, list[Any]()
     while True:
         assert place.due_at is not None
         now = place.due_at
         move = polled(spec, ok({"status": "completed"}), place=place, now=now)
-        told.append((now - NOW, move.round_step, move.ended.state if move.ended else None))
+        poll_values.append((now - NOW, move.round_step, move.ended.state if move.ended else None))
         if move.is_over:
             break
         place = move.place
 
-    assert [number for _, number, _ in told] == [1, 2, 3]
-    assert {state for _, _, state in told} == {"completed"}
+    assert [number for _, number, _ in poll_values] == [1, 2, 3]
+    assert {state for _, _, state in poll_values} == {"completed"}
     assert now < spec.deadline_at
 
 
@@ -241,7 +241,7 @@ def test_a_reminder_has_nothing_to_call() -> None:
 
 def test_a_step_that_was_surely_not_published_keeps_its_number() -> None:
     """A refusal that passes puts it off, also the first call; any other counts as the step's end."""
-    spec, starting = make_spec(), Place(state="starting", due_at=NOW)
+    spec, starting = make_spec(), JobPosition(state="starting", due_at=NOW)
     off = state_machine.put_off(spec, starting, fleet_results.not_published("works.begin", "away"), now=NOW, jitter=0)
     assert off is not None
     assert (off.place.step, off.place.state, off.place.due_at) == (-1, "starting", NOW + 1)
@@ -266,14 +266,17 @@ def test_a_step_that_is_put_off_is_not_put_off_beyond_the_end_of_polling() -> No
 
 def test_a_start_whose_tool_is_not_known_just_now_is_tried_for_some_minutes() -> None:
     """Its module may be starting; one that is refused for another reason, or for too long, is the job's end."""
-    spec, place, now, tries = make_spec(), Place(state="starting", due_at=NOW), NOW, 0
+    spec, place, now, tries = make_spec(), JobPosition(state="starting", due_at=NOW), NOW, 0
     while (off := state_machine.put_off(spec, place, refused("unknown_tool"), now=now, jitter=0)) is not None:
         assert off.place.due_at is not None
         place, now, tries = off.place, off.place.due_at, tries + 1
         assert (place.state, place.step) == ("starting", -1)
 
     assert (tries, now) == (40, NOW + 600)
-    assert state_machine.put_off(spec, Place(state="starting"), refused("invalid_arguments"), now=NOW, jitter=0) is None
+    assert (
+        state_machine.put_off(spec, JobPosition(state="starting"), refused("invalid_arguments"), now=NOW, jitter=0)
+        is None
+    )
 
 
 def test_a_poll_whose_tool_is_not_known_just_now_is_made_again_after_a_minute() -> None:

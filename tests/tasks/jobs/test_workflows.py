@@ -13,10 +13,10 @@ from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.contracts.jobs import ENDED, JobSpec, Schedule
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.jobs import state_machine
-from toolfleet_tasks.jobs.completion import end_note, news_of
-from toolfleet_tasks.jobs.engine import JobMover
-from toolfleet_tasks.jobs.places import Ended, Move, Place
-from toolfleet_tasks.jobs.records import Change, Found, JobRecords
+from toolfleet_tasks.jobs.completion import end_events_of, end_note
+from toolfleet_tasks.jobs.engine import JobEngine
+from toolfleet_tasks.jobs.positions import EndedRound, JobPosition, Transition
+from toolfleet_tasks.jobs.records import Found, JobChange, JobRecords
 from toolfleet_tasks.messages import json_text
 
 BROKEN = ToolResult.failed("works.begin", "module_error", "No.", effect_state="done")
@@ -32,9 +32,9 @@ def spec_of(job_id: str, **fields: Any) -> JobSpec:
     return make_spec(**wanted).model_copy(update={"job_id": job_id})
 
 
-async def add(records: JobRecords, job_id: str, place: Place | None = None, **fields: Any) -> None:
+async def add(records: JobRecords, job_id: str, place: JobPosition | None = None, **fields: Any) -> None:
     spec = spec_of(job_id, **fields)
-    place = place or Place(state="waiting", due_at=time.time() + 3600)
+    place = place or JobPosition(state="waiting", due_at=time.time() + 3600)
     assert isinstance(await records.create(spec, place, limit=99), Found)
 
 
@@ -43,15 +43,15 @@ async def add_workflow(records: JobRecords) -> None:
     release: dict[str, Any] = {"workflow_id": "release"}
     await add(records, "over", **release)
     over = await found(records, "over")
-    ended = Move(Place(state="completed"), Ended("completed", 1), is_over=True)
-    assert await records.move(over, Change(ended.place, end=end_note(over.spec, ended, time.time())))
+    ended = Transition(JobPosition(state="completed"), EndedRound("completed", 1), is_over=True)
+    assert await records.move(over, JobChange(ended.place, end=end_note(over.spec, ended, time.time())))
     await add(records, "waits", **release)
-    await add(records, "polls", Place(state="polling", step=1, call_until=time.time() + 60), **release)
+    await add(records, "polls", JobPosition(state="polling", step=1, call_until=time.time() + 60), **release)
     polls = await found(records, "polls")
-    assert await records.move(polls, Change(polls.place, due_at=time.time() + 60))
+    assert await records.move(polls, JobChange(polls.place, due_at=time.time() + 60))
     for job_id, fields in STAYS.items():
         await add(records, job_id, **fields)
-    await add(records, "j", Place(state="starting", due_at=time.time()), **release)
+    await add(records, "j", JobPosition(state="starting", due_at=time.time()), **release)
 
 
 async def found(records: JobRecords, job_id: str) -> Found:
@@ -60,11 +60,11 @@ async def found(records: JobRecords, job_id: str) -> Found:
     return job
 
 
-async def turn(records: JobRecords, mover: JobMover) -> None:
+async def turn(records: JobRecords, mover: JobEngine) -> None:
     try:
         for job in (await records.claim(count=9, lease_seconds=LEASE_SECONDS))[0]:
             await mover.go_on(job)
-        if (seen := await records.look("j")) is not None:
+        if (seen := await records.read("j")) is not None:
             await mover.evaluate(seen)
     except Died:  # another worker goes on
         pass
@@ -130,8 +130,8 @@ async def fail(records: JobRecords, job_id: str) -> None:
     """The job's end, as its worker writes it."""
     job = await found(records, job_id)
     move, now = state_machine.failed(job.spec, job.place, "it broke."), time.time()
-    news = news_of(job.spec, move, now, has_core=False, seal=records.sealed)
-    assert await records.move(job, Change(move.place, end=end_note(job.spec, move, now), news=news))
+    events = end_events_of(job.spec, move, now, has_core=False, seal=records.sealed)
+    assert await records.move(job, JobChange(move.place, end=end_note(job.spec, move, now), events=events))
 
 
 async def test_who_looked_before_the_failure_moves_a_sibling_no_more(redis: "Redis", redis_url: str) -> None:
@@ -141,11 +141,11 @@ async def test_who_looked_before_the_failure_moves_a_sibling_no_more(redis: "Red
         before = await found(records, "waits")
         await fail(records, "j")
         begun = state_machine.begun(before.spec, before.place, now=time.time(), call_until=time.time() + 60)
-        assert await records.move(before, Change(begun, due_at=time.time() + 60)) is None
-        assert await records.move(before, Change(before.place, due_at=time.time() + 3600)) is None
-        ended = Move(Place(state="completed"), Ended("completed", 1), is_over=True)
+        assert await records.move(before, JobChange(begun, due_at=time.time() + 60)) is None
+        assert await records.move(before, JobChange(before.place, due_at=time.time() + 3600)) is None
+        ended = Transition(JobPosition(state="completed"), EndedRound("completed", 1), is_over=True)
         note = end_note(before.spec, ended, time.time())
-        assert await records.move(before, Change(ended.place, end=note)) is None
+        assert await records.move(before, JobChange(ended.place, end=note)) is None
 
         claimed, _ = await records.claim(count=9, lease_seconds=5)
         assert {job.spec.job_id: job.stopped_by for job in claimed} == {"waits": "j", "polls": "j"}
@@ -159,11 +159,14 @@ async def test_a_sibling_ends_before_or_after_the_failure_and_never_both(redis: 
             await add(first, name, workflow_id=name)
             await add(first, sibling, workflow_id=name)
             job = await found(second, sibling)
-            ended, now = Move(Place(state="completed"), Ended("completed", 1), is_over=True), time.time()
-            news = news_of(job.spec, ended, now, has_core=False, seal=second.sealed)
-            change = Change(ended.place, end=end_note(job.spec, ended, now), news=news)
+            ended, now = (
+                Transition(JobPosition(state="completed"), EndedRound("completed", 1), is_over=True),
+                time.time(),
+            )
+            events = end_events_of(job.spec, ended, now, has_core=False, seal=second.sealed)
+            change = JobChange(ended.place, end=end_note(job.spec, ended, now), events=events)
             _, moved = await asyncio.gather(fail(first, name), second.move(job, change))
-            seen = await first.look(sibling)
+            seen = await first.read(sibling)
             assert seen is not None
             assert (moved is None) == (seen.stopped_by == name) == (seen.place.state == "waiting")
             assert (await found(first, name)).place.state == "failed"
@@ -175,10 +178,10 @@ async def test_only_a_failure_stops_the_others(redis: "Redis", redis_url: str, s
     async with job_records(redis_url) as records:
         await add_workflow(records)
         job = await found(records, "j")
-        ended = None if state == "cancelled" else Ended(state, 1)
-        move = Move(Place(state=state), ended, is_over=True)
-        assert await records.move(job, Change(move.place, end=end_note(job.spec, move, time.time())))
-        seen = await records.look("waits")
+        ended = None if state == "cancelled" else EndedRound(state, 1)
+        move = Transition(JobPosition(state=state), ended, is_over=True)
+        assert await records.move(job, JobChange(move.place, end=end_note(job.spec, move, time.time())))
+        seen = await records.read("waits")
 
     assert seen is not None
     assert seen.stopped_by is None
@@ -189,16 +192,18 @@ async def test_a_round_that_fails_stops_nothing(redis: "Redis", redis_url: str) 
     async with job_records(redis_url) as records:
         await add_workflow(records)
         job = await found(records, "j")
-        place = Place(state="waiting", step=1, first=1, due_at=time.time() + 60)
-        news = news_of(job.spec, Move(place, Ended("failed", error="No."), round_step=1), 1.0, has_core=False, seal=str)
-        assert await records.move(job, Change(place, due_at=place.due_at, news=news))
-        seen = await records.look("waits")
+        place = JobPosition(state="waiting", step=1, first=1, due_at=time.time() + 60)
+        events = end_events_of(
+            job.spec, Transition(place, EndedRound("failed", error="No."), round_step=1), 1.0, has_core=False, seal=str
+        )
+        assert await records.move(job, JobChange(place, due_at=place.due_at, events=events))
+        seen = await records.read("waits")
         assert seen is not None
         assert seen.stopped_by is None
 
         await fail(records, "j")
         await add(records, "later", workflow_id="release")
-        later = await records.look("later")
+        later = await records.read("later")
         assert later is not None
         assert later.stopped_by is None
 
@@ -210,7 +215,7 @@ async def test_a_stopped_job_may_be_cancelled_by_its_owner(redis: "Redis", redis
         await fail(records, "j")
         job = await found(records, "waits")
         move = state_machine.cancelled(job.place)
-        assert await records.move(job, Change(move.place, end=end_note(job.spec, move, time.time())))
+        assert await records.move(job, JobChange(move.place, end=end_note(job.spec, move, time.time())))
         assert not await redis.hexists("toolfleet:job:waits", "stopped")
 
 

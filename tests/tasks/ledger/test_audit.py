@@ -19,7 +19,7 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.ledger.audit import EVENT, Auditor, arguments_digest
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger
-from toolfleet_tasks.redis.connection import LineLost
+from toolfleet_tasks.redis.connection import RedisConnectionLost
 
 CALL = published(user_id="ada", arguments={"query": "owls", "pin": "1234"}, sensitive=("/pin",))
 OTHER_PIN = CALL.model_copy(update={"arguments": {"pin": "9999", "query": "owls"}})
@@ -147,7 +147,7 @@ async def test_an_end_whose_answer_was_lost_is_told_once(redis: Redis, redis_url
     """Sent again, the ledger knows it as its own: one line in the stream, one in the log."""
     async with worker_ledger(redis_url) as ledger:
         await ledger.end(CALL.model_copy(update={"call_id": "call-0"}), ENDING, data_id=ANY_DATA)  # loads the script
-        send, lost = ledger._line.send, list[object]()
+        send, lost = ledger._connection.send, list[object]()
 
         def losing(*command: Any) -> "asyncio.Future[Any]":
             answer = send(*command)
@@ -155,12 +155,12 @@ async def test_an_end_whose_answer_was_lost_is_told_once(redis: Redis, redis_url
                 return answer
             lost.append(answer)
             nothing: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            nothing.set_exception(LineLost("gone", sent=True))
+            nothing.set_exception(RedisConnectionLost("gone", sent=True))
             return nothing
 
-        ledger._line.send = losing  # type: ignore[method-assign] # no fault comes at this very moment
+        ledger._connection.send = losing  # type: ignore[method-assign] # no fault comes at this very moment
         with capture_logs() as logs:
-            with pytest.raises(LineLost):
+            with pytest.raises(RedisConnectionLost):
                 await ledger.end(CALL, ENDING, data_id=ANY_DATA)
             await ledger.end(CALL, ENDING, data_id=ANY_DATA)
 

@@ -38,7 +38,7 @@ async def ledger(redis: Redis, redis_url: str) -> AsyncIterator[Ledger]:
 async def hasty(redis: Redis, redis_url: str) -> AsyncIterator[Ledger]:
     """A worker's, with leases of 0.6 s."""
     async with worker_ledger(redis_url) as ledger:
-        ledger.claims = Claims(ledger.claims._line, lease_seconds=SHORT_SECONDS)
+        ledger.claims = Claims(ledger.claims._connection, lease_seconds=SHORT_SECONDS)
         yield ledger
 
 
@@ -83,7 +83,7 @@ async def test_all_claims_of_a_process_are_renewed_at_once(
     calls = [published(call_id=f"call-{number}") for number in range(450)]
     claims = await asyncio.gather(*(begun(ledger, call) for call in calls))
     sent: list[tuple[Part, ...]] = []
-    line, send = ledger.claims._line, ledger.claims._line.send
+    line, send = ledger.claims._connection, ledger.claims._connection.send
     for call in calls:
         look.hset(f"toolfleet:call:{call.call_id}", "lease", 1)
 
@@ -113,8 +113,8 @@ async def test_a_lost_claim_is_heard_of(ledger: Ledger, other: Ledger, redis: Re
         ledger.claims._renew()
         await wait_until(lambda: lost, "it has heard")
         ledger.claims._renew()
-        await ledger.claims._line.execute("PING")
-    await ledger.claims._line.execute("PING")
+        await ledger.claims._connection.execute("PING")
+    await ledger.claims._connection.execute("PING")
 
     assert lost == ["call-1"]
     assert lease_of(look) == lease
@@ -139,7 +139,7 @@ async def test_a_redis_without_its_data_takes_no_claim_away(ledger: Ledger, redi
     with ledger.claims.holding(claim):
         await redis.flushall()
         ledger.claims._renew()
-        await ledger.claims._line.execute("PING")
+        await ledger.claims._connection.execute("PING")
         assert await finish(ledger, claim) is not None
 
     assert lost == []
@@ -160,7 +160,7 @@ async def test_whoever_leaves_lets_go(ledger: Ledger, other: Ledger, call: Any, 
     """After an exception in the middle of an attempt the next worker need not wait, but is told that it was never closed."""
     with pytest.raises(ValueError, match="broken"), ledger.claims.holding(await begun(ledger, call)):
         raise ValueError("broken")
-    await ledger.claims._line.execute("PING")
+    await ledger.claims._connection.execute("PING")
     claim = await claimed(other, call)
 
     assert (claim.granted, claim.so_far) == (granted, "unknown")
@@ -172,7 +172,7 @@ async def test_whoever_has_closed_or_ended_has_nothing_to_let_go_of(ledger: Ledg
     with ledger.claims.holding(claim):
         await close(ledger, claim)
         second = await begun(other, CALL)
-    await ledger.claims._line.execute("PING")
+    await ledger.claims._connection.execute("PING")
     assert (await refused(ledger, CALL)).reason == "busy"
 
     with other.claims.holding(second):
@@ -200,7 +200,7 @@ async def test_a_place_in_a_full_module_is_kept_with_the_claim(redis: Redis, red
         await redis.zadd(room, {"call-1": 1})
         with ledger.claims.holding(claim):
             ledger.claims._renew()
-            await ledger.claims._line.execute("PING")
+            await ledger.claims._connection.execute("PING")
             assert (await refused(ledger, published(call_id="call-2"))).reason == "full"
             assert await finish(ledger, claim) is not None
 
@@ -215,7 +215,7 @@ def faulty(tmp_path: Path) -> Generator[FaultyRedis]:
 async def test_an_outage_of_redis_takes_no_claim_away(faulty: FaultyRedis, fault: str) -> None:
     """Even if it outlasts the lease: nobody else could ask for the call either, and who runs it goes on."""
     async with worker_ledger(faulty.url) as ledger:
-        ledger.claims = Claims(ledger.claims._line, lease_seconds=SHORT_SECONDS)
+        ledger.claims = Claims(ledger.claims._connection, lease_seconds=SHORT_SECONDS)
         claim, lost = await begun(ledger, READ), list[int]()
         claim.on_lost = lambda: lost.append(1)
         with ledger.claims.holding(claim):
@@ -259,7 +259,7 @@ async def test_whichever_clock_is_further_on_ends_a_lease(
     assert claim.seconds_left() <= 0
     with ledger.claims.holding(claim):
         ledger.claims._renew()
-        await ledger.claims._line.execute("PING")
+        await ledger.claims._connection.execute("PING")
         assert claim.seconds_left() > 0
 
 
@@ -276,7 +276,7 @@ async def test_a_renewal_that_fails_confirms_nothing(ledger: Ledger, redis: Redi
     with ledger.claims.holding(claim):
         await redis.set(RECORD, "no hash", ex=60)
         ledger.claims._renew()
-        await ledger.claims._line.execute("PING")
+        await ledger.claims._connection.execute("PING")
         assert claim.seconds_left() <= 0
 
 

@@ -34,7 +34,7 @@ from support.workers.ledgers import (
 from toolfleet_registry.contracts import Effect, EffectState, ToolResult
 from toolfleet_registry.contracts.outcomes import Outcome
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger, NotClaimed, ResultRefused
+from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger, NotClaimed, ResultNotStored
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.results.reader import ANNOUNCED_AT_MOST
 from toolfleet_tasks.results.stored import read_stored, text_of
@@ -107,7 +107,7 @@ async def test_a_lease_from_before_redis_was_set_back_ends_as_soon_as_any(
 
 async def test_a_claim_whose_answer_was_lost_for_long_begins_anew(ledger: Ledger, other: Ledger, redis: Redis) -> None:
     """Its lease has run out before it was sent again: whoever begins now has a whole one."""
-    ledger._turns = itertools.repeat(7)  # type: ignore[assignment] # so that a second claim is the first one, sent again
+    ledger._wait_queue = itertools.repeat(7)  # type: ignore[assignment] # so that a second claim is the first one, sent again
     await begun(ledger, ONCE)
     await run_out(redis)
     claim = await begun(ledger, ONCE)
@@ -402,13 +402,13 @@ async def test_a_result_outlives_the_loss_of_its_record(ledger: Ledger, redis: R
 
 async def test_where_a_call_is(ledger: Ledger) -> None:
     """From its queue to its end."""
-    seen = [await ledger.look("call-1")]
+    seen = [await ledger.state_of("call-1")]
     claim = await begun(ledger, CALL)
-    seen.append(await ledger.look("call-1"))
+    seen.append(await ledger.state_of("call-1"))
     await close(ledger, claim)
-    seen.append(await ledger.look("call-1"))
+    seen.append(await ledger.state_of("call-1"))
     await finish(ledger, await begun(ledger, CALL))
-    seen.append(await ledger.look("call-1"))
+    seen.append(await ledger.state_of("call-1"))
 
     assert seen == ["queued", "running", "retrying", "done"]
 
@@ -469,10 +469,10 @@ async def test_a_result_that_redis_refuses_is_not_recorded(faulty: FaultyRedis) 
     faulty.look.config_set("proto-max-bulk-len", 2**20)
     async with worker_ledger(faulty.url) as ledger:
         claim = await begun(ledger, CALL)
-        with pytest.raises(ResultRefused, match="Redis refuses to store the result"):
+        with pytest.raises(ResultNotStored, match="Redis refuses to store the result"):
             await ledger.finish(claim, ToolResult.ok(CALL.tool_name, "x" * 2**21), attempt=SUCCESS)
         assert faulty.look.exists(RESULT) == 0
-        await wait_until(lambda: ledger.claims._line.is_connected, "the line stands again")
+        await wait_until(lambda: ledger.claims._connection.is_connected, "the line stands again")
 
         assert await ledger.finish(claim, failed("result_too_large", "done"), attempt=SUCCESS)
         assert faulty.look.hget(RECORD, "log") == "1 success 0;"

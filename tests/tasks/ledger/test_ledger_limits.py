@@ -11,7 +11,7 @@ from support.workers.ledgers import ENDING, SUCCESS, TURNED_AWAY, begun, close, 
 from toolfleet_registry.contracts import PublishedCall, Terms, ToolResult
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.admission.control import Entrance, Refusal
+from toolfleet_tasks.admission.control import AdmissionControl, Refusal
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger
 from toolfleet_tasks.messages import fleet_results
 
@@ -33,8 +33,8 @@ def call(name: str, terms: Terms | None = None, **fields: Any) -> PublishedCall:
 
 
 async def admit(ledger: Ledger, one: PublishedCall) -> Refusal | None:
-    entrance = Entrance(Settings(cost_budgets={"cheap": 9}))
-    return await entrance.ask(ledger._line, one, "tools.research")
+    admission = AdmissionControl(Settings(cost_budgets={"cheap": 9}))
+    return await admission.ask(ledger._connection, one, "tools.research")
 
 
 async def test_a_call_that_was_not_counted_is_counted_where_it_begins(ledger: Ledger, redis: Redis) -> None:

@@ -30,10 +30,10 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.dead_letters.call_letters import DeadLetters
 from toolfleet_tasks.ledger.answering import is_away
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger, NotClaimed
-from toolfleet_tasks.messages.fleet_results import Ending
+from toolfleet_tasks.messages.fleet_results import CallEnding
 
 CALL = published(user_id="ada", idempotency_key="pay", published_at=1.0)  # so that it waits for no module
-SHARE, INTENT = Keys().share("fast", "ada"), Keys().intent("ada", "pay")
+SHARE, INTENT = Keys().caller_limit("fast", "ada"), Keys().intent("ada", "pay")
 ROOM, BREAKER = Keys().running("research"), Keys().breaker("research")
 LIMITS: dict[str, Any] = {
     "module_concurrency": {"research": 2},
@@ -42,7 +42,7 @@ LIMITS: dict[str, Any] = {
     "dead_letters_kept": 3,
 }
 AWAY = attempt(Outcome.NOT_SENT, "module_unreachable", "none")
-UNKNOWN = Ending(failed("internal", "none"), failed("internal", "none"), failed("outcome_unknown"))
+UNKNOWN = CallEnding(failed("internal", "none"), failed("internal", "none"), failed("outcome_unknown"))
 
 
 @pytest.fixture(params=[False, True], ids=["", "sent-again"])
@@ -239,7 +239,7 @@ async def test_a_claim_that_is_given_back_lets_another_call_in(ledger: Ledger, r
     )
     ledger.claims.give_back(await begun(ledger, published(call_id="call-2")))
     await asyncio.sleep(0)
-    await ledger.look("call-2")
+    await ledger.state_of("call-2")
 
     assert (await claimed(ledger, CALL)).granted == "go"
 

@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 from redis import Redis
 
 from support.published_call import published
-from support.servers.gated_line import Gate, GatedLine
+from support.servers.gated_connection import Gate, GatedConnection
 from support.workers.ledgers import ENDING, SUCCESS, TOOL, TURNED_AWAY, attempt, claimed_state, failed
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
@@ -60,7 +60,7 @@ class Bench:
 
     runner: asyncio.Runner
     look: Redis
-    lines: list[GatedLine]
+    lines: list[GatedConnection]
     ledgers: list[Ledger]
 
 
@@ -68,8 +68,8 @@ class Bench:
 def bench(url: str) -> Generator[Bench]:
     with asyncio.Runner() as runner, Redis.from_url(url, decode_responses=True) as look:
 
-        async def start() -> tuple[list[GatedLine], list[Ledger]]:
-            lines = [GatedLine(connection_factory(url), name=f"worker-{number}") for number in range(WORKERS + 1)]
+        async def start() -> tuple[list[GatedConnection], list[Ledger]]:
+            lines = [GatedConnection(connection_factory(url), name=f"worker-{number}") for number in range(WORKERS + 1)]
             settings = Settings(redis_url=url, **LIMITS)
             for line in lines:
                 line.start()

@@ -9,9 +9,9 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.lua.constants import LONGEST_LEASE_SECONDS
 from toolfleet_tasks.lua.files import script
 
-ROOM, SHARE, SLOTS = (script(f"overload/{name}").text for name in ("room", "share", "slots"))
+ROOM, SHARE, SLOTS = (script(f"overload/{name}").text for name in ("running", "caller_limit", "slots"))
 KEYS = Keys()
-ROOM_KEY, SHARE_KEY = KEYS.running("owls"), KEYS.share("fast", "ada")
+ROOM_KEY, SHARE_KEY = KEYS.running("owls"), KEYS.caller_limit("fast", "ada")
 
 
 @pytest.fixture
@@ -28,17 +28,17 @@ async def call(redis: Redis, fragment: str, function: str, key: str, *arguments:
 
 
 async def take(redis: Redis, now: int, call_id: str, *, until: int, bound: int = 2) -> int:
-    return int(await call(redis, ROOM, "room_take", ROOM_KEY, call_id, now, until, bound))
+    return int(await call(redis, ROOM, "running_take", ROOM_KEY, call_id, now, until, bound))
 
 
 async def test_a_room_holds_so_many(redis: Redis, now: int) -> None:
     """The next one finds it full until one has left."""
     taken = [await take(redis, now, call_id, until=now + 60_000) for call_id in ("c1", "c2", "c3")]
     assert taken == [1, 1, 0]
-    assert await call(redis, ROOM, "room_left", ROOM_KEY, now, 2) == 0
-    await call(redis, ROOM, "room_leave", ROOM_KEY, "c1")
+    assert await call(redis, ROOM, "running_left", ROOM_KEY, now, 2) == 0
+    await call(redis, ROOM, "running_leave", ROOM_KEY, "c1")
 
-    assert await call(redis, ROOM, "room_left", ROOM_KEY, now, 2) == 1
+    assert await call(redis, ROOM, "running_left", ROOM_KEY, now, 2) == 1
     assert await take(redis, now, "c3", until=now + 60_000) == 1
 
 
@@ -48,7 +48,7 @@ async def test_a_call_has_one_place_only(redis: Redis, now: int) -> None:
         assert await take(redis, now, "c1", until=now + 60_000) == 1
     assert [await take(redis, now, call_id, until=now + 60_000) for call_id in ("c2", "c1")] == [1, 1]
 
-    left = [await call(redis, ROOM, "room_leave", ROOM_KEY, "c1") for _ in range(2)]
+    left = [await call(redis, ROOM, "running_leave", ROOM_KEY, "c1") for _ in range(2)]
     assert (left, await redis.zcard(ROOM_KEY)) == ([1, 0], 1)
 
 
@@ -56,9 +56,9 @@ async def test_a_place_ends_with_its_lease(redis: Redis, now: int) -> None:
     """A dead worker's calls stand in nobody's way for longer; a renewed one's do."""
     await take(redis, now, "c1", until=now + 1_000)
     await take(redis, now, "c2", until=now + 1_000)
-    await call(redis, ROOM, "room_renew", ROOM_KEY, "c2", now + 60_000)
+    await call(redis, ROOM, "running_renew", ROOM_KEY, "c2", now + 60_000)
 
-    assert await call(redis, ROOM, "room_left", ROOM_KEY, now + 1_000, 2) == 1
+    assert await call(redis, ROOM, "running_left", ROOM_KEY, now + 1_000, 2) == 1
     assert [await take(redis, now + 1_000, call_id, until=now + 60_000) for call_id in ("c3", "c4")] == [1, 0]
     assert await redis.zrange(ROOM_KEY, 0, -1) == ["c2", "c3"]
 
@@ -66,10 +66,10 @@ async def test_a_place_ends_with_its_lease(redis: Redis, now: int) -> None:
 async def test_a_clock_that_is_set_back_holds_no_place(redis: Redis, now: int) -> None:
     """What a dead worker's call has holds for a lease from then on; a place that is only kept can still be freed."""
     await take(redis, now, "c1", until=now + 10_000)
-    await call(redis, ROOM, "room_reserve", ROOM_KEY, "c2", now, now + 5_000, 2)
+    await call(redis, ROOM, "running_reserve", ROOM_KEY, "c2", now, now + 5_000, 2)
     back, lease = now - 600_000, round(LONGEST_LEASE_SECONDS * 1000)
     assert await take(redis, back, "c3", until=back + 10_000) == 0
-    await call(redis, ROOM, "room_release", ROOM_KEY, "c2")
+    await call(redis, ROOM, "running_release", ROOM_KEY, "c2")
     assert [await take(redis, back, call_id, until=back + 60_000) for call_id in ("c3", "c4")] == [1, 0]
 
     assert await take(redis, back + lease + 1, "c4", until=back + 60_000) == 1
@@ -77,7 +77,7 @@ async def test_a_clock_that_is_set_back_holds_no_place(redis: Redis, now: int) -
 
 async def test_a_place_that_is_gone_is_not_renewed(redis: Redis, now: int) -> None:
     """Who has left stays away, and no key comes into being."""
-    await call(redis, ROOM, "room_renew", ROOM_KEY, "c1", now + 60_000)
+    await call(redis, ROOM, "running_renew", ROOM_KEY, "c1", now + 60_000)
 
     assert not await redis.exists(ROOM_KEY)
 
@@ -87,48 +87,51 @@ async def test_a_room_expires_with_its_last_lease(redis: Redis, now: int) -> Non
     await take(redis, now, "c1", until=now + 60_000)
     await take(redis, now, "c2", until=now + 1_000)
     assert 60_000 < await redis.pttl(ROOM_KEY) <= 91_000
-    await call(redis, ROOM, "room_renew", ROOM_KEY, "c1", now + 600_000)
+    await call(redis, ROOM, "running_renew", ROOM_KEY, "c1", now + 600_000)
 
     assert 595_000 < await redis.pttl(ROOM_KEY) <= 631_000
 
 
-async def share(redis: Redis, now: float, call_id: str, *, left: float, bound: int = 2, keep_ms: int = 0) -> int:
-    return int(await call(redis, SHARE, "share_take", SHARE_KEY, call_id, now + left, bound, keep_ms))
+async def caller_limit(redis: Redis, now: float, call_id: str, *, left: float, bound: int = 2, keep_ms: int = 0) -> int:
+    return int(await call(redis, SHARE, "caller_take", SHARE_KEY, call_id, now + left, bound, keep_ms))
 
 
 async def test_a_share_has_so_many_calls(redis: Redis, now: int) -> None:
     """The next one is over it until one has ended; the same call counts once."""
     seconds = now / 1000
-    taken = [await share(redis, seconds, call_id, left=60) for call_id in ("c1", "c1", "c2", "c3", "c2")]
+    taken = [await caller_limit(redis, seconds, call_id, left=60) for call_id in ("c1", "c1", "c2", "c3", "c2")]
     assert taken == [1, 1, 1, 0, 1]
     assert sorted(await redis.zrange(SHARE_KEY, 0, -1)) == ["c1", "c2"]
-    left = [await call(redis, SHARE, "share_leave", SHARE_KEY, "c1") for _ in range(2)]
+    left = [await call(redis, SHARE, "caller_leave", SHARE_KEY, "c1") for _ in range(2)]
 
-    assert (left, await share(redis, seconds, "c3", left=60)) == ([1, 0], 1)
+    assert (left, await caller_limit(redis, seconds, "c3", left=60)) == ([1, 0], 1)
 
 
 async def test_a_call_counts_until_its_deadline(redis: Redis, now: int) -> None:
     """Who has died without a word stands in nobody's way after that."""
     seconds = now / 1000
-    assert [await share(redis, seconds, call_id, left=left) for call_id, left in (("c1", -5), ("c2", 60))] == [1, 1]
+    assert [await caller_limit(redis, seconds, call_id, left=left) for call_id, left in (("c1", -5), ("c2", 60))] == [
+        1,
+        1,
+    ]
 
-    assert [await share(redis, seconds, call_id, left=60) for call_id in ("c3", "c4")] == [1, 0]
+    assert [await caller_limit(redis, seconds, call_id, left=60) for call_id in ("c3", "c4")] == [1, 0]
     assert sorted(await redis.zrange(SHARE_KEY, 0, -1)) == ["c2", "c3"]
 
 
 async def test_a_share_expires_after_its_last_deadline(redis: Redis, now: int) -> None:
     """Never before: not with the first call, nor with one that has much more time, nor while it is in use."""
     seconds = now / 1000
-    await share(redis, seconds, "c1", left=1, bound=9)
+    await caller_limit(redis, seconds, "c1", left=1, bound=9)
     assert 3_590_000 < await redis.pttl(SHARE_KEY) <= 3_600_000
-    await share(redis, seconds, "c2", left=7200, bound=9, keep_ms=7_200_000)
+    await caller_limit(redis, seconds, "c2", left=7200, bound=9, keep_ms=7_200_000)
     assert 7_190_000 < await redis.pttl(SHARE_KEY) <= 7_200_000
-    await share(redis, seconds, "c3", left=1, bound=9, keep_ms=3_600_000)
+    await caller_limit(redis, seconds, "c3", left=1, bound=9, keep_ms=3_600_000)
     assert 7_190_000 < await redis.pttl(SHARE_KEY) <= 7_200_000
     await redis.pexpire(SHARE_KEY, 100_000)
-    await share(redis, seconds, "c4", left=1, bound=9)
+    await caller_limit(redis, seconds, "c4", left=1, bound=9)
     assert await redis.pttl(SHARE_KEY) <= 100_000
-    await share(redis, seconds, "c5", left=1, bound=9, keep_ms=3_600_000)
+    await caller_limit(redis, seconds, "c5", left=1, bound=9, keep_ms=3_600_000)
 
     assert 3_590_000 < await redis.pttl(SHARE_KEY) <= 3_600_000
 

@@ -39,20 +39,20 @@ async def run(redis: Redis, script: Script, keys: Sequence[str], *arguments: obj
 
 async def publish(redis: Redis, keys: Keys, queue: str, *items: object) -> None:
     for item in items:
-        await run(redis, scripts.PUBLISH, (keys.queue(queue), keys.bell(queue)), str(item))
+        await run(redis, scripts.PUBLISH, (keys.queue(queue), keys.notify_key(queue)), str(item))
 
 
 async def reserve(
     redis: Redis, keys: Keys, queues: list[str], wanted: int, *, tag: str = "t-"
 ) -> tuple[bool, list[tuple[str, str, str]]]:
     """Whether something is left, and tag, queue and item of what was taken."""
-    names = (*held_keys(keys), *(name for queue in queues for name in (keys.queue(queue), keys.bell(queue))))
+    names = (*held_keys(keys), *(name for queue in queues for name in (keys.queue(queue), keys.notify_key(queue))))
     left, *found = await run(redis, scripts.RESERVE, names, wanted, tag, len(keys.prefix), 1000)
     return bool(left), [(found[i], queues[found[i + 1] - 1], found[i + 2]) for i in range(0, len(found), 3)]
 
 
 async def put_back(redis: Redis, keys: Keys, *tags: str, begun: bool = True) -> int:
-    return int(await run(redis, scripts.PUT_BACK, held_keys(keys), keys.prefix, keys.bell(""), int(begun), *tags))
+    return int(await run(redis, scripts.REQUEUE, held_keys(keys), keys.prefix, keys.notify_key(""), int(begun), *tags))
 
 
 async def restore(redis: Redis, keys: Keys, *, before: float, limit: int = 100) -> int:
@@ -63,7 +63,7 @@ async def restore(redis: Redis, keys: Keys, *, before: float, limit: int = 100) 
 
 async def looked_through(redis: Redis, keys: Keys, *, before: float, limit: int) -> list[int]:
     """How many had expired, were put back, and could not be."""
-    arguments = (keys.prefix, keys.bell(""), before, limit, before + 1000)
+    arguments = (keys.prefix, keys.notify_key(""), before, limit, before + 1000)
     return [int(count) for count in await run(redis, scripts.RESTORE, held_keys(keys), *arguments)]
 
 
@@ -83,7 +83,7 @@ async def waiting(redis: Redis, keys: Keys, queue: str) -> list[str]:
 
 
 async def rings(redis: Redis, keys: Keys, queue: str) -> int:
-    return int(await redis.llen(keys.bell(queue)))
+    return int(await redis.llen(keys.notify_key(queue)))
 
 
 async def hold(redis: Redis, keys: Keys, tag: str, entry: str | bytes, *, since: float = 0) -> None:
@@ -135,7 +135,7 @@ async def test_room_is_respected_and_the_bell_rings_for_the_next(redis: Redis, k
         assert left
         assert [item for _, _, item in taken] == [str(3 * turn + i) for i in range(3)]
         assert await rings(redis, keys, A) == 1
-    await redis.delete(keys.bell(A))  # another worker was woken by it
+    await redis.delete(keys.notify_key(A))  # another worker was woken by it
     left, taken = await reserve(redis, keys, [A], 3, tag="2-")
 
     assert left
@@ -206,7 +206,7 @@ async def test_any_content_can_be_held_and_put_back(redis_url: str, keys: Keys) 
     items = [b"", b"{}", b"{ }", b"[]", b"no json", b'"quoted","",""]', b"\x00\xff\xfe", b"{" * 5000, "ü".encode()]
     async with Redis.from_url(redis_url) as redis:
         await redis.rpush(keys.queue(A), *items[::-1])
-        names = (*held_keys(keys), keys.queue(A), keys.bell(A))
+        names = (*held_keys(keys), keys.queue(A), keys.notify_key(A))
         _, *found = await run(redis, scripts.RESERVE, names, 100, "t-", len(keys.prefix), 1000)
         assert found[2::3] == items
         assert await put_back(redis, keys, *[tag.decode() for tag in found[0::3]]) == len(items)
@@ -267,7 +267,7 @@ async def test_what_is_put_back_comes_next(redis: Redis, keys: Keys) -> None:
     """Before what was waiting, in the old order, with a ring; a second time nothing happens."""
     await publish(redis, keys, A, *range(5))
     await reserve(redis, keys, [A], 3)
-    await redis.delete(keys.bell(A))
+    await redis.delete(keys.notify_key(A))
 
     assert await put_back(redis, keys, "t-0", "t-1", "t-2", begun=False) == 3
     assert await put_back(redis, keys, "t-0", "t-1", "t-2", begun=False) == 0

@@ -13,7 +13,7 @@ from support.published_call import published
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.app import FleetApp, make_app
-from toolfleet_tasks.dispatch.kombu_publisher import Publisher
+from toolfleet_tasks.dispatch.kombu_publisher import KombuPublisher
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.envelope import (
     TASK,
@@ -42,7 +42,7 @@ def app(redis_url: str) -> Generator[FleetApp]:
 
 
 async def published_by_kombu(app: FleetApp, redis: Redis, call: PublishedCall) -> dict[str, Any]:
-    publisher = Publisher(app)
+    publisher = KombuPublisher(app)
     await publisher.publish(call, ROUTE, seconds=10)
     publisher.close()
     return await taken(redis)
@@ -126,7 +126,7 @@ async def test_a_revocation_reads_as_if_celery_had_sent_it(app: FleetApp, redis:
     """The same order on the same channel; only its number differs."""
     async with redis.pubsub() as ear:
         await ear.subscribe(revocation_topic(0))
-        publisher = Publisher(app)
+        publisher = KombuPublisher(app)
         await publisher.revoke("c1")
         publisher.close()
         heard: dict[str, Any] = {}

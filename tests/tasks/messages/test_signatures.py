@@ -117,7 +117,7 @@ def test_old_keys_are_read_from_the_environment(value: str, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "subject"),
     [
         ({"signing_key": KEY, "signing_keys_old": ("short and secret",)}, "at least 32 characters"),
         ({"signing_key": KEY, "signing_keys_old": ("x" * 40,)}, "must be random"),
@@ -125,9 +125,9 @@ def test_old_keys_are_read_from_the_environment(value: str, monkeypatch: pytest.
         ({"require_signed_results": True}, "need TOOLFLEET_SIGNING_KEY"),
     ],
 )
-def test_wrong_keys_are_one_sentence_that_shows_none(settings: dict[str, object], told: str) -> None:
+def test_wrong_keys_are_one_sentence_that_shows_none(settings: dict[str, object], subject: str) -> None:
     """At start, and without the key in it."""
-    with pytest.raises(SettingsError, match=told) as raised:
+    with pytest.raises(SettingsError, match=subject) as raised:
         load_settings(**settings)
 
     assert "short and secret" not in str(raised.value)

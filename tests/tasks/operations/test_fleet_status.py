@@ -13,12 +13,12 @@ from support.module_server import ModuleServer
 from support.waiting import wait_until
 from toolfleet import Caller, Settings, ToolCall, ToolFleet
 from toolfleet_registry.directory.directory import ModuleDirectory
-from toolfleet_registry.directory.probe_failures import LookFailure
+from toolfleet_registry.directory.probe_failures import ProbeFailure
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_tasks.operations import fleet_status
 from toolfleet_tasks.operations.fleet_status import FleetStatus, age_of, read_status
 from toolfleet_tasks.presence.consumers import ConsumerNotes
-from toolfleet_tasks.presence.lane_capacity import Slots
+from toolfleet_tasks.presence.lane_capacity import LaneCapacity
 
 KEY = "0123456789abcdefghijklmnopqrstuvwxyz"
 
@@ -47,7 +47,7 @@ async def test_it_says_what_waits_and_for_how_long(
     fleet: ToolFleet, settings: Settings, owner: Caller, redis: Redis
 ) -> None:
     """The calls of each queue, the age of the oldest, and who could run them."""
-    await Slots(settings.model_copy(update={"lane": "fast"}), count=7).note()
+    await LaneCapacity(settings.model_copy(update={"lane": "fast"}), count=7).note()
     notes = ConsumerNotes(settings, lambda: ["tools.owls"])
     notes.start()
     await wait_until(lambda: notes._queues is not None, "the worker is noted")
@@ -115,7 +115,7 @@ async def test_a_module_that_cannot_be_looked_at_is_called_as_in_the_list_of_mod
 ) -> None:
     """With what went wrong; also one whose manifest is young, and whose last look has failed."""
     failures = {"a": "answered with status 404", "b": "cannot connect", "d": "no answer"}
-    noted = {module: LookFailure(error, at=0) for module, error in failures.items()}
+    noted = {module: ProbeFailure(error, at=0) for module, error in failures.items()}
     await ModuleDirectory(redis, plain).failures.note(noted, ())
     for module in "de":
         await redis.set(plain.keys.module_manifest(module), "{}", ex=int(plain.manifest_ttl_seconds))

@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.lua.consumers import LOOK
+from toolfleet_tasks.lua.consumers import READ
 from toolfleet_tasks.presence.consumers import ConsumerNotes, workers_by_queue
 
 KEYS = Keys()
@@ -37,7 +37,7 @@ async def counted(settings: Settings, expected: dict[str, int]) -> None:
 
 async def since(redis: Redis, queue: str) -> int:
     """For how many ms nobody has consumed it; -1 if somebody does."""
-    return int(await redis.eval(LOOK.text, 2, KEYS.consumers, queue))
+    return int(await redis.eval(READ.text, 2, KEYS.consumers, queue))
 
 
 async def test_workers_are_counted_by_queue(redis_url: str, leaving: ExitStack) -> None:

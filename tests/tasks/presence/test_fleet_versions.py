@@ -10,7 +10,7 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.presence.fleet_versions import LiveWorker, live_workers, mixed_versions, read_notes
-from toolfleet_tasks.presence.lane_capacity import Slots
+from toolfleet_tasks.presence.lane_capacity import LaneCapacity
 
 FAST = Keys().slots("fast")
 
@@ -33,7 +33,7 @@ def test_a_note_says_its_workers_version(note: bytes, found: tuple[LiveWorker, .
 async def test_the_live_workers_of_a_lane_are_found(redis: Redis, redis_url: str) -> None:
     """Also those of the first version; not those that have been silent for long."""
     settings = Settings(redis_url=redis_url, lane="fast")
-    await Slots(settings, count=7).note()
+    await LaneCapacity(settings, count=7).note()
     await redis.zadd(FAST, {"3 old:1": time.time(), "3 gone:1 v9": 1})
 
     found = {worker.name: worker.version for worker in await live_workers(settings, "fast")}
@@ -53,7 +53,7 @@ def test_one_version_is_no_mixture() -> None:
 
 async def test_mixed_versions_are_logged_once(redis: Redis, redis_url: str) -> None:
     """When the first worker of another version comes, and when the last one has gone."""
-    slots = Slots(Settings(redis_url=redis_url, lane="fast"), count=7)
+    slots = LaneCapacity(Settings(redis_url=redis_url, lane="fast"), count=7)
     with capture_logs() as logs:
         await slots.note()
         await redis.zadd(FAST, {"3 old:1": time.time()})

@@ -10,9 +10,9 @@ from support.published_call import published
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.admission.control import Entrance
-from toolfleet_tasks.presence.lane_capacity import Slots
-from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.admission.control import AdmissionControl
+from toolfleet_tasks.presence.lane_capacity import LaneCapacity
+from toolfleet_tasks.redis.connection import PipelinedConnection
 
 FAST, SLOW = Keys().slots("fast"), Keys().slots("slow")
 
@@ -25,12 +25,12 @@ def settings(redis_url: str) -> Callable[..., Settings]:
 async def bound_of(settings: Settings, *, lane: str = "fast") -> int:
     """How many calls a caller may have, found by having one more."""
     assert settings.redis_url is not None
-    line = Line(connection_factory(settings.redis_url), name="test")
+    line = PipelinedConnection(connection_factory(settings.redis_url), name="test")
     line.start()
-    entrance, number = Entrance(settings), 0
+    admission, number = AdmissionControl(settings), 0
     for number in range(50):
         call = published(call_id=f"call-{number}", lane=lane)
-        if (refusal := await entrance.ask(line, call, "tools.research")) is not None:
+        if (refusal := await admission.ask(line, call, "tools.research")) is not None:
             assert (refusal.kind, refusal.count) == ("share", number)
             break
     await line.aclose()
@@ -43,7 +43,7 @@ async def test_a_worker_notes_its_slots_in_its_lane(
 ) -> None:
     """One that serves all in both; and the notes expire if it dies."""
     for _ in range(2):
-        await Slots(settings(lane=lane), count=7).note()
+        await LaneCapacity(settings(lane=lane), count=7).note()
 
     assert (await redis.zcard(FAST), await redis.zcard(SLOW)) == (fast, slow)
     for key in await redis.keys("toolfleet:slots:*"):
@@ -52,7 +52,7 @@ async def test_a_worker_notes_its_slots_in_its_lane(
 
 async def test_a_worker_that_ends_takes_its_slots_away(redis: Redis, settings: Callable[..., Settings]) -> None:
     """At once; and another worker's stay."""
-    slots = Slots(settings(), count=7)
+    slots = LaneCapacity(settings(), count=7)
     await slots.note()
     await redis.zadd(FAST, {"3 other:1": time.time()})
     await slots.leave()
@@ -64,14 +64,14 @@ async def test_a_worker_that_ends_takes_its_slots_away(redis: Redis, settings: C
 async def test_silent_workers_are_forgotten(redis: Redis, settings: Callable[..., Settings]) -> None:
     """Whoever notes itself next removes the notes that count no more."""
     await redis.zadd(FAST, {"3 dead:1": 1000})
-    await Slots(settings(lane="fast"), count=7).note()
+    await LaneCapacity(settings(lane="fast"), count=7).note()
 
     assert [str(note).split()[0] for note in await redis.zrange(FAST, 0, -1)] == ["7"]
 
 
 async def test_a_callers_share_is_twice_the_slots(redis: Redis, settings: Callable[..., Settings]) -> None:
     """Of all live workers of the lane together."""
-    await Slots(settings(lane="fast"), count=3).note()
+    await LaneCapacity(settings(lane="fast"), count=3).note()
     await redis.zadd(FAST, {"4 other:1": time.time(), "30 dead:1": 1000})
 
     assert await bound_of(settings()) == 14
@@ -84,13 +84,13 @@ async def test_without_workers_the_setting_counts(redis: Redis, settings: Callab
 
 async def test_a_share_can_be_set(redis: Redis, settings: Callable[..., Settings]) -> None:
     """Then nobody's slots matter."""
-    await Slots(settings(), count=3).note()
+    await LaneCapacity(settings(), count=3).note()
 
     assert await bound_of(settings(calls_per_caller=2)) == 2
 
 
 async def test_without_redis_nothing_is_noted() -> None:
     """A worker whose results go nowhere has no share to tell of."""
-    slots = Slots(Settings(broker_url="amqp://guest@127.0.0.1:1//"), count=3)
+    slots = LaneCapacity(Settings(broker_url="amqp://guest@127.0.0.1:1//"), count=3)
     await slots.keep()
     await slots.leave()

@@ -22,22 +22,22 @@ from toolfleet_registry.errors import NotPublished, PublishUnconfirmed
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.admission.control import Entrance, Refusal
-from toolfleet_tasks.publish.redis_publisher import LinePublisher, database_of
+from toolfleet_tasks.admission.control import AdmissionControl, Refusal
+from toolfleet_tasks.publish.redis_publisher import RedisPublisher, database_of
 from toolfleet_tasks.queues import Route
-from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.redis.connection import PipelinedConnection
 
 KEYED = published(user_id="ada", idempotency_key="k")
-SHARE, INTENT = Keys().share("fast", "ada"), Keys().intent("ada", "k")
+SHARE, INTENT = Keys().caller_limit("fast", "ada"), Keys().intent("ada", "k")
 ROUTE = Route("tools.owls", limit=30, soft_limit=31, hard_limit=40)
 
 
 @contextlib.asynccontextmanager
-async def publisher(url: str, prefix: str = "") -> AsyncGenerator[LinePublisher]:
+async def publisher(url: str, prefix: str = "") -> AsyncGenerator[RedisPublisher]:
     connect = connection_factory(url)
-    line = Line(connect, name="test")
+    line = PipelinedConnection(connect, name="test")
     line.start()
-    yield LinePublisher(line, keys=Keys(prefix), database=database_of(connect))
+    yield RedisPublisher(line, keys=Keys(prefix), database=database_of(connect))
     await line.aclose()
 
 
@@ -113,9 +113,9 @@ async def test_a_connection_lost_before_the_answer_confirms_nothing(redis: Redis
         await ours.publish(published(), ROUTE, seconds=10)
         await redis.client_pause(60_000, all=False)  # whatever may write
         publishing = asyncio.create_task(ours.publish(published(), ROUTE, seconds=10))
-        await wait_until(lambda: ours._line._link and ours._line._link._pending, "the call is sent")
-        assert ours._line._link is not None
-        ours._line._link._transport.abort()
+        await wait_until(lambda: ours._connection._protocol and ours._connection._protocol._pending, "the call is sent")
+        assert ours._connection._protocol is not None
+        ours._connection._protocol._transport.abort()
         with pytest.raises(PublishUnconfirmed):
             await publishing
         await redis.client_unpause()
@@ -180,11 +180,11 @@ async def test_a_full_queue_takes_nothing(redis: Redis, redis_url: str) -> None:
 async def test_with_an_entrance_a_call_is_judged_and_published_at_once(redis: Redis, redis_url: str) -> None:
     """One command for each; what is refused leaves nothing in the queue, and rings no bell."""
     connect = connection_factory(redis_url)
-    line = Line(connect, name="test")
+    line = PipelinedConnection(connect, name="test")
     line.start()
     await line.connected()
-    entrance = Entrance(Settings(redis_url=redis_url, calls_per_caller=1))
-    ours = LinePublisher(line, keys=Keys(), database=0, entrance=entrance)
+    admission = AdmissionControl(Settings(redis_url=redis_url, calls_per_caller=1))
+    ours = RedisPublisher(line, keys=Keys(), database=0, admission=admission)
     await ours.publish(published(call_id="c0"), ROUTE, seconds=10)  # Redis learns the script
     await redis.flushall()
     await redis.config_resetstat()
@@ -201,13 +201,13 @@ async def test_with_an_entrance_a_call_is_judged_and_published_at_once(redis: Re
 
 
 @contextlib.asynccontextmanager
-async def judging(url: str) -> AsyncGenerator[LinePublisher]:
+async def judging(url: str) -> AsyncGenerator[RedisPublisher]:
     """A publisher with an entrance."""
     connect = connection_factory(url)
-    line = Line(connect, name="test")
+    line = PipelinedConnection(connect, name="test")
     line.start()
     await line.connected()
-    yield LinePublisher(line, keys=Keys(), database=0, entrance=Entrance(Settings(redis_url=url)))
+    yield RedisPublisher(line, keys=Keys(), database=0, admission=AdmissionControl(Settings(redis_url=url)))
     await line.aclose()
 
 
@@ -225,7 +225,7 @@ async def test_what_cannot_be_judged_or_pushed_leaves_nothing_in_the_queue(
         with pytest.raises(NotPublished, match="WRONGTYPE"):
             await ours.publish(KEYED, route, seconds=10, limit=5)
 
-    assert [key for key in await redis.keys("*") if key not in {name, Keys().bell("tools.owls")}] == []
+    assert [key for key in await redis.keys("*") if key not in {name, Keys().notify_key("tools.owls")}] == []
     await redis.delete(name)
 
 

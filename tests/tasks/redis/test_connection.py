@@ -19,16 +19,15 @@ from support.servers.raw_redis import obliging, raw_redis
 from support.waiting import wait_until
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.redis.servers import connection_factory
-from toolfleet_tasks.redis import connection as line_module
-from toolfleet_tasks.redis import protocol as link_module
-from toolfleet_tasks.redis.connection import Line, LineClosed, LineLost, Push
+from toolfleet_tasks.redis import connection, protocol
+from toolfleet_tasks.redis.connection import PipelinedConnection, Push, RedisConnectionClosed, RedisConnectionLost
 
 KEY = "tools.line"  # a name that may stay behind in the tests' Redis
 
 
 @asynccontextmanager
-async def open_line(url: str) -> AsyncGenerator[Line]:
-    line = Line(connection_factory(url), name="test")
+async def open_connection(url: str) -> AsyncGenerator[PipelinedConnection]:
+    line = PipelinedConnection(connection_factory(url), name="test")
     line.start()
     try:
         yield line
@@ -38,14 +37,14 @@ async def open_line(url: str) -> AsyncGenerator[Line]:
 
 
 @asynccontextmanager
-async def standing_line(url: str) -> AsyncGenerator[Line]:
-    async with open_line(url) as line, asyncio.timeout(60):
+async def standing_line(url: str) -> AsyncGenerator[PipelinedConnection]:
+    async with open_connection(url) as line, asyncio.timeout(60):
         await line.connected()
         yield line
 
 
 @pytest.fixture
-async def line(redis_url: str) -> AsyncIterator[Line]:
+async def line(redis_url: str) -> AsyncIterator[PipelinedConnection]:
     async with standing_line(redis_url) as line:
         yield line
 
@@ -53,8 +52,8 @@ async def line(redis_url: str) -> AsyncIterator[Line]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The two times of a silent connection, shortened."""
-    monkeypatch.setattr(link_module, "_BEAT_SECONDS", 0.1)
-    monkeypatch.setattr(link_module, "_SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(protocol, "_BEAT_SECONDS", 0.1)
+    monkeypatch.setattr(protocol, "_SILENCE_SECONDS", 0.3)
 
 
 async def kill_connections(redis: Redis) -> None:
@@ -75,7 +74,7 @@ async def test_what_is_sent_in_one_tick_leaves_in_one_write() -> None:
         assert len(raw.chunks) == 1
 
 
-async def test_each_sender_gets_its_own_reply(line: Line) -> None:
+async def test_each_sender_gets_its_own_reply(line: PipelinedConnection) -> None:
     """A thousand commands in flight, of different kinds, are answered in the order in which they were sent."""
     replies = [line.send("INCR", KEY) if number % 2 else line.send("ECHO", f"{number}") for number in range(1000)]
     answers = await asyncio.gather(*replies)
@@ -84,7 +83,7 @@ async def test_each_sender_gets_its_own_reply(line: Line) -> None:
     assert answers[0::2] == [f"{number}".encode() for number in range(0, 1000, 2)]
 
 
-async def test_a_sender_that_has_gone_shifts_no_reply(line: Line) -> None:
+async def test_a_sender_that_has_gone_shifts_no_reply(line: PipelinedConnection) -> None:
     """Cancelled waiters leave their place in the order."""
     replies = [line.send("ECHO", f"{number}") for number in range(100)]
     for reply in replies[::3]:
@@ -94,7 +93,7 @@ async def test_a_sender_that_has_gone_shifts_no_reply(line: Line) -> None:
     assert await asyncio.gather(*(replies[number] for number in left)) == [f"{number}".encode() for number in left]
 
 
-async def test_an_error_is_its_senders_alone(line: Line) -> None:
+async def test_an_error_is_its_senders_alone(line: PipelinedConnection) -> None:
     """A refused command raises `ResponseError` where it was sent, and the ones around it are answered."""
     before, wrong, after = line.send("LPUSH", KEY, "x"), line.send("INCR", KEY), line.send("LLEN", KEY)
 
@@ -103,7 +102,7 @@ async def test_an_error_is_its_senders_alone(line: Line) -> None:
         await wrong
 
 
-async def test_announcements_come_between_the_replies(line: Line, redis: Redis) -> None:
+async def test_announcements_come_between_the_replies(line: PipelinedConnection, redis: Redis) -> None:
     """Push frames of subscriptions reach the listener and disturb no reply; binary content passes unchanged."""
     frames: list[Push] = []
     line.on_push = frames.append
@@ -142,7 +141,7 @@ async def test_a_refused_subscription_shifts_no_reply() -> None:
     ]
 
 
-async def test_a_listener_that_fails_costs_no_reply(line: Line) -> None:
+async def test_a_listener_that_fails_costs_no_reply(line: PipelinedConnection) -> None:
     """What the listener raises is logged."""
 
     def fail(_: Push) -> None:
@@ -155,7 +154,7 @@ async def test_a_listener_that_fails_costs_no_reply(line: Line) -> None:
     assert line.is_connected
 
 
-async def test_large_messages_pass(line: Line) -> None:
+async def test_large_messages_pass(line: PipelinedConnection) -> None:
     """20 MB there and back, while small replies wait behind them."""
     large = os.urandom(20_000_000)
     echo, small = line.send("ECHO", large), line.send("ECHO", "small")
@@ -164,7 +163,7 @@ async def test_large_messages_pass(line: Line) -> None:
     assert await small == b"small"
 
 
-async def test_a_cut_connection_is_made_anew(line: Line, redis: Redis) -> None:
+async def test_a_cut_connection_is_made_anew(line: PipelinedConnection, redis: Redis) -> None:
     """After CLIENT KILL: the hooks are told, what they send goes first, and the line works as before."""
     lost: list[bool] = []
     first: list[asyncio.Future[Any]] = []
@@ -184,21 +183,21 @@ async def test_a_loss_says_what_may_have_happened() -> None:
     def silent(command: list[bytes]) -> bytes:
         return obliging(command) if command[0] == b"PING" else b""
 
-    async with raw_redis(silent) as raw, open_line(raw.url) as line:
+    async with raw_redis(silent) as raw, open_connection(raw.url) as line:
         early = await answer_of(line.send("INCR", KEY))
         await line.connected()
         written = line.send("INCR", KEY)
         await wait_until(lambda: raw.seen[b"INCR"], "the command has arrived")
         queued: list[asyncio.Future[Any]] = []
         written.add_done_callback(lambda _: queued.append(line.send("INCR", KEY)))
-        assert line._link is not None
+        assert line._protocol is not None
         unwritten = line.send("INCR", KEY)
-        line._link.close("cut")
+        line._protocol.close("cut")
         losses = [early, *[await answer_of(reply) for reply in (written, unwritten)]]
         losses.append(await answer_of(queued[0]))
 
-        assert [type(loss) for loss in losses] == [LineLost] * 4
-        assert [loss.sent for loss in losses if isinstance(loss, LineLost)] == [False, True, False, False]
+        assert [type(loss) for loss in losses] == [RedisConnectionLost] * 4
+        assert [loss.sent for loss in losses if isinstance(loss, RedisConnectionLost)] == [False, True, False, False]
         assert raw.seen[b"INCR"] == 1
 
 
@@ -206,7 +205,7 @@ async def test_execute_outlasts_an_outage(tmp_path: Path) -> None:
     """Commands that may run twice are repeated until a restarted server has answered; the loop ticks on meanwhile."""
     with redis_server(tmp_path) as url:
         port = int(url.rpartition(":")[2].partition("/")[0])
-        line = Line(connection_factory(url), name="test")
+        line = PipelinedConnection(connection_factory(url), name="test")
         line.start()
         await line.execute("SADD", KEY, "before")
     commands = [asyncio.create_task(line.execute("SADD", KEY, number)) for number in range(200)]
@@ -222,7 +221,7 @@ async def test_execute_outlasts_an_outage(tmp_path: Path) -> None:
             await line.aclose()
 
 
-async def test_a_loss_is_no_busy_loop(line: Line, redis: Redis) -> None:
+async def test_a_loss_is_no_busy_loop(line: PipelinedConnection, redis: Redis) -> None:
     """Commands that are repeated wait for the new connection, from the very tick of the loss on."""
     for _ in range(3):
         blocked = [asyncio.create_task(line.execute("BLPOP", "tools.nothing", 0.1)) for _ in range(2)]
@@ -248,7 +247,7 @@ async def test_a_half_open_connection_is_dropped(tmp_path: Path) -> None:
             finally:
                 os.kill(pid, signal.SIGCONT)
 
-            assert isinstance(loss, LineLost)
+            assert isinstance(loss, RedisConnectionLost)
             assert loss.sent
             assert await executing == b"back"
 
@@ -264,7 +263,7 @@ async def test_a_quiet_connection_is_asked_and_kept() -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_loop_that_was_blocked_does_not_blame_the_server(line: Line) -> None:
+async def test_a_loop_that_was_blocked_does_not_blame_the_server(line: PipelinedConnection) -> None:
     """Silence counts only after an unanswered question: a process that was stopped keeps its connection."""
     lost: list[None] = []
     line.on_lost.append(lambda: lost.append(None))
@@ -283,7 +282,7 @@ async def test_a_closed_line_leaves_nobody_waiting() -> None:
         return obliging(command) if command[0] == b"PING" else b""
 
     async with raw_redis(silent) as raw:
-        line = Line(connection_factory(raw.url), name="test")
+        line = PipelinedConnection(connection_factory(raw.url), name="test")
         waiting = asyncio.create_task(line.connected())
         line.start()
         await line.connected()
@@ -297,10 +296,10 @@ async def test_a_closed_line_leaves_nobody_waiting() -> None:
 
         async with asyncio.timeout(5):
             ends = await asyncio.gather(reply, executing, late, line.send("GET", KEY), return_exceptions=True)
-            with pytest.raises(LineClosed):
+            with pytest.raises(RedisConnectionClosed):
                 await line.connected()
-        assert all(isinstance(end, LineLost) for end in ends)
-        assert isinstance(ends[-1], LineClosed)
+        assert all(isinstance(end, RedisConnectionLost) for end in ends)
+        assert isinstance(ends[-1], RedisConnectionClosed)
         assert not ends[-1].sent
 
 
@@ -310,7 +309,7 @@ async def test_a_line_can_be_closed_while_it_connects(*, greeted: bool) -> None:
     async with raw_redis(lambda _: b"") as raw:
         if not greeted:
             raw._reply = lambda command: b""  # type: ignore[method-assign] # that is the point
-        line = Line(connection_factory(raw.url), name="test")
+        line = PipelinedConnection(connection_factory(raw.url), name="test")
         line.start()
         await wait_until(lambda: raw.seen[b"PING" if greeted else b"HELLO"], "it has been greeted")
         async with asyncio.timeout(2):
@@ -321,8 +320,8 @@ async def test_a_line_can_be_closed_while_it_connects(*, greeted: bool) -> None:
 
 async def test_a_server_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connect has a deadline, and then the next attempt follows."""
-    monkeypatch.setattr(line_module, "_CONNECT_SECONDS", 0.1)
-    async with raw_redis(lambda _: b"") as raw, open_line(raw.url) as line:
+    monkeypatch.setattr(connection, "_CONNECT_SECONDS", 0.1)
+    async with raw_redis(lambda _: b"") as raw, open_connection(raw.url) as line:
         await wait_until(lambda: raw.connections > 2, "it has tried again")
         raw.answer = obliging
         async with asyncio.timeout(10):
@@ -347,7 +346,7 @@ async def test_a_server_that_loads_its_data_is_not_ready() -> None:
 @pytest.mark.parametrize("error", ["LOADING", "OOM", "MISCONF", "BUSY", "TRYAGAIN"])
 async def test_execute_outlasts_what_passes(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Redis may be unable to do something just now: `execute` asks again, `send` tells its sender."""
-    monkeypatch.setattr(line_module, "_PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(connection, "_PATIENCE_SECONDS", 0.01)
     refusals = 4
 
     def answer(command: list[bytes]) -> bytes:
@@ -367,7 +366,7 @@ async def test_execute_outlasts_what_passes(error: str, monkeypatch: pytest.Monk
 
 async def test_a_replica_is_left_for_the_master(monkeypatch: pytest.MonkeyPatch) -> None:
     """READONLY means that another server is the master by now: the connection is made anew, to wherever it is."""
-    monkeypatch.setattr(line_module, "_PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(connection, "_PATIENCE_SECONDS", 0.01)
     async with raw_redis() as raw, standing_line(raw.url) as line:
 
         def answer(command: list[bytes]) -> bytes:
@@ -391,7 +390,7 @@ async def test_a_hook_that_fails_does_not_end_the_line() -> None:
             raise RuntimeError("hook")
 
     async with raw_redis() as raw:
-        line = Line(connection_factory(raw.url), name="test")
+        line = PipelinedConnection(connection_factory(raw.url), name="test")
         line.on_connect.append(hook)
         line.start()
         async with asyncio.timeout(10):
@@ -412,7 +411,7 @@ async def test_what_redis_would_never_say_ends_the_connection(noise: bytes) -> N
 
 async def test_a_server_that_hangs_up_at_once_is_not_pestered() -> None:
     """Attempts come at longer and longer intervals, also when each of them seems to succeed at first."""
-    async with raw_redis() as raw, open_line(raw.url) as line:
+    async with raw_redis() as raw, open_connection(raw.url) as line:
         line.on_connect.append(raw.hang_up)
         await wait_until(lambda: raw.connections >= 5, "it has tried five times")
         before = time.monotonic()

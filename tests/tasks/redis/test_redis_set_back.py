@@ -40,9 +40,9 @@ async def set_back(url: str, clock: WallClock) -> None:
     own = SlewedClock(monotonic=fleet_clock.suspend_aware, wall=time.time, young_seconds=-1000)
     keeper = Timekeeper(Settings(redis_url=url), worker="w", clock=own)
     async with async_client(url) as redis:
-        await keeper.look(redis)
+        await keeper.read(redis)
         clock.set_ahead(BACK)
-        await keeper.look(redis)
+        await keeper.read(redis)
 
 
 async def test_news_that_wait_come_as_soon_as_ever(stepped: tuple[str, WallClock]) -> None:

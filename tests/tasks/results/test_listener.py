@@ -15,10 +15,10 @@ from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.redis.connection import Line
-from toolfleet_tasks.results import listener as inbox_module
+from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.results import listener
 from toolfleet_tasks.results.end_check import Meta
-from toolfleet_tasks.results.listener import Expected, Inbox
+from toolfleet_tasks.results.listener import Expected, ResultListener
 from toolfleet_tasks.results.verifier import Verifier
 
 KEY = "celery-task-meta-"
@@ -50,42 +50,42 @@ class Call:
 class Ear:
     """An inbox with a line of its own."""
 
-    def __init__(self, url: str, news: Mapping[str, Callable[[], None]] | None = None, prefix: str = "") -> None:
-        self.line = Line(connection_factory(url), name="test")
-        reads, verifier = Line(connection_factory(url), name="reads"), Verifier(self.line, Settings())
-        self.inbox = Inbox(self.line, reads, verifier, news=news or {}, keys=Keys(prefix))
+    def __init__(self, url: str, handlers: Mapping[str, Callable[[], None]] | None = None, prefix: str = "") -> None:
+        self.line = PipelinedConnection(connection_factory(url), name="test")
+        reads, verifier = PipelinedConnection(connection_factory(url), name="reads"), Verifier(self.line, Settings())
+        self.listener = ResultListener(self.line, reads, verifier, handlers=handlers or {}, keys=Keys(prefix))
 
     def start(self) -> None:
         self.line.start()
-        self.inbox.start()
+        self.listener.start()
 
     async def expect(self, call_id: str) -> Call:
         """A call that is listened for."""
         call = Call()
-        call.expected = self.inbox.expect(call_id, call)
+        call.expected = self.listener.expect(call_id, call)
         async with asyncio.timeout(20):
-            await self.inbox.listening(call_id)
+            await self.listener.listening(call_id)
         return call
 
     def forget(self, call: Call) -> None:
         assert call.expected is not None
-        self.inbox.forget(call.expected)
+        self.listener.forget(call.expected)
 
     def trusts(self, call: Call) -> bool:
         assert call.expected is not None
-        return self.inbox.identity.is_same_since(call.expected.since)
+        return self.listener.identity.is_same_since(call.expected.since)
 
     async def aclose(self) -> None:
-        await self.inbox.aclose()
+        await self.listener.aclose()
         await self.line.aclose()
 
 
 @pytest.fixture
-async def ear(redis: Redis, redis_url: str) -> AsyncIterator[Ear]:
-    ear = Ear(redis_url)
-    ear.start()
-    yield ear
-    await ear.aclose()
+async def subscription(redis: Redis, redis_url: str) -> AsyncIterator[Ear]:
+    subscription = Ear(redis_url)
+    subscription.start()
+    yield subscription
+    await subscription.aclose()
 
 
 async def subscriptions(redis: Redis) -> int:
@@ -104,30 +104,30 @@ async def cut(redis: Redis) -> None:
     await redis.client_kill_filter(_type="pubsub")
 
 
-async def test_a_result_is_heard(ear: Ear, redis: Redis) -> None:
+async def test_a_result_is_heard(subscription: Ear, redis: Redis) -> None:
     """What is published after `listening` arrives."""
-    call = await ear.expect("a")
+    call = await subscription.expect("a")
     await redis.publish(f"{KEY}a", meta("SUCCESS", "x"))
 
     assert await call.result() == "x"
 
 
-async def test_an_end_that_is_found_before_redis_says_that_we_listen_ends_the_wait(ear: Ear) -> None:
+async def test_an_end_that_is_found_before_redis_says_that_we_listen_ends_the_wait(subscription: Ear) -> None:
     """Nothing more is to be heard: whoever waits to be listened to goes on, and is not cancelled."""
     call = Call()
-    ear.inbox.expect("c1", call)
-    listening = asyncio.create_task(ear.inbox.listening("c1"))
+    subscription.listener.expect("c1", call)
+    listening = asyncio.create_task(subscription.listener.listening("c1"))
     await asyncio.sleep(0)
-    ear.inbox.found("c1", meta("SUCCESS", "owls").encode())
+    subscription.listener.found("c1", meta("SUCCESS", "owls").encode())
     async with asyncio.timeout(20):
         await listening
 
     assert await call.result() == "owls"
 
 
-async def test_only_an_end_is_a_result(ear: Ear, redis: Redis) -> None:
+async def test_only_an_end_is_a_result(subscription: Ear, redis: Redis) -> None:
     """Started and retried are news, not results; and a stranger's message is nothing at all."""
-    call = await ear.expect("a")
+    call = await subscription.expect("a")
     for message in (
         meta("STARTED"),
         meta("RETRY"),
@@ -144,12 +144,14 @@ async def test_only_an_end_is_a_result(ear: Ear, redis: Redis) -> None:
     assert call.end.result()["status"] == "FAILURE"
 
 
-async def test_large_results_never_cut_the_line(ear: Ear, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_results_never_cut_the_line(
+    subscription: Ear, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Redis gives up a subscriber that has too much to read; what is fetched, or swept, goes over another connection."""
-    monkeypatch.setattr(inbox_module, "_SWEEP_SECONDS", 1)
+    monkeypatch.setattr(listener, "_SWEEP_SECONDS", 1)
     losses: list[None] = []
-    ear.line.on_lost.append(lambda: losses.append(None))
-    calls = {name: await ear.expect(name) for name in "abcdef"}
+    subscription.line.on_lost.append(lambda: losses.append(None))
+    calls = {name: await subscription.expect(name) for name in "abcdef"}
     limit = "client-output-buffer-limit"
     before = str((await redis.config_get(limit))[limit])
     await redis.config_set(limit, "pubsub 300kb 300kb 1")
@@ -166,65 +168,69 @@ async def test_large_results_never_cut_the_line(ear: Ear, redis: Redis, monkeypa
     assert losses == []
 
 
-async def test_a_large_result_is_fetched(ear: Ear, redis: Redis) -> None:
+async def test_a_large_result_is_fetched(subscription: Ear, redis: Redis) -> None:
     """Where only its place is announced, the result itself is read."""
-    call = await ear.expect("a")
+    call = await subscription.expect("a")
     await redis.set(f"{KEY}a", meta("SUCCESS", "x" * 300_000), ex=60)
     await redis.publish(f"{KEY}a", json.dumps({"status": "STORED", "task_id": "a"}))
 
     assert await call.result() == "x" * 300_000
 
 
-async def test_a_large_result_that_has_gone_is_no_end(ear: Ear, redis: Redis) -> None:
+async def test_a_large_result_that_has_gone_is_no_end(subscription: Ear, redis: Redis) -> None:
     """An announcement of nothing leaves the call waiting."""
-    call = await ear.expect("a")
+    call = await subscription.expect("a")
     await redis.publish(f"{KEY}a", json.dumps({"status": "STORED", "task_id": "a"}))
     await redis.publish(f"{KEY}a", meta("SUCCESS", "later"))
 
     assert await call.result() == "later"
 
 
-async def test_an_end_is_taken_once(ear: Ear, redis: Redis) -> None:
+async def test_an_end_is_taken_once(subscription: Ear, redis: Redis) -> None:
     """A result that comes again, or for nobody, or after its call was forgotten, changes nothing."""
-    call, given_up, other = await ear.expect("a"), await ear.expect("b"), await ear.expect("c")
-    ear.forget(given_up)
+    call, given_up, other = (
+        await subscription.expect("a"),
+        await subscription.expect("b"),
+        await subscription.expect("c"),
+    )
+    subscription.forget(given_up)
     for name in ("a", "a", "b", "stranger", "c"):
         await redis.publish(f"{KEY}{name}", meta("SUCCESS", name))
 
     assert [await call.result(), await other.result()] == ["a", "c"]
     assert not given_up.end.done()
-    assert not ear.inbox._expected
+    assert not subscription.listener._expected
 
 
-async def test_several_may_wait_for_one_call(ear: Ear, redis: Redis) -> None:
+async def test_several_may_wait_for_one_call(subscription: Ear, redis: Redis) -> None:
     """Each of them hears of its end; one that waits no longer takes nothing from the others."""
-    calls = [await ear.expect("a") for _ in range(3)]
-    ear.forget(calls[0])
-    ear.forget(calls[0])
+    calls = [await subscription.expect("a") for _ in range(3)]
+    subscription.forget(calls[0])
+    subscription.forget(calls[0])
     await redis.publish(f"{KEY}a", meta("SUCCESS", "x"))
 
     assert [await call.result() for call in calls[1:]] == ["x", "x"]
     assert not calls[0].end.done()
-    assert not ear.inbox._expected
+    assert not subscription.listener._expected
 
 
 async def test_who_gives_up_listening_leaves_the_others_at_it(redis: Redis, redis_url: str) -> None:
     """Two wait until a call's end can be heard, and one of them is cancelled."""
-    ear = Ear(redis_url)
-    ear.inbox.expect("a", Call())
-    both = [asyncio.create_task(ear.inbox.listening("a")) for _ in range(2)]
+    subscription = Ear(redis_url)
+    subscription.listener.expect("a", Call())
+    both = [asyncio.create_task(subscription.listener.listening("a")) for _ in range(2)]
     await asyncio.sleep(0)
     both[0].cancel()
-    ear.start()
+    subscription.start()
     await asyncio.wait(both, timeout=20)
-    await ear.aclose()
+    await subscription.aclose()
 
     assert (both[0].cancelled(), both[1].done(), both[1].cancelled()) == (True, True, False)
 
 
-async def test_a_waiter_that_fails_spoils_nothing(ear: Ear, redis: Redis) -> None:
+async def test_a_waiter_that_fails_spoils_nothing(subscription: Ear, redis: Redis) -> None:
     """A defect in one call's end keeps no other call from its own."""
-    broken, call = await ear.expect("a"), await ear.expect("b")
+    broken, call = await subscription.expect("a"), await subscription.expect("b")
     broken.end.cancel()
     for name in ("a", "b"):
         await redis.publish(f"{KEY}{name}", meta("SUCCESS", name))
@@ -232,42 +238,42 @@ async def test_a_waiter_that_fails_spoils_nothing(ear: Ear, redis: Redis) -> Non
     assert await call.result() == "b"
 
 
-async def test_nothing_stays_subscribed(ear: Ear, redis: Redis) -> None:
+async def test_nothing_stays_subscribed(subscription: Ear, redis: Redis) -> None:
     """After the ends, and after `forget`, Redis holds no subscription of ours, and nobody waits."""
-    calls = [await ear.expect(f"call-{number}") for number in range(300)]
+    calls = [await subscription.expect(f"call-{number}") for number in range(300)]
     assert await subscriptions(redis) == 300
     for number in range(150):
         await redis.publish(f"{KEY}call-{number}", meta("SUCCESS"))
-        ear.forget(calls[number + 150])
+        subscription.forget(calls[number + 150])
     await wait_until_subscribed(redis, 0)
 
-    assert not ear.inbox._expected
+    assert not subscription.listener._expected
     assert sum(call.end.done() for call in calls) == 150
 
 
-async def test_a_call_may_be_expected_again_at_once(ear: Ear, redis: Redis) -> None:
+async def test_a_call_may_be_expected_again_at_once(subscription: Ear, redis: Redis) -> None:
     """Forgetting leaves with the next write, and not what was ordered since."""
-    ear.forget(await ear.expect("a"))
-    call = await ear.expect("a")
+    subscription.forget(await subscription.expect("a"))
+    call = await subscription.expect("a")
     await redis.publish(f"{KEY}a", meta("SUCCESS", "x"))
 
     assert await call.result() == "x"
 
 
-async def test_a_lost_connection_loses_no_result(ear: Ear, redis: Redis) -> None:
+async def test_a_lost_connection_loses_no_result(subscription: Ear, redis: Redis) -> None:
     """A result that was announced while the connection was down is read after the reconnect."""
-    call = await ear.expect("a")
+    call = await subscription.expect("a")
     await redis.set(f"{KEY}a", meta("SUCCESS", "meanwhile"), ex=60)
     await cut(redis)
 
     assert await call.result() == "meanwhile"
 
 
-async def test_calls_after_a_lost_connection_are_heard(ear: Ear, redis: Redis) -> None:
+async def test_calls_after_a_lost_connection_are_heard(subscription: Ear, redis: Redis) -> None:
     """The inbox listens again, for those it knew and for new ones."""
-    old = await ear.expect("old")
+    old = await subscription.expect("old")
     await cut(redis)
-    new = await ear.expect("new")
+    new = await subscription.expect("new")
     await wait_until_subscribed(redis, 2)
     for name in ("old", "new"):
         await redis.publish(f"{KEY}{name}", meta("SUCCESS", name))
@@ -277,82 +283,82 @@ async def test_calls_after_a_lost_connection_are_heard(ear: Ear, redis: Redis) -
 
 async def test_a_lost_announcement_is_swept_up(redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pub/sub delivers at most once; the stored result is found all the same."""
-    monkeypatch.setattr(inbox_module, "_SWEEP_SECONDS", 0.05)
-    ear = Ear(redis_url)
-    ear.start()
-    calls = [await ear.expect(f"call-{number}") for number in range(250)]  # more than one read brings
+    monkeypatch.setattr(listener, "_SWEEP_SECONDS", 0.05)
+    subscription = Ear(redis_url)
+    subscription.start()
+    calls = [await subscription.expect(f"call-{number}") for number in range(250)]  # more than one read brings
     for number in range(250):
         await redis.set(f"{KEY}call-{number}", meta("SUCCESS", number), ex=60)  # stored, never announced
 
     assert [await call.result() for call in calls] == list(range(250))
-    await ear.aclose()
+    await subscription.aclose()
 
 
-async def test_only_the_server_that_a_call_was_published_to_is_trusted(ear: Ear, redis: Redis) -> None:
+async def test_only_the_server_that_a_call_was_published_to_is_trusted(subscription: Ear, redis: Redis) -> None:
     """Another connection is none the worse; another server may know less of the calls from before, and of no later ones."""
-    old = await ear.expect("a")
-    await wait_until(lambda: ear.trusts(old), "the server is known")
+    old = await subscription.expect("a")
+    await wait_until(lambda: subscription.trusts(old), "the server is known")
 
     await cut(redis)  # the same server
     await wait_until_subscribed(redis, 0)
     await wait_until_subscribed(redis, 1)
-    await wait_until(lambda: not ear.inbox._is_new.is_set(), "the new connection was looked at")
-    await ear.inbox.identity.recognise()
-    assert ear.trusts(old)
+    await wait_until(lambda: not subscription.listener._is_new.is_set(), "the new connection was looked at")
+    await subscription.listener.identity.recognise()
+    assert subscription.trusts(old)
 
-    ear.inbox.identity._run_id = b"that of another one"
-    await ear.inbox.identity.recognise()
-    new, later = await ear.expect("b"), await ear.expect("a")
-    assert not ear.trusts(old)
-    assert ear.trusts(new)
-    assert ear.trusts(later)
+    subscription.listener.identity._run_id = b"that of another one"
+    await subscription.listener.identity.recognise()
+    new, later = await subscription.expect("b"), await subscription.expect("a")
+    assert not subscription.trusts(old)
+    assert subscription.trusts(new)
+    assert subscription.trusts(later)
 
 
 async def test_deleted_data_are_noticed(redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a connection that goes on: calls from before are not trusted any more, later ones are."""
-    monkeypatch.setattr(inbox_module, "_SWEEP_SECONDS", 0.05)
-    ear = Ear(redis_url)
-    ear.start()
-    old = await ear.expect("a")
-    await wait_until(lambda: ear.trusts(old), "the data have a name")
+    monkeypatch.setattr(listener, "_SWEEP_SECONDS", 0.05)
+    subscription = Ear(redis_url)
+    subscription.start()
+    old = await subscription.expect("a")
+    await wait_until(lambda: subscription.trusts(old), "the data have a name")
     await redis.flushall()
-    await wait_until(lambda: not ear.trusts(old), "it has another name")
+    await wait_until(lambda: not subscription.trusts(old), "it has another name")
 
-    assert ear.trusts(await ear.expect("b"))
-    await ear.aclose()
+    assert subscription.trusts(await subscription.expect("b"))
+    await subscription.aclose()
 
 
 async def test_news_is_passed_on(redis: Redis, redis_url: str) -> None:
     """A channel's listener is called once when the connection stands, and for each message."""
     calls: list[int] = []
-    ear = Ear(redis_url, {"news": lambda: calls.append(1)})
-    ear.start()
+    subscription = Ear(redis_url, {"news": lambda: calls.append(1)})
+    subscription.start()
     await wait_until(lambda: len(calls) == 1, "the inbox listens")
     await redis.publish("news", "x")
     await wait_until(lambda: len(calls) == 2, "the news has come")
-    await ear.aclose()
+    await subscription.aclose()
 
 
 @pytest.mark.parametrize("key_prefix", ["p"])
 async def test_a_prefix_stands_before_results(redis: Redis, redis_url: str, key_prefix: str) -> None:
     """Results of a fleet with a prefix are announced and stored under it."""
-    ear = Ear(redis_url, prefix=key_prefix)
-    ear.start()
-    call = await ear.expect("a")
+    subscription = Ear(redis_url, prefix=key_prefix)
+    subscription.start()
+    call = await subscription.expect("a")
     await redis.publish(f"p_{KEY}a", meta("SUCCESS", "x"))
 
     assert await call.result() == "x"
-    await ear.aclose()
+    await subscription.aclose()
 
 
 async def test_closing_leaves_nobody_waiting(redis_url: str) -> None:
     """Who waits when the inbox closes hears of it: for a result, or for being heard on a line that never stood."""
-    ear, call = Ear(redis_url), Call()
-    ear.inbox.start()
-    ear.inbox.expect("a", call)
-    listening = asyncio.create_task(ear.inbox.listening("a"))
+    subscription, call = Ear(redis_url), Call()
+    subscription.listener.start()
+    subscription.listener.expect("a", call)
+    listening = asyncio.create_task(subscription.listener.listening("a"))
     await asyncio.sleep(0)
-    await ear.aclose()
+    await subscription.aclose()
 
     assert call.was_left
     with pytest.raises(NotPublished):
@@ -362,7 +368,7 @@ async def test_closing_leaves_nobody_waiting(redis_url: str) -> None:
 async def test_closing_ends_it_while_its_connection_breaks(redis: Redis, redis_url: str) -> None:
     """A connection that is lost at the very moment of closing does not keep the inbox going."""
     for _ in range(20):
-        ear = Ear(redis_url)
-        ear.start()
-        await ear.expect("a")
-        await asyncio.gather(cut(redis), asyncio.wait_for(ear.aclose(), 10))
+        subscription = Ear(redis_url)
+        subscription.start()
+        await subscription.expect("a")
+        await asyncio.gather(cut(redis), asyncio.wait_for(subscription.aclose(), 10))

@@ -16,9 +16,9 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.calls.status import CallStatus
-from toolfleet_tasks.redis.connection import Line
-from toolfleet_tasks.results.channel_watch import Watches
-from toolfleet_tasks.results.listener import Inbox
+from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.results.channel_watch import ChannelWatch
+from toolfleet_tasks.results.listener import ResultListener
 from toolfleet_tasks.results.progress import follow_progress
 from toolfleet_tasks.results.verifier import Verifier
 
@@ -28,13 +28,13 @@ KEY = "toolfleet:progress:call-1"
 class Follower:
     """Notes what it hears of the call, until `ending`."""
 
-    def __init__(self, inbox: Inbox) -> None:
+    def __init__(self, listener: ResultListener) -> None:
         self.heard: list[str] = []
         self.ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.task = asyncio.create_task(self._follow(inbox))
+        self.task = asyncio.create_task(self._follow(listener))
 
-    async def _follow(self, inbox: Inbox) -> None:
-        async with contextlib.aclosing(follow_progress(inbox, "call-1", self.ending)) as steps:
+    async def _follow(self, listener: ResultListener) -> None:
+        async with contextlib.aclosing(follow_progress(listener, "call-1", self.ending)) as steps:
             async for step in steps:
                 self.heard.append(step.message)
 
@@ -43,14 +43,17 @@ class Follower:
 
 
 @pytest.fixture
-async def inbox(redis_url: str) -> AsyncIterator[Inbox]:
-    line, reads = Line(connection_factory(redis_url), name="test"), Line(connection_factory(redis_url), name="reads")
-    inbox = Inbox(line, reads, Verifier(line, Settings()), news={}, keys=Keys())
+async def listener(redis_url: str) -> AsyncIterator[ResultListener]:
+    line, reads = (
+        PipelinedConnection(connection_factory(redis_url), name="test"),
+        PipelinedConnection(connection_factory(redis_url), name="reads"),
+    )
+    listener = ResultListener(line, reads, Verifier(line, Settings()), handlers={}, keys=Keys())
     line.start()
     await line.connected()
-    inbox.start()
-    yield inbox
-    await inbox.aclose()
+    listener.start()
+    yield listener
+    await listener.aclose()
     await line.aclose()
 
 
@@ -61,10 +64,10 @@ async def say(redis: Redis, message: str) -> int:
     return int(await redis.publish(KEY, content))
 
 
-async def test_what_was_missed_is_made_good_after_a_reconnect(inbox: Inbox, redis: Redis) -> None:
+async def test_what_was_missed_is_made_good_after_a_reconnect(listener: ResultListener, redis: Redis) -> None:
     """The latest word is read when the channel is subscribed to anew, and what comes later is heard."""
     await say(redis, "before")
-    follower = Follower(inbox)
+    follower = Follower(listener)
     await follower.hears("before")
     await redis.client_kill_filter(_type="pubsub")
     await say(redis, "meanwhile")
@@ -77,11 +80,11 @@ async def test_what_was_missed_is_made_good_after_a_reconnect(inbox: Inbox, redi
     assert follower.heard == ["before", "meanwhile", "after"]
 
 
-async def test_a_strangers_message_is_no_progress(inbox: Inbox, redis: Redis) -> None:
+async def test_a_strangers_message_is_no_progress(listener: ResultListener, redis: Redis) -> None:
     """What cannot be read is skipped, and the same thing said twice is said once."""
     await redis.set(KEY, "nonsense", ex=60)
-    follower = Follower(inbox)
-    await wait_until(lambda: KEY.encode() in inbox.watches, "it follows")
+    follower = Follower(listener)
+    await wait_until(lambda: KEY.encode() in listener.watches, "it follows")
     while not await say(redis, "one"):  # noqa: ASYNC110 - what changes is in Redis
         await asyncio.sleep(0.01)
     await redis.publish(KEY, '{"fraction": 7, "message": "x"}')
@@ -94,10 +97,10 @@ async def test_a_strangers_message_is_no_progress(inbox: Inbox, redis: Redis) ->
     assert follower.heard == ["one", "two"]
 
 
-async def test_nobody_is_subscribed_for_whom_nobody_asks(inbox: Inbox, redis: Redis) -> None:
+async def test_nobody_is_subscribed_for_whom_nobody_asks(listener: ResultListener, redis: Redis) -> None:
     """The subscription comes with the first who follows and goes with the last."""
     assert await say(redis, "unheard") == 0
-    first, second = Follower(inbox), Follower(inbox)
+    first, second = Follower(listener), Follower(listener)
     await first.hears("unheard")
     await second.hears("unheard")
     first.task.cancel()
@@ -108,14 +111,14 @@ async def test_nobody_is_subscribed_for_whom_nobody_asks(inbox: Inbox, redis: Re
     while await say(redis, "nobody"):  # noqa: ASYNC110 - what changes is in Redis
         await asyncio.sleep(0.01)
 
-    assert list(inbox.watches) == []
+    assert list(listener.watches) == []
 
 
 async def test_what_is_read_late_does_not_replace_what_was_heard(redis_url: str) -> None:
     """The two come over different connections: the one that was read may be the older one."""
     wanted: list[bytes] = []
     heard: list[bytes] = []
-    watches = Watches(Line(connection_factory(redis_url), name="test"), wanted.append)
+    watches = ChannelWatch(PipelinedConnection(connection_factory(redis_url), name="test"), wanted.append)
     with watches.watching(b"k", heard.append):
         watches.subscribed(b"k")
         watches.announced(b"k", b"new")

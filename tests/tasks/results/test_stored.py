@@ -7,7 +7,7 @@ import pytest
 from support.published_call import published
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_tasks.messages import json_text
-from toolfleet_tasks.messages.fleet_results import Ending
+from toolfleet_tasks.messages.fleet_results import CallEnding
 from toolfleet_tasks.results.stored import celery_value, ending_of, read_stored, result_of, text_of
 
 RESULT = ToolResult.ok("m.t", {"owls": 3, "__type__": "datetime"})
@@ -17,7 +17,7 @@ def failure(kind: str, message: Any = None, status: str = "FAILURE") -> dict[str
     return {"status": status, "result": {"exc_type": kind, "exc_message": message, "exc_module": "x"}}
 
 
-def ended(meta: dict[str, Any]) -> Ending:
+def ended(meta: dict[str, Any]) -> CallEnding:
     return ending_of(meta, published("m.t", limit_seconds=30))
 
 

@@ -10,8 +10,8 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.messages.signatures import Signatures
-from toolfleet_tasks.presence.lane_capacity import Slots
-from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.presence.lane_capacity import LaneCapacity
+from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.results import verifier as verifier_module
 from toolfleet_tasks.results.verifier import Verifier
 
@@ -20,8 +20,8 @@ NOTES = Keys().slots("fast")
 
 
 @pytest.fixture
-async def line(redis_url: str) -> AsyncIterator[Line]:
-    line = Line(connection_factory(redis_url), name="test")
+async def line(redis_url: str) -> AsyncIterator[PipelinedConnection]:
+    line = PipelinedConnection(connection_factory(redis_url), name="test")
     line.start()
     await line.connected()
     yield line
@@ -34,13 +34,13 @@ def settings(redis_url: str) -> Settings:
 
 
 @pytest.fixture
-def verifier(line: Line, settings: Settings) -> Verifier:
+def verifier(line: PipelinedConnection, settings: Settings) -> Verifier:
     return Verifier(line, settings)
 
 
-async def note_older(redis_url: str) -> Slots:
+async def note_older(redis_url: str) -> LaneCapacity:
     """A worker that does not sign, as older ones do not."""
-    older = Slots(Settings(redis_url=redis_url), count=10)
+    older = LaneCapacity(Settings(redis_url=redis_url), count=10)
     await older.note()
     return older
 
@@ -58,7 +58,7 @@ async def test_what_is_unsigned_is_refused_where_all_workers_sign(
     verifier: Verifier, settings: Settings, redis: Redis
 ) -> None:
     """Who is at work is looked up before."""
-    await Slots(settings, count=10).note()
+    await LaneCapacity(settings, count=10).note()
 
     assert verifier.judge("call-1", "result", "hoot", None) == "unsure"
     with capture_logs() as logs:
@@ -71,7 +71,7 @@ async def test_what_is_unsigned_is_believed_while_an_older_worker_is_at_work(
     verifier: Verifier, settings: Settings, redis_url: str
 ) -> None:
     """Beside new ones. It is counted, and warned of once a minute; what has a wrong signature is a forgery still."""
-    await Slots(settings, count=10).note()
+    await LaneCapacity(settings, count=10).note()
     await note_older(redis_url)
 
     with capture_logs() as logs:
@@ -92,12 +92,14 @@ async def test_what_an_older_worker_has_left_is_believed_a_little_longer(
     await older.leave()
     assert await verifier.believes("call-2", "result", "hoot", None)
     monkeypatch.setattr(verifier_module, "_OLDER_COUNT_SECONDS", 0.0)
-    monkeypatch.setattr(verifier_module, "_LOOK_COUNTS_SECONDS", 0.0)
+    monkeypatch.setattr(verifier_module, "_CHECK_COUNTS_SECONDS", 0.0)
 
     assert not await verifier.believes("call-3", "result", "hoot", None)
 
 
-async def test_a_fleet_can_refuse_whatever_is_unsigned(line: Line, settings: Settings, redis_url: str) -> None:
+async def test_a_fleet_can_refuse_whatever_is_unsigned(
+    line: PipelinedConnection, settings: Settings, redis_url: str
+) -> None:
     """For whoever can write a result can write an older worker's note."""
     await note_older(redis_url)
     strict = Verifier(line, settings.model_copy(update={"require_signed_results": True}))
@@ -108,7 +110,7 @@ async def test_a_fleet_can_refuse_whatever_is_unsigned(line: Line, settings: Set
 
 async def test_a_redis_that_does_not_say_shows_no_older_worker(settings: Settings) -> None:
     """It fails closed, within a second."""
-    line = Line(connection_factory("redis://127.0.0.1:1/0"), name="test")
+    line = PipelinedConnection(connection_factory("redis://127.0.0.1:1/0"), name="test")
     line.start()
     verifier = Verifier(line, settings)
     try:
@@ -117,7 +119,7 @@ async def test_a_redis_that_does_not_say_shows_no_older_worker(settings: Setting
         await line.aclose()
 
 
-async def test_a_fleet_without_a_key_believes_what_it_always_did(line: Line, redis_url: str) -> None:
+async def test_a_fleet_without_a_key_believes_what_it_always_did(line: PipelinedConnection, redis_url: str) -> None:
     """A signature means nothing to it."""
     verifier = Verifier(line, Settings(redis_url=redis_url))
 

@@ -8,11 +8,11 @@ import pytest
 from redis import Redis
 
 from support.waiting import wait_until
-from support.workers.held_messages import KEYS, QUEUE, cut, evals, message, open_line, open_parts, publish
-from toolfleet_tasks.redis.connection import Line
-from toolfleet_tasks.transport.burst_fetcher import BurstIntake
+from support.workers.held_messages import KEYS, QUEUE, cut, evals, message, open_connection, open_parts, publish
+from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.transport.burst_fetcher import BurstFetcher
 from toolfleet_tasks.transport.delivery import Message
-from toolfleet_tasks.transport.fetcher import Intake, Quarantine
+from toolfleet_tasks.transport.fetcher import Fetcher, Quarantine
 
 OTHER = "tools.cats"
 
@@ -29,12 +29,12 @@ class FullWorker:
     def queues(self) -> list[str]:
         return [QUEUE, OTHER, *self.others]
 
-    def room(self) -> int:
+    def capacity(self) -> int:
         return 0
 
     def burst(self) -> tuple[list[str], int]:
-        rooms = {queue: room for queue, room in self.beyond.items() if room > 0}
-        return list(rooms), min(rooms.values(), default=0)
+        bounds = {queue: capacity for queue, capacity in self.beyond.items() if capacity > 0}
+        return list(bounds), min(bounds.values(), default=0)
 
     def expect(self, count: int) -> None:
         self.expected += count
@@ -50,8 +50,8 @@ class FullWorker:
 @dataclass
 class Taking:
     worker: FullWorker
-    burst: BurstIntake
-    bell: Line
+    burst: BurstFetcher
+    blocking: PipelinedConnection
     running: asyncio.Task[None]
 
 
@@ -64,12 +64,20 @@ def redis(redis_url: str) -> Iterator[Redis]:
 @pytest.fixture
 async def taking(redis_url: str) -> AsyncIterator[Taking]:
     worker = FullWorker()
-    async with open_parts(redis_url) as parts, open_line(redis_url) as bell:
+    async with open_parts(redis_url) as parts, open_connection(redis_url) as blocking:
         quarantine = Quarantine(KEYS.quarantine, KEYS.quarantined)
-        intake = Intake(worker, line=parts.line, bells=parts.bells, leases=parts.leases, quarantine=quarantine)
-        burst = BurstIntake(worker, intake, line=parts.line, bell=bell, bell_prefix=KEYS.bell(""))
+        fetcher = Fetcher(
+            worker,
+            connection=parts.connection,
+            notify_keys=parts.notify_keys,
+            leases=parts.leases,
+            quarantine=quarantine,
+        )
+        burst = BurstFetcher(
+            worker, fetcher, connection=parts.connection, blocking=blocking, notify_prefix=KEYS.notify_key("")
+        )
         running = asyncio.create_task(burst.run())
-        yield Taking(worker, burst, bell, running)
+        yield Taking(worker, burst, blocking, running)
         running.cancel()
         await asyncio.wait([running], timeout=5)
         assert running.done()
@@ -97,7 +105,7 @@ async def test_a_bell_brings_what_may_begin(taking: Taking, redis: Redis) -> Non
     await wait_until(lambda: taking.worker.taken == ["2", "3"], "it was woken")
 
     assert (redis.llen(QUEUE), redis.llen(OTHER)) == (1, 1)
-    assert redis.exists(KEYS.bell(QUEUE), KEYS.bell(OTHER)) == 2, "for whoever has room"
+    assert redis.exists(KEYS.notify_key(QUEUE), KEYS.notify_key(OTHER)) == 2, "for whoever has room"
 
 
 async def test_a_bell_among_thousands_brings_what_may_begin(taking: Taking, redis: Redis) -> None:
@@ -105,7 +113,7 @@ async def test_a_bell_among_thousands_brings_what_may_begin(taking: Taking, redi
     taking.worker.others = [f"tools.silent-{number}" for number in range(2000)]
     taking.worker.beyond = dict.fromkeys([*taking.worker.others, QUEUE, OTHER], 5)
     taking.burst.begin()
-    await wait_until(lambda: taking.burst._ring is not None, "it listens")
+    await wait_until(lambda: taking.burst._notification is not None, "it listens")
     publish(redis, message("1"))
     publish(redis, message("2"), queue=OTHER)
     await wait_until(lambda: sorted(taking.worker.taken) == ["1", "2"], "both are here", seconds=5)
@@ -115,7 +123,7 @@ async def test_a_queue_that_may_begin_again_is_looked_at_at_once(taking: Taking,
     """While it listens to others' bells."""
     taking.worker.beyond = {OTHER: 1}
     taking.burst.begin()
-    await wait_until(lambda: taking.burst._ring is not None, "it listens")
+    await wait_until(lambda: taking.burst._notification is not None, "it listens")
     publish(redis, message("1"))
     taking.worker.beyond = {OTHER: 1, QUEUE: 1}
     taking.burst.wake()
@@ -126,11 +134,11 @@ async def test_a_bell_that_nobody_needs_rings_on(taking: Taking, redis: Redis) -
     """Slots are free again when it is heard: the ordinary intake, or another worker, is to hear it."""
     taking.worker.beyond = {OTHER: 1}
     taking.burst.begin()
-    await wait_until(lambda: taking.burst._ring is not None, "it listens")
+    await wait_until(lambda: taking.burst._notification is not None, "it listens")
     taking.worker.beyond = {}
     publish(redis, message("1"), queue=OTHER)
-    await wait_until(lambda: taking.burst._ring is None, "it has heard")
-    await wait_until(lambda: redis.exists(KEYS.bell(OTHER)), "it rings on")
+    await wait_until(lambda: taking.burst._notification is None, "it has heard")
+    await wait_until(lambda: redis.exists(KEYS.notify_key(OTHER)), "it rings on")
 
     assert taking.worker.taken == []
 
@@ -139,11 +147,11 @@ async def test_a_cut_line_is_no_end(taking: Taking, redis: Redis) -> None:
     """It listens again when the line is back; closed lines end it."""
     taking.worker.beyond = {OTHER: 9}
     taking.burst.begin()
-    await wait_until(lambda: taking.burst._ring is not None, "it listens")
-    cut(taking.bell)
+    await wait_until(lambda: taking.burst._notification is not None, "it listens")
+    cut(taking.blocking)
     publish(redis, message("1"), queue=OTHER)
     await wait_until(lambda: taking.worker.taken == ["1"], "it has arrived", seconds=10)
-    await taking.bell.aclose()
+    await taking.blocking.aclose()
     await asyncio.wait([taking.running], timeout=5)
 
     assert taking.running.done()

@@ -8,9 +8,9 @@ import pytest
 from redis import Redis
 
 from support.waiting import wait_until
-from support.workers.held_messages import KEYS, QUEUE, STORE, cut, message, open_line
+from support.workers.held_messages import KEYS, QUEUE, STORE, cut, message, open_connection
 from toolfleet_tasks.lua import queues
-from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.transport.delivery import DIED, deaths_of, read_message, with_deaths
 from toolfleet_tasks.transport.leases import Leases
 
@@ -23,19 +23,19 @@ def redis(redis_url: str) -> Iterator[Redis]:
         yield redis
 
 
-def put_back(redis: Redis, tag: str, item: str) -> str:
+def requeue(redis: Redis, tag: str, item: str) -> str:
     """What lies in the queue when the lease of a message has run out that was held under this tag."""
     redis.hset(STORE.unacked, tag, f'[{item},"","{QUEUE}"]')
     redis.zadd(STORE.unacked_index, {tag: 1})
     keys = (2, STORE.unacked, STORE.unacked_index)
     holders = (STORE.holder_prefix, STORE.left_prefix)
-    redis.eval(queues.RESTORE.text, *keys, STORE.queue_prefix, STORE.bell_prefix, "2", 10, "3", *holders)
+    redis.eval(queues.RESTORE.text, *keys, STORE.queue_prefix, STORE.notify_prefix, "2", 10, "3", *holders)
     return str(redis.rpop(QUEUE))
 
 
 def restored(redis: Redis, tag: str, item: str) -> dict[str, Any]:
     """The same, of a message that can be read."""
-    return dict(json.loads(put_back(redis, tag, item)))
+    return dict(json.loads(requeue(redis, tag, item)))
 
 
 def test_a_message_knows_who_has_died_with_it(redis: Redis) -> None:
@@ -58,7 +58,7 @@ def test_holders_of_before_are_not_judged(redis: Redis) -> None:
 @pytest.mark.parametrize("item", ["{}", "[1]", "5"])
 def test_what_is_no_message_stays_as_it_is(item: str, redis: Redis) -> None:
     """And is put back."""
-    assert put_back(redis, ADA, item) == item
+    assert requeue(redis, ADA, item) == item
 
 
 async def test_who_lives_has_not_died(redis_url: str, leases: Leases, redis: Redis) -> None:
@@ -66,7 +66,7 @@ async def test_who_lives_has_not_died(redis_url: str, leases: Leases, redis: Red
     tag = f"{leases.next_tags()}0"
     name = tag[1:].partition("-")[0]
     counted = restored(redis, tag, message("1").decode())
-    async with open_line(redis_url) as subscribing:
+    async with open_connection(redis_url) as subscribing:
         leases.show_life(subscribing)
         await wait_until(lambda: redis.pubsub_numsub(KEYS.holder(name))[0][1] == 1, "it listens")
         assert "died" not in restored(redis, tag, message("1").decode())
@@ -78,11 +78,11 @@ async def test_who_lives_has_not_died(redis_url: str, leases: Leases, redis: Red
     assert (counted["died"], back["died"]) == (name, "ada0")
 
 
-async def test_who_was_told_to_end_has_not_died(leases: Leases, line: Line, redis: Redis) -> None:
+async def test_who_was_told_to_end_has_not_died(leases: Leases, connection: PipelinedConnection, redis: Redis) -> None:
     """However it is cut off then."""
     tag = f"{leases.next_tags()}0"
     leases.leave()
-    await line.send("PING")
+    await connection.send("PING")
 
     assert "died" not in restored(redis, tag, message("1").decode())
     assert redis.ttl(KEYS.left(tag[1:].partition("-")[0])) > 3 * STORE.seconds

@@ -16,10 +16,10 @@ from support.waiting import wait_until
 from support.workers.held_messages import KEYS, QUEUE, STORE, cut, evals, message, open_parts, publish, stop_reading
 from toolfleet_tasks.aio.greenlet_bridge import await_
 from toolfleet_tasks.lua import queues as scripts
-from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.transport import fetcher as intake_module
 from toolfleet_tasks.transport.delivery import Message
-from toolfleet_tasks.transport.fetcher import BATCH, Intake, Quarantine, Room
+from toolfleet_tasks.transport.fetcher import BATCH, Capacity, Fetcher, Quarantine
 from toolfleet_tasks.transport.leases import Leases
 
 OTHER = "tools.cats"
@@ -47,7 +47,7 @@ class Taker:
     def queues(self) -> list[str]:
         return self.names
 
-    def room(self) -> int:
+    def capacity(self) -> int:
         return self.slots - len(self.taken)
 
     def burst(self) -> tuple[list[str], int]:
@@ -69,10 +69,10 @@ class Taker:
 @dataclass
 class Worker:
     taker: Taker
-    line: Line
-    bell: Line
+    connection: PipelinedConnection
+    notify_key: PipelinedConnection
     leases: Leases
-    intake: Intake
+    fetcher: Fetcher
     running: asyncio.Task[None]
 
 
@@ -80,9 +80,10 @@ class Worker:
 async def working(url: str, taker: Taker) -> AsyncGenerator[Worker]:
     async with open_parts(url) as parts:
         quarantine = Quarantine(KEYS.quarantine, KEYS.quarantined)
-        intake = Intake(taker, line=parts.line, bells=parts.bells, leases=parts.leases, quarantine=quarantine)
-        running = asyncio.create_task(intake.run())
-        yield Worker(taker, parts.line, parts.bell, parts.leases, intake, running)
+        leases, keys = parts.leases, parts.notify_keys
+        fetcher = Fetcher(taker, connection=parts.connection, notify_keys=keys, leases=leases, quarantine=quarantine)
+        running = asyncio.create_task(fetcher.run())
+        yield Worker(taker, parts.connection, parts.notify_key, parts.leases, fetcher, running)
         running.cancel()
         await asyncio.wait([running], timeout=5)
         assert running.done()
@@ -141,7 +142,7 @@ async def test_room_is_respected(redis_url: str, redis: Redis) -> None:
         await asyncio.sleep(0.1)
         assert (redis.llen(QUEUE), evals(redis)) == (7, before)
         worker.taker.slots = 5
-        worker.intake.wake()
+        worker.fetcher.wake()
         await wait_until(lambda: len(worker.taker.taken) == 5, "it has taken more")
 
         assert redis.llen(QUEUE) == 5
@@ -161,7 +162,7 @@ async def test_a_new_queue_is_noticed(worker: Worker, redis: Redis) -> None:
     """A queue that is consumed from now on, and one that is no longer."""
     publish(redis, message("cat"), queue=OTHER)
     worker.taker.names = [OTHER]
-    worker.intake.wake()
+    worker.fetcher.wake()
     await wait_until(lambda: worker.taker.ids == ["cat"], "it was taken")
     worker.taker.names = []
     publish(redis, message("owl"))
@@ -178,8 +179,8 @@ async def test_a_turn_asks_for_the_queues_that_hold_something(ring: bool, redis_
     """Of 3,000 only for the one whose bell has rung, or that was found by itself: what a call costs is not their number."""
     async with working(redis_url, Taker(names=[QUEUE, *MANY, OTHER])) as worker:
         await asyncio.sleep(0.1)
-        sent, send = list[tuple[Any, ...]](), worker.line.send
-        worker.line.send = lambda *command: sent.append(command) or send(*command)  # type: ignore[method-assign, func-returns-value]
+        sent, send = list[tuple[Any, ...]](), worker.connection.send
+        worker.connection.send = lambda *command: sent.append(command) or send(*command)  # type: ignore[method-assign, func-returns-value]
         publish(redis, message("1")) if ring else redis.lpush(QUEUE, message("1"))
         await wait_until(lambda: worker.taker.ids == ["1"], "it was taken", seconds=5)
         reserves = [command for command in sent if command[1] == scripts.RESERVE.text]
@@ -194,7 +195,7 @@ async def test_long_queues_among_thousands_take_turns(redis_url: str, redis: Red
             publish(redis, *[message(queue) for _ in range(8)], queue=queue)
         for slots in range(1, 9):
             worker.taker.slots = slots
-            worker.intake.wake()
+            worker.fetcher.wake()
             await wait_until(lambda: len(worker.taker.taken) == slots, "one more is here", seconds=5)  # noqa: B023 - awaited
 
     assert worker.taker.ids.count(QUEUE) == worker.taker.ids.count(OTHER) == 4
@@ -203,11 +204,11 @@ async def test_long_queues_among_thousands_take_turns(redis_url: str, redis: Red
 async def test_a_lost_reserve_gives_its_messages_back_at_once(worker: Worker, redis: Redis) -> None:
     """Redis has moved messages and its answer is lost: they are here a moment later, and count as never begun."""
     await asyncio.sleep(0.05)
-    stop_reading(worker.line)
+    stop_reading(worker.connection)
     publish(redis, *[message(f"{number}") for number in range(5)])
     await wait_until(lambda: redis.hlen(STORE.unacked) == 5, "Redis has moved them")
     assert not worker.taker.taken
-    cut(worker.line)
+    cut(worker.connection)
     await wait_until(lambda: len(worker.taker.taken) == 5, "they came once more", seconds=10)
 
     assert sorted(worker.taker.ids) == [str(number) for number in range(5)]
@@ -218,12 +219,12 @@ async def test_a_lost_reserve_gives_its_messages_back_at_once(worker: Worker, re
 async def test_an_intake_that_ends_keeps_no_message(worker: Worker, redis: Redis) -> None:
     """Cancelled between the reserve and its answer: the messages go back into their queue."""
     await asyncio.sleep(0.05)
-    stop_reading(worker.line)
+    stop_reading(worker.connection)
     publish(redis, message("1"), message("2"))
     await wait_until(lambda: redis.hlen(STORE.unacked), "Redis has moved them")
     worker.running.cancel()
     await asyncio.wait([worker.running])
-    transport: Any = worker.line._link._transport if worker.line._link else None
+    transport: Any = worker.connection._protocol._transport if worker.connection._protocol else None
     transport.resume_reading()
     await wait_until(lambda: redis.llen(QUEUE) == 2, "they are back")
 
@@ -251,15 +252,15 @@ async def test_an_intake_that_ends_in_the_middle_gives_the_rest_back(worker: Wor
 
 async def test_closed_lines_end_the_intake(worker: Worker) -> None:
     """There is nothing to wait for then."""
-    await worker.line.aclose()
-    await worker.bell.aclose()
+    await worker.connection.aclose()
+    await worker.notify_key.aclose()
     await asyncio.wait([worker.running], timeout=5)
 
     assert worker.running.done()
     assert worker.running.exception() is None
 
 
-@pytest.mark.parametrize("which", ["line", "bell"])
+@pytest.mark.parametrize("which", ["connection", "notify_key"])
 async def test_a_cut_line_is_no_end(which: str, worker: Worker, redis: Redis) -> None:
     """Messages that are published meanwhile arrive after the reconnect, each once."""
     for turn in range(3):
@@ -294,8 +295,8 @@ async def test_an_intake_outlives_errors(worker: Worker, redis: Redis, monkeypat
         raise RuntimeError("broken")
 
     with monkeypatch.context() as patch, capture_logs() as logs:
-        patch.setattr(worker.taker, "room", broken)
-        worker.intake.wake()
+        patch.setattr(worker.taker, "capacity", broken)
+        worker.fetcher.wake()
         publish(redis, message("1"))
         await wait_until(lambda: len(logs) > 2, "it went wrong some times")
     await wait_until(lambda: worker.taker.ids == ["1"], "it has arrived")
@@ -352,9 +353,9 @@ async def test_garbage_goes_to_quarantine(kind: str, worker: Worker, redis: Redi
     assert entry["reason"]
     assert redis.get(KEYS.quarantined) == "1"
     assert redis.hlen(STORE.unacked) == 2
-    (line,) = [line for line in logs if line["event"] == "message_quarantined"]
-    assert (line["queue"], line["so_far"], line["log_level"]) == (QUEUE, 1, "error")
-    assert "message" not in line, "people's data is in it"
+    (record,) = [record for record in logs if record["event"] == "message_quarantined"]
+    assert (record["queue"], record["so_far"], record["log_level"]) == (QUEUE, 1, "error")
+    assert "message" not in record, "people's data is in it"
 
 
 async def test_a_message_that_celery_chokes_on_goes_to_quarantine(worker: Worker, redis: Redis) -> None:
@@ -393,7 +394,7 @@ async def test_setting_aside_outlasts_an_outage(worker: Worker, redis: Redis) ->
     for number in range(5):
         publish(redis, b"bad")
         await wait_until(lambda: len(worker.leases.held) or redis.llen(KEYS.quarantine) > number, "it was taken")  # noqa: B023 - awaited
-        cut(worker.line)
+        cut(worker.connection)
     await wait_until(lambda: not worker.leases.held and redis.llen(KEYS.quarantine) >= 5, "all are set aside")
 
     assert redis.exists(STORE.unacked, QUEUE) == 0
@@ -424,7 +425,7 @@ async def test_quarantine_is_bounded(worker: Worker, redis: Redis, monkeypatch: 
 @asynccontextmanager
 async def bounded_worker(url: str, taker: Taker, *, bound: int = 2) -> AsyncGenerator[Worker]:
     async with working(url, taker) as worker:
-        worker.intake._rooms = {QUEUE: Room("toolfleet:running:owls", bound)}
+        worker.fetcher._bounds = {QUEUE: Capacity("toolfleet:running:owls", bound)}
         yield worker
 
 
@@ -458,16 +459,16 @@ async def test_a_place_that_becomes_free_is_used_at_once(redis_url: str, redis: 
     async with bounded_worker(redis_url, first, bound=1) as worker, bounded_worker(redis_url, second, bound=1) as other:
         publish(redis, *[message(f"{number}") for number in range(4)])
         await wait_until(lambda: first.ids == ["0"], "one is here")
-        worker.intake.make_room(QUEUE, "0")
+        worker.fetcher.release_slot(QUEUE, "0")
         await wait_until(lambda: first.ids == ["0", "1"], "the next one is here", seconds=0.7)
         redis.zadd("toolfleet:running:owls", {"1": 2**41})  # claimed
         first.slots, second.slots = 0, 9
-        other.intake.wake()
-        worker.intake.make_room(QUEUE, "1")
-        await worker.line.send("PING")
+        other.fetcher.wake()
+        worker.fetcher.release_slot(QUEUE, "1")
+        await worker.connection.send("PING")
         assert second.ids == []
         redis.zrem("toolfleet:running:owls", "1")
-        worker.intake.make_room(QUEUE, "1")
+        worker.fetcher.release_slot(QUEUE, "1")
         await wait_until(lambda: second.ids == ["2"], "the other one has it")
 
 

@@ -35,7 +35,7 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.app import make_app
-from toolfleet_tasks.fairness.paused_queues import RestingQueues
+from toolfleet_tasks.fairness.paused_queues import PausedQueues
 from toolfleet_tasks.transport import kombu_transport
 from toolfleet_tasks.transport.consumed_queues import ConsumedQueues
 
@@ -171,7 +171,7 @@ def test_a_channel_tells_what_it_consumes(channel: Any) -> None:
     Queue(FANOUT, Exchange("contract.pidbox", type="fanout"), auto_delete=True)(channel).declare()
     channel.basic_consume(FANOUT, no_ack=True, callback=print, consumer_tag="fanout")
 
-    consumed = ConsumedQueues(channel, RestingQueues())
+    consumed = ConsumedQueues(channel, PausedQueues())
     assert channel.active_queues == [*consumed.names] == [QUEUE]
     assert channel.active_fanout_queues == {FANOUT}
     channel.basic_cancel("tag")
@@ -181,12 +181,12 @@ def test_a_channel_tells_what_it_consumes(channel: Any) -> None:
 def test_a_worker_makes_no_cycle_of_its_queues(channel: Any) -> None:
     """Kombu makes one anew for each queue that is consumed, for its BRPOP alone: seconds at the start of a worker with thousands."""
     assert inspect.getsource(kombu_redis.Channel).count("._queue_cycle.") == 3
-    channel.dock = SimpleNamespace(update=list)
+    channel.adapter = SimpleNamespace(update=list)
     consume(channel, [])
     channel.basic_cancel("tag")
     consume(channel, [])
     assert channel._queue_cycle.items == []
-    channel.dock = None
+    channel.adapter = None
     channel.basic_cancel("tag")
     consume(channel, [])
 
@@ -290,13 +290,13 @@ def test_a_publish_rings_and_an_answer_does_not(prefix: str, redis_url: str, red
         for queue in (QUEUE, f"1.{FANOUT}"):
             channel.basic_publish(channel.prepare_message("hello"), exchange="", routing_key=queue)
         found = {queue: redis.llen(keys.queue(queue)) for queue in (QUEUE, f"1.{FANOUT}")}
-        bells = {str(key) for key in redis.keys(f"{prefix}toolfleet:*")}
+        notify_keys = {str(key) for key in redis.keys(f"{prefix}toolfleet:*")}
     stored = loads(str(redis.lindex(keys.queue(QUEUE), 0)))
     if prefix:
         redis.flushall()
 
     assert found == {QUEUE: 1, f"1.{FANOUT}": 1}
-    assert bells == {keys.bell(QUEUE)}
+    assert notify_keys == {keys.notify_key(QUEUE)}
     assert stored["properties"]["body_encoding"] == "base64"
 
 
@@ -304,9 +304,9 @@ def test_a_channel_that_closes_leaves_the_messages_alone_in_a_worker(channel: An
     """`Channel.close` restores by `qos.restore_unacked_once`: overridden, what runs would go back into the queue."""
     consume(channel, [])
     channel.connection._deliver(raw("kept"), QUEUE)
-    channel.dock = object()
+    channel.adapter = object()
     channel.qos.restore_unacked_once()
-    channel.dock = None
+    channel.adapter = None
     channel.qos._delivered.clear()
 
     assert redis.llen(QUEUE) == 0

@@ -14,10 +14,10 @@ from structlog.testing import capture_logs
 from support.servers.raw_redis import obliging, raw_redis
 from support.servers.redis_faults import faulty_redis
 from support.waiting import wait_until
-from support.workers.held_messages import QUEUE, STORE, cut, hold, open_leases, open_line, publish, stop_reading
+from support.workers.held_messages import QUEUE, STORE, cut, hold, open_connection, open_leases, publish, stop_reading
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_tasks.lua import queues
-from toolfleet_tasks.redis.connection import Line, Part
+from toolfleet_tasks.redis.connection import Part, PipelinedConnection
 from toolfleet_tasks.transport import leases as leases_module
 from toolfleet_tasks.transport.leases import Leases
 
@@ -29,20 +29,20 @@ def redis(redis_url: str) -> Iterator[Redis]:
 
 
 @pytest.fixture
-def sent(line: Line, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Part, ...]]:
+def sent(connection: PipelinedConnection, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Part, ...]]:
     """Every command that goes over the line."""
-    return spied(line, monkeypatch)
+    return spied(connection, monkeypatch)
 
 
-def spied(line: Line, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Part, ...]]:
+def spied(connection: PipelinedConnection, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Part, ...]]:
     commands: list[tuple[Part, ...]] = []
-    send = line.send
+    send = connection.send
 
     def spy(*command: Part) -> "asyncio.Future[object]":
         commands.append(command)
         return send(*command)
 
-    monkeypatch.setattr(line, "send", spy)
+    monkeypatch.setattr(connection, "send", spy)
     return commands
 
 
@@ -70,14 +70,16 @@ async def test_acks_of_one_tick_are_one_command(leases: Leases, redis: Redis, se
     assert redis.exists(STORE.unacked, STORE.unacked_index) == 0
 
 
-async def test_acks_that_were_lost_are_sent_again(leases: Leases, line: Line, redis: Redis) -> None:
+async def test_acks_that_were_lost_are_sent_again(
+    leases: Leases, connection: PipelinedConnection, redis: Redis
+) -> None:
     """Sent and not answered, queued, or acked while Redis is away: after the reconnect Redis knows of all."""
     hold(redis, leases, "answered", "unanswered", "queued", "away", "kept")
-    stop_reading(line)
+    stop_reading(connection)
     leases.ack("unanswered")
     await asyncio.sleep(0)
     leases.ack("queued")
-    cut(line)
+    cut(connection)
     leases.ack("away")
     await settled(leases)
 
@@ -97,7 +99,7 @@ async def test_acks_that_redis_refuses_are_sent_again(monkeypatch: pytest.Monkey
             return b"-OOM command not allowed when used memory > 'maxmemory'.\r\n"
         return b":1\r\n" if command[0] == b"EVAL" else obliging(command)
 
-    async with raw_redis(answer) as raw, open_line(raw.url) as line, open_leases(line) as leases:
+    async with raw_redis(answer) as raw, open_connection(raw.url) as connection, open_leases(connection) as leases:
         leases.hold(["tag"], of=())
         leases.ack("tag")
         await settled(leases)
@@ -105,9 +107,9 @@ async def test_acks_that_redis_refuses_are_sent_again(monkeypatch: pytest.Monkey
         assert raw.seen[b"EVAL"] == 3
 
 
-async def test_leases_are_renewed(line: Line, redis: Redis) -> None:
+async def test_leases_are_renewed(connection: PipelinedConnection, redis: Redis) -> None:
     """A message that is held for several leases stays this worker's, and its lease began a moment ago."""
-    async with open_leases(line, seconds=0.3) as leases:
+    async with open_leases(connection, seconds=0.3) as leases:
         hold(redis, leases, "long")
         first = begun_at(redis, "long") or 0
         await wait_until(lambda: (begun_at(redis, "long") or 0) > first + 1, "it was renewed for several leases")
@@ -116,45 +118,47 @@ async def test_leases_are_renewed(line: Line, redis: Redis) -> None:
         assert redis.llen(QUEUE) == 0
 
 
-async def test_leases_are_renewed_at_once_after_a_loss(leases: Leases, line: Line, redis: Redis) -> None:
+async def test_leases_are_renewed_at_once_after_a_loss(
+    leases: Leases, connection: PipelinedConnection, redis: Redis
+) -> None:
     """The first thing that Redis hears after an outage is what this worker still holds."""
     hold(redis, leases, "tag")
     redis.zadd(STORE.unacked_index, {"tag": 1})
-    cut(line)
+    cut(connection)
     await wait_until(lambda: begun_at(redis, "tag") != 1, "the lease was renewed")
     assert leases.held == {"tag"}
 
 
-async def test_a_lost_lease_is_reported(leases: Leases, line: Line, redis: Redis) -> None:
+async def test_a_lost_lease_is_reported(leases: Leases, connection: PipelinedConnection, redis: Redis) -> None:
     """What others have put back is not claimed any more: its call may run a second time, and the log says so."""
     hold(redis, leases, "mine", "taken")
     redis.zrem(STORE.unacked_index, "taken")
     with capture_logs() as logs:
-        cut(line)
+        cut(connection)
         await wait_until(lambda: set(leases.held) == {"mine"}, "the loss was noticed")
 
     assert [entry["messages"] for entry in logs if entry["event"] == "leases_lost"] == [1]
 
 
-async def test_a_dead_workers_messages_come_back(line: Line, redis: Redis) -> None:
+async def test_a_dead_workers_messages_come_back(connection: PipelinedConnection, redis: Redis) -> None:
     """Leases that nobody renews run out, and whichever worker lives puts the messages back, with a ring."""
-    async with open_leases(line) as dead:
+    async with open_leases(connection) as dead:
         hold(redis, dead, "dead")
-    async with open_leases(line, seconds=1.2) as alive:
+    async with open_leases(connection, seconds=1.2) as alive:
         hold(redis, alive, "alive")
         await wait_until(lambda: redis.llen(QUEUE), "it is in its queue")
 
         assert [item[:19] for item in redis.lrange(QUEUE, 0, -1)] == ['{"redelivered":true']
-        assert redis.llen(f"{STORE.bell_prefix}{QUEUE}") == 1
+        assert redis.llen(f"{STORE.notify_prefix}{QUEUE}") == 1
         assert redis.hkeys(STORE.unacked) == ["alive"]
 
 
-async def test_after_an_outage_others_may_renew_first(line: Line, redis: Redis) -> None:
+async def test_after_an_outage_others_may_renew_first(connection: PipelinedConnection, redis: Redis) -> None:
     """For a part of a lease after each connect nothing is restored, however old it is."""
-    async with open_leases(line) as dead:
+    async with open_leases(connection) as dead:
         hold(redis, dead, "old")
         redis.zadd(STORE.unacked_index, {"old": 1})
-    async with open_leases(line, seconds=0.3) as leases:
+    async with open_leases(connection, seconds=0.3) as leases:
         leases._well_since = time.monotonic() + 1000
         hold(redis, leases, "mine")
         first = begun_at(redis, "mine") or 0
@@ -170,8 +174,8 @@ async def test_a_redis_that_wakes_up_takes_no_lease_for_expired(tmp_path: Path) 
     """Frozen for three leases with all of its workers' commands in its sockets: nobody's messages are given to others."""
     with redis_server(tmp_path) as url, Redis.from_url(url, decode_responses=True) as redis:
         async with (
-            open_line(url) as one,
-            open_line(url) as two,
+            open_connection(url) as one,
+            open_connection(url) as two,
             open_leases(one, seconds=0.6) as first,
             open_leases(two, seconds=0.6) as second,
         ):
@@ -193,7 +197,11 @@ async def test_a_redis_that_wakes_up_takes_no_lease_for_expired(tmp_path: Path) 
 async def test_a_redis_without_memory_is_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For three leases it takes no renewal: an idle worker that looks first afterwards lets the others renew."""
     with faulty_redis(tmp_path) as redis:
-        async with open_line(redis.url) as one, open_line(redis.url) as two, open_leases(one, seconds=1.2) as busy:
+        async with (
+            open_connection(redis.url) as one,
+            open_connection(redis.url) as two,
+            open_leases(one, seconds=1.2) as busy,
+        ):
             sent = spied(one, monkeypatch)
             hold(redis.look, busy, "running", "dead")
             busy.drop("dead")
@@ -215,8 +223,8 @@ async def test_a_redis_without_memory_is_an_outage(tmp_path: Path, monkeypatch: 
 async def test_what_is_put_back_is_held_no_more(leases: Leases, redis: Redis) -> None:
     """Only what is held is put back, flagged if it may have been begun; twice is the same as once."""
     hold(redis, leases, "a", "b")
-    leases.put_back(["a", "stranger"], begun=True)
-    leases.put_back(["a"], begun=True)
+    leases.requeue(["a", "stranger"], begun=True)
+    leases.requeue(["a"], begun=True)
     await wait_until(lambda: redis.llen(QUEUE), "it is in its queue")
 
     assert leases.held == {"b"}
@@ -226,13 +234,13 @@ async def test_what_is_put_back_is_held_no_more(leases: Leases, redis: Redis) ->
 async def test_what_is_put_back_is_settled_before_the_end(leases: Leases, redis: Redis) -> None:
     """Also when Redis does not take it at first."""
     hold(redis, leases, "a", "b")
-    leases.put_back(["a"], begun=False)
+    leases.requeue(["a"], begun=False)
     await settled(leases)
     assert redis.llen(QUEUE) == 1
 
     redis.config_set("maxmemory", 1)
     try:
-        leases.put_back(["b"], begun=False)
+        leases.requeue(["b"], begun=False)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
                 await leases.settled()
@@ -242,12 +250,12 @@ async def test_what_is_put_back_is_settled_before_the_end(leases: Leases, redis:
     assert redis.llen(QUEUE) == 2
 
 
-async def test_messages_that_are_stuck_hold_up_nobody(line: Line, redis: Redis) -> None:
+async def test_messages_that_are_stuck_hold_up_nobody(connection: PipelinedConnection, redis: Redis) -> None:
     """More entries than one look takes that belong to nobody we know: what expired after them is restored."""
     strange = [f"strange-{number}" for number in range(1200)]
     redis.hset(STORE.unacked, mapping=dict.fromkeys(strange, "of another shape"))
     redis.zadd(STORE.unacked_index, dict.fromkeys(strange, 1.0))
-    async with open_leases(line) as dead:
+    async with open_leases(connection) as dead:
         hold(redis, dead, "dead")
         redis.zadd(STORE.unacked_index, {"dead": 2})
     with capture_logs() as logs:
@@ -255,20 +263,22 @@ async def test_messages_that_are_stuck_hold_up_nobody(line: Line, redis: Redis) 
         def told() -> int:
             return sum(entry["messages"] for entry in logs if entry["event"] == "expired_leases_stuck")
 
-        async with open_leases(line, seconds=3):
+        async with open_leases(connection, seconds=3):
             await wait_until(lambda: redis.llen(QUEUE), "it is in its queue")
             await wait_until(lambda: told() >= len(strange), "each of them is told")
 
     assert redis.hlen(STORE.unacked) == told() == len(strange)
 
 
-async def test_looking_after_leases_outlives_errors(line: Line, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_looking_after_leases_outlives_errors(
+    connection: PipelinedConnection, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever a look raises is logged, and the next look comes."""
 
     async def broken() -> None:
         raise RuntimeError("broken")
 
-    async with open_leases(line, seconds=0.3) as leases:
+    async with open_leases(connection, seconds=0.3) as leases:
         hold(redis, leases, "mine")
         with monkeypatch.context() as patch, capture_logs() as logs:
             patch.setattr(leases, "_restore", broken)
@@ -280,36 +290,38 @@ async def test_looking_after_leases_outlives_errors(line: Line, redis: Redis, mo
         assert {entry["event"] for entry in logs} == {"leases_not_looked_after"}
 
 
-async def test_what_a_closed_line_cannot_put_back_is_left_for_the_end(leases: Leases, line: Line, redis: Redis) -> None:
+async def test_what_a_closed_line_cannot_put_back_is_left_for_the_end(
+    leases: Leases, connection: PipelinedConnection, redis: Redis
+) -> None:
     """Held, put back in vain, or perhaps reserved: the commands for the worker's end cover all of it."""
     hold(redis, leases, "held", "in vain", "too late", "acked")
     leases.expect(["perhaps", "never"])
-    cut(line)
-    leases.put_back(["in vain"], begun=False)
+    cut(connection)
+    leases.requeue(["in vain"], begun=False)
     leases.ack("acked")
-    await line.aclose()
-    leases.put_back(["too late"], begun=False)
+    await connection.aclose()
+    leases.requeue(["too late"], begun=False)
     await wait_until(lambda: "in vain" in leases.held, "it was not put back")
 
     assert leases.held == {"held", "in vain", "too late", "perhaps", "never"}
     assert leases.acked == {"acked"}
-    for command in (*leases.ack_commands(leases.acked), *leases.put_back_commands(leases.held, begun=True)):
+    for command in (*leases.ack_commands(leases.acked), *leases.requeue_commands(leases.held, begun=True)):
         redis.execute_command(*command)
     assert redis.llen(QUEUE) == 3
     assert redis.exists(STORE.unacked) == 0
 
 
-async def test_thousands_go_in_pieces(leases: Leases, line: Line, redis: Redis) -> None:
+async def test_thousands_go_in_pieces(leases: Leases, connection: PipelinedConnection, redis: Redis) -> None:
     """Redis takes no more than some thousand arguments a script: renewals, acks and returns come in parts."""
     tags = [f"t-{number}" for number in range(12_000)]
     leases.hold(tags, of=())
     redis.zadd(STORE.unacked_index, dict.fromkeys(tags, 1.0))
-    cut(line)
+    cut(connection)
     await wait_until(lambda: not redis.zcount(STORE.unacked_index, "-inf", 1), "all are renewed")
     for tag in tags[:6000]:
         leases.ack(tag)
     await settled(leases)
-    leases.put_back(tags[6000:], begun=False)
+    leases.requeue(tags[6000:], begun=False)
     await wait_until(lambda: not redis.exists(STORE.unacked_index), "all are back")
 
     assert not leases.held

@@ -7,7 +7,7 @@ from redis import Redis
 
 from support.clocks import HandClock
 from support.workers.held_messages import message, publish
-from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.transport.ready_queues import AT_ONCE, ReadyQueues
 
 FEW = [f"tools.few-{number}" for number in range(5)]
@@ -20,8 +20,8 @@ def clock() -> HandClock:
 
 
 @pytest.fixture
-def ready(line: Line, clock: HandClock) -> ReadyQueues:
-    return ReadyQueues(line, "", clock)
+def ready(connection: PipelinedConnection, clock: HandClock) -> ReadyQueues:
+    return ReadyQueues(connection, "", clock)
 
 
 @pytest.fixture
@@ -47,10 +47,10 @@ async def test_of_many_only_those_that_are_ready_are_asked_for(ready: ReadyQueue
     assert ready.choose(MANY) == []
     ready.put(MANY[: 2 * AT_ONCE])
     ready.note(MANY[-1])
-    turns = [ready.choose(MANY) for _ in range(3)]
+    wait_queue = [ready.choose(MANY) for _ in range(3)]
 
-    assert [len(turn) for turn in turns] == [AT_ONCE, AT_ONCE, 1]
-    assert [queue for turn in turns for queue in turn] == [MANY[-1], *MANY[: 2 * AT_ONCE]]
+    assert [len(turn) for turn in wait_queue] == [AT_ONCE, AT_ONCE, 1]
+    assert [queue for turn in wait_queue for queue in turn] == [MANY[-1], *MANY[: 2 * AT_ONCE]]
     assert not ready.is_any(MANY)
 
 
@@ -69,27 +69,27 @@ async def test_what_no_bell_tells_of_is_found_once_a_second(ready: ReadyQueues, 
     redis.lpush(MANY[700], message())
     publish(redis, message(), queue=MANY[-1])
     before = redis.info("commandstats")["cmdstat_eval"]["calls"]
-    await ready.look(MANY)
+    await ready.refresh(MANY)
     assert redis.info("commandstats")["cmdstat_eval"]["calls"] == before + 3
     assert ready.choose(MANY) == [MANY[700], MANY[-1]]
     assert redis.llen(MANY[700]) == 1
 
     clock.now = 0.9
     assert ready.seconds_left == 0.1
-    await ready.look(MANY)
+    await ready.refresh(MANY)
     assert not ready.is_any(MANY)
     clock.now = 1.1
     assert ready.seconds_left == 0.01
-    await ready.look(MANY)
+    await ready.refresh(MANY)
     assert ready.is_any(MANY)
 
 
 async def test_all_are_looked_at_when_bells_may_be_lost(ready: ReadyQueues, redis: Redis) -> None:
     """At once."""
-    await ready.look(MANY)
+    await ready.refresh(MANY)
     redis.lpush(MANY[0], message())
     ready.doubt()
-    await ready.look(MANY)
+    await ready.refresh(MANY)
 
     assert ready.choose(MANY) == [MANY[0]]
 
@@ -97,7 +97,7 @@ async def test_all_are_looked_at_when_bells_may_be_lost(ready: ReadyQueues, redi
 async def test_few_queues_need_no_look(ready: ReadyQueues, redis: Redis) -> None:
     """Each turn asks for all of them."""
     redis.lpush(FEW[0], message())
-    await ready.look(FEW)
+    await ready.refresh(FEW)
 
     assert not ready.is_any(FEW)
     assert ready.seconds_left == 1

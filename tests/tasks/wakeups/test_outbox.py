@@ -16,11 +16,11 @@ from toolfleet import NotReplayable, Settings, ToolFleet
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.jobs.records import JobRecords
 from toolfleet_tasks.messages.signing import Seal
-from toolfleet_tasks.wakeups import outbox as wakes_file
+from toolfleet_tasks.wakeups import outbox
 from toolfleet_tasks.wakeups.due_wakes import DueWake
 from toolfleet_tasks.wakeups.events import wake_body
-from toolfleet_tasks.wakeups.outbox import Wakes
-from toolfleet_tasks.wakeups.sender import Answer
+from toolfleet_tasks.wakeups.outbox import WakeupOutbox
+from toolfleet_tasks.wakeups.sender import DeliveryAnswer
 
 ACCEPTS = answering(http(b"", "202 Taken"))
 KEY = "kJ3vR9wQ2mZx7LpT5bNc8YdF1gHs4VuAeXoPq6WiMzE="
@@ -202,14 +202,14 @@ async def test_what_waits_too_long_for_its_turn_is_given_back(
     redis_url: str, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Untried, and due at once: its lease must not run out while it is being told."""
-    noted, real = list[tuple[str, str, int]](), Wakes._note
+    noted, real = list[tuple[str, str, int]](), WakeupOutbox._note
 
-    async def note(self: Wakes, wake: DueWake, answer: Answer | None, lane: Any) -> bool:
+    async def note(self: WakeupOutbox, wake: DueWake, answer: DeliveryAnswer | None, lane: Any) -> bool:
         noted.append((wake.wake_id, "given back" if answer is None else "tried", wake.tries))
         return await real(self, wake, answer, lane)
 
-    monkeypatch.setattr(Wakes, "_note", note)
-    monkeypatch.setattr(wakes_file, "_TURN_SECONDS", 0.0)
+    monkeypatch.setattr(WakeupOutbox, "_note", note)
+    monkeypatch.setattr(outbox, "_TURN_SECONDS", 0.0)
     for number in range(3):
         await put(redis, f"job-{number}", since=100 - number)
     async with raw_module(ACCEPTS) as core, delivering(redis_url, core.url) as wakes:
@@ -305,7 +305,7 @@ async def test_a_dead_call_keeps_no_sensitive_arguments(redis_url: str, redis: R
 
 async def test_dead_news_together_are_bounded(redis_url: str, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """By bytes, too: the oldest go; the latest is kept. What is dropped or replayed counts no more."""
-    monkeypatch.setattr(wakes_file, "MOST_DEAD_BYTES", 35_000)
+    monkeypatch.setattr(outbox, "MOST_DEAD_BYTES", 35_000)
     async with delivering(redis_url, "http://127.0.0.1:1", wake_give_up_seconds=60) as wakes:
         for number in range(5):
             await put(redis, f"job-{number}", since=100, message="x" * 10_000)

@@ -14,12 +14,12 @@ from support.waiting import wait_until
 from support.workers.wakes import OTHER_SECRET, SECRET, wake
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.wakeups.events import wake_body
-from toolfleet_tasks.wakeups.sender import Answer, WebhookSender, seconds_until_next
+from toolfleet_tasks.wakeups.sender import DeliveryAnswer, WebhookSender, seconds_until_next
 
 BODY = wake_body(wake())
 
 
-async def one_try(behaviour: Behaviour, *, seconds: float = 5, kind: str = "continue") -> Answer:
+async def one_try(behaviour: Behaviour, *, seconds: float = 5, kind: str = "continue") -> DeliveryAnswer:
     async with raw_module(behaviour) as core:
         sender = WebhookSender(core.url, SECRET, timeout_seconds=seconds)
         answer = await sender.send("job-1", BODY, path=f"/{kind}")
@@ -32,7 +32,7 @@ async def test_news_are_posted_signed(kind: str, path: str) -> None:
     """The standard's own package verifies them; id and idempotency key are the wake's."""
     async with raw_module(answering(http(b"{}"))) as core:
         sender = WebhookSender(core.url, SECRET, timeout_seconds=5)
-        assert await sender.send("job-1", BODY, path=f"/{kind}") == Answer(accepted=True)
+        assert await sender.send("job-1", BODY, path=f"/{kind}") == DeliveryAnswer(accepted=True)
         await sender.aclose()
     (request,) = core.requests
 
@@ -208,19 +208,19 @@ async def test_an_id_that_is_no_header_does_no_harm(wake_id: str) -> None:
 @pytest.mark.parametrize(
     ("tries", "answer", "least", "most"),
     [
-        (1, Answer(accepted=False), 0.8, 1.2),
-        (2, Answer(accepted=False), 4, 6),
-        (3, Answer(accepted=False), 24, 36),
-        (7, Answer(accepted=False), 2880, 4320),
-        (1000, Answer(accepted=False), 2880, 4320),
-        (7, Answer(accepted=False, is_away=True), 96, 144),  # who may be back any moment
-        (1, Answer(accepted=False, refused=True), 24, 36),  # a core that is being deployed
-        (1, Answer(accepted=False, retry_after_seconds=17), 17, 21),
-        (1, Answer(accepted=False, retry_after_seconds=0), 1, 1.2),
-        (1, Answer(accepted=False, retry_after_seconds=86_400), 3600, 4320),
+        (1, DeliveryAnswer(accepted=False), 0.8, 1.2),
+        (2, DeliveryAnswer(accepted=False), 4, 6),
+        (3, DeliveryAnswer(accepted=False), 24, 36),
+        (7, DeliveryAnswer(accepted=False), 2880, 4320),
+        (1000, DeliveryAnswer(accepted=False), 2880, 4320),
+        (7, DeliveryAnswer(accepted=False, is_away=True), 96, 144),  # who may be back any moment
+        (1, DeliveryAnswer(accepted=False, refused=True), 24, 36),  # a core that is being deployed
+        (1, DeliveryAnswer(accepted=False, retry_after_seconds=17), 17, 21),
+        (1, DeliveryAnswer(accepted=False, retry_after_seconds=0), 1, 1.2),
+        (1, DeliveryAnswer(accepted=False, retry_after_seconds=86_400), 3600, 4320),
     ],
 )
-def test_tries_become_rarer(tries: int, answer: Answer, least: float, most: float) -> None:
+def test_tries_become_rarer(tries: int, answer: DeliveryAnswer, least: float, most: float) -> None:
     """From a second to an hour, never all at once; the core's own wish counts within bounds."""
     waits = {seconds_until_next(tries, answer) for _ in range(100)}
 

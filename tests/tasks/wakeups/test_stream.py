@@ -24,9 +24,8 @@ from toolfleet import Settings, SettingsError, ToolFleet
 from toolfleet_registry.contracts.jobs import WakeUp
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.messages.signing import Seal
-from toolfleet_tasks.presence.lane_capacity import Slots
-from toolfleet_tasks.wakeups import core_watch
-from toolfleet_tasks.wakeups import stream as completions_file
+from toolfleet_tasks.presence.lane_capacity import LaneCapacity
+from toolfleet_tasks.wakeups import core_watch, stream
 from toolfleet_tasks.wakeups.core_watch import CoreWatch
 from toolfleet_tasks.wakeups.events import wake_body
 
@@ -54,9 +53,9 @@ async def fleet(redis_url: str) -> AsyncIterator[ToolFleet]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(completions_file, "_DEAD_AFTER_MS", 2000)
-    monkeypatch.setattr(completions_file, "_BLOCK_MS", 100)
-    monkeypatch.setattr(completions_file, "_KEEP_SECONDS", 0.3)
+    monkeypatch.setattr(stream, "_DEAD_AFTER_MS", 2000)
+    monkeypatch.setattr(stream, "_BLOCK_MS", 100)
+    monkeypatch.setattr(stream, "_KEEP_SECONDS", 0.3)
 
 
 async def read(fleet: ToolFleet, count: int, *, consumer: str | None = None) -> list[WakeUp]:
@@ -298,7 +297,7 @@ async def test_a_key_that_is_no_stream_is_waited_out(
     fleet: ToolFleet, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever has written it: once it is gone, the reader goes on."""
-    monkeypatch.setattr(completions_file, "_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(stream, "_PAUSE_SECONDS", 0.05)
     await redis.set(STREAM, "an owl", ex=600)
     with structlog.testing.capture_logs() as logs:
         reading = asyncio.create_task(read(fleet, 1))
@@ -366,22 +365,24 @@ async def test_readers_are_told_that_workers_wake_a_core(
     fleet: ToolFleet, redis: Redis, redis_url: str, impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once, in the log, as soon as there is such a worker: it has what they wait for. What comes all the same is read."""
-    looks, look = list[CoreWatch](), CoreWatch.look
+    looks, look = list[CoreWatch](), CoreWatch.check
 
     async def counted(watch: CoreWatch) -> None:
         await look(watch)
         looks.append(watch)
 
     monkeypatch.setattr(core_watch, "_EVERY_SECONDS", 0)
-    monkeypatch.setattr(CoreWatch, "look", counted)
+    monkeypatch.setattr(CoreWatch, "check", counted)
     plain = Settings(redis_url=redis_url, signing_key="kJ3vR9wQ2mZx7LpT5bNc8YdF1gHs4VuAeXoPq6WiMzE=")
-    await Slots(plain, count=4).note()
+    await LaneCapacity(plain, count=4).note()
     with structlog.testing.capture_logs() as logs:
         async with aclosing(fleet.wakeups.completions("talk-1")) as news, asyncio.timeout(20):
             waiting = asyncio.ensure_future(anext(news))
             await wait_until(lambda: len(looks) > 2, "nobody has a core")
             assert logs == []
-            await Slots(plain.model_copy(update={"core_url": "http://core:1", "core_secret": SECRET}), count=4).note()
+            await LaneCapacity(
+                plain.model_copy(update={"core_url": "http://core:1", "core_secret": SECRET}), count=4
+            ).note()
             await wait_until(lambda: logs, "it is said")
             said_at = len(looks)
             await wait_until(lambda: len(looks) > said_at + 2, "it waits on")

@@ -22,9 +22,9 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_tasks.control.registry_feed import RegistryFeed
 from toolfleet_tasks.lua.constants import MOST_EVENTS_WAITING
-from toolfleet_tasks.redis.connection import Line
+from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.wakeups import webhook_feed
-from toolfleet_tasks.wakeups.outbox import Wakes
+from toolfleet_tasks.wakeups.outbox import WakeupOutbox
 from toolfleet_tasks.wakeups.webhook_events import receiver_of
 from toolfleet_tasks.wakeups.webhook_feed import WebhookFeed
 
@@ -55,14 +55,14 @@ class Bed:
 
     async def feed(self, settings: Settings) -> WebhookFeed:
         """One that knows already where it begins."""
-        line = Line(connection_factory(self._redis_url), name="beat")
+        line = PipelinedConnection(connection_factory(self._redis_url), name="beat")
         line.start()
         self._stack.push_async_callback(line.aclose)
         feed = WebhookFeed(line, settings, functools.partial(fleets_registry, settings))
         await feed.feed()
         return feed
 
-    async def sender(self, settings: Settings) -> Wakes:
+    async def sender(self, settings: Settings) -> WakeupOutbox:
         values = settings.model_dump(include=_SENDERS_NEED)
         return await self._stack.enter_async_context(delivering(self._redis_url, None, core_secret=None, **values))
 

@@ -252,13 +252,13 @@ async def test_what_is_taken_back_while_the_module_is_asked_is_cancelled(ledger:
 async def test_a_module_that_is_asked_has_its_place_free(redis_url: str, redis: Redis, fast_mode: None) -> None:
     """Its call is over as far as it is concerned; the next one need not wait for an answer."""
 
-    async def look() -> None:
+    async def probe() -> None:
         async with asyncio.timeout(20):
             while await redis.zcard(Keys().running("research")):  # noqa: ASYNC110 - nothing announces it
                 await asyncio.sleep(0.01)
 
     async with worker_ledger(redis_url, module_concurrency={"research": 1}) as ledger:
-        await run(ledger, Runner(ends=None, asked=look))
+        await run(ledger, Runner(ends=None, asked=probe))
 
     assert (await audit_line(redis))["error_code"] == "timed_out"
 

@@ -21,7 +21,7 @@ from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.ledger.claims import Claim, NotClaimed
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.presence.fleet_versions import note_of
-from toolfleet_tasks.redis.connection import LineClosed
+from toolfleet_tasks.redis.connection import RedisConnectionClosed
 from toolfleet_tasks.worker import health_checks
 from toolfleet_tasks.worker.health_checks import HealthChecks, SingleCheck, checks_of
 
@@ -74,7 +74,7 @@ def checks(here: worker_runtime.WorkerRuntime, ledger: Ledger, modules: Modules,
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue from which nobody takes anything for a moment is stuck; a line of two is long."""
     monkeypatch.setattr(health_checks, "_STUCK_SECONDS", 0.2)
-    monkeypatch.setattr(health_checks, "_LINE_LENGTH", 2)
+    monkeypatch.setattr(health_checks, "_QUEUE_LENGTH", 2)
 
 
 async def with_another(redis: Redis) -> None:
@@ -175,15 +175,15 @@ async def test_a_redis_that_refuses_a_look_ends_no_watch(
 ) -> None:
     """It is looked at again, and the queue is left alone meanwhile."""
     await with_another(redis)
-    look, faults = checks._prober.look, [ResponseError("LOADING"), TimeoutError()]
+    result, faults = checks._prober.probe, [ResponseError("LOADING"), TimeoutError()]
 
     async def fails_at_first(module: str, *, is_unreached: bool) -> Any:
         if faults:
             assert QUEUE in here.resting
             raise faults.pop()
-        return await look(module, is_unreached=is_unreached)
+        return await result(module, is_unreached=is_unreached)
 
-    monkeypatch.setattr(checks._prober, "look", fails_at_first)
+    monkeypatch.setattr(checks._prober, "probe", fails_at_first)
     modules.health = Health.WELL
     await checks.missed(CALL, Health.AWAY)
     await wait_until(lambda: QUEUE not in here.resting, "it has looked at last")
@@ -198,7 +198,7 @@ async def test_a_fault_of_our_own_leaves_no_queue_alone_for_ever(
     async def breaks(module: str, *, is_unreached: bool) -> Any:
         raise AssertionError(module, is_unreached)
 
-    monkeypatch.setattr(checks._prober, "look", breaks)
+    monkeypatch.setattr(checks._prober, "probe", breaks)
     for _ in range(2):
         await checks.missed(CALL, Health.AWAY)
         assert QUEUE in here.resting
@@ -247,10 +247,10 @@ async def test_a_worker_that_closes_looks_no_more(
 
     async def closed(module: str, *, is_unreached: bool) -> Any:
         assert module == MODULE and is_unreached  # noqa: PT018
-        raise LineClosed("closed", sent=False)
+        raise RedisConnectionClosed("closed", sent=False)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checks._prober, "look", closed)
+        patch.setattr(checks._prober, "probe", closed)
         await checks.missed(CALL, Health.AWAY)
         await wait_until(lambda: not checks._watches, "it is over")
     await checks.missed(CALL, Health.AWAY)
@@ -266,7 +266,7 @@ async def test_calls_of_a_module_that_is_back_wait_for_their_turn(redis: Redis, 
     """As many as have room here, in the order they came; the others come again; one that is cancelled makes room."""
     await half_open(redis, tokens=0)
     claims = [asyncio.create_task(checks.claim(call(number), deaths=None)) for number in range(2)]
-    await wait_until(lambda: checks._lines and checks._lines[MODULE].count == 2, "both wait")
+    await wait_until(lambda: checks._queues and checks._queues[MODULE].count == 2, "both wait")
     sent_away = await checks.claim(call(2), deaths=None)
     claims[0].cancel()
     await asyncio.gather(claims[0], return_exceptions=True)
@@ -278,9 +278,9 @@ async def test_calls_of_a_module_that_is_back_wait_for_their_turn(redis: Redis, 
     second = await claims[2]
 
     assert isinstance(sent_away, NotClaimed)
-    assert (sent_away.reason, sent_away.rest_seconds) == ("queued", health_checks._FULL_LINE_SECONDS)
+    assert (sent_away.reason, sent_away.rest_seconds) == ("queued", health_checks._FULL_QUEUE_SECONDS)
     assert all(isinstance(claim, Claim) and claim.granted == "go" for claim in (first, second))
-    assert checks._lines == {}
+    assert checks._queues == {}
 
 
 async def test_a_worker_that_runs_one_call_looks_when_it_must(

@@ -61,7 +61,7 @@ async def worker(redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch) 
             modules = Modules()
             modules.go.set()
             runner: Any = modules
-            prober = Prober(ledger.line, Settings(redis_url=redis_url), runner, unready_seconds=unready_seconds)
+            prober = Prober(ledger.connection, Settings(redis_url=redis_url), runner, unready_seconds=unready_seconds)
             note = note_of(1, prober._worker)
             await redis.zadd(SLOTS, {note: fleet_clock.now()})
             await redis.expire(SLOTS, 60)
@@ -82,8 +82,8 @@ async def soon_due(redis: Redis) -> None:
     await redis.hset(KEY, "open_until", 1)
 
 
-async def look(worker: Worker) -> Finding:
-    return (await worker.prober.look("owls", is_unreached=False)).finding
+async def probe(worker: Worker) -> Finding:
+    return (await worker.prober.probe("owls", is_unreached=False)).finding
 
 
 async def test_who_stands_still_while_it_looks_is_replaced(
@@ -94,11 +94,11 @@ async def test_who_stands_still_while_it_looks_is_replaced(
     one, two = await worker("one"), await worker("two")
     await due(redis)
     one.modules.go.clear()
-    stuck = asyncio.create_task(look(one))
+    stuck = asyncio.create_task(probe(one))
     async with asyncio.timeout(20):
         await one.modules.asked.wait()
-        assert await look(two) is Finding.OPEN, "one at a time"
-        while await look(two) is Finding.OPEN:  # noqa: ASYNC110 - it is Redis that knows
+        assert await probe(two) is Finding.OPEN, "one at a time"
+        while await probe(two) is Finding.OPEN:  # noqa: ASYNC110 - it is Redis that knows
             await asyncio.sleep(0.01)
     assert two.modules.looks == 1
     before = await redis.hgetall(KEY)
@@ -108,7 +108,7 @@ async def test_who_stands_still_while_it_looks_is_replaced(
     assert await stuck is Finding.OPEN
     assert await redis.hgetall(KEY) == before
     assert "half_at" in before
-    assert await look(one) is Finding.WELL, "as the other one has found it"
+    assert await probe(one) is Finding.WELL, "as the other one has found it"
 
 
 async def test_a_worker_that_cannot_look_says_nothing_of_the_module(redis: Redis, worker: Callable[..., Any]) -> None:
@@ -117,7 +117,7 @@ async def test_a_worker_that_cannot_look_says_nothing_of_the_module(redis: Redis
     await due(redis)
     one.modules.health = Health.UNKNOWN
 
-    assert [await look(one), await look(two)] == [Finding.BLOCKED, Finding.WELL]
+    assert [await probe(one), await probe(two)] == [Finding.BLOCKED, Finding.WELL]
 
 
 async def test_a_module_that_is_not_ready_for_long_is_tried(redis: Redis, worker: Callable[..., Any]) -> None:
@@ -126,14 +126,14 @@ async def test_a_module_that_is_not_ready_for_long_is_tried(redis: Redis, worker
     for each in workers:
         each.modules.health = Health.NOT_READY
     await due(redis)
-    assert await look(workers[0]) is Finding.OPEN
+    assert await probe(workers[0]) is Finding.OPEN
     assert await redis.hget(KEY, "half_at") is None
     await asyncio.sleep(UNREADY_SECONDS)
     await soon_due(redis)
-    await look(workers[1])
+    await probe(workers[1])
 
     assert await redis.hget(KEY, "half_at") is not None
-    assert await look(workers[1]) is Finding.WELL
+    assert await probe(workers[1]) is Finding.WELL
 
 
 async def test_what_a_module_said_before_it_was_well_does_not_count(redis: Redis, worker: Callable[..., Any]) -> None:
@@ -141,15 +141,15 @@ async def test_what_a_module_said_before_it_was_well_does_not_count(redis: Redis
     one, two = await worker("one"), await worker("two")
     one.modules.health = Health.NOT_READY
     await due(redis)
-    assert await look(one) is Finding.OPEN
+    assert await probe(one) is Finding.OPEN
     await soon_due(redis)
-    assert await look(two) is Finding.WELL
+    assert await probe(two) is Finding.WELL
     await asyncio.sleep(UNREADY_SECONDS)
     await redis.hset(KEY, "open_until", 2**50)  # it has failed again
     await redis.hdel(KEY, "half_at")
     await soon_due(redis)
 
-    assert await look(one) is Finding.OPEN
+    assert await probe(one) is Finding.OPEN
     assert await redis.hget(KEY, "half_at") is None
 
 
@@ -159,13 +159,13 @@ async def test_a_module_that_answers_differently_has_to_begin_anew(redis: Redis,
     await due(redis)
     for health in (Health.NOT_READY, Health.AWAY):
         one.modules.health = health
-        await look(one)
+        await probe(one)
         await redis.hdel(KEY, "failed_by")
         await soon_due(redis)
     await asyncio.sleep(UNREADY_SECONDS)
     one.modules.health = Health.NOT_READY
 
-    assert await look(one) is Finding.OPEN
+    assert await probe(one) is Finding.OPEN
 
 
 async def test_who_looks_for_one_call_tries_what_is_not_ready(redis: Redis, worker: Callable[..., Any]) -> None:
@@ -173,7 +173,7 @@ async def test_who_looks_for_one_call_tries_what_is_not_ready(redis: Redis, work
     one = await worker("one", unready_seconds=0)
     one.modules.health = Health.NOT_READY
     await due(redis)
-    await look(one)
+    await probe(one)
 
     assert await redis.hget(KEY, "half_at") is not None
 
@@ -182,12 +182,12 @@ async def test_only_when_nobody_connects_is_the_module_away(redis: Redis, worker
     """One that is cut off says so and opens nothing; the second one does; who has found it again is counted no more."""
     one, two = await worker("one"), await worker("two")
     one.modules.health = two.modules.health = Health.AWAY
-    assert (await one.prober.look("owls", is_unreached=True)).finding is Finding.AWAY
+    assert (await one.prober.probe("owls", is_unreached=True)).finding is Finding.AWAY
     one.modules.health = Health.WELL
-    assert (await one.prober.look("owls", is_unreached=True)).finding is Finding.WELL
+    assert (await one.prober.probe("owls", is_unreached=True)).finding is Finding.WELL
     assert not await redis.exists(KEY)
-    assert (await two.prober.look("owls", is_unreached=True)).finding is Finding.AWAY
+    assert (await two.prober.probe("owls", is_unreached=True)).finding is Finding.AWAY
     two.modules.health = Health.UNKNOWN
-    assert (await two.prober.look("owls", is_unreached=True)).finding is Finding.BLOCKED
+    assert (await two.prober.probe("owls", is_unreached=True)).finding is Finding.BLOCKED
     one.modules.health = Health.AWAY
-    assert (await one.prober.look("owls", is_unreached=True)).finding is Finding.OPEN
+    assert (await one.prober.probe("owls", is_unreached=True)).finding is Finding.OPEN

@@ -13,7 +13,7 @@ from support.waiting import wait_until
 from toolfleet_registry.contracts.progress import Progress, progress_of, report, report_to
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import worker_runtime
-from toolfleet_tasks.worker import progress as progress_board
+from toolfleet_tasks.worker import progress
 from toolfleet_tasks.worker.progress import Reports
 
 KEY = "toolfleet:progress:{}"
@@ -93,7 +93,7 @@ async def test_a_redis_that_refuses_is_told_no_more_than_the_latest(settings: Se
     await stored_in_the_end(redis, "call", "before")
     here = worker_runtime.current()
     assert here is not None
-    board = here.part(progress_board.ProgressBoard, settings)
+    board = here.part(progress.ProgressBoard, settings)
     await redis.config_set("maxmemory", 1)
     try:
         call.take(Progress(message="lost"))

@@ -10,7 +10,7 @@ from support.published_call import published
 from toolfleet_registry.contracts import Caller, Conversation, ToolCall
 from toolfleet_registry.contracts.jobs import Job, JobSpec, Poll, Schedule
 from toolfleet_tasks.jobs.schedule import check_schedule
-from toolfleet_workers.executors.job_wishes import job_wanted, told_of
+from toolfleet_workers.executors.job_requests import description_of, job_wanted
 
 YEAR = 366 * 86_400.0
 SOON = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
@@ -180,7 +180,7 @@ def test_a_model_is_told_of_a_job_without_its_arguments() -> None:
         schedule=Schedule(cron="* * * * *"),
     )
 
-    told = told_of(job)
+    told = description_of(job)
     assert told == {
         "job_id": "a",
         "state": "completed",
@@ -191,4 +191,4 @@ def test_a_model_is_told_of_a_job_without_its_arguments() -> None:
         "ended_at": "1970-01-01T00:00:03Z",
         "calls": 2,
     }
-    assert told_of(job, with_result=True) == {**told, "result": {"count": 3}}
+    assert description_of(job, with_result=True) == {**told, "result": {"count": 3}}

@@ -10,7 +10,7 @@ from support.published_call import published
 from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.contracts.outcomes import Health, Outcome
 from toolfleet_workers.executors.http.executor import HttpExecutor
-from toolfleet_workers.executors.http.module_client import ModuleClient
+from toolfleet_workers.executors.http.module_client import HttpClientPort
 from toolfleet_workers.executors.http_client.client import HttpClient
 
 SECONDS = 10
@@ -18,7 +18,7 @@ SECONDS = 10
 
 @pytest.fixture(params=[HttpClient, HttpxClient])
 async def executor(request: pytest.FixtureRequest, owls: ModuleServer) -> AsyncIterator[HttpExecutor]:
-    make: Callable[[], ModuleClient] = request.param
+    make: Callable[[], HttpClientPort] = request.param
     services = {"owls": owls.url, "away": f"http://127.0.0.1:{free_port()}"}
     executor = HttpExecutor(services, client=make(), max_reply_bytes=2**20)
     yield executor

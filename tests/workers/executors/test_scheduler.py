@@ -13,7 +13,7 @@ from toolfleet_registry.contracts.jobs import Job, JobRefused, JobSpec
 from toolfleet_registry.contracts.outcomes import Outcome
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.time.lease import Lease, LeaseOver
-from toolfleet_workers.executors.scheduler import Desk, SchedulerExecutor
+from toolfleet_workers.executors.scheduler import JobPort, SchedulerExecutor
 
 ADD = published("scheduler.add_job", arguments={"tool_name": "owls.echo"}, user_id="ada", effect="once")
 
@@ -60,42 +60,42 @@ class DeskInMemory:
 
 
 @pytest.fixture
-def desk() -> DeskInMemory:
+def service() -> DeskInMemory:
     return DeskInMemory()
 
 
 @pytest.fixture
-def executor(desk: DeskInMemory) -> SchedulerExecutor:
+def executor(service: DeskInMemory) -> SchedulerExecutor:
     @asynccontextmanager
-    async def opened() -> AsyncGenerator[Desk]:
-        yield desk
+    async def opened() -> AsyncGenerator[JobPort]:
+        yield service
 
     return SchedulerExecutor(opened, longest_seconds=86_400)
 
 
-async def test_a_second_attempt_finds_the_job_of_the_first(executor: SchedulerExecutor, desk: DeskInMemory) -> None:
+async def test_a_second_attempt_finds_the_job_of_the_first(executor: SchedulerExecutor, service: DeskInMemory) -> None:
     """Where Redis' answer was lost nobody can say whether there is a job, and the next attempt makes no second one."""
-    desk.fault = FleetUnavailable("Redis does not answer.")
+    service.fault = FleetUnavailable("Redis does not answer.")
     first = await executor.execute(ADD, seconds=5)
-    desk.fault = None
+    service.fault = None
     second = await executor.execute(ADD, seconds=5)
 
     assert (first.outcome, first.result.error_code) == (Outcome.UNKNOWN, "outcome_unknown")
     assert first.result.effect_state == "unknown"
     assert (second.outcome, second.result.result["job_id"]) == (Outcome.SUCCESS, ADD.call_id)
-    assert len(desk.jobs) == 1
+    assert len(service.jobs) == 1
 
 
-async def test_without_a_desk_nothing_is_done(executor: SchedulerExecutor, desk: DeskInMemory) -> None:
+async def test_without_a_desk_nothing_is_done(executor: SchedulerExecutor, service: DeskInMemory) -> None:
     """It could not be opened, or was only to be asked something."""
 
     @asynccontextmanager
-    async def away() -> AsyncGenerator[Desk]:
-        if desk.fault is not None:
-            raise desk.fault
-        yield desk
+    async def away() -> AsyncGenerator[JobPort]:
+        if service.fault is not None:
+            raise service.fault
+        yield service
 
-    desk.fault = FleetUnavailable("Redis does not answer.")
+    service.fault = FleetUnavailable("Redis does not answer.")
     unopened = await SchedulerExecutor(away, longest_seconds=86_400).execute(ADD, seconds=5)
     asked = published("scheduler.get_job", arguments={"job_id": "a"}, user_id="ada")
     unasked = await executor.execute(asked, seconds=5)
@@ -105,16 +105,16 @@ async def test_without_a_desk_nothing_is_done(executor: SchedulerExecutor, desk:
 
 
 @pytest.mark.parametrize("tool", ["add_job", "list_jobs", "get_job", "cancel_job", "cancel_workflow"])
-async def test_who_is_nobody_has_no_jobs(executor: SchedulerExecutor, desk: DeskInMemory, tool: str) -> None:
+async def test_who_is_nobody_has_no_jobs(executor: SchedulerExecutor, service: DeskInMemory, tool: str) -> None:
     """Or all callers without a user id would see and end each other's."""
     call = ADD.model_copy(update={"tool_name": f"scheduler.{tool}", "user_id": None})
     attempt = await executor.execute(call, seconds=5)
 
     assert (attempt.outcome, attempt.result.error_code) == (Outcome.PERMANENT, "permission_denied")
-    assert not desk.jobs
+    assert not service.jobs
 
 
-async def test_a_lost_worker_may_have_made_the_job(executor: SchedulerExecutor, desk: DeskInMemory) -> None:
+async def test_a_lost_worker_may_have_made_the_job(executor: SchedulerExecutor, service: DeskInMemory) -> None:
     """Whoever takes over looks: the job is there, or nobody can say whether it will be."""
     assert await executor.reconcile(ADD, seconds=5) is None
     await executor.execute(ADD, seconds=5)
@@ -122,25 +122,25 @@ async def test_a_lost_worker_may_have_made_the_job(executor: SchedulerExecutor, 
 
     assert found is not None
     assert found.result.result["job_id"] == ADD.call_id
-    desk.fault = FleetUnavailable("Redis does not answer.")
+    service.fault = FleetUnavailable("Redis does not answer.")
     assert await executor.reconcile(ADD, seconds=5) is None
-    desk.hangs = True
+    service.hangs = True
     assert await executor.reconcile(ADD, seconds=0.01) is None
 
 
-async def test_the_desks_refusal_is_the_calls_result(executor: SchedulerExecutor, desk: DeskInMemory) -> None:
+async def test_the_desks_refusal_is_the_calls_result(executor: SchedulerExecutor, service: DeskInMemory) -> None:
     """With its code and its words, under the scheduler's own name."""
     refusal = ToolResult.refused("owls.echo", "permission_denied", "Tool 'owls.echo' needs 'admin'.", hint="Ask.")
-    desk.fault = JobRefused(refusal)
+    service.fault = JobRefused(refusal)
     attempt = await executor.execute(ADD, seconds=5)
 
     assert attempt.outcome is Outcome.PERMANENT
     assert attempt.result == refusal.model_copy(update={"tool_name": "scheduler.add_job"})
 
 
-async def test_a_desk_that_hangs_is_a_time_out(executor: SchedulerExecutor, desk: DeskInMemory) -> None:
+async def test_a_desk_that_hangs_is_a_time_out(executor: SchedulerExecutor, service: DeskInMemory) -> None:
     """As with any tool."""
-    desk.hangs = True
+    service.hangs = True
     with pytest.raises(TimeoutError):
         await executor.execute(ADD, seconds=0.01)
 

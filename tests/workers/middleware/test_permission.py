@@ -12,7 +12,7 @@ from toolfleet_registry.catalog.catalog import Catalog
 from toolfleet_registry.contracts import Caller, ModuleManifest, PublishedCall, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.manifests.manifest_cache import ManifestCache
-from toolfleet_registry.manifests.overrides import SeenTool, Verdict, seen_tools
+from toolfleet_registry.manifests.overrides import SeenTool, ToolOverride, seen_tools
 from toolfleet_registry.permissions import Modules
 from toolfleet_registry.policy.reach import resolved
 from toolfleet_registry.settings import Settings
@@ -39,7 +39,7 @@ class Known:
     def __init__(self, *, later: dict[str, str] | None = None, is_old: bool = False, **tools: str) -> None:
         self.tools = {f"owls.{name}": required for name, required in tools.items()}
         self.later = later or {}
-        self.verdicts: dict[str, Verdict] = {}
+        self.verdicts: dict[str, ToolOverride] = {}
         self.looks = 0
         self.is_old = is_old
 
@@ -114,16 +114,16 @@ async def test_a_caller_must_reach_the_module(modules: Modules | None, default: 
 @pytest.mark.parametrize(
     ("verdict", "reason"),
     [
-        (Verdict(is_disabled=True), "Tool 'owls.count' is disabled by an operator."),
+        (ToolOverride(is_disabled=True), "Tool 'owls.count' is disabled by an operator."),
         (
-            Verdict(is_withheld=True),
+            ToolOverride(is_withheld=True),
             "Tool 'owls.count' is withheld: no operator has approved what its module offers now.",
         ),
-        (Verdict(fault="its schema is wrong"), "Tool 'owls.count' is closed: its schema is wrong."),
-        (Verdict(kept=ToolDefinition(name="owls.count", required_permission="owner")), None),
+        (ToolOverride(fault="its schema is wrong"), "Tool 'owls.count' is closed: its schema is wrong."),
+        (ToolOverride(kept=ToolDefinition(name="owls.count", required_permission="owner")), None),
     ],
 )
-async def test_what_operators_have_closed_does_not_run(verdict: Verdict, reason: str | None) -> None:
+async def test_what_operators_have_closed_does_not_run(verdict: ToolOverride, reason: str | None) -> None:
     """Whoever publishes it, and whatever they may else."""
     known = Known(count="guest")
     known.verdicts = {"owls.count": verdict}
@@ -135,10 +135,10 @@ async def test_what_operators_have_closed_does_not_run(verdict: Verdict, reason:
 
 VERDICTS = [
     None,
-    Verdict(is_disabled=True),
-    Verdict(is_withheld=True),
-    Verdict(fault="wrong"),
-    Verdict(is_disabled=False),
+    ToolOverride(is_disabled=True),
+    ToolOverride(is_withheld=True),
+    ToolOverride(fault="wrong"),
+    ToolOverride(is_disabled=False),
 ]
 
 

@@ -9,7 +9,7 @@ from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 from kombu.messaging import Consumer
 
-from toolfleet_workers.pool.bootsteps import Ending
+from toolfleet_workers.pool.bootsteps import ShutdownReason
 from toolfleet_workers.pool.consumption import ConsumedNames, Consumption
 
 QUEUE = Queue("tools.owls", Exchange("tools.owls"))
@@ -79,6 +79,6 @@ def test_a_worker_names_what_it_consumes(consumption: Consumption, taking: Consu
 )
 def test_a_signal_says_whether_a_worker_comes_back(sig: str, how: str, restarts: bool) -> None:
     """SIGTERM is what supervisors send."""
-    ending = Ending()
-    ending.told(sender="worker", sig=sig, how=how, exitcode=0)
+    ending = ShutdownReason()
+    ending.on_shutting_down(sender="worker", sig=sig, how=how, exitcode=0)
     assert ending.is_restart is restarts

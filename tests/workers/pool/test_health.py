@@ -18,7 +18,7 @@ from toolfleet_workers.pool.health import WorkerHealth, health_of
 def health() -> Iterator[WorkerHealth]:
     """Of a worker that consumes, with a loop whose last tick the tests set."""
     pool: Any = AsyncioPool(limit=1)
-    pool.pump = SimpleNamespace(busy_since=None)
+    pool.hub_loop = SimpleNamespace(busy_since=None)
     health = WorkerHealth()
     consumer = SimpleNamespace(task_consumer=object(), waits_for_broker=False)
     health.worker, health.is_prepared = SimpleNamespace(pool=pool, consumer=consumer), True
@@ -29,7 +29,7 @@ def health() -> Iterator[WorkerHealth]:
 def test_stock_parts_wait_on_the_loop(health: WorkerHealth) -> None:
     """For a broker that is silent, without a bound: a worker that does is not to be restarted for it."""
     health.is_fast = False
-    health.worker.pool.pump.busy_since = time.monotonic() - 10 * STILL_SECONDS
+    health.worker.pool.hub_loop.busy_since = time.monotonic() - 10 * STILL_SECONDS
 
     assert health.stuck() is None
 
@@ -47,7 +47,7 @@ def test_a_loop_that_stands_still_is_stuck(
     health: WorkerHealth, still: float | None, said: str | None, *, waits: bool
 ) -> None:
     """Unless it waits for work, or for a broker that is away."""
-    health.worker.pool.pump.busy_since = None if still is None else time.monotonic() - still
+    health.worker.pool.hub_loop.busy_since = None if still is None else time.monotonic() - still
     health.worker.consumer.waits_for_broker = waits
 
     assert health.stuck() == said

@@ -13,7 +13,7 @@ from kombu.asynchronous.hub import Hub
 from kombu.asynchronous.timer import Timer
 
 from support.waiting import wait_until_sync
-from toolfleet_workers.pool.hub_loop import Pump, PumpedPoller
+from toolfleet_workers.pool.hub_loop import HubLoop, PumpedPoller
 
 PATIENCE_SECONDS = 5  # the hub by itself waits 10 s for a timer that is further away
 
@@ -26,11 +26,11 @@ def hub() -> Iterator[Any]:
 
 
 @pytest.fixture
-def pump(hub: Any) -> Iterator[Pump]:
-    pump = Pump()
-    pump.attach(hub)
-    yield pump
-    pump.close()
+def hub_loop(hub: Any) -> Iterator[HubLoop]:
+    hub_loop = HubLoop()
+    hub_loop.attach(hub)
+    yield hub_loop
+    hub_loop.close()
 
 
 def turn_until_done(hub: Any, task: "asyncio.Task[Any]") -> None:
@@ -40,7 +40,7 @@ def turn_until_done(hub: Any, task: "asyncio.Task[Any]") -> None:
         assert time.monotonic() < started + PATIENCE_SECONDS
 
 
-def test_a_coroutine_runs_while_the_hub_turns(hub: Any, pump: Pump) -> None:
+def test_a_coroutine_runs_while_the_hub_turns(hub: Any, hub_loop: HubLoop) -> None:
     """Its timers and its sockets wake the hub."""
 
     async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -58,26 +58,26 @@ def test_a_coroutine_runs_while_the_hub_turns(hub: Any, pump: Pump) -> None:
             await writer.wait_closed()
             return line
 
-    task = pump.loop.create_task(talk())
+    task = hub_loop.loop.create_task(talk())
     turn_until_done(hub, task)
 
     assert task.result() == b"hello\n"
 
 
-def test_a_callback_of_the_loop_lets_the_hub_run_at_once(hub: Any, pump: Pump) -> None:
+def test_a_callback_of_the_loop_lets_the_hub_run_at_once(hub: Any, hub_loop: HubLoop) -> None:
     """What a coroutine hands to the hub does not wait for the hub's next timer, which is a minute away."""
     hub.call_later(60, lambda: None)
-    done = pump.loop.create_future()
+    done = hub_loop.loop.create_future()
 
     async def hand_over() -> None:
         hub.call_soon(done.set_result, None)
         await done
 
-    task = pump.loop.create_task(hand_over())
+    task = hub_loop.loop.create_task(hand_over())
     turn_until_done(hub, task)
 
 
-def test_a_busy_loop_leaves_the_hub_its_turns(hub: Any, pump: Pump) -> None:
+def test_a_busy_loop_leaves_the_hub_its_turns(hub: Any, hub_loop: HubLoop) -> None:
     """A coroutine that always has something to do is interrupted for the hub's callbacks."""
     turns: list[int] = []
 
@@ -85,34 +85,34 @@ def test_a_busy_loop_leaves_the_hub_its_turns(hub: Any, pump: Pump) -> None:
         while len(turns) < 3:  # noqa: ASYNC110 - that is the point
             await asyncio.sleep(0)
 
-    task = pump.loop.create_task(spin())
+    task = hub_loop.loop.create_task(spin())
     hub.on_tick.add(lambda: turns.append(1))
     turn_until_done(hub, task)
 
 
-def test_attaching_again_changes_nothing(hub: Any, pump: Pump) -> None:
+def test_attaching_again_changes_nothing(hub: Any, hub_loop: HubLoop) -> None:
     """As after a reconnect without a new poller; with a new one the pump is on that one."""
     first = hub.poller
-    pump.attach(hub)
+    hub_loop.attach(hub)
     assert hub.poller is first
 
     hub.reset()
-    pump.attach(hub)
+    hub_loop.attach(hub)
     assert isinstance(hub.poller, PumpedPoller)
-    task = pump.loop.create_task(asyncio.sleep(0.01))
+    task = hub_loop.loop.create_task(asyncio.sleep(0.01))
     turn_until_done(hub, task)
 
 
-def test_a_signal_ends_the_wait(hub: Any, pump: Pump) -> None:
+def test_a_signal_ends_the_wait(hub: Any, hub_loop: HubLoop) -> None:
     """The hub, which would have waited for seconds, comes back to see what the handler has noted."""
     hub.call_later(60, lambda: None)
-    pump.wake(after=0)
+    hub_loop.wake(after=0)
     hub.run_once()
-    assert pump.busy_since is not None
+    assert hub_loop.busy_since is not None
 
     noted: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, _: noted.append(number))
-    killer = threading.Thread(target=_signal_when_waiting, args=(pump,))
+    killer = threading.Thread(target=_signal_when_waiting, args=(hub_loop,))
     started = time.monotonic()
     try:
         killer.start()
@@ -124,17 +124,17 @@ def test_a_signal_ends_the_wait(hub: Any, pump: Pump) -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_the_pump_says_when_it_waits(pump: Pump) -> None:
+def test_the_pump_says_when_it_waits(hub_loop: HubLoop) -> None:
     """`busy_since` is the last tick while code runs, and `None` while the hub waits."""
     seen: list[float | None] = []
 
     class Poller:
         def poll(self, _timeout: float) -> None:
-            seen.append(pump.busy_since)
+            seen.append(hub_loop.busy_since)
 
     started = time.monotonic()
-    pump.loop.call_soon(lambda: seen.append(pump.busy_since))
-    pump.poll(Poller(), 0)
+    hub_loop.loop.call_soon(lambda: seen.append(hub_loop.busy_since))
+    hub_loop.poll(Poller(), 0)
 
     ticked_at, waiting = seen
     assert ticked_at is not None
@@ -142,6 +142,6 @@ def test_the_pump_says_when_it_waits(pump: Pump) -> None:
     assert waiting is None
 
 
-def _signal_when_waiting(pump: Pump) -> None:
-    wait_until_sync(lambda: pump.busy_since is None, "the hub waits")
+def _signal_when_waiting(hub_loop: HubLoop) -> None:
+    wait_until_sync(lambda: hub_loop.busy_since is None, "the hub waits")
     os.kill(os.getpid(), signal.SIGUSR1)

@@ -30,14 +30,14 @@ class Tools:
     def __init__(self) -> None:
         self.new = list[str]()
 
-    async def look_again(self, modules: Collection[str]) -> None: ...
+    async def reload_modules(self, modules: Collection[str]) -> None: ...
 
-    async def look_at(self, modules: Collection[str], *, anew: bool) -> None:
+    async def ensure_modules(self, modules: Collection[str], *, anew: bool) -> None:
         self.new += modules if anew else []
 
 
 class Worker:
-    """What a worker's `ServedModules` have had it do."""
+    """What a worker's `ServedModulesPort` have had it do."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings

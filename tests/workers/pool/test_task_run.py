@@ -12,7 +12,7 @@ from toolfleet_tasks.aio.greenlet_bridge import bridged, limits
 from toolfleet_tasks.app import FleetApp
 from toolfleet_tasks.messages.envelope import TASK
 from toolfleet_tasks.worker import execute
-from toolfleet_workers.pool.task_run import Assignment, Job
+from toolfleet_workers.pool.task_run import Assignment, TaskRun
 
 BODY = b'[["text"], {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
 
@@ -42,7 +42,7 @@ async def test_a_job_that_has_ended_goes_without_the_collector(
     gc.collect()
     gc.disable()
     try:
-        job = Job(
+        job = TaskRun(
             lined_app, Assignment.from_celery(target, args, {}, {"callback": ends.append}), asyncio.get_running_loop()
         )
         task = asyncio.create_task(job.run())

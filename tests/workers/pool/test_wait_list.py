@@ -14,23 +14,23 @@ from support.workers.held_messages import (
     QUEUE,
     cut,
     message,
+    open_connection,
     open_leases,
-    open_line,
     publish,
     start_reading,
     stop_reading,
 )
 from toolfleet_tasks.fairness.fair_slots import FairSlots
-from toolfleet_tasks.redis.connection import Line, LineLost
+from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
 from toolfleet_tasks.transport.delivery import Message
-from toolfleet_tasks.transport.fetcher import Intake, Quarantine
-from toolfleet_tasks.transport.notify_keys import Bells
-from toolfleet_workers.pool.task_run import Assignment, Job
-from toolfleet_workers.pool.wait_list import WaitingJobs
+from toolfleet_tasks.transport.fetcher import Fetcher, Quarantine
+from toolfleet_tasks.transport.notify_keys import NotifyKeys
+from toolfleet_workers.pool.task_run import Assignment, TaskRun
+from toolfleet_workers.pool.wait_list import WaitingRuns
 
 
-def job() -> Job:
-    return Job(None, Assignment.from_celery(print, (), {}, {}), asyncio.get_running_loop())
+def job() -> TaskRun:
+    return TaskRun(None, Assignment.from_celery(print, (), {}, {}), asyncio.get_running_loop())
 
 
 def args(tag: str, queue: str) -> tuple[Any, ...]:
@@ -39,7 +39,7 @@ def args(tag: str, queue: str) -> tuple[Any, ...]:
 
 async def test_jobs_begin_in_their_order() -> None:
     """Where nobody counts queues: as soon as the pool runs fewer than it may."""
-    waiting, jobs = WaitingJobs(), [job() for _ in range(3)]
+    waiting, jobs = WaitingRuns(), [job() for _ in range(3)]
     for one in jobs:
         waiting.add(one, ())
 
@@ -49,7 +49,7 @@ async def test_jobs_begin_in_their_order() -> None:
 
 async def test_a_module_whose_retries_wait_holds_up_no_other() -> None:
     """They wait for slots of their own; a call that was given one as it was taken begins at once."""
-    waiting, slots = WaitingJobs(), FairSlots(8)
+    waiting, slots = WaitingRuns(), FairSlots(8)
     waiting.slots = slots
     for _ in range(8):
         slots.take("tools.owls")
@@ -73,16 +73,16 @@ class Worker:
     """Has the jobs of `QUEUE`'s messages begin, and those that were put off, as a pool does."""
 
     def __init__(self, slots: int) -> None:
-        self.slots, self.waiting = FairSlots(slots), WaitingJobs()
+        self.slots, self.waiting = FairSlots(slots), WaitingRuns()
         self.waiting.slots = self.slots
-        self.slots.on_room = self.fill
-        self.began = list[Job]()
+        self.slots.on_capacity = self.fill
+        self.began = list[TaskRun]()
         self.delivered = list[str]()
 
     def queues(self) -> Sequence[str]:
         return [QUEUE]
 
-    def room(self) -> int:
+    def capacity(self) -> int:
         return self.slots.open
 
     def burst(self) -> tuple[Sequence[str], int]:
@@ -100,12 +100,12 @@ class Worker:
     def forget(self, tag: str) -> None:
         raise AssertionError(tag)
 
-    def put_off(self, tag: str) -> Job:
+    def put_off(self, tag: str) -> TaskRun:
         """A job that was put off until now."""
         self.slots.defer(tag)
         return self.start(job(), tag)
 
-    def start(self, one: Job, tag: str) -> Job:
+    def start(self, one: TaskRun, tag: str) -> TaskRun:
         self.waiting.add(one, args(tag, QUEUE))
         self.fill()
         return one
@@ -120,11 +120,11 @@ class Turn:
     """One in which the worker has asked for as many messages as there is room for, and Redis's answer is on its way."""
 
     worker: Worker
-    line: Line
+    connection: PipelinedConnection
     taking: asyncio.Task[bool]
 
     async def end(self) -> None:
-        start_reading(self.line)
+        start_reading(self.connection)
         await asyncio.wait_for(self.taking, 10)
 
 
@@ -134,19 +134,19 @@ async def turn(redis_url: str) -> AsyncIterator[Turn]:
     worker = Worker(2)
     worker.slots.take(QUEUE)
     with Redis.from_url(redis_url) as redis:
-        async with open_line(redis_url) as line, open_leases(line) as leases:
-            intake = Intake(
+        async with open_connection(redis_url) as connection, open_leases(connection) as leases:
+            intake = Fetcher(
                 worker,
-                line=line,
-                bells=Bells(line, lambda _: line, KEYS.bell("")),
+                connection=connection,
+                notify_keys=NotifyKeys(connection, lambda _: connection, KEYS.notify_key("")),
                 leases=leases,
                 quarantine=Quarantine(KEYS.quarantine, KEYS.quarantined),
             )
             publish(redis, message("1"))
-            stop_reading(line)
-            taking = asyncio.create_task(intake.take(lambda: (worker.queues(), worker.room())))
+            stop_reading(connection)
+            taking = asyncio.create_task(intake.take(lambda: (worker.queues(), worker.capacity())))
             await wait_until(lambda: redis.llen(QUEUE) == 0, "Redis has answered")
-            yield Turn(worker, line, taking)
+            yield Turn(worker, connection, taking)
             await asyncio.wait([taking], timeout=5)
 
 
@@ -156,7 +156,7 @@ async def test_what_a_turn_has_asked_for_is_nobody_elses(turn: Turn) -> None:
     late = worker.put_off("late")
     await turn.end()
     assert len(worker.delivered) == 1
-    assert worker.slots.room_of(QUEUE) == 0
+    assert worker.slots.capacity_of(QUEUE) == 0
     assert len(worker.began) == 1, "the message that has its slot waits behind no other"
     worker.slots.give_back(worker.delivered[0], QUEUE)
 
@@ -171,9 +171,9 @@ async def test_what_a_turn_did_not_bring_is_for_those_who_wait(turn: Turn) -> No
     assert worker.began == [first], "the turn has asked for one of the two that are free"
     second = worker.put_off("second")
     assert worker.began == [first]
-    cut(turn.line)
+    cut(turn.connection)
     await asyncio.wait([turn.taking], timeout=10)
-    assert isinstance(turn.taking.exception(), LineLost)
+    assert isinstance(turn.taking.exception(), RedisConnectionLost)
 
     assert worker.began == [first, second]
 

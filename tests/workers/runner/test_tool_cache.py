@@ -20,12 +20,12 @@ from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.contracts import Caller, ModuleManifest, PublishedCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.manifests.manifest_cache import ManifestCache
-from toolfleet_registry.manifests.overrides import Verdict
+from toolfleet_registry.manifests.overrides import ToolOverride
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_workers.middleware.permission import PermissionCheck
 from toolfleet_workers.runner.runner import CallRunner
-from toolfleet_workers.runner.tool_cache import KnownTools
+from toolfleet_workers.runner.tool_cache import ToolCache
 
 SUCCESS = Attempt(Outcome.SUCCESS, ToolResult.ok("owls.count", 7))
 EVERYWHERE = frozenset({"owls", "cats"})
@@ -45,20 +45,20 @@ def clock() -> HandClock:
 
 
 @pytest.fixture
-async def known(redis_url: str, clock: HandClock) -> AsyncIterator[KnownTools]:
+async def known(redis_url: str, clock: HandClock) -> AsyncIterator[ToolCache]:
     services = {"owls": "http://owls.test", "cats": "http://cats.test"}
-    known = KnownTools(Settings(redis_url=redis_url, module_services=services), clock=clock)
+    known = ToolCache(Settings(redis_url=redis_url, module_services=services), clock=clock)
     yield known
     await known.aclose()
 
 
-def required(known: KnownTools, name: str) -> str:
+def required(known: ToolCache, name: str) -> str:
     tool = known.find(name)
     assert tool is not None
     return tool.definition.required_permission
 
 
-async def anew(known: KnownTools) -> bool:
+async def anew(known: ToolCache) -> bool:
     """Whether there was a look, as before a decision."""
     is_old = known.is_old
     if is_old:
@@ -74,7 +74,7 @@ async def offer(redis: Redis, module: str, **tools: str) -> None:
     await ManifestCache(redis, ttl_seconds=60).save(ModuleManifest(module_name=module, tools=definitions))
 
 
-async def test_the_first_question_looks_at_redis(known: KnownTools, redis: Redis) -> None:
+async def test_the_first_question_looks_at_redis(known: ToolCache, redis: Redis) -> None:
     """All modules of the settings are read at once."""
     await offer(redis, "owls", count="admin")
     await offer(redis, "cats", purr="guest")
@@ -84,7 +84,7 @@ async def test_the_first_question_looks_at_redis(known: KnownTools, redis: Redis
     assert (required(known, "owls.count"), required(known, "cats.purr")) == ("admin", "guest")
 
 
-async def test_a_module_says_that_it_is_retried(known: KnownTools, redis: Redis) -> None:
+async def test_a_module_says_that_it_is_retried(known: ToolCache, redis: Redis) -> None:
     """As it says in its manifest; nobody else's tools are meant, and of what is not known nothing is."""
     manifest = ModuleManifest(module_name="owls", tools=[], retries_undeclared=True)
     await ManifestCache(redis, ttl_seconds=60).save(manifest)
@@ -93,7 +93,7 @@ async def test_a_module_says_that_it_is_retried(known: KnownTools, redis: Redis)
     assert [known.retries_undeclared(module) for module in ("owls", "cats", "nowhere")] == [True, False, False]
 
 
-async def test_a_change_is_seen_when_it_is_looked_for(known: KnownTools, redis: Redis, clock: HandClock) -> None:
+async def test_a_change_is_seen_when_it_is_looked_for(known: ToolCache, redis: Redis, clock: HandClock) -> None:
     """But Redis is asked once a second at most, however many calls are denied."""
     await offer(redis, "owls", count="admin", fly="guest")
     await known.refresh()
@@ -107,7 +107,7 @@ async def test_a_change_is_seen_when_it_is_looked_for(known: KnownTools, redis: 
     assert known.find("owls.fly") is None  # no longer offered
 
 
-async def test_what_is_old_is_read_anew_aside(known: KnownTools, redis: Redis, clock: HandClock) -> None:
+async def test_what_is_old_is_read_anew_aside(known: ToolCache, redis: Redis, clock: HandClock) -> None:
     """After a minute a question begins a look, and is answered at once with what was known."""
     await offer(redis, "owls", count="admin")
     await known.refresh()
@@ -119,14 +119,14 @@ async def test_what_is_old_is_read_anew_aside(known: KnownTools, redis: Redis, c
     assert required(known, "owls.count") == "guest"
 
 
-async def test_a_change_is_heard_of_within_seconds(known: KnownTools, redis: Redis, clock: HandClock) -> None:
+async def test_a_change_is_heard_of_within_seconds(known: ToolCache, redis: Redis, clock: HandClock) -> None:
     """A question begins a look aside, which asks for one number; and reads all only if that has changed."""
     await offer(redis, "owls", count="admin")
     await known.refresh()
     clock.now += 3
     before = await looks(redis)
     known.find("owls.count")
-    await wait_until(lambda: known._look is None or known._look.done(), "the look is over")
+    await wait_until(lambda: known._reading is None or known._reading.done(), "the look is over")
     assert await looks(redis) == before
 
     await offer(redis, "owls", count="guest")
@@ -136,7 +136,7 @@ async def test_a_change_is_heard_of_within_seconds(known: KnownTools, redis: Red
     assert await looks(redis) == before + 1
 
 
-async def test_an_idle_worker_looks_before_it_decides(known: KnownTools, redis: Redis, clock: HandClock) -> None:
+async def test_an_idle_worker_looks_before_it_decides(known: ToolCache, redis: Redis, clock: HandClock) -> None:
     """What changed while nobody asked is known before the next call; it costs one number if nothing has."""
     await offer(redis, "owls", count="guest")
     assert (await anew(known), required(known, "owls.count")) == (True, "guest")
@@ -152,21 +152,21 @@ async def test_an_idle_worker_looks_before_it_decides(known: KnownTools, redis: 
     assert (await anew(known), await looks(redis)) == (True, before)
 
 
-async def test_what_an_operator_closes_is_known(known: KnownTools, redis: Redis, clock: HandClock) -> None:
+async def test_what_an_operator_closes_is_known(known: ToolCache, redis: Redis, clock: HandClock) -> None:
     """From the verdicts beside the manifest."""
     manifest = ModuleManifest(module_name="owls", tools=[ToolDefinition(name="owls.count")])
     cache = ManifestCache(redis, ttl_seconds=60)
     await cache.save(manifest)
     assert await PermissionCheck(known, EVERYWHERE)(asks(), run) is SUCCESS
     loaded = (await cache.load(["owls"]))["owls"]
-    await cache.replace(loaded, {"owls.count": Verdict(is_disabled=True)})
+    await cache.replace(loaded, {"owls.count": ToolOverride(is_disabled=True)})
     clock.now += 61
 
     attempt = await PermissionCheck(known, EVERYWHERE)(asks(), run)
     assert attempt.result.error == "Tool 'owls.count' is disabled by an operator."
 
 
-async def test_what_was_known_stays_known(known: KnownTools, redis: Redis, clock: HandClock) -> None:
+async def test_what_was_known_stays_known(known: ToolCache, redis: Redis, clock: HandClock) -> None:
     """A manifest that has expired, or a Redis that was emptied, opens nothing."""
     await offer(redis, "owls", count="admin")
     await known.refresh()
@@ -177,7 +177,7 @@ async def test_what_was_known_stays_known(known: KnownTools, redis: Redis, clock
     assert required(known, "owls.count") == "admin"
 
 
-async def test_many_questions_are_one_look(known: KnownTools, redis: Redis) -> None:
+async def test_many_questions_are_one_look(known: ToolCache, redis: Redis) -> None:
     """However many calls begin at once."""
     before = await looks(redis)
     for _ in range(100):
@@ -194,7 +194,7 @@ async def looks(redis: Redis) -> int:
 
 async def test_a_redis_that_is_away_opens_nothing(clock: HandClock) -> None:
     """The failure is logged; a worker that has never read anything looks again after a second."""
-    known = KnownTools(
+    known = ToolCache(
         Settings(redis_url=f"redis://127.0.0.1:{free_port()}/0", module_services={"owls": "http://owls.test"}),
         clock=clock,
     )
@@ -212,7 +212,7 @@ async def test_a_redis_that_is_away_opens_nothing(clock: HandClock) -> None:
 async def test_a_redis_that_goes_away_is_asked_each_ten_seconds(clock: HandClock, tmp_path: Path) -> None:
     """By a worker that has read everything once, which goes on with that."""
     with redis_server(tmp_path) as url:
-        known = KnownTools(Settings(redis_url=url, module_services={"owls": "http://owls.test"}), clock=clock)
+        known = ToolCache(Settings(redis_url=url, module_services={"owls": "http://owls.test"}), clock=clock)
         await known.prepare()
     with structlog.testing.capture_logs() as lines:
         for seconds in (2, 2, 7):
@@ -229,7 +229,7 @@ async def test_a_redis_that_is_silent_delays_few_calls_and_those_a_second() -> N
     """Whoever comes while a look hangs waits for the rest of that second, not for one of his own."""
     async with silent_server() as server:
         url = f"{server.url.replace('http', 'redis')}0"
-        known = KnownTools(Settings(redis_url=url, module_services={"owls": "http://owls.test"}))
+        known = ToolCache(Settings(redis_url=url, module_services={"owls": "http://owls.test"}))
         check = PermissionCheck(known, EVERYWHERE)
         async with asyncio.timeout(4):  # a look gives up after five
             for _ in range(10):
@@ -241,7 +241,7 @@ async def test_a_worker_is_prepared_when_manifests_and_registry_are_read(redis: 
     """Where a module's manifest has expired, what the registry keeps is read; a registry that is away is asked again."""
     away = f"redis://127.0.0.1:{free_port()}/0"
     services = {"owls": "http://owls.test"}
-    known = KnownTools(Settings(redis_url=redis_url, registry_url=away, module_services=services))
+    known = ToolCache(Settings(redis_url=redis_url, registry_url=away, module_services=services))
     with structlog.testing.capture_logs() as lines:
         preparing = asyncio.create_task(known.prepare())
         await wait_until(lambda: any(line["event"] == "registry_not_read" for line in lines), "it has been asked")
@@ -252,7 +252,7 @@ async def test_a_worker_is_prepared_when_manifests_and_registry_are_read(redis: 
     await known.aclose()
 
 
-async def test_pauses_grow_while_nobody_knows(known: KnownTools, redis: Redis, clock: HandClock) -> None:
+async def test_pauses_grow_while_nobody_knows(known: ToolCache, redis: Redis, clock: HandClock) -> None:
     """From a quarter of a second on, with the time for which the module has been asked about."""
     await known.refresh()
     pauses = list[float]()
@@ -267,7 +267,7 @@ async def test_pauses_grow_while_nobody_knows(known: KnownTools, redis: Redis, c
     await known.aclose()
 
 
-async def test_a_tool_is_lacking_only_for_a_fresh_manifest(known: KnownTools, redis: Redis, clock: HandClock) -> None:
+async def test_a_tool_is_lacking_only_for_a_fresh_manifest(known: ToolCache, redis: Redis, clock: HandClock) -> None:
     """One that was found long ago says nothing of a tool that is new."""
     await offer(redis, "owls", count="guest")
     await known.refresh()
@@ -284,7 +284,7 @@ async def test_a_tool_is_lacking_only_for_a_fresh_manifest(known: KnownTools, re
 
 async def test_the_runner_closes_it(redis_url: str) -> None:
     """Whatever holds connections beside the executor ends with the runner."""
-    known = KnownTools(Settings(redis_url=redis_url, module_services={"owls": "http://owls.test"}))
+    known = ToolCache(Settings(redis_url=redis_url, module_services={"owls": "http://owls.test"}))
     async with executor_for("http://owls.test") as executor:
         runner = CallRunner(executor, [PermissionCheck(known, EVERYWHERE)], closing=[known])
         known.find("owls.count")
@@ -293,12 +293,12 @@ async def test_the_runner_closes_it(redis_url: str) -> None:
     assert [task for task in asyncio.all_tasks() if task.get_name() == "toolfleet-known-tools"] == []
 
 
-async def test_what_is_closed_looks_no_more(known: KnownTools) -> None:
+async def test_what_is_closed_looks_no_more(known: ToolCache) -> None:
     """Whoever still waits for it to be prepared waits until the worker has ended."""
     await known.aclose()
     preparing = asyncio.create_task(known.prepare())
     await asyncio.sleep(0)
     preparing.cancel()
 
-    assert known._look is None
+    assert known._reading is None
     assert known._sources is None

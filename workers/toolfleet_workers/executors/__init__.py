@@ -1,1 +1,1 @@
-"""Where a call goes: one way to reach a tool a file."""
+"""Reaches tools, one way to a file: over HTTP, in this process, or in the scheduler."""

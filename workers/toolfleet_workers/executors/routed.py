@@ -1,4 +1,4 @@
-"""Which way a call takes: by its module."""
+"""Routes a call by its module."""
 
 from collections.abc import Mapping
 

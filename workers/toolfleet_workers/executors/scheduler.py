@@ -1,4 +1,4 @@
-"""Runs the calls of the module `scheduler`: what a model wants of its jobs, at the desk that makes them."""
+"""Runs the calls of the module `scheduler`: what a model wants of its jobs, by the service that makes them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,14 +11,14 @@ from toolfleet_registry.contracts.names import SCHEDULER
 from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.time.lease import UNBOUNDED, Lease, LeaseOver, require_live
-from toolfleet_workers.executors.job_wishes import job_wanted, told_of
+from toolfleet_workers.executors.job_requests import description_of, job_wanted
 from toolfleet_workers.runner.attempts import too_late, unsuccessful
 
 _ADD = f"{SCHEDULER}.add_job"
 _LISTED = 20
 
 
-class Desk(Protocol):
+class JobPort(Protocol):
     """Makes, shows and cancels jobs. Every method raises `FleetUnavailable` when Redis does not answer."""
 
     async def start(self, spec: JobSpec, *, lease: Lease) -> Job:
@@ -44,17 +44,17 @@ class Desk(Protocol):
         ...
 
 
-_Method = Callable[[Desk, PublishedCall, Lease], Awaitable[Any]]
+_Method = Callable[[JobPort, PublishedCall, Lease], Awaitable[Any]]
 
 
 class SchedulerExecutor:
-    """`desk` opens the desk of the running loop, or says `FleetUnavailable`. No job may last for `longest_seconds`.
+    """`service` opens the service of the running loop, or says `FleetUnavailable`. No job may last for `longest_seconds`.
 
-    The desk refuses a job that its creator could not do in person, and one that would make jobs.
+    The service refuses a job that its creator could not do in person, and one that would make jobs.
     """
 
-    def __init__(self, desk: Callable[[], AbstractAsyncContextManager[Desk]], *, longest_seconds: float) -> None:
-        self._desk = desk
+    def __init__(self, service: Callable[[], AbstractAsyncContextManager[JobPort]], *, longest_seconds: float) -> None:
+        self._service = service
         self._longest_seconds = longest_seconds
         self._methods = {
             "add_job": self._add,
@@ -77,7 +77,7 @@ class SchedulerExecutor:
             return unsuccessful(call, Outcome.PERMANENT, "permission_denied", text)
         try:
             async with asyncio.timeout(seconds):
-                return await self._at_desk(call, method, lease)
+                return await self._ask_service(call, method, lease)
         except JobRefused as exc:
             return _refused(call, exc.result)
         except _Wrong as exc:
@@ -88,11 +88,11 @@ class SchedulerExecutor:
         if call.tool_name != _ADD or lease.seconds_left() <= 0:
             return None
         try:
-            async with asyncio.timeout(seconds), self._desk() as desk:
-                job = await desk.get(call.call_id, call.user_id)
+            async with asyncio.timeout(seconds), self._service() as service:
+                job = await service.get(call.call_id, call.user_id)
         except (TimeoutError, FleetUnavailable):
             return None
-        return None if job is None else Attempt(Outcome.SUCCESS, ToolResult.ok(call.tool_name, told_of(job)))
+        return None if job is None else Attempt(Outcome.SUCCESS, ToolResult.ok(call.tool_name, description_of(job)))
 
     async def probe(self, module: str, *, seconds: float) -> Health:
         """It is where its worker is."""
@@ -100,42 +100,42 @@ class SchedulerExecutor:
         return Health.WELL
 
     async def aclose(self) -> None:
-        """The desk belongs to somebody else."""
+        """The service belongs to somebody else."""
 
-    async def _at_desk(self, call: PublishedCall, method: _Method, lease: Lease) -> Attempt:
+    async def _ask_service(self, call: PublishedCall, method: _Method, lease: Lease) -> Attempt:
         away: tuple[Outcome, ErrorCode] = (Outcome.NOT_SENT, "module_unreachable")
         try:
-            async with self._desk() as desk:
+            async with self._service() as service:
                 require_live(lease)
                 if call.tool_name == _ADD:
                     away = (Outcome.UNKNOWN, "outcome_unknown")
-                return Attempt(Outcome.SUCCESS, ToolResult.ok(call.tool_name, await method(desk, call, lease)))
+                return Attempt(Outcome.SUCCESS, ToolResult.ok(call.tool_name, await method(service, call, lease)))
         except LeaseOver:
             return too_late(call)
         except FleetUnavailable as exc:
             return unsuccessful(call, *away, f"Tool execution error: {exc}")
 
-    async def _add(self, desk: Desk, call: PublishedCall, lease: Lease) -> Any:
+    async def _add(self, service: JobPort, call: PublishedCall, lease: Lease) -> Any:
         try:
             spec = job_wanted(call, longest_seconds=self._longest_seconds)
         except ValueError as exc:
             raise _Wrong(str(exc)) from exc
-        return told_of(await desk.start(spec, lease=lease))
+        return description_of(await service.start(spec, lease=lease))
 
-    async def _cancel(self, desk: Desk, call: PublishedCall, _: Lease) -> Any:
-        return told_of(_own(await desk.cancel(call.arguments["job_id"], call.user_id), call))
+    async def _cancel(self, service: JobPort, call: PublishedCall, _: Lease) -> Any:
+        return description_of(_own(await service.cancel(call.arguments["job_id"], call.user_id), call))
 
-    async def _cancel_workflow(self, desk: Desk, call: PublishedCall, _: Lease) -> Any:
-        return {"cancelled": await desk.cancel_workflow(call.arguments["workflow_id"], call.user_id)}
+    async def _cancel_workflow(self, service: JobPort, call: PublishedCall, _: Lease) -> Any:
+        return {"cancelled": await service.cancel_workflow(call.arguments["workflow_id"], call.user_id)}
 
-    async def _get(self, desk: Desk, call: PublishedCall, _: Lease) -> Any:
-        return told_of(_own(await desk.get(call.arguments["job_id"], call.user_id), call), with_result=True)
+    async def _get(self, service: JobPort, call: PublishedCall, _: Lease) -> Any:
+        return description_of(_own(await service.get(call.arguments["job_id"], call.user_id), call), with_result=True)
 
-    async def _list(self, desk: Desk, call: PublishedCall, _: Lease) -> Any:
+    async def _list(self, service: JobPort, call: PublishedCall, _: Lease) -> Any:
         asked = call.arguments
         wanted = {"ended": asked.get("ended", False), "limit": asked.get("limit", _LISTED)}
-        jobs = await desk.list(call.user_id, **wanted, workflow_id=asked.get("workflow_id"))
-        return {"jobs": [told_of(job) for job in jobs]}
+        jobs = await service.list(call.user_id, **wanted, workflow_id=asked.get("workflow_id"))
+        return {"jobs": [description_of(job) for job in jobs]}
 
 
 class _Wrong(Exception):
@@ -152,6 +152,6 @@ def _own(job: Job | None, call: PublishedCall) -> Job:
 
 
 def _refused(call: PublishedCall, result: ToolResult) -> Attempt:
-    """The desk's refusal as this call's result: it is about the tool that the job would call."""
-    told = result.model_copy(update={"tool_name": call.tool_name, "effect_state": "none"})
-    return Attempt(Outcome.PERMANENT, told)
+    """The service's refusal as this call's result: it is about the tool that the job would call."""
+    answer = result.model_copy(update={"tool_name": call.tool_name, "effect_state": "none"})
+    return Attempt(Outcome.PERMANENT, answer)

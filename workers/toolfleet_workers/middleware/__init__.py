@@ -1,1 +1,1 @@
-"""What happens around every call: one concern a file; none knows another."""
+"""Surrounds every call: one concern a file; none knows another."""

@@ -1,4 +1,4 @@
-"""Which call a log line belongs to. How it ended, its audit line says."""
+"""Binds log lines to the call that they belong to. How it ended, its audit line says."""
 
 import structlog
 

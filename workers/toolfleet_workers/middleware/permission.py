@@ -1,4 +1,4 @@
-"""The third look at a caller's rights, after the listing and the agent's own: with what this worker knows itself."""
+"""Checks a caller's rights a third time, after the listing and the agent's own check: with what this worker knows itself."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -18,7 +18,7 @@ log = get_logger(__name__)
 _MOST_NAMED = 1000  # tools that nobody knows, each logged once; then their number must do
 
 
-class Tools(Protocol):
+class ToolLookup(Protocol):
     """Knows the modules' tools, and what operators have decided about them."""
 
     @property
@@ -61,7 +61,7 @@ class PermissionCheck:
     read again: they may have changed.
     """
 
-    tools: Tools
+    tools: ToolLookup
     default_modules: frozenset[str]
     unknown: int = field(default=0, init=False)
     _named: set[str] = field(default_factory=set[str], init=False)

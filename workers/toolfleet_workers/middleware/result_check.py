@@ -1,4 +1,4 @@
-"""A module's result held against what its tool says of its results, before anybody takes it for one."""
+"""Validates a module's result by what its tool says of its results, before anybody takes it for one."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,7 +13,7 @@ from toolfleet_workers.runner.runner import Proceed
 log = get_logger(__name__)
 
 
-class Definitions(Protocol):
+class DefinitionLookup(Protocol):
     """Knows the modules' tools."""
 
     def definition(self, tool_name: str) -> ToolDefinition | None:
@@ -29,7 +29,7 @@ class ResultCheck:
     anything of the result. Only what is harmless to repeat is tried once more, as after any answer that is of no use.
     """
 
-    tools: Definitions
+    tools: DefinitionLookup
     invalid: int = 0
 
     async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:

@@ -1,4 +1,4 @@
-"""Celery's worker pool on asyncio: thousands of calls in flight on the one thread of the worker's hub.
+"""Implements Celery's worker pool on asyncio: thousands of calls in flight on the one thread of the worker's hub.
 
 The tracer, the requests and the consumer are Celery's own; a call that simply ends with its result does without the tracer
 (`worker/fast_path.py` in the tasks' room). A task body that blocks holds up every other call and the
@@ -20,9 +20,9 @@ from toolfleet_registry.time import machine_clock
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio.greenlet_bridge import require_greenlet_stacks
 from toolfleet_tasks.fairness.fair_slots import UNBOUNDED
-from toolfleet_workers.pool.hub_loop import Hub, Pump
-from toolfleet_workers.pool.task_run import GRACE_SECONDS, Assignment, Job
-from toolfleet_workers.pool.wait_list import WaitingJobs
+from toolfleet_workers.pool.hub_loop import Hub, HubLoop
+from toolfleet_workers.pool.task_run import GRACE_SECONDS, Assignment, TaskRun
+from toolfleet_workers.pool.wait_list import WaitingRuns
 
 _CLOSE_SECONDS = 5.0  # for the runner to give back its connections
 _SETTLE_SECONDS = 15.0  # for Redis to answer what was written last; each of the lines' users has a limit of its own
@@ -44,14 +44,14 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
     uses_semaphore = True
     signal_safe = False
     limit: int
-    pump: Pump
+    hub_loop: HubLoop
     autoscaler: Any = None
     """Celery's, if the worker has one."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._running: dict[Job, asyncio.Task[None]] = {}
-        self._waiting = WaitingJobs()
+        self._running: dict[TaskRun, asyncio.Task[None]] = {}
+        self._waiting = WaitingRuns()
         self._most_running = 0
         self._completed = 0
         self._hub: Hub | None = None
@@ -64,26 +64,26 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
         require_greenlet_stacks()
         settings: Settings = getattr(self.app, "settings", None) or load_settings()
         self._drain_seconds = settings.drain_seconds
-        self.pump = Pump()
-        self.pump.loop.set_exception_handler(_log_loop_error)
+        self.hub_loop = HubLoop()
+        self.hub_loop.loop.set_exception_handler(_log_loop_error)
         if settings.redis_url is not None:
             knows_calls = settings.is_fast and settings.broker == settings.redis_url
             bounds = settings.module_concurrency if knows_calls else None
             here = worker_runtime.start(
-                self.pump.loop, broker=settings.broker or "", master=settings.sentinel_master, bounds=bounds
+                self.hub_loop.loop, broker=settings.broker or "", master=settings.sentinel_master, bounds=bounds
             )
             if settings.is_fast and hasattr(self.app, "settings"):  # the transport is ours, and counts
                 self._waiting.slots = here.slots
                 self._slots.initial_value = self._slots.value = UNBOUNDED  # it knows nothing of queues
                 here.capacity = self.capacity
                 # What a job has bound does not reach the one that takes its slot.
-                here.slots.on_room = functools.partial(contextvars.copy_context().run, self._fill)
+                here.slots.on_capacity = functools.partial(contextvars.copy_context().run, self._fill)
                 here.slots.resize(self.limit)
 
     def register_with_event_loop(self, loop: Hub) -> None:
         """Called by Celery at the start and after every reconnect."""
         self._hub = loop
-        self.pump.attach(loop)
+        self.hub_loop.attach(loop)
 
     def on_apply(  # pyright: ignore[reportIncompatibleMethodOverride] # inferred there from an empty body
         self,
@@ -91,11 +91,13 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
         **options: Any,
-    ) -> Job:
+    ) -> TaskRun:
         """Run `target` as soon as there is a slot. Options as in `BasePool.apply_async`; limits default to the worker's."""
         limits = {name: options.get(name) or self.options.get(name) for name in ("soft_timeout", "timeout")}
-        job = Job(
-            self.app, Assignment.from_celery(target, args or (), kwargs or {}, {**options, **limits}), self.pump.loop
+        job = TaskRun(
+            self.app,
+            Assignment.from_celery(target, args or (), kwargs or {}, {**options, **limits}),
+            self.hub_loop.loop,
         )
         if self.active and self._waiting.needs_none:
             self._begin(job)
@@ -106,7 +108,7 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
 
     def wait_for(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Return when it has ended, while running calls go on: for Celery, when it has no hub to turn. Raises what it raises."""
-        self.pump.run(coroutine)
+        self.hub_loop.run(coroutine)
 
     def flush(self) -> None:
         """Drop what has not begun: the connection that brought it is gone, and the broker will deliver it again."""
@@ -167,14 +169,14 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
         while self.active and (job := self._waiting.next(is_free=len(self._running) < self.limit)) is not None:
             self._begin(job)
 
-    def _begin(self, job: Job) -> None:
-        task = self.pump.loop.create_task(job.run(), name=job.call_id)
+    def _begin(self, job: TaskRun) -> None:
+        task = self.hub_loop.loop.create_task(job.run(), name=job.call_id)
         self._running[job] = task
         self._most_running = max(self._most_running, len(self._running))
         # Called in today's context, not in the job's: what a job has bound does not reach the one that takes its slot.
         task.add_done_callback(functools.partial(self._end, job))
 
-    def _end(self, job: Job, task: asyncio.Task[None]) -> None:
+    def _end(self, job: TaskRun, task: asyncio.Task[None]) -> None:
         del self._running[job]
         self._completed += 1
         error = None if task.cancelled() else task.exception()
@@ -191,28 +193,28 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
         for leave in here.leaving if here is not None else ():
             leave()
         if self._hub is not None:
-            self.pump.attach(self._hub)  # a hub that has lost its connection has a new poller
+            self.hub_loop.attach(self._hub)  # a hub that has lost its connection has a new poller
         self._drain(seconds)
         if self._running:
             log.warning("calls_cut_off", calls=len(self._running), drain_seconds=seconds)
             for job in tuple(self._running):
                 job.terminate()
             self._drain(2 * GRACE_SECONDS)
-        self.pump.run(_close_runner(getattr(self.app, "runner", None)))
-        self.pump.run(_within(_SETTLE_SECONDS, worker_runtime.stop(), "lines_not_closed"))
-        self.pump.close()
+        self.hub_loop.run(_close_runner(getattr(self.app, "runner", None)))
+        self.hub_loop.run(_within(_SETTLE_SECONDS, worker_runtime.stop(), "lines_not_closed"))
+        self.hub_loop.close()
 
     def _drain(self, seconds: float) -> None:
         """Let running calls end, and Celery ack them, for at most `seconds`."""
         ends_at = machine_clock.monotonic() + seconds
-        self.pump.wake(after=seconds)
+        self.hub_loop.wake(after=seconds)
         while self._running and (left := ends_at - machine_clock.monotonic()) > 0:
             if self._hub is None:
-                self.pump.run(_wait(self._running.values(), left))
+                self.hub_loop.run(_wait(self._running.values(), left))
             else:
                 self._turn(self._hub)
         if self._hub is not None:
-            self.pump.wake(after=0)
+            self.hub_loop.wake(after=0)
             self._turn(self._hub)  # the last acks, before what closes takes its time
 
     def _turn(self, hub: Hub) -> None:
@@ -220,7 +222,7 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
             hub.run_once()
         except Exception as exc:  # noqa: BLE001 - a callback of a connection that breaks; the calls can still end well
             log.warning("drain_disturbed", error=repr(exc))
-            self.pump.run(asyncio.sleep(_PAUSE_SECONDS))
+            self.hub_loop.run(asyncio.sleep(_PAUSE_SECONDS))
 
 
 class _Slots(Protocol):

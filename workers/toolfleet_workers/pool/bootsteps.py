@@ -1,4 +1,4 @@
-"""What a worker does besides consuming: it says when it is ready, that it lives, and what blocks its event loop."""
+"""Starts what a worker does besides consuming: it says when it is ready, that it lives, and what blocks its event loop."""
 
 import asyncio
 import contextlib
@@ -22,9 +22,9 @@ from toolfleet_tasks.broker.kombu_queues import make_queue
 from toolfleet_tasks.clock.watch import ClockWatch
 from toolfleet_tasks.control.probes import Probes
 from toolfleet_tasks.control.server_check import insist_on_fit
-from toolfleet_tasks.ports import ServedModules
+from toolfleet_tasks.ports import ServedModulesPort
 from toolfleet_tasks.presence.consumers import ConsumerNotes
-from toolfleet_tasks.presence.lane_capacity import Slots
+from toolfleet_tasks.presence.lane_capacity import LaneCapacity
 from toolfleet_tasks.presence.transport_check import Presence
 from toolfleet_tasks.queues import queue_of
 from toolfleet_workers.pool.asyncio_pool import AsyncioPool
@@ -85,7 +85,7 @@ class LoopWatchdog(bootsteps.StartStopStep):  # type: ignore[misc] # Celery ship
     def start(self, parent: Any) -> None:
         """Called by Celery when the pool has started, on the pool's thread."""
         settings = getattr(parent.app, "settings", None) or load_settings()
-        Watchdog(parent.pool.pump, stall_seconds=settings.loop_stall_seconds).start()
+        Watchdog(parent.pool.hub_loop, stall_seconds=settings.loop_stall_seconds).start()
 
 
 class Attendance(bootsteps.StartStopStep):  # type: ignore[misc] # Celery ships no types
@@ -96,12 +96,12 @@ class Attendance(bootsteps.StartStopStep):  # type: ignore[misc] # Celery ships 
     def start(self, parent: Any) -> None:
         """Called by Celery when the pool has started. Ends the process if only our pool could renew its leases."""
         settings = getattr(parent.app, "settings", None) or load_settings()
-        presence, slots = Presence(settings), Slots(settings, count=parent.concurrency)
+        presence, slots = Presence(settings), LaneCapacity(settings, count=parent.concurrency)
         parent.consumer_notes = notes = ConsumerNotes(settings, ConsumedNames(parent))
         consumption = Consumption(parent)
         health_of(parent.app).consumption = consumption
-        watch = ClockWatch(settings, on_look=consumption.stop_if)
-        served: ServedModules | None = getattr(parent.app, "served_modules", None)
+        watch = ClockWatch(settings, on_reading=consumption.stop_if)
+        served: ServedModulesPort | None = getattr(parent.app, "served_modules", None)
         # A pool without a loop has its calls run in other processes, which would not hear of modules that are added.
         follow = ModuleWatch(settings, KnownModules(settings)).keep
         if served is not None and isinstance(parent.pool, AsyncioPool):
@@ -109,7 +109,7 @@ class Attendance(bootsteps.StartStopStep):  # type: ignore[misc] # Celery ships 
         attend = functools.partial(_attend, settings, presence, slots, watch, follow)
         if isinstance(parent.pool, AsyncioPool):
             parent.pool.autoscaler = getattr(parent, "autoscaler", None)
-            self._keeping = parent.pool.pump.loop.create_task(attend(), name="toolfleet-presence")
+            self._keeping = parent.pool.hub_loop.loop.create_task(attend(), name="toolfleet-presence")
         elif settings.is_fast:
             raise SystemExit(
                 "The fast transport needs the asyncio pool: leave -P out, or set TOOLFLEET_FAST_TRANSPORT=0."
@@ -117,19 +117,19 @@ class Attendance(bootsteps.StartStopStep):  # type: ignore[misc] # Celery ships 
         else:  # a pool without a loop
             threading.Thread(target=lambda: asyncio.run(attend()), name="presence", daemon=True).start()
         notes.start()
-        ending = Ending()
-        signals.worker_shutting_down.connect(ending.told, weak=False)
+        ending = ShutdownReason()
+        signals.worker_shutting_down.connect(ending.on_shutting_down, weak=False)
         # After everything else: a worker that drains still lives.
         signals.worker_shutdown.connect(lambda **_: asyncio.run(_part(presence, slots, served)), weak=False)
         signals.worker_shutdown.connect(lambda **_: notes.leave(restarts=ending.is_restart), weak=False)
 
 
-class Ending:
+class ShutdownReason:
     """Why the worker ends. SIGTERM is what supervisors send to what they start again; Ctrl-C, and a cold end, are for good."""
 
     is_restart = False
 
-    def told(self, sig: str = "", how: str = "", **_: object) -> None:
+    def on_shutting_down(self, sig: str = "", how: str = "", **_: object) -> None:
         """Called by Celery when the worker is told to end."""
         self.is_restart = (sig, how) == ("SIGTERM", "Warm")
 
@@ -160,7 +160,11 @@ def install(app: Celery) -> None:
 
 
 async def _attend(
-    settings: Settings, presence: Presence, slots: Slots, watch: ClockWatch, follow: Callable[[], Awaitable[None]]
+    settings: Settings,
+    presence: Presence,
+    slots: LaneCapacity,
+    watch: ClockWatch,
+    follow: Callable[[], Awaitable[None]],
 ) -> None:
     try:
         await asyncio.gather(insist_on_fit(settings), presence.keep(), slots.keep(), watch.keep(), follow())
@@ -169,7 +173,7 @@ async def _attend(
         state.should_stop = EX_FAILURE  # Celery looks at it in every turn of its hub
 
 
-async def _part(presence: Presence, slots: Slots, served: ServedModules | None) -> None:
+async def _part(presence: Presence, slots: LaneCapacity, served: ServedModulesPort | None) -> None:
     more = [] if served is None else [served.leave()]
     await asyncio.gather(presence.check_out(), slots.leave(), *more)
 
@@ -180,15 +184,15 @@ def _consume(consumption: Consumption, modules: Iterable[str]) -> None:
 
 def _announce_when_prepared(consumer: Any) -> None:
     app, prepare = consumer.app, getattr(consumer.app.runner, "prepare", None)
-    served: ServedModules | None = getattr(consumer.app, "served_modules", None)
+    served: ServedModulesPort | None = getattr(consumer.app, "served_modules", None)
     if prepare is None or not isinstance(consumer.pool, AsyncioPool):  # a pool without a loop: its first calls wait
         _announce(app)
         return
-    preparing = consumer.pool.pump.loop.create_task(_prepare(prepare, served), name="toolfleet-prepare")
+    preparing = consumer.pool.hub_loop.loop.create_task(_prepare(prepare, served), name="toolfleet-prepare")
     preparing.add_done_callback(functools.partial(_announce_prepared, app))
 
 
-async def _prepare(prepare: Callable[[], Awaitable[None]], served: ServedModules | None) -> None:
+async def _prepare(prepare: Callable[[], Awaitable[None]], served: ServedModulesPort | None) -> None:
     """Know the modules, and then what they offer."""
     if served is not None:
         await served.prepare()

@@ -30,7 +30,7 @@ class WorkerHealth:
         pool, consumer = self.worker.pool, self.worker.consumer
         if not self.is_fast or not isinstance(pool, AsyncioPool) or getattr(consumer, "waits_for_broker", False):
             return None
-        busy_since = pool.pump.busy_since
+        busy_since = pool.hub_loop.busy_since
         still = 0.0 if busy_since is None else time.monotonic() - busy_since
         return None if still < STILL_SECONDS else f"the worker's loop has stood still for {still:.0f} s"
 

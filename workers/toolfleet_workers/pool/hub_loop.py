@@ -1,4 +1,4 @@
-"""An asyncio loop that runs in slices, on the thread of Celery's hub: whenever the hub is about to wait.
+"""Runs an asyncio loop in slices, on the thread of Celery's hub: whenever the hub is about to wait.
 
 Each of the two waits for the other's work: asyncio's selector is a file to the hub's poller, and the hub waits no
 longer than until asyncio's next timer.
@@ -38,7 +38,7 @@ class Hub(Protocol):
         ...
 
 
-class Pump:
+class HubLoop:
     """Owns the loop. `attach` it to a hub, or `run` it by itself where there is none."""
 
     def __init__(self) -> None:
@@ -109,13 +109,13 @@ class Pump:
 class PumpedPoller:
     """Stands for the hub's poller, and runs a slice of the loop before it waits."""
 
-    def __init__(self, poller: Any, pump: Pump) -> None:
+    def __init__(self, poller: Any, hub_loop: HubLoop) -> None:
         self._poller = poller
-        self._pump = pump
+        self._hub_loop = hub_loop
 
     def poll(self, timeout: float | None) -> Any:
         """As the poller's own."""
-        return self._pump.poll(self._poller, timeout)
+        return self._hub_loop.poll(self._poller, timeout)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._poller, name)

@@ -9,7 +9,7 @@ from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.directory.watch import ModuleWatch
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_tasks.control.refresh import look_for_agents
+from toolfleet_tasks.control.refresh import probe_for_agents
 from toolfleet_workers.executors.http.executor import HttpExecutor
 
 _END_SECONDS = 5.0  # for looks that were cancelled
@@ -17,14 +17,14 @@ _END_SECONDS = 5.0  # for looks that were cancelled
 log = get_logger(__name__)
 
 
-class Tools(Protocol):
+class ToolRefresher(Protocol):
     """Knows what modules offer."""
 
-    async def look_again(self, modules: Collection[str]) -> None:
+    async def reload_modules(self, modules: Collection[str]) -> None:
         """Have these modules asked, aside, if what they offered before is known."""
         ...
 
-    async def look_at(self, modules: Collection[str], *, anew: bool) -> None:
+    async def ensure_modules(self, modules: Collection[str], *, anew: bool) -> None:
         """Have these modules asked, aside, unless what they offer is known."""
         ...
 
@@ -36,17 +36,23 @@ class ServedModules:
     """
 
     def __init__(
-        self, settings: Settings, known: KnownModules, http: HttpExecutor, tools: Tools, *, own: Collection[str] = ()
+        self,
+        settings: Settings,
+        known: KnownModules,
+        http: HttpExecutor,
+        tools: ToolRefresher,
+        *,
+        own: Collection[str] = (),
     ) -> None:
         self._own = own
         self.consume: Callable[[Iterable[str]], None] = _nowhere
         self._known = known
         self._http = http
         self._tools = tools
-        self._watch = ModuleWatch(settings, known, on_look=self._follow, on_asked=self._look)
+        self._watch = ModuleWatch(settings, known, on_poll=self._follow, on_asked=self._probe)
         self._settings, self._lane = settings, settings.lane
-        self._looking: set[asyncio.Task[None]] = set()
-        self._looked_at = dict[str, tuple[str | None, float | None]]()
+        self._probing: set[asyncio.Task[None]] = set()
+        self._seen = dict[str, tuple[str | None, float | None]]()
 
     async def prepare(self) -> None:
         """Return when the directory has been read once, or Redis does not answer."""
@@ -55,7 +61,7 @@ class ServedModules:
     async def keep(self) -> None:
         """Follow the directory until cancelled."""
         if self._own:
-            self._aside(self._tools.look_again(self._own))
+            self._aside(self._tools.reload_modules(self._own))
         await self._watch.keep()
 
     async def leave(self) -> None:
@@ -64,11 +70,11 @@ class ServedModules:
 
     async def aclose(self) -> None:
         """End what is under way, and close the connection."""
-        looking = [*self._looking]
-        for task in looking:
+        probing = [*self._probing]
+        for task in probing:
             task.cancel()
-        if looking:
-            await asyncio.wait(looking, timeout=_END_SECONDS)
+        if probing:
+            await asyncio.wait(probing, timeout=_END_SECONDS)
         await self._watch.aclose()
 
     async def _follow(self) -> None:
@@ -78,24 +84,24 @@ class ServedModules:
         self._http.guard(known.guards)
         self.consume(name for name in (*added, *known.ending) if self._lane in {"all", known.entries[name].lane})
         seen = {name: (known.entries[name].url, known.entries[name].added_at) for name in added}
-        new = [name for name, what in seen.items() if self._looked_at.get(name) != what]
-        self._looked_at = seen
+        new = [name for name, what in seen.items() if self._seen.get(name) != what]
+        self._seen = seen
         if new:
-            await self._tools.look_at(new, anew=True)
+            await self._tools.ensure_modules(new, anew=True)
         if added:  # one that was not there yet is asked again, after pauses that grow
-            await self._tools.look_at(added, anew=False)
+            await self._tools.ensure_modules(added, anew=False)
 
-    async def _look(self, number: int) -> None:
+    async def _probe(self, number: int) -> None:
         """Ask all modules on behalf of agents, aside: a module may take its time."""
-        self._aside(look_for_agents(self._settings, number))
+        self._aside(probe_for_agents(self._settings, number))
 
-    def _aside(self, look: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(look, name="toolfleet-look", context=Context())
-        self._looking.add(task)
-        task.add_done_callback(self._looked)
+    def _aside(self, read: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(read, name="toolfleet-look", context=Context())
+        self._probing.add(task)
+        task.add_done_callback(self._on_probed)
 
-    def _looked(self, task: "asyncio.Task[None]") -> None:
-        self._looking.discard(task)
+    def _on_probed(self, task: "asyncio.Task[None]") -> None:
+        self._probing.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.warning("look_for_agents_failed", error=str(error))
 

@@ -1,4 +1,4 @@
-"""One call in flight in the pool: from its acceptance to its end, within its limits."""
+"""Runs one call in flight in the pool: from its acceptance to its end, within its limits."""
 
 import asyncio
 import functools
@@ -14,7 +14,7 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.aio.coroutine_driver import JobKilled
 from toolfleet_tasks.aio.greenlet_bridge import Bridge
-from toolfleet_tasks.worker.fast_path import UntracedTask, untraced
+from toolfleet_tasks.worker.fast_path import FastPathTask, untraced
 
 GRACE_SECONDS = 1.0  # for a cancelled coroutine to clean up, before it is left behind
 
@@ -55,7 +55,7 @@ class Assignment:
         )
 
 
-class Job:
+class TaskRun:
     """Runs one assignment of `app`. Celery keeps a weak reference to it, to call `terminate`."""
 
     __slots__ = (
@@ -119,7 +119,7 @@ class Job:
         if not self._bridge.killed:  # it was not revoked before it began
             self._trace()
 
-    async def _run_untraced(self, task: UntracedTask) -> None:
+    async def _run_untraced(self, task: FastPathTask) -> None:
         """The call by itself, and the tracer for what it does not end with: see `fast_path.untraced`."""
         bridge = self._bridge
         await bridge.cross(self._accept)

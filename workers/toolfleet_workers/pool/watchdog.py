@@ -10,7 +10,7 @@ from typing import Protocol
 
 from toolfleet_registry.system.loggers import get_logger
 
-_LOOKS_PER_STALL = 10
+_CHECKS_PER_STALL = 10
 
 log = get_logger(__name__)
 
@@ -46,10 +46,10 @@ class Watchdog:
     def __init__(self, loop: Watched, *, stall_seconds: float) -> None:
         self._loop = loop
         self._stall_seconds = stall_seconds
-        self._pause_seconds = stall_seconds / _LOOKS_PER_STALL
+        self._pause_seconds = stall_seconds / _CHECKS_PER_STALL
         self._thread_id = threading.get_ident()
         self._stalled_since: float | None = None
-        self._looked_at = time.monotonic()
+        self._checked_at = time.monotonic()
 
     def start(self) -> None:
         """Watch from now on. To be called from the main thread, where the signal arrives."""
@@ -57,10 +57,10 @@ class Watchdog:
             faulthandler.register(signal.SIGALRM, file=sys.__stderr__, all_threads=False)
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
 
-    def look(self) -> None:
+    def read(self) -> None:
         """One look."""
         now, busy_since = time.monotonic(), self._loop.busy_since
-        silent, self._looked_at = now - self._looked_at, now
+        silent, self._checked_at = now - self._checked_at, now
         if self._stalled_since is not None and busy_since != self._stalled_since:
             log.warning("loop_recovered", seconds=round(now - self._stalled_since, 1))
             self._stalled_since = None
@@ -77,13 +77,13 @@ class Watchdog:
     def _run(self) -> None:
         try:
             while not self._loop.is_closed:
-                self._expect_next_look()
+                self._expect_next_check()
                 time.sleep(self._pause_seconds)
-                self.look()
+                self.read()
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
-    def _expect_next_look(self) -> None:
+    def _expect_next_check(self) -> None:
         """Have the stack shown without the lock, unless we come back here before that."""
         if sys.__stderr__ is not None:
             signal.setitimer(signal.ITIMER_REAL, self._stall_seconds + self._pause_seconds)

@@ -1,4 +1,4 @@
-"""Attempts that did not succeed: what each outcome says about the effect."""
+"""Builds attempts that did not succeed: what each outcome says about the effect."""
 
 from toolfleet_registry.contracts import EffectState, ErrorCode, PublishedCall, ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
@@ -22,7 +22,7 @@ def too_late(call: PublishedCall) -> Attempt:
     return unsuccessful(call, Outcome.NOT_SENT, "internal", text)
 
 
-def told(exc: Exception) -> str:
+def error_text(exc: Exception) -> str:
     """What a log may say of an error: its kind, and the words of an operating system's, which speak of addresses only.
 
     Others may quote what a module has sent.

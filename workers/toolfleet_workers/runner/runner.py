@@ -12,7 +12,7 @@ from toolfleet_registry.policy.limits import terms_of
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import machine_clock
 from toolfleet_registry.time.lease import UNBOUNDED, Lease
-from toolfleet_workers.runner.attempts import told, unsuccessful
+from toolfleet_workers.runner.attempts import error_text, unsuccessful
 
 log = get_logger(__name__)
 
@@ -59,7 +59,7 @@ class Closable(Protocol):
         ...
 
 
-class Definitions(Protocol):
+class DefinitionCache(Protocol):
     """Knows the modules' tools."""
 
     @property
@@ -95,7 +95,7 @@ class CallRunner:
         executor: Executor,
         middleware: Sequence[Middleware],
         *,
-        definitions: Definitions | None = None,
+        definitions: DefinitionCache | None = None,
         wait_for: Callable[[PublishedCall], float | None] = lambda _: None,
         closing: Sequence[Closable] = (),
     ) -> None:
@@ -161,7 +161,7 @@ class CallRunner:
         except asyncio.CancelledError:  # first: the pool's soft limit is both this and an Exception
             raise
         except Exception as exc:  # noqa: BLE001 - whatever it is, the call's end is as unknown as before
-            log.warning("reconcile_failed", call_id=call.call_id, tool=call.tool_name, error=told(exc))
+            log.warning("reconcile_failed", call_id=call.call_id, tool=call.tool_name, error=error_text(exc))
             return None
 
     async def probe(self, module: str, *, seconds: float) -> Health:
@@ -169,7 +169,7 @@ class CallRunner:
         try:
             return await self._executor.probe(module, seconds=seconds)
         except Exception as exc:  # noqa: BLE001 - nobody who calls the module must suffer from it
-            log.warning("probe_failed", module=module, error=told(exc))
+            log.warning("probe_failed", module=module, error=error_text(exc))
             return Health.WELL
 
     async def aclose(self) -> None:

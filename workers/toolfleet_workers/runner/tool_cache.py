@@ -34,7 +34,7 @@ _LONGEST_WAIT_SECONDS = 15.0
 _FRESH_SECONDS = 5.0  # what a manifest that was found so recently does not offer, its module has not
 
 
-class KnownTools:
+class ToolCache:
     """Asking costs a dict lookup; looking at Redis happens aside, on the loop that asks, from the first question on.
 
     What was known once stays known: a module whose manifest has expired, or a Redis that was emptied, opens nothing. Of a
@@ -55,8 +55,8 @@ class KnownTools:
         self._read = dict[str, CachedManifest]()
         self._revision: int | None = None
         self._is_complete = self._is_closed = False
-        self._check_at = self._old_at = self._next_look_at = self._next_check_at = self._clock()
-        self._look: asyncio.Task[None] | None = None
+        self._check_at = self._old_at = self._next_read_at = self._next_check_at = self._clock()
+        self._reading: asyncio.Task[None] | None = None
         self._patient_until = 0.0
         self._asked_at = dict[str, float]()
         self._approved = dict[str, tuple[bool, float]]()  # of our own functions: as few as there are
@@ -70,7 +70,7 @@ class KnownTools:
     def find(self, tool_name: str) -> SeenTool | None:
         """The tool as it is in effect; `None` if nothing is known of it."""
         if self._clock() >= self._check_at:
-            self._begin_to_look(reads_all=self._clock() >= self._old_at)
+            self._begin_reading(reads_all=self._clock() >= self._old_at)
         return self._modules.get(tool_name.partition(".")[0], _NO_TOOLS).get(tool_name)
 
     def definition(self, tool_name: str) -> ToolDefinition | None:
@@ -131,7 +131,7 @@ class KnownTools:
             return False
         return pins is None or pins.get(tool.name) == digest
 
-    async def look_at(self, modules: Collection[str], *, anew: bool) -> None:
+    async def ensure_modules(self, modules: Collection[str], *, anew: bool) -> None:
         """Have these modules asked for what they offer, aside, unless that is known here.
 
         `anew`: they have just come, and what was known under their names was another module's.
@@ -144,7 +144,7 @@ class KnownTools:
             for module in modules:
                 self._sources.fetcher.begin(module, anew=anew)
 
-    async def look_again(self, modules: Collection[str]) -> None:
+    async def reload_modules(self, modules: Collection[str]) -> None:
         """Have those of these modules asked, aside, of which something is known: they may offer something else by now.
 
         Where nothing is known, the first look at all modules is still to come.
@@ -159,10 +159,10 @@ class KnownTools:
 
         Without `reads_all` it is read only if Redis says that it has changed.
         """
-        self._begin_to_look(reads_all=reads_all or self._clock() >= self._old_at)
+        self._begin_reading(reads_all=reads_all or self._clock() >= self._old_at)
         patience = self._patient_until - self._clock()
-        if self._look is not None and patience > 0:
-            await asyncio.wait({self._look}, timeout=patience)  # neither a time-out nor our end ends the look
+        if self._reading is not None and patience > 0:
+            await asyncio.wait({self._reading}, timeout=patience)  # neither a time-out nor our end ends the look
 
     async def prepare(self) -> None:
         """Return when the manifests have been read, and for modules without one what the registry keeps of them."""
@@ -176,27 +176,27 @@ class KnownTools:
     async def aclose(self) -> None:
         """End a look that is under way, and the connection; there will be no other one."""
         self._is_closed = True
-        if self._look is not None:
-            self._look.cancel()
-            await asyncio.wait({self._look})
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait({self._reading})
         if self._sources is not None:
             await self._sources.aclose()
 
-    def _begin_to_look(self, *, reads_all: bool) -> None:
+    def _begin_reading(self, *, reads_all: bool) -> None:
         now = self._clock()
-        reads_all = reads_all and now >= self._next_look_at  # sooner, it is asked whether anything has changed
-        next_at = self._next_look_at if reads_all else self._next_check_at
-        if self._is_closed or now < next_at or (self._look is not None and not self._look.done()):
+        reads_all = reads_all and now >= self._next_read_at  # sooner, it is asked whether anything has changed
+        next_at = self._next_read_at if reads_all else self._next_check_at
+        if self._is_closed or now < next_at or (self._reading is not None and not self._reading.done()):
             return
         self._next_check_at = now + _CHECK_PAUSE_SECONDS
-        self._next_look_at = now + _PAUSE_SECONDS
+        self._next_read_at = now + _PAUSE_SECONDS
         self._patient_until = now + _PATIENCE_SECONDS
         # In a context of its own: what it logs is not about the call that happened to ask.
-        self._look = asyncio.create_task(
-            self._look_at_redis(reads_all=reads_all), name="toolfleet-known-tools", context=Context()
+        self._reading = asyncio.create_task(
+            self._read_redis(reads_all=reads_all), name="toolfleet-known-tools", context=Context()
         )
 
-    async def _look_at_redis(self, *, reads_all: bool) -> None:
+    async def _read_redis(self, *, reads_all: bool) -> None:
         if self._sources is None:
             self._sources = _Sources(self._settings, self._known, self._take, self._clock)
         cache = self._sources.reader.cache
@@ -208,7 +208,7 @@ class KnownTools:
             log.warning("manifests_not_read", error=str(exc))
             # Until it has read anything a worker is of no use.
             pause = _LONG_PAUSE_SECONDS if self._is_complete else _PAUSE_SECONDS
-            self._next_look_at = self._next_check_at = self._clock() + pause
+            self._next_read_at = self._next_check_at = self._clock() + pause
             return
         self._revision = revision if self._is_complete else None
         self._check_at = self._clock() + _CHECK_SECONDS

@@ -1,4 +1,4 @@
-"""What each provider takes: names, numbers, keywords. Facts about others, each with where it is from."""
+"""Lists what each provider takes: names, numbers, keywords. Facts about others, each with where it is from."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""A result's files in each provider's own form, as far as it has one for them; of the others a sentence."""
+"""Shows a result's files in each provider's own form, as far as it has one for them; of the others it writes a sentence."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

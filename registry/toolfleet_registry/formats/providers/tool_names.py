@@ -1,4 +1,4 @@
-"""Under which name a provider is offered a tool, and which tool it means by one."""
+"""Translates tool names for a provider, and back."""
 
 import difflib
 import hashlib

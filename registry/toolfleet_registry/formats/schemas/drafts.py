@@ -1,4 +1,4 @@
-"""Schemas of older drafts, said in the present one: our validator reads them as their `$schema` says, providers do not."""
+"""Rewrites schemas of older drafts in the present one: our validator reads them as their `$schema` says, providers do not."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,10 +1,10 @@
-"""A schema in Gemini's own dialect, a small part of OpenAPI 3.0: what it cannot say is told in a description."""
+"""Writes a schema in Gemini's own dialect, a small part of OpenAPI 3.0: what it cannot say goes into a description."""
 
 from typing import Any
 
 from toolfleet_registry.formats.schemas.notes import Notes
 from toolfleet_registry.formats.schemas.references import definition
-from toolfleet_registry.formats.schemas.subschemas import ANNOTATIONS, JsonObject, escaped, told, types_of
+from toolfleet_registry.formats.schemas.subschemas import ANNOTATIONS, JsonObject, add_to_description, escaped, types_of
 
 _KEYWORDS = {
     "STRING": ("minLength", "maxLength", "pattern"),
@@ -15,7 +15,7 @@ _KEYWORDS = {
 }
 _FORMATS = {"STRING": {"date-time"}, "NUMBER": {"float", "double"}, "INTEGER": {"int32", "int64"}}
 _COUNTS = frozenset(["minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"])
-_TOLD = frozenset(
+_DESCRIBED = frozenset(
     [
         "const",
         "enum",
@@ -162,13 +162,15 @@ class _Gemini:
         return {"properties": properties, **({"required": required} if required else {})}
 
     def _note_losses(self, whole: JsonObject, path: str) -> None:
-        for keyword in sorted(whole.keys() - _SHOWN - _COUNTS - _TOLD - ANNOTATIONS - {"$defs"}):
+        for keyword in sorted(whole.keys() - _SHOWN - _COUNTS - _DESCRIBED - ANNOTATIONS - {"$defs"}):
             self._notes.add(f"{path}/{keyword}", "relaxed", "is not taken")
-        lost = {keyword: whole[keyword] for keyword in sorted(_TOLD & whole.keys()) if _is_lost(keyword, whole)}
+        lost = {keyword: whole[keyword] for keyword in sorted(_DESCRIBED & whole.keys()) if _is_lost(keyword, whole)}
         for keyword in lost:
             self._notes.add(f"{path}/{keyword}", "dropped" if keyword == "default" else "relaxed", "is only described")
         # "additionalProperties: {...}" is long and of little use to a model that cannot see the schema it is in.
-        told(whole, {keyword: value for keyword, value in lost.items() if keyword != "additionalProperties"})
+        add_to_description(
+            whole, {keyword: value for keyword, value in lost.items() if keyword != "additionalProperties"}
+        )
 
 
 def _both(whole: JsonObject, part: JsonObject) -> JsonObject:

@@ -1,4 +1,4 @@
-"""What a provider was not told as the tool has it, and the list that carries these notes."""
+"""Notes what a provider does not get as the tool has it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Nulls that stand for an argument left out: a strict schema has no other way to say it."""
+"""Makes null stand for an argument left out: a strict schema has no other way to say it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""References inside a schema: made all of one kind, `#/$defs/<name>`, so that everything else may move."""
+"""Rewrites references inside a schema to one kind, `#/$defs/<name>`, so that everything else may move."""
 
 import itertools
 import re
@@ -34,7 +34,7 @@ class _Localizing:
         self._names: dict[int, str] = {}  # identity of what is referred to, however that is spelled -> name
         self._taken = set[str]()
         self._candidates: dict[str, Iterator[str]] = {}  # for each plain name those that were not tried yet
-        self._room = _MOST_COPIED
+        self._bytes_left = _MOST_COPIED
         self._waiting: list[tuple[str, Any]] = []
 
     def schema(self) -> JsonObject:
@@ -68,9 +68,9 @@ class _Localizing:
         key = id(target)
         if key not in self._names:
             size = self._sizes.get(key, 1)
-            if size > self._room:
+            if size > self._bytes_left:
                 return TOO_MUCH
-            self._room -= size
+            self._bytes_left -= size
             self._names[key] = self._free_name(ref)
             self._waiting.append((self._names[key], target))
         return f"{_HERE}{self._names[key]}"

@@ -1,4 +1,4 @@
-"""A schema as a provider takes it that takes most of JSON Schema: never allows fewer calls than the tool's own.
+"""Adapts a schema to a provider that takes most of JSON Schema: never allows fewer calls than the tool's own.
 
 Our own validator judges every call by the tool's own schema, so that allowing more here costs a model's attempt,
 and allowing less would cost a call.
@@ -18,11 +18,11 @@ from toolfleet_registry.formats.schemas.subschemas import (
     MAPS,
     ONE,
     JsonObject,
+    add_to_description,
     children,
     escaped,
     is_keyword,
     is_well_formed,
-    told,
     types_of,
 )
 
@@ -131,7 +131,7 @@ class _Relaxing:
                 if keyword not in _SILENT:
                     self._notes.add(f"{path}/{escaped(keyword)}", kind, why)
         if isinstance(value.get("format"), str) and "format" not in sane:
-            told(sane, {"format": value["format"]})
+            add_to_description(sane, {"format": value["format"]})
         return sane
 
     def _fault(self, keyword: str, inner: Any) -> tuple[NoteKind, str] | None:

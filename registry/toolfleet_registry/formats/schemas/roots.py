@@ -1,4 +1,4 @@
-"""The top of a schema: one plain object, as most providers insist on, that allows no fewer calls than the tool's own."""
+"""Makes the top of a schema one plain object, as most providers insist on, that allows no fewer calls than the tool's own."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -31,12 +31,12 @@ class _Flattening:
 
     def __init__(self, definitions: JsonObject) -> None:
         self._definitions = definitions
-        self._looked_at = 0
+        self._visited = 0
 
     def flat(self, schema: JsonObject, depth: int) -> JsonObject:
         base = {keyword: value for keyword, value in schema.items() if keyword not in _COMBINING}
-        self._looked_at += 1
-        if depth > _DEEPEST or self._looked_at > _MOST or len(base) == len(schema):
+        self._visited += 1
+        if depth > _DEEPEST or self._visited > _MOST or len(base) == len(schema):
             return base
         parts = [
             self.flat(branch, depth + 1)

@@ -1,4 +1,4 @@
-"""How many strict tools one request may have, and how complicated they may be together."""
+"""Counts how many strict tools one request may have, and how complicated they may be together."""
 
 from typing import Any
 

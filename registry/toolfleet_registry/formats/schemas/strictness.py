@@ -1,4 +1,4 @@
-"""A schema that a provider can enforce to the letter, where there is one."""
+"""Derives a schema that a provider can enforce to the letter, where there is one."""
 
 import re
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import Any
 from toolfleet_registry.formats.providers.dialects import Strictness
 from toolfleet_registry.formats.schemas.notes import NoteKind, Notes
 from toolfleet_registry.formats.schemas.nulls import takes_null
-from toolfleet_registry.formats.schemas.subschemas import ANNOTATIONS, JsonObject, escaped, told, types_of
+from toolfleet_registry.formats.schemas.subschemas import ANNOTATIONS, JsonObject, add_to_description, escaped, types_of
 
 _DROPPED = frozenset(
     [
@@ -202,7 +202,7 @@ class _Strict:
                 lost[keyword] = inner
                 kind: NoteKind = "dropped" if keyword == "default" else "relaxed"
                 self._notes.add(f"{path}/{keyword}", kind, "is only described")
-        told(result, dict(sorted(lost.items())))
+        add_to_description(result, dict(sorted(lost.items())))
 
     def _takes(self, keyword: str, inner: Any) -> bool:
         if keyword == "format":

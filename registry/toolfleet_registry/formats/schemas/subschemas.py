@@ -1,4 +1,4 @@
-"""Where a JSON Schema has schemas inside, what its keywords must look like, and what is said about a value."""
+"""Finds the schemas inside a JSON Schema, and knows what its keywords must look like."""
 
 import json
 import re
@@ -89,10 +89,10 @@ def is_well_formed(keyword: str, value: Any) -> bool:
     return check is not None and check(value)
 
 
-def told(schema: JsonObject, limits: Mapping[str, Any]) -> None:
+def add_to_description(schema: JsonObject, limits: Mapping[str, Any]) -> None:
     """Say in the description what the schema can no longer say, if it is short."""
     text = ", ".join(f"{keyword}: {_json(value)}" for keyword, value in limits.items())
-    if text and len(text) <= _LONGEST_TOLD:
+    if text and len(text) <= _LONGEST_ADDITION:
         description = schema.get("description")
         schema["description"] = f"{description} ({text})" if description else f"({text})"
 
@@ -171,7 +171,7 @@ def _is_full_list(value: Any) -> bool:
     return isinstance(value, list) and bool(value)
 
 
-_LONGEST_TOLD = 400
+_LONGEST_ADDITION = 400
 _SHAPES: Mapping[str, Callable[[Any], bool]] = {
     **dict.fromkeys(ONE, _is_schema),
     **dict.fromkeys(LISTS, _is_schemas),

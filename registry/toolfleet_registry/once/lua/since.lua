@@ -6,11 +6,11 @@ if redis.call('HGET', replies, 'run_id') ~= run_id then
   redis.call('HSET', replies, 'run_id', run_id, 'since', now_s)
 end
 local known = redis.call('HGETALL', replies)
-local told = {}
+local poll_values = {}
 for at = 1, #known, 2 do
   if known[at] ~= 'run_id' then
-    told[#told + 1] = known[at]
-    told[#told + 1] = known[at + 1]
+    poll_values[#poll_values + 1] = known[at]
+    poll_values[#poll_values + 1] = known[at + 1]
   end
 end
-return told
+return poll_values

@@ -1,1 +1,1 @@
-"""The namespaces of a fleet, `fleet.jobs` and others: each has its asynchronous and its synchronous class."""
+"""Groups a fleet's methods in namespaces, `fleet.jobs` and others: each has its asynchronous and its synchronous class."""

@@ -85,7 +85,7 @@ class FleetCanvas:
         long as Redis keeps the count (`result_ttl_seconds`; five minutes after the body was called). With the stock
         transport a Redis that goes away just then may end a chord, or a chain, with `FAILURE`.
 
-        Raises `CallRefused` for a call that may not be made, and `FleetUnavailable` on a loop's first use.
+        Raises `RunRefused` for a call that may not be made, and `FleetUnavailable` on a loop's first use.
         """
         if call.idempotency_key:
             raise ValueError("A signature has no idempotency key: its own id is fixed, and it runs once.")

@@ -79,7 +79,7 @@ class SyncFleetDeadLetters(SyncFace[FleetDeadLetters]):
 
 async def _run(session: Session, call_id: str, again: Replay, timeout: float | None) -> ToolResult:  # noqa: ASYNC109
     asked = again.call, again.caller, again.conversation
-    seconds = session.drafts.seconds_for(*asked, timeout)
+    seconds = session.preparation.seconds_for(*asked, timeout)
 
     async def run() -> ToolResult:
         return await end_of(await session.begin(*asked, seconds, waits=True, replay_of=call_id, around=again.around))

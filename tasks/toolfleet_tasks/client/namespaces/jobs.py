@@ -74,8 +74,8 @@ class FleetJobs:
         self, caller: Caller, *, ended: bool = True, limit: int = 100, workflow_id: str | None = None
     ) -> builtins.list[Job]:
         """List at most `limit` jobs of the caller's user, the newest first; with `ended` those that are over, too; or of one workflow."""
-        desk = (await self._sessions.opened()).jobs
-        return await desk.list(caller.user_id, ended=ended, limit=limit, workflow_id=workflow_id)
+        service = (await self._sessions.opened()).jobs
+        return await service.list(caller.user_id, ended=ended, limit=limit, workflow_id=workflow_id)
 
     async def cancel(self, job_id: str, caller: Caller) -> Job | None:
         """End a job of the caller's user, and send no wake-up. A call of it that runs is left to end. `None`: no such job."""

@@ -40,30 +40,30 @@ class FleetWakeups:
 
     async def waiting(self, limit: int = 50, offset: int = 0) -> list[KeptWake]:
         """List at most `limit` (up to 1,000) of those that wait to be accepted, those tried next first."""
-        return await (await self._sessions.opened()).dead.news.waiting(limit, offset)
+        return await (await self._sessions.opened()).dead.events.waiting(limit, offset)
 
     async def dead(self, limit: int = 50, offset: int = 0) -> list[KeptWake]:
         """List at most `limit` (up to 1,000) of those that nobody has accepted, the latest first."""
-        return await (await self._sessions.opened()).dead.news.dead(limit, offset)
+        return await (await self._sessions.opened()).dead.events.dead(limit, offset)
 
     async def show(self, wake_id: str) -> KeptWake | None:
         """Return the wake-up of this id, whether it waits or is dead; `None` if it was accepted or dropped, or never was."""
-        return await (await self._sessions.opened()).dead.news.show(wake_id)
+        return await (await self._sessions.opened()).dead.events.show(wake_id)
 
     async def replay(self, wake_id: str) -> bool:
         """Have a dead wake-up tried anew, under the same id, or a waiting one now. Returns whether it was there.
 
         Raises `NotReplayable` for a dead one that cannot be read, and for a call whose arguments were not kept.
         """
-        return await (await self._sessions.opened()).dead.news.replay(wake_id)
+        return await (await self._sessions.opened()).dead.events.replay(wake_id)
 
     async def drop(self, *wake_ids: str) -> tuple[str, ...]:
         """Forget these dead wake-ups. Returns the ids of those that were there."""
-        return await (await self._sessions.opened()).dead.news.drop(wake_ids)
+        return await (await self._sessions.opened()).dead.events.drop(wake_ids)
 
     async def drop_all(self) -> int:
         """Forget all dead wake-ups. Returns how many there were."""
-        return await (await self._sessions.opened()).dead.news.drop_all()
+        return await (await self._sessions.opened()).dead.events.drop_all()
 
 
 class SyncFleetWakeups(SyncFace[FleetWakeups]):

@@ -1,4 +1,4 @@
-"""The start of an error's body: words for the model, and perhaps a reply to the call; it is not waited for."""
+"""Reads the start of an error's body: words for the model, and perhaps a reply to the call; it is not waited for."""
 
 import asyncio
 import contextlib

@@ -18,7 +18,7 @@ from toolfleet_registry.headers.module_headers import NO_HEADERS, ModuleHeaders
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time.lease import UNBOUNDED, Lease, LeaseOver
 from toolfleet_workers.executors.http.error_body import start_of_error
-from toolfleet_workers.executors.http.module_client import ModuleClient, ModuleResponse, SendProgress
+from toolfleet_workers.executors.http.module_client import HttpClientPort, ModuleResponse, SendProgress
 from toolfleet_workers.executors.http.ndjson import is_stream, read_last_line
 from toolfleet_workers.executors.http.no_reply import Blocked, NoReply, ReplyBroken
 from toolfleet_workers.executors.http.reconcile import QUESTION_HEADERS, build_question, judge_answer
@@ -33,7 +33,7 @@ from toolfleet_workers.executors.http.request import (
 )
 from toolfleet_workers.executors.http.statuses import judge_status
 from toolfleet_workers.executors.http.target import Target
-from toolfleet_workers.runner.attempts import told, too_late, unsuccessful
+from toolfleet_workers.runner.attempts import error_text, too_late, unsuccessful
 
 log = get_logger(__name__)
 
@@ -53,7 +53,7 @@ class HttpExecutor:
         self,
         services: Mapping[str, str],
         *,
-        client: ModuleClient,
+        client: HttpClientPort,
         max_reply_bytes: int,
         caller_token: CallerToken | None = None,
         headers: Mapping[str, ModuleHeaders] = _NOTHING,
@@ -116,16 +116,16 @@ class HttpExecutor:
         module = self._modules.get(call.tool_name.partition(".")[0])
         if module is None:
             return None
-        lines = log.bind(call_id=call.call_id, tool=call.tool_name)
+        call_log = log.bind(call_id=call.call_id, tool=call.tool_name)
         try:
             async with asyncio.timeout(seconds):
                 attempt = await self._ask(call, module.question, seconds, lease)
         except (TimeoutError, NoReply, LeaseOver) as exc:
-            lines.warning("reconcile_unanswered", error=_cause(exc))
+            call_log.warning("reconcile_unanswered", error=_cause(exc))
         except (BodyTooLarge, BodyUnreadable, ValueError) as exc:
-            lines.warning("reconcile_answer_invalid", error=str(exc))
+            call_log.warning("reconcile_answer_invalid", error=str(exc))
         else:
-            lines.info("reconcile_answered", outcome=attempt.outcome if attempt else None)
+            call_log.info("reconcile_answered", outcome=attempt.outcome if attempt else None)
             return attempt
         return None
 
@@ -267,4 +267,4 @@ def _lost(call: PublishedCall, exc: NoReply) -> Attempt:
 
 def _cause(exc: TimeoutError | NoReply | LeaseOver) -> str:
     """For the log: what the operating system said, where it was asked."""
-    return told(exc.__cause__ if isinstance(exc.__cause__, OSError) else exc)
+    return error_text(exc.__cause__ if isinstance(exc.__cause__, OSError) else exc)

@@ -1,4 +1,4 @@
-"""The port to an HTTP client: one `post` to a module, and its response as it comes in.
+"""Defines the port to an HTTP client: one `post` to a module, and its response as it comes in.
 
 The worker's is in `executors/http_client`. Another one reads what it needs of a request's line and header from `head`.
 """
@@ -36,7 +36,7 @@ class ModuleResponse(Protocol):
         ...
 
 
-class ModuleClient(Protocol):
+class HttpClientPort(Protocol):
     """Sends requests to modules, each once: it follows no redirect, and tries nothing again."""
 
     async def post(self, request: ModuleRequest, progress: SendProgress) -> ModuleResponse:

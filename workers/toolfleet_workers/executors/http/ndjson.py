@@ -1,4 +1,4 @@
-"""A module's reply in lines: how far it is, again and again, and then the reply itself.
+"""Reads a module's reply in lines: how far it is, again and again, and then the reply itself.
 
 `{"progress": 0.4, "message": "…"}` a line, each at most 4 kB; `progress` may be null. The last line is what would else
 have been the whole body. Fields that we do not know are ignored; so is a share that is no number, and what is no text.

@@ -1,4 +1,4 @@
-"""Why a module's reply did not come, or not whole.
+"""Says why a module's reply did not come, or not whole.
 
 The class decides nothing but words: whether the module can have seen a request is for `SendProgress` to say::
 

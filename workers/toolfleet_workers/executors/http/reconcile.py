@@ -1,4 +1,4 @@
-"""The question to a module what became of a call that was lost, and what its answer is worth.
+"""Asks a module what became of a call that was lost, and judges its answer.
 
 `POST {url}/reconcile` with `{"call_id"}`. The answer is `{"call_id", "state"}` and for a call that is `done` what
 `/execute` would have answered: `success`, `result`, `error`, `effect_state`, `retryable`. The endpoint is optional; whatever is not

@@ -1,4 +1,4 @@
-"""A module's answer to `POST /execute`: read strictly, because what follows depends on it."""
+"""Reads a module's answer to `POST /execute` strictly, because what follows depends on it."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""The body of a module's reply, read within a limit."""
+"""Reads the body of a module's reply within a limit."""
 
 from toolfleet_registry.system.http_bodies import BodyReader
 from toolfleet_workers.executors.http.module_client import ModuleResponse

@@ -1,4 +1,4 @@
-"""The files beside a module's result: taken if each of them can be given to a model, and otherwise left out, with a warning."""
+"""Takes the files beside a module's result if each of them can be given to a model, and otherwise leaves them out, with a warning."""
 
 from binascii import a2b_base64
 

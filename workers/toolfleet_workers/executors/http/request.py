@@ -1,4 +1,4 @@
-"""The request that carries a call to its module."""
+"""Writes the request that carries a call to its module."""
 
 import json
 import re

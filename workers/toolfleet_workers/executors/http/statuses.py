@@ -1,4 +1,4 @@
-"""What an HTTP status other than 200 means for a call."""
+"""Maps an HTTP status other than 200 to what it means for a call."""
 
 from http import HTTPStatus
 
@@ -23,8 +23,8 @@ def judge_status(call: PublishedCall, response: ModuleResponse, body: bytes) -> 
         return with_reply(attempt, call, body)
     if outcome is not Outcome.TURNED_AWAY:
         return attempt
-    wish = parse_retry_after(response.field("retry-after"))
-    return Attempt(outcome, attempt.result.model_copy(update={"retry_after_seconds": wish}), wish)
+    retry_after = parse_retry_after(response.field("retry-after"))
+    return Attempt(outcome, attempt.result.model_copy(update={"retry_after_seconds": retry_after}), retry_after)
 
 
 _Meaning = tuple[Outcome, ErrorCode]

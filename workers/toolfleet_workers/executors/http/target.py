@@ -1,4 +1,4 @@
-"""Where a request goes, and what of its head is the same each time."""
+"""Parses where a request goes, and writes what of its head is the same each time."""
 
 import base64
 import re
@@ -44,8 +44,8 @@ class Target:
         parts = httpx.URL(url)
         host = parts.raw_host.decode()
         netloc = parts.netloc.decode().replace(host, host.rstrip("."), 1)  # the dot is for name servers only
-        is_told = "authorization" in {name.lower() for name in headers}
-        credentials = {} if is_told else _authorization(parts.username, parts.password)
+        has_authorization = "authorization" in {name.lower() for name in headers}
+        credentials = {} if has_authorization else _authorization(parts.username, parts.password)
         fields = {"Host": netloc, **credentials, **headers}
         origin = Origin(host, parts.port or _PORTS[parts.scheme], parts.scheme == "https")
         return cls(origin, _head(method, parts.raw_path.decode(), fields))

@@ -1,4 +1,4 @@
-"""Which addresses a host has: asked once for all connections of some seconds, however many begin at once."""
+"""Resolves the addresses of a host: once for all connections of some seconds, however many begin at once."""
 
 import asyncio
 import socket

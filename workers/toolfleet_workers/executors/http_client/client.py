@@ -1,4 +1,4 @@
-"""A worker's connections to modules: one pool a process, kept alive between calls.
+"""Keeps a worker's connections to modules alive between calls: one pool a process.
 
 Nothing of a call stays for the next and nothing of the environment gets into one: there are no cookies, redirects,
 proxies, netrc or answers to 401.
@@ -40,16 +40,16 @@ class HttpClient:
         self._guards: Mapping[Origin, Callable[[str], bool]] = {}
 
     def guard(self, guards: Mapping[Origin, Callable[[str], bool]]) -> None:
-        """As `ModuleClient`."""
+        """As `HttpClientPort`."""
         self._guards = guards
 
     def trust(self) -> None:
-        """As `ModuleClient`."""
+        """As `HttpClientPort`."""
         if self._ssl is None:
             self._ssl = _trusting_context()
 
     async def post(self, request: ModuleRequest, progress: SendProgress) -> Response:
-        """As `ModuleClient`."""
+        """As `HttpClientPort`."""
         pool = self._pool_here()
         connection = pool.take(request.origin) or await self._connect(pool, request.origin)
         progress.sent = True
@@ -60,14 +60,14 @@ class HttpClient:
             raise
 
     async def probe(self, request: ModuleRequest) -> int:
-        """As `ModuleClient`."""
+        """As `HttpClientPort`."""
         pool = self._pool_here()
         response = await _answer(await self._connect(pool, request.origin), request)
         response.release()
         return response.status
 
     async def aclose(self) -> None:
-        """As `ModuleClient`."""
+        """As `HttpClientPort`."""
         pool, self._pool = self._pool, None
         if pool is not None and pool.loop is asyncio.get_running_loop():
             await pool.aclose()

@@ -1,4 +1,4 @@
-"""One connection to a module: a request goes out, its response comes in, and then it is free for the next."""
+"""Sends a request to a module over one connection and takes its response; then the connection is free for the next."""
 
 import asyncio
 import select
@@ -16,7 +16,7 @@ _PART_BYTES = 2**16
 _MAX_UNREAD_BYTES = 2**17
 
 
-class Keeper(Protocol):
+class PoolPort(Protocol):
     """Has the connections."""
 
     def add(self, connection: "Connection") -> None:
@@ -40,9 +40,9 @@ class Connection(asyncio.Protocol):
         "_is_asked",
         "_is_full",
         "_is_paused",
-        "_keeper",
         "_lease",
         "_loop",
+        "_pool",
         "_response",
         "_rest",
         "_transport",
@@ -53,11 +53,11 @@ class Connection(asyncio.Protocol):
     )
     _transport: asyncio.Transport
 
-    def __init__(self, origin: Origin, keeper: Keeper, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, origin: Origin, pool: PoolPort, loop: asyncio.AbstractEventLoop) -> None:
         self.origin = origin
         self.is_open = False
         self.idle_since = 0.0
-        self._keeper = keeper
+        self._pool = pool
         self._loop = loop
         self._is_asked = False  # a response is due
         self._response: Response | None = None  # as far as it has come
@@ -113,7 +113,7 @@ class Connection(asyncio.Protocol):
             self.abort()
         else:
             self._read_on()  # or nobody would notice that the module closes it
-            self._keeper.keep(self)
+            self._pool.keep(self)
         if response is not None:
             response.end()
 
@@ -129,7 +129,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=1, low=0)
         self.is_open = True
-        self._keeper.add(self)
+        self._pool.add(self)
 
     def data_received(self, data: bytes) -> None:
         """Some of the response, or what nobody asked for: the next call would take that for its reply."""
@@ -157,7 +157,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """It is closed, by whomever."""
         self._ended(exc)
-        self._keeper.forget(self)
+        self._pool.forget(self)
 
     def pause_writing(self) -> None:
         """The module is slow to read."""

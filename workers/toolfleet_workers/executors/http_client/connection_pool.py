@@ -1,4 +1,4 @@
-"""The connections of one loop: those in use, and those that wait for another request."""
+"""Pools the connections of one loop: those in use, and those that wait for another request."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A response as it comes in: its status, its header, and its body a piece at a time."""
+"""Reads a response as it comes in: its status, its header, and its body a piece at a time."""
 
 from collections.abc import Awaitable
 from http import HTTPStatus
@@ -11,7 +11,7 @@ from toolfleet_workers.executors.http.no_reply import ReplyBroken
 _MAX_HEADER_BYTES = 2**16  # with what follows the body
 
 
-class Source(Protocol):
+class ByteSource(Protocol):
     """The connection that a response comes from."""
 
     def more(self) -> Awaitable[None]:
@@ -45,7 +45,7 @@ class Response:
         "unread_bytes",
     )
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ByteSource) -> None:
         self.status = 0
         self.has_head = self.is_whole = self.keeps_connection = False
         self.unread_bytes = 0

@@ -2,10 +2,10 @@
 -- intent: the record where it has no idempotency key. held: where its limits are noted.
 -- until_ms: by the agent's clock; then the call must have begun, or counts no longer.
 -- Of each limit: daily: how many calls a day, 0 for any number; cooldown: ms.
--- keys: queue, bell, breaker, share, slots, record, intent, held, limits...
+-- keys: queue, notify_key, breaker, caller_limit, slots, record, intent, held, limits...
 -- args: call_id, deadline, message, limit, bound, keep_ms, intent_seconds, intention, backlog_bytes, stored_bytes_most
 -- args: needs_worker, until_ms, terms(daily, cooldown)...
--- include: overload/share, limits/limits, admission/publish, admission/decided
+-- include: overload/caller_limit, limits/limits, admission/publish, admission/decided
 
 local now
 until_ms = tonumber(until_ms)
@@ -23,7 +23,7 @@ local function is_limited()
 end
 
 local function judged()
-  return stands_against() or is_limited() or has_no_room()
+  return stands_against() or is_limited() or is_full()
 end
 
 local function take_limits()
@@ -33,7 +33,7 @@ local function take_limits()
 end
 
 local function let_in()
-  if share_take(share, call_id, deadline, bound, tonumber(keep_ms)) == 0 then return {'share', bound} end
+  if caller_take(caller_limit, call_id, deadline, bound, tonumber(keep_ms)) == 0 then return {'share', bound} end
   if now then take_limits() end
   return publish()
 end

@@ -5,7 +5,7 @@ local function decided(judged, let_in, undo)
   if is_done and not answer then
     is_done, answer = pcall(let_in)
     if not is_done then
-      redis.pcall('ZREM', share, call_id)
+      redis.pcall('ZREM', caller_limit, call_id)
       if digest then redis.pcall('DEL', intent) end
       if undo then undo() end
     end

@@ -1,13 +1,13 @@
 -- Changes a job that is where it is thought to be, and writes what its end causes, all or nothing.
--- before, after: the old place and the new one. due_ms: when to look again, '': as it is. told: '': as it is.
+-- before, after: the old place and the new one. due_ms: when to look again, '': as it is. poll_values: '': as it is.
 -- job_end: '': it is not over. spec: what is kept of it then, for `kept_seconds`. end_signature: '' for none.
 -- ended_kept: how many ended jobs are listed, and of its user's kept.
 -- is_sent: '1' if its call is now known to be in its queue. is_cancelled: '1' if the job is.
 -- stops: '1' if the others of its workflow are not to go on.
--- news: kind (`completion` for one without HTTP), id, body, and the name of its hash or stream.
+-- events: kind (`completion` for one without HTTP), id, body, and the name of its hash or stream.
 -- keys: job, due_jobs, users_jobs, users_ended, all_ended, wakes_due, clock_key
--- args: id, before, after, due_ms, told, job_end, spec, kept_seconds, ended_kept, completion_seconds, is_sent, end_signature
--- args: is_cancelled, stops, news(kind, id, body, key)...
+-- args: id, before, after, due_ms, poll_values, job_end, spec, kept_seconds, ended_kept, completion_seconds, is_sent, end_signature
+-- args: is_cancelled, stops, events(kind, id, body, key)...
 -- include: now, clock/fleet_time, wakeups/put
 
 local at = redis.call('HGET', job, 'at')
@@ -15,7 +15,7 @@ if at ~= before then return at == after and 1 or 0 end -- sent again, when its a
 if not redis.call('ZSCORE', due_jobs, id) then return 0 end -- taken out of the way
 if is_cancelled ~= '1' and redis.call('HEXISTS', job, 'stopped') == 1 then return 0 end
 if due_ms ~= '' then redis.call('ZADD', due_jobs, due_ms, id) end
-for _, one in ipairs(news) do
+for _, one in ipairs(events) do
   if one.kind == 'completion' then
     completion_put(one.key, one.id, one.body, tonumber(completion_seconds))
   else
@@ -27,7 +27,7 @@ if after ~= before then
   redis.call('HDEL', job, 'sent', 'unread')
 end
 if is_sent == '1' then redis.call('HSET', job, 'sent', now) end
-if told ~= '' then redis.call('HSET', job, 'told', told) end
+if poll_values ~= '' then redis.call('HSET', job, 'told', poll_values) end
 if job_end == '' then return 1 end
 redis.call('HSET', job, 'spec', spec, 'end', job_end)
 if end_signature ~= '' then redis.call('HSET', job, 'end_signature', end_signature) end

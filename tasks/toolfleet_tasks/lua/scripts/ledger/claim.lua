@@ -3,9 +3,9 @@
 -- killed: whether two workers have died with the call: `yes`, `no`, or `lapsed` if the leases that ran out say so.
 -- patience_ms: how long the call may wait for a module that is away.
 -- can_reach: '1' if this worker can connect to the module, as far as it knows.
--- keys: record, result, share, running, breaker, intent, dead, dead_order, data_id, audit_stream
+-- keys: record, result, caller_limit, running, breaker, intent, dead, dead_order, data_id, audit_stream
 -- args: token, call_id, lease_ms, effect, seconds, bound, most_attempts, killed, patience_ms, can_reach
--- include: now, ledger/told, breaker/pass, overload/room
+-- include: now, ledger/kept_success, breaker/pass, overload/running
 -- constants: VERSION
 
 bound, most_attempts = tonumber(bound), tonumber(most_attempts)
@@ -18,12 +18,12 @@ local so_far, last, log, as = found[6] or 'none', found[7] or '', found[8] or ''
 effect = found[5] or effect
 if found[11] then last = found[11] .. ' ' .. last end
 if state == 'done' then
-  if share ~= record then redis.call('ZREM', share, call_id) end -- it may have been let in after its end
-  return {'done', found[10] or told(result)}
+  if caller_limit ~= record then redis.call('ZREM', caller_limit, call_id) end -- it may have been let in after its end
+  return {'done', found[10] or kept_success(result)}
 end
 if holder == token then -- the answer was lost, and the lease may have run out meanwhile
   redis.call('HSET', record, 'lease', lease_end)
-  if bound > 0 then room_renew(running, call_id, lease_end) end
+  if bound > 0 then running_renew(running, call_id, lease_end) end
   return {as, begun, so_far, last, log}
 end
 if holder and lease > lease_end + 1000 then -- Redis's clock was set back: it must not hold for that much longer
@@ -44,11 +44,11 @@ else
 end
 local is_killed = killed == 'yes' or (killed == 'lapsed' and lapsed >= most_attempts)
 if is_killed and (kind == 'go' or kind == 'unknown') then kind = 'killed' end
-if kind == 'go' and bound > 0 and room_take(running, call_id, now, lease_end, bound) == 0 then return {'full'} end
+if kind == 'go' and bound > 0 and running_take(running, call_id, now, lease_end, bound) == 0 then return {'full'} end
 local rest, is_soon, state_of_module = 0, false, ''
 if kind == 'go' then rest, is_soon, state_of_module = breaker_pass(breaker, now, can_reach == '1') end
 if rest > 0 then
-  if bound > 0 then room_leave(running, call_id) end
+  if bound > 0 then running_leave(running, call_id) end
   if is_soon or rest <= tonumber(patience_ms) then return {state_of_module == 'half' and 'queued' or 'away', rest} end
   kind = 'open'
 end

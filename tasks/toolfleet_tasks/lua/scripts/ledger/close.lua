@@ -3,19 +3,19 @@
 -- away: 1 if the module counts as away, 0 if not, '' if it was not met.
 -- failures, longest_ms: after how many its breaker opens, and for how long at most.
 -- so_far: what the attempts may have done. last: the result of this one; signature: the result's, or ''.
--- keys: record, result, share, running, breaker, intent, dead, dead_order, data_id, audit_stream
+-- keys: record, result, caller_limit, running, breaker, intent, dead, dead_order, data_id, audit_stream
 -- args: token, call_id, attempt, outcome, away, failures, longest_ms, so_far, last, seconds, signature
--- include: now, overload/room, ledger/noted
+-- include: now, overload/running, ledger/noted
 
 local found = redis.call('HMGET', record, 'token', 'closed', 'log', 'begun', 'state')
 if found[2] == token then return 1 end
 -- Ended from outside, which leaves it its place.
-if running ~= record and found[5] == 'done' then room_leave(running, call_id) end
+if running ~= record and found[5] == 'done' then running_leave(running, call_id) end
 if found[1] ~= token and (found[1] or found[4] or found[5]) then return 0 end
 local log = noted(found[3] or '')
 redis.call('HSET', record, 'closed', token, 'begun', attempt, 'so_far', so_far, 'last', last, 'log', log)
 redis.call('HDEL', record, 'token', 'lease', 'as')
 if signature ~= '' then redis.call('HSET', record, 'last_signature', signature) end
 redis.call('EXPIRE', record, seconds)
-if running ~= record then room_leave(running, call_id) end
+if running ~= record then running_leave(running, call_id) end
 return 1

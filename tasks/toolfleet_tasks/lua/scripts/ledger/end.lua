@@ -6,15 +6,15 @@
 --   for any other. letter: a dead letter for the last.
 -- line: the beginning of the audit line; line_unbegun and so on: its end for each of the three.
 -- yields: '1' if what its worker has noted counts more than `unknown`.
--- keys: record, result, share, running, breaker, intent, dead, dead_order, data_id, audit_stream
+-- keys: record, result, caller_limit, running, breaker, intent, dead, dead_order, data_id, audit_stream
 -- args: token, call_id, mode, data, result_seconds, record_seconds, unbegun, undone, unknown, letter, letters_kept
 -- args: line, line_unbegun, line_undone, line_unknown, lines_kept, yields
--- include: now, ledger/told, ledger/ended
+-- include: now, ledger/kept_success, ledger/ended
 
 local found = redis.call('HMGET', record, 'state', 'begun', 'token', 'so_far', 'result', 'log', 'as', 'by', 'known',
   'known_line')
 if found[1] == 'done' then
-  return {found[8] == token and 'ended' or 'done', found[5] or told(result), '', 1}
+  return {found[8] == token and 'ended' or 'done', found[5] or kept_success(result), '', 1}
 end
 if mode ~= 'any' and found[2] then return {'begun'} end
 local begun = tonumber(found[2] or 0) > 0

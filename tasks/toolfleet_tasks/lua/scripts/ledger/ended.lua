@@ -1,10 +1,10 @@
 -- `ended(ttl, nothing_happened, letter, kept, log)`: what every call's end does beside the result. The call counts no longer, and
 -- an intention that came to nothing is open again.
--- include: overload/share, dead_letters/bury, audit, limits/give_back
+-- include: overload/caller_limit, dead_letters/bury, audit, limits/give_back
 
 local function ended(ttl, nothing_happened, letter, kept, log)
   redis.call('EXPIRE', record, ttl)
-  if share ~= record then share_leave(share, call_id) end
+  if caller_limit ~= record then caller_leave(caller_limit, call_id) end
   if nothing_happened and intent ~= record then
     local holder = redis.call('GET', intent)
     if holder and string.match(holder, '^%S+') == call_id then redis.call('DEL', intent) end

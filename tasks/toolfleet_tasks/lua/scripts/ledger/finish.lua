@@ -4,15 +4,15 @@
 -- value: Celery's for its key, '' where Celery writes it itself.
 -- announcement: '' for the value itself; without a value, the result.
 -- letter: a dead letter, '' for none.
--- keys: record, result, share, running, breaker, intent, dead, dead_order, data_id, audit_stream
+-- keys: record, result, caller_limit, running, breaker, intent, dead, dead_order, data_id, audit_stream
 -- args: token, call_id, attempt, outcome, away, failures, longest_ms, effect_state, result_seconds, record_seconds
 -- args: value, announcement, letter, letters_kept, line, lines_kept
--- include: now, overload/room, storage/stored, ledger/ended, ledger/noted
+-- include: now, overload/running, storage/stored, ledger/ended, ledger/noted
 -- constants: COUNTED_FROM_BYTES
 
 local found = redis.call('HMGET', record, 'token', 'closed', 'log', 'begun', 'state', 'by')
 local log = found[3] or ''
-if running ~= record and (found[1] == token or found[5] == 'done') then room_leave(running, call_id) end
+if running ~= record and (found[1] == token or found[5] == 'done') then running_leave(running, call_id) end
 if found[5] == 'done' then return found[6] == token and 1 or 0 end
 -- Without a record Redis has lost it, and nobody else has the call.
 if found[1] ~= token and found[2] ~= token and (found[1] or found[4]) then return 0 end
@@ -28,7 +28,7 @@ else
 end
 local size = #value + (value == '' and #announcement or 0)
 if size >= COUNTED_FROM_BYTES then
-  local stored = stored_key(share)
+  local stored = stored_key(caller_limit)
   if stored then
     stored_add(stored, call_id, size, now, result_seconds * 1000)
     redis.call('HSET', record, 'size', size)

@@ -3,7 +3,7 @@
 -- granted: what the claim was granted for. so_far: what earlier attempts may have done.
 -- keys: calls(record, running)...
 -- args: lease_ms, claims(token, call_id, granted, begun, effect, so_far, seconds)...
--- include: now, overload/room
+-- include: now, overload/running
 
 local until_ms, lost = now + lease_ms, {}
 for i, claim in ipairs(claims) do
@@ -11,11 +11,11 @@ for i, claim in ipairs(claims) do
   local holder = redis.call('HGET', record, 'token')
   if holder == claim.token then
     redis.call('HSET', record, 'lease', until_ms)
-    if running ~= record then room_renew(running, claim.call_id, until_ms) end
+    if running ~= record then running_renew(running, claim.call_id, until_ms) end
   elseif holder or redis.call('EXISTS', record) == 1 then
     lost[#lost + 1] = claim.token
     -- Ended from outside: it has kept its place in the module until its worker hears of it, which is now.
-    if not holder and running ~= record then room_leave(running, claim.call_id) end
+    if not holder and running ~= record then running_leave(running, claim.call_id) end
   else
     -- Redis has lost it, and may have kept the call's message, which must not be begun beside ours.
     redis.call('HSET', record, 'token', claim.token, 'lease', until_ms, 'as', claim.granted, 'begun', claim.begun,

@@ -1,12 +1,12 @@
--- Moves messages from queues into the hands of a worker: each queue's share first, then whatever there is.
--- The bells of queues in which something is left that may be taken ring for the next worker; that of a module without room does
--- not: see `queues/make_room`. A message that must wait for its time takes no place.
+-- Moves messages from queues into the hands of a worker: each queue's portion first, then whatever there is.
+-- The next worker is notified of queues in which something is left that may be taken, and not of one of a module that is
+-- full: see `queues/release_slot`. A message that must wait for its time takes no place.
 -- queues: they come in this order. tag: what their tags begin with. prefix_length: of the prefix before each queue's name.
 -- reserve_ms: for how long a place is kept for a call until it is claimed.
 -- bounds: of the modules that have one: the queue's number, from 1, the bound, and the key of the running calls.
--- keys: unacked, unacked_index, queues(key, bell)...
+-- keys: unacked, unacked_index, queues(key, notify_key)...
 -- args: wanted, tag, prefix_length, reserve_ms, bounds(queue, bound, running)...
--- include: queues/now, overload/room
+-- include: queues/now, overload/running
 
 -- Wrong types must show before anything is taken: a script that fails is not undone.
 redis.call('HLEN', unacked)
@@ -19,16 +19,16 @@ for _, one in ipairs(bounds) do
   queue.bound, queue.running = tonumber(one.bound), one.running
 end
 
--- Takes messages for which there is room, and says whether there is more in the queue, but no room for it.
-local function pop_bounded(queue, share)
+-- Takes messages for which the module has slots, and says whether there is more in the queue, but no slot for it.
+local function pop_bounded(queue, portion)
   local items, now_ms = {}, clock[1] * 1000 + math.floor(clock[2] / 1000)
-  while #items < share do
+  while #items < portion do
     local item = redis.pcall('LINDEX', queue.key, -1)
     if type(item) ~= 'string' then break end
     local is_read, message = pcall(cjson.decode, item)
     local headers = is_read and type(message) == 'table' and message.headers
     local id = type(headers) == 'table' and type(headers.eta) ~= 'string' and headers.id
-    if type(id) == 'string' and room_reserve(queue.running, id, now_ms, now_ms + reserve_ms, queue.bound) == 0 then
+    if type(id) == 'string' and running_reserve(queue.running, id, now_ms, now_ms + reserve_ms, queue.bound) == 0 then
       return items, true
     end
     items[#items + 1] = redis.call('RPOP', queue.key)
@@ -36,13 +36,13 @@ local function pop_bounded(queue, share)
   return items, false
 end
 
-local function take(i, share)
+local function take(i, portion)
   local queue, is_full = queues[i], false
   local items
   if queue.bound then
-    items, is_full = pop_bounded(queue, share)
+    items, is_full = pop_bounded(queue, portion)
   else
-    items = redis.pcall('RPOP', queue.key, share)
+    items = redis.pcall('RPOP', queue.key, portion)
     if type(items) ~= 'table' or items.err then items = {} end -- empty, or somebody's key of another type
   end
   for _, item in ipairs(items) do
@@ -54,22 +54,22 @@ local function take(i, share)
     found[#found + 1] = i
     found[#found + 1] = item
   end
-  if is_full or (#items > 0 and #items < share) then redis.call('DEL', queue.bell) end
-  return #items == share and not is_full
+  if is_full or (#items > 0 and #items < portion) then redis.call('DEL', queue.notify_key) end
+  return #items == portion and not is_full
 end
 
-local share = math.max(math.ceil(wanted / #queues), 4)
+local portion = math.max(math.ceil(wanted / #queues), 4)
 for i = 1, #queues do
-  if count == wanted or take(i, math.min(share, wanted - count)) then rest[#rest + 1] = i end
+  if count == wanted or take(i, math.min(portion, wanted - count)) then rest[#rest + 1] = i end
 end
 for _, i in ipairs(rest) do
   local queue = queues[i]
   local is_full = count < wanted and not take(i, wanted - count) and queue.bound
   if is_full or redis.call('EXISTS', queue.key) == 0 then
-    redis.call('DEL', queue.bell)
+    redis.call('DEL', queue.notify_key)
   else
     left[#left + 1] = i
-    if redis.call('EXISTS', queue.bell) == 0 then redis.call('LPUSH', queue.bell, '1') end
+    if redis.call('EXISTS', queue.notify_key) == 0 then redis.call('LPUSH', queue.notify_key, '1') end
   end
 end
 return found

@@ -6,8 +6,8 @@
 -- most: how many at most.
 -- channel_prefix, ending_prefix: of holders' channels, and of notes that they were told to end.
 -- keys: unacked, unacked_index
--- args: queue_prefix, bell_prefix, began_by, most, now, channel_prefix, ending_prefix
--- include: queues/put_back_one, queues/deaths
+-- args: queue_prefix, notify_prefix, began_by, most, now, channel_prefix, ending_prefix
+-- include: queues/requeue_one, queues/deaths
 
 -- Begun before the clock was set back: as nobody may be there who renews them, they begin now.
 local clock = redis.call('TIME')
@@ -18,7 +18,7 @@ local tags = redis.call('ZRANGEBYSCORE', unacked_index, '-inf', began_by, 'LIMIT
 local restored, stuck = 0, 0
 for i = #tags, 1, -1 do
   mark_deaths(tags[i])
-  local count, must_stay = put_back(tags[i], true)
+  local count, must_stay = requeue(tags[i], true)
   restored = restored + count
   if must_stay then
     redis.call('ZADD', unacked_index, now, tags[i]) -- out of the way of the others, which come after it

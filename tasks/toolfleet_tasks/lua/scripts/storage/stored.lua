@@ -1,10 +1,10 @@
--- Counts stored results. `stored_key(share)`: where those of a share's caller stand, nil for what is no share.
+-- Counts stored results. `stored_key(share)`: where the results of that caller stand, nil for what is no key of a caller's limit.
 -- `stored_add(key, id, size, now, keep_ms)`, `stored_forget(key, member)`, and `stored_bytes(key, now)`: the sum, without the
 -- expired.
 
-local function stored_key(share)
-  local at, _, who = string.find(share, 'share:%a+:(%x+)$')
-  return at and string.sub(share, 1, at - 1) .. 'stored:' .. who
+local function stored_key(caller_limit)
+  local at, _, who = string.find(caller_limit, 'share:%a+:(%x+)$')
+  return at and string.sub(caller_limit, 1, at - 1) .. 'stored:' .. who
 end
 
 local function stored_forget(key, member)

@@ -1,4 +1,4 @@
--- Somebody has taken the news: whoever tries it meanwhile need not any more.
+-- Somebody has accepted an event: whoever tries to deliver it meanwhile need not any more.
 -- keys: wake, due
 -- args: id
 

@@ -4,9 +4,9 @@
 -- args: prefix, token, lease_ms, most
 -- include: wakeups/now
 
-local LOOKED_AT = 100 -- news that wait, those due next first, of which it is seen whether they wait for longer than they were to
+local READ_AT_ONCE = 100 -- news that wait, those due next first, of which it is seen whether they wait for longer than they were to
 -- Put off while the clock that was set forward was taken for the time: they wait for as long as they were to from now on.
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', due, now + 1000, '+inf', 'LIMIT', 0, LOOKED_AT)) do
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', due, now + 1000, '+inf', 'LIMIT', 0, READ_AT_ONCE)) do
   local found = redis.call('HMGET', prefix .. id, 'rest', 'tries')
   local rest = tonumber(found[1] or nil) or (found[2] == '0' and 0)
   if rest and redis.call('ZSCORE', due, id) - now > rest + 1000 then redis.call('ZADD', due, now + rest, id) end

@@ -17,12 +17,12 @@ if next_ms ~= '' and rest > 0 then
   return 'later'
 end
 local body = dead_body ~= '' and dead_body or found[4]
-local news = cjson.encode({kind = found[3], body = body, tries = found[5],
+local event = cjson.encode({kind = found[3], body = body, tries = found[5],
   first_at = found[2], died_at = string.format('%.0f', now), error = reason})
 forget(dead, dead_order, dead_bytes, id)
-redis.call('HSET', dead, id, news)
+redis.call('HSET', dead, id, event)
 redis.call('ZADD', dead_order, now, id)
-redis.call('INCRBY', dead_bytes, #news)
+redis.call('INCRBY', dead_bytes, #event)
 redis.call('ZREM', due, id)
 redis.call('DEL', wake)
 for _ = 1, 500 do -- after a lower limit the rest goes by and by

@@ -1,4 +1,4 @@
--- `has_no_room()`: what of room stands against a call, nil for nothing. `found_bound`: the caller's share if it was looked up here.
+-- `is_full()`: what bound stands against a call, nil for nothing. `found_bound`: the caller's limit if it was looked up here.
 -- include: overload/slots, storage/stored
 -- constants: SLOTS_COUNT_SECONDS
 
@@ -7,7 +7,7 @@ local found_bound = 0
 bound, limit = tonumber(bound), tonumber(limit)
 backlog_bytes, stored_bytes_most = tonumber(backlog_bytes), tonumber(stored_bytes_most)
 
-local function has_no_room()
+local function is_full()
   if bound <= 0 then
     found_bound = 2 * slots_sum(slots, redis.call('TIME')[1] - SLOTS_COUNT_SECONDS)
     if found_bound == 0 then found_bound = -bound end
@@ -19,7 +19,7 @@ local function has_no_room()
     local bytes = redis.pcall('MEMORY', 'USAGE', queue, 'SAMPLES', '5') -- not for every user of Redis
     if type(bytes) == 'number' and bytes > backlog_bytes then return {'bytes', bytes} end
   end
-  local stored = stored_key(share)
+  local stored = stored_key(caller_limit)
   local bytes = stored and tonumber(redis.call('GET', stored .. ':bytes') or 0) or 0
   if bytes > stored_bytes_most then
     local clock = redis.call('TIME')

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
-from toolfleet_tasks.redis.connection import Line, Part
+from toolfleet_tasks.redis.connection import Part, PipelinedConnection
 
 
 @dataclass
@@ -15,7 +15,7 @@ class Gate:
     opened: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class GatedLine(Line):
+class GatedConnection(PipelinedConnection):
     """A line that loses an answer if told so; much may happen before the command is sent again."""
 
     gate: Gate | None = None  # for the next command

@@ -17,13 +17,13 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
-from toolfleet_tasks.admission.control import Entrance, Refusal, refused
-from toolfleet_tasks.calls.handle import Follow
-from toolfleet_tasks.calls.idempotency import Joined, Joins
+from toolfleet_tasks.admission.control import AdmissionControl, Refusal, refused
+from toolfleet_tasks.calls.handle import PendingCall
+from toolfleet_tasks.calls.idempotency import Joined, KeyedCalls
 from toolfleet_tasks.dispatch.admitted_publisher import Publisher
 from toolfleet_tasks.dispatch.backpressure import Backpressure, Hold
 from toolfleet_tasks.dispatch.worker_wait import WorkerWait
-from toolfleet_tasks.fairness.wait_queue import Share, Turns
+from toolfleet_tasks.fairness.wait_queue import CallerLane, WaitQueue
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.queues import Route
 
@@ -33,11 +33,11 @@ _PUBLISH_SECONDS = 10.0  # from sending; a call that is not confirmed by then is
 _DETACHED_SECONDS = 10.0  # to get a job's step into its queue; then the job is put off
 _FIRST_REST, _LONGEST_REST = 0.2, 2.0  # seconds, before what was not confirmed is published again
 
-Started = Follow | Joined | ToolResult
+Started = PendingCall | Joined | ToolResult
 """What becomes of a call: it is published, it has joined another, or it has ended already."""
 
 
-class Posting:
+class Dispatcher:
     """Gets calls under way. `follow` listens for the end of a call of ours; `spawn` runs something in the background.
 
     Belongs to the running loop.
@@ -46,32 +46,32 @@ class Posting:
     def __init__(  # noqa: PLR0913 - what it needs of its session
         self,
         publisher: Publisher,
-        entrance: Entrance,
-        joins: Joins,
+        admission: AdmissionControl,
+        keyed_calls: KeyedCalls,
         workers: WorkerWait,
         settings: Settings,
         *,
-        follow: Callable[[PublishedCall], Follow],
+        follow: Callable[[PublishedCall], PendingCall],
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
         self._publisher = publisher
-        self._entrance = entrance
-        self._joins = joins
+        self._admission = admission
+        self._keyed_calls = keyed_calls
         self._workers = workers
         self._follow = follow
         self._spawn = spawn
-        self._turns = Turns()
-        self._back = Backpressure(publisher, self._turns, settings)
+        self._wait_queue = WaitQueue()
+        self._back = Backpressure(publisher, self._wait_queue, settings)
         self._loop = asyncio.get_running_loop()
 
     async def post(self, call: PublishedCall, route: Route, *, waits: bool, waits_for_worker: bool = False) -> Started:
-        """Publish a call, or end it. Over its caller's share it waits for its turn, if it `waits`, until its deadline.
+        """Publish a call, or end it. Over its caller's limit it waits for its turn, if it `waits`, until its deadline.
 
         While nobody consumes its queue it is held back for a while; one that `waits_for_worker` waits in the queue.
         """
         hold = self._hold(call, waits=waits)
         needs_worker = not waits_for_worker and self._workers.needs_worker(call)
-        started: Follow | Refusal | ToolResult
+        started: PendingCall | Refusal | ToolResult
         try:
             started = await self._start(call, route, hold, needs_worker=needs_worker)
         except TimeoutError:
@@ -79,16 +79,16 @@ class Posting:
         except NotPublished as exc:
             started = _unpublished(call, exc)
         except BaseException:
-            self._joins.give_up(call)
+            self._keyed_calls.give_up(call)
             raise
         finally:
             hold.end()
-        if isinstance(started, Follow):
+        if isinstance(started, PendingCall):
             return started
         result = refused(call.tool_name, started) if isinstance(started, Refusal) else started
-        self._joins.take_back(call, result)
+        self._keyed_calls.take_back(call, result)
         if isinstance(started, Refusal) and started.kind == "joined":
-            return self._joins.join(call, started.call_id)
+            return self._keyed_calls.join(call, started.call_id)
         return result
 
     async def detach(self, call: PublishedCall, route: Route, *, most_waiting: int) -> ToolResult | Refusal | None:
@@ -98,7 +98,7 @@ class Posting:
         its queue, or was begun before (`BegunBefore`).
         """
         hold = self._hold(call, waits=False, seconds=_DETACHED_SECONDS)
-        limit = min(self._entrance.backlog_limit(call), most_waiting)
+        limit = min(self._admission.backlog_limit(call), most_waiting)
         try:
             refusal = await hold.admitted()
             if refusal is None:
@@ -125,9 +125,11 @@ class Posting:
         until = self._loop.time() + left
         return Hold(self._back, (call.lane, call.user_id), until=until, waits=waits, is_sent=is_sent)
 
-    async def _start(self, call: PublishedCall, route: Route, hold: Hold, *, needs_worker: bool) -> Follow | Refusal:
+    async def _start(
+        self, call: PublishedCall, route: Route, hold: Hold, *, needs_worker: bool
+    ) -> PendingCall | Refusal:
         """Try until the call is published, or surely not. Raises `NotPublished`, and `TimeoutError` at its deadline."""
-        started: Follow | Refusal | None = None
+        started: PendingCall | Refusal | None = None
         while started is None:
             refused_before, asked_at = await hold.admitted(), self._loop.time()
             started = refused_before or await self._try(call, route, hold, needs_worker=needs_worker)
@@ -139,16 +141,16 @@ class Posting:
 
     async def _try(
         self, call: PublishedCall, route: Route, hold: Hold, *, needs_worker: bool
-    ) -> Follow | Refusal | None:
+    ) -> PendingCall | Refusal | None:
         """Listen for the call's end, and publish it; `None` if that has surely failed, and is worth another try.
 
         Raises `NotPublished`.
         """
         follow, refusal = self._follow(call), None
         if call.idempotency_key is not None:
-            self._joins.offer(follow)  # a repeat may hear of it before we do
+            self._keyed_calls.offer(follow)  # a repeat may hear of it before we do
         try:
-            limit = self._entrance.backlog_limit(call)
+            limit = self._admission.backlog_limit(call)
             refusal = await self._publish(call, route, limit=limit, needs_worker=needs_worker)
         except BegunBefore:
             pass  # its end will come
@@ -168,13 +170,13 @@ class Posting:
             follow.unpublished()
             return None if refusal.kind == "share" and hold.awaits_turn() else refusal
         follow.published(call.deadline_at)
-        follow.ending.add_done_callback(functools.partial(self._ended, hold.share))
+        follow.ending.add_done_callback(functools.partial(self._ended, hold.caller_lane))
         return follow
 
     async def _publish(
         self, call: PublishedCall, route: Route, *, limit: int, needs_worker: bool = False, again: bool = False
     ) -> Refusal | None:
-        """Get the call into its queue, from now on; `None`, or why it is not in it. Raises as `Publisher.publish` does."""
+        """Get the call into its queue, from now on; `None`, or why it is not in it. Raises as `KombuPublisher.publish` does."""
         seconds = min(_PUBLISH_SECONDS, call.deadline_at - fleet_clock.now())
         refusal = await self._publisher.publish(
             call, route, seconds=seconds, limit=limit, needs_worker=needs_worker, again=again
@@ -183,14 +185,14 @@ class Posting:
         return refusal
 
     def _publish_again(
-        self, call: PublishedCall, route: Route, follow: Follow, hold: Hold, error: PublishUnconfirmed
+        self, call: PublishedCall, route: Route, follow: PendingCall, hold: Hold, error: PublishUnconfirmed
     ) -> None:
         """Nobody knows whether the call is in its queue. Its end is listened for until its deadline, as that of any other."""
         log.info("publish_not_confirmed", call_id=call.call_id, tool=call.tool_name, error=str(error))
         insisting = self._spawn(self._insist(call, route, follow, waits=hold.waits))
         follow.ending.add_done_callback(lambda _: insisting.cancel())
 
-    async def _insist(self, call: PublishedCall, route: Route, follow: Follow, *, waits: bool) -> None:
+    async def _insist(self, call: PublishedCall, route: Route, follow: PendingCall, *, waits: bool) -> None:
         """Publish a call again until it is confirmed, refused, or late."""
         hold, rest = self._hold(call, waits=waits, is_sent=True), _FIRST_REST
         try:
@@ -202,14 +204,14 @@ class Posting:
         finally:
             hold.end()
 
-    async def _is_settled(self, call: PublishedCall, route: Route, follow: Follow, hold: Hold) -> bool:
+    async def _is_settled(self, call: PublishedCall, route: Route, follow: PendingCall, hold: Hold) -> bool:
         """Publish a call once more; whether nothing more is to be done about that.
 
         One that is refused now has never been let in: it ends so, unless a worker has begun it all the same.
         """
         await hold.admitted()
         try:
-            refusal = await self._publish(call, route, limit=self._entrance.backlog_limit(call), again=True)
+            refusal = await self._publish(call, route, limit=self._admission.backlog_limit(call), again=True)
         except BegunBefore:
             return True
         except (NotPublished, PublishUnconfirmed):
@@ -223,8 +225,8 @@ class Posting:
         await follow.withdraw(refused(call.tool_name, refusal))
         return True
 
-    def _ended(self, share: Share, _: object) -> None:
-        self._turns.free(share)
+    def _ended(self, caller_lane: CallerLane, _: object) -> None:
+        self._wait_queue.free(caller_lane)
 
 
 def _unpublished(call: PublishedCall, error: NotPublished) -> ToolResult:

@@ -1,4 +1,4 @@
-"""Where a job is, as it is written down, and what a step in it comes to."""
+"""Defines where a job is, as it is written down, and what a step in it comes to."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -11,7 +11,7 @@ from toolfleet_registry.contracts.jobs import JobState
 Outcome = Literal["completed", "failed", "timed_out"]
 
 
-class Place(Message):
+class JobPosition(Message):
     """Where a job is. Written down, it is also what a change is compared with: two who move a job cannot both do so.
 
     `step`: the call that is under way, or was the last (-1: none yet); `first`: the step before this round's first poll;
@@ -41,7 +41,7 @@ class Place(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedRound:
     """How a round has ended, or the job."""
 
     state: Outcome
@@ -51,14 +51,14 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class Transition:
     """What follows: the job's new `place`, and what there is to tell. `is_over`: nothing comes after it.
 
     `round_step` names the round whose end it is, of a job with several. `reason`: why, if it ends and nobody is told.
     """
 
-    place: Place
-    ended: Ended | None = None
+    place: JobPosition
+    ended: EndedRound | None = None
     is_over: bool = False
     round_step: int | None = None
     reason: str | None = None

@@ -8,25 +8,25 @@ from toolfleet_registry.schemas.validation import Checked, checked
 
 
 def checked_with(
-    told: Mapping[str, Any] | None,
+    context: Mapping[str, Any] | None,
     tool: ToolDefinition,
     arguments: dict[str, Any],
     *,
     coerces_numbers: bool,
     are_small: bool = False,
 ) -> Checked:
-    """The arguments with all that is `told`; where the tool's schema has no room for that, with what it names at its top.
+    """The arguments with all that is `context`; where the tool's schema has no room for that, with what it names at its top.
 
     `are_small`: whether the arguments are known to be small values.
     """
-    if not told:
+    if not context:
         return checked(tool, arguments, coerces_numbers=coerces_numbers, are_small=are_small)
-    whole = checked(tool, {**arguments, **told}, coerces_numbers=coerces_numbers)
+    whole = checked(tool, {**arguments, **context}, coerces_numbers=coerces_numbers)
     if whole.arguments is not None:
         return whole
     properties = {} if tool.input_schema is None else tool.input_schema.get("properties")
     names = {*(properties if isinstance(properties, dict) else ()), *(parameter.name for parameter in tool.parameters)}
-    named = {name: value for name, value in told.items() if name in names}
+    named = {name: value for name, value in context.items() if name in names}
     part = checked(tool, {**arguments, **named}, coerces_numbers=coerces_numbers)
-    rest = {name: value for name, value in told.items() if name not in named}
+    rest = {name: value for name, value in context.items() if name not in named}
     return part if part.arguments is None else Checked({**part.arguments, **rest})

@@ -1,7 +1,7 @@
--- `put_back(tag, redelivered)`: returns whether there was such a message, and whether it must stay where it is.
+-- `requeue(tag, redelivered)`: returns whether there was such a message, and whether it must stay where it is.
 -- include: queues/refuse_unless_writable
 
-local function put_back(tag, redelivered)
+local function requeue(tag, redelivered)
   local held = redis.call('HGET', unacked, tag)
   if not held then
     redis.call('ZREM', unacked_index, tag)
@@ -16,7 +16,7 @@ local function put_back(tag, redelivered)
   if type(pushed) ~= 'number' then return 0, true end -- somebody's key of another type: better kept here than lost
   redis.call('HDEL', unacked, tag)
   redis.call('ZREM', unacked_index, tag)
-  local bell = bell_prefix .. name
-  if redis.call('EXISTS', bell) == 0 then redis.call('LPUSH', bell, '1') end
+  local notify_key = notify_prefix .. name
+  if redis.call('EXISTS', notify_key) == 0 then redis.call('LPUSH', notify_key, '1') end
   return 1, false
 end

@@ -1,4 +1,4 @@
-"""What a model writes about a job that it wants, as the job's specification; and a job as a model is told of it."""
+"""Reads what a model writes about a job as the job's specification, and describes a job to a model."""
 
 import time
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from toolfleet_registry.contracts import Conversation, PublishedCall, ToolCall
-from toolfleet_registry.contracts.jobs import Job, JobSpec, Poll, Schedule, Wish
+from toolfleet_registry.contracts.jobs import Job, JobSpec, Poll, Schedule, WakeupRequest
 from toolfleet_registry.local.url_polls import url_poll
 from toolfleet_registry.time import fleet_clock
 
@@ -32,10 +32,10 @@ def job_wanted(call: PublishedCall, *, longest_seconds: float) -> JobSpec:
         raise ValueError(f"{where}: {fault['msg']}." if where else f"{fault['msg']}.") from None
 
 
-def told_of(job: Job, *, with_result: bool = False) -> dict[str, Any]:
+def description_of(job: Job, *, with_result: bool = False) -> dict[str, Any]:
     """A job as a model sees it: without the arguments of its tool, and with times that can be read."""
     schedule = job.schedule
-    told = {
+    answer = {
         "job_id": job.job_id,
         "state": job.state,
         "name": job.name or None,
@@ -54,7 +54,7 @@ def told_of(job: Job, *, with_result: bool = False) -> dict[str, Any]:
         "error": job.error,
         "error_code": job.error_code,
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in answer.items() if value is not None}
 
 
 def _job(wanted: Mapping[str, Any], call: PublishedCall, *, longest_seconds: float) -> JobSpec:
@@ -75,7 +75,7 @@ def _job(wanted: Mapping[str, Any], call: PublishedCall, *, longest_seconds: flo
         start=start,
         poll=poll,
         schedule=schedule,
-        on_complete=_wishes_in(wanted.get("on_complete", "resume_conversation")),
+        on_complete=_requests_in(wanted.get("on_complete", "resume_conversation")),
         created_at=now,
         deadline_at=_deadline(wanted, schedule, now=now, longest_seconds=longest_seconds),
     )
@@ -109,9 +109,9 @@ def _url_poll_in(wanted: Mapping[str, Any], said: dict[str, Any]) -> Poll:
     return url_poll(wanted["poll_url"], **expected, **said)
 
 
-def _wishes_in(said: Any) -> tuple[Wish | ToolCall, ...]:
-    wishes: list[Any] = said if isinstance(said, list) else [said]
-    return tuple(ToolCall(**wish) if isinstance(wish, dict) else wish for wish in wishes)
+def _requests_in(said: Any) -> tuple[WakeupRequest | ToolCall, ...]:
+    requests: list[Any] = said if isinstance(said, list) else [said]
+    return tuple(ToolCall(**request) if isinstance(request, dict) else request for request in requests)
 
 
 def _schedule_in(wanted: Mapping[str, Any], now: float) -> Schedule | None:
