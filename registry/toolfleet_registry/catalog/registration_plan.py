@@ -115,10 +115,11 @@ def _verdict(
     offer: Offer, present: ToolRegistration | None, registered: str | None, known: Known, fault_of: FaultOf
 ) -> ToolOverride:
     is_disabled = present is not None and not present.enabled
-    if _is_withheld(offer, registered, known):
-        return ToolOverride(is_disabled=is_disabled, is_withheld=True, digest=offer.digest)
     has_drifted = present is not None and present.spec.version == offer.spec.version and registered != offer.digest
-    if present is None or not (has_drifted or _is_held_back(offer, present)):
+    stays = has_drifted or _is_held_back(offer, present)
+    if _is_withheld(offer, registered, known, stays=stays):
+        return ToolOverride(is_disabled=is_disabled, is_withheld=True, digest=offer.digest)
+    if present is None or not stays:
         return ToolOverride(is_disabled=is_disabled, fault=fault_of(offer.definition))
     try:
         kept = definition_of(present.spec)
@@ -137,15 +138,18 @@ def _is_held_back(offer: Offer, present: ToolRegistration | None) -> bool:
     return not ends_rollback(offer.spec.version, since)
 
 
-def _is_withheld(offer: Offer, registered: str | None, known: Known) -> bool:
-    """Whether nobody has approved what is offered; but what had drifted before its module was pinned goes on as it was."""
+def _is_withheld(offer: Offer, registered: str | None, known: Known, *, stays: bool) -> bool:
+    """Whether nobody has approved what is offered; but what had drifted before its module was pinned goes on as it was.
+
+    `stays`: what is registered stays in effect also now. The same content under a new version is not what was pinned.
+    """
     name = offer.spec.tool_name
     approved = None if known.pins is None else known.pins.get(name)
     if known.pins is None or approved == offer.digest:
         return False
     before = known.verdicts.get(name, _NOTHING)
     had_drifted = before.kept is not None and before.digest == offer.digest
-    return not (had_drifted and approved is not None and approved == registered)
+    return not (stays and had_drifted and approved is not None and approved == registered)
 
 
 def _forgotten(gone: list[ToolRegistration]) -> list[str]:

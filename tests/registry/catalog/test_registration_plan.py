@@ -154,6 +154,19 @@ def test_what_python_takes_for_equal_is_not(before: Any, after: Any) -> None:
     assert kinds(taken(other, registrations=registered(one))) == [("drifted", "git.push")]
 
 
+def test_what_had_drifted_is_withheld_under_another_version() -> None:
+    """The content that a pin knew to be refused is no other content because it has a new name."""
+    one, drifted = tool(version="1", description="a"), tool(version="1", description="b")
+    known: dict[str, Any] = {"registrations": registered(one), "pins": {"git.push": digest(one)}}
+    seen: Verdicts = {"git.push": ToolOverride(kept=one, digest=digest(drifted))}
+
+    for version in ("2", None):
+        plan = taken(tool(version=version, description="b"), **known, verdicts=seen)
+
+        assert plan.register == []
+        assert plan.verdicts["git.push"].is_withheld
+
+
 def test_what_had_drifted_before_a_pin_goes_on_as_it_was() -> None:
     """What is approved is what is in effect; once the module offers yet another thing, that is withheld."""
     one, drifted, later = (tool(version="1", description=text) for text in "abc")
