@@ -7,7 +7,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install redis-server demo test lint format docs pages map lock up list-modules refresh-tools logs-core logs-module redis-cli restart-module bench-install bench bench-short bench-catalog bench-jobs test-versions explore proofs load-proofs chaos pauses soak leak-check clean
+.PHONY: help install redis-server demo test test-short hooks lint format docs pages map lock up list-modules refresh-tools logs-core logs-module redis-cli restart-module bench-install bench bench-short bench-catalog bench-jobs test-versions explore proofs load-proofs chaos pauses soak leak-check release-check clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -40,6 +40,9 @@ JOBS ?= 3
 test: $(READY) ## The whole suite, with a Redis of its own for each of its processes (JOBS=1: one after the other)
 	@$(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
+test-short: $(READY) ## What differs between versions of Python, with that of .venv (a minute)
+	@$(BIN)/pytest -q $$(grep -v '^#' .ci/short-tier)
+
 # The others than that of .venv, of which one is in what `make test` runs.
 VERSIONS ?= 3.11 3.12 3.13
 
@@ -56,6 +59,9 @@ lint: $(READY) ## Style, formatting, types twice, import rules, Lua
 	@$(BIN)/basedpyright
 	@$(BIN)/lint-imports
 	@PYTHONPATH=tests $(BIN)/python -m support.lua_check
+
+hooks: $(READY) ## Have git run the linters: before a commit the quick ones, before a push all of them
+	@$(BIN)/pre-commit install
 
 format: $(READY) ## Let ruff write the style
 	@$(BIN)/ruff check --fix
@@ -113,6 +119,9 @@ soak: $(READY) ## An hour of calls of every kind at 100 a second: no process goe
 
 leak-check: $(READY) ## 100,000 calls of every kind leave nothing behind (about two minutes)
 	@LEAK_CHECK_CALLS=100000 $(BIN)/pytest -q tests/fleet/calls/test_leaks.py
+
+release-check: $(READY) ## Build both distributions into dist/, install them as agent, module and worker, and try each (two minutes)
+	@$(BIN)/pytest -q -m release tests/release
 
 bench-install: $(READY) ## An environment for each peer of the benchmark, built before it is run
 	@$(BIN)/python -m benchmarks.environments
