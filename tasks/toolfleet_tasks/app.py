@@ -22,7 +22,7 @@ from toolfleet_tasks.control import jobs_tick, refresh, startup_checks
 from toolfleet_tasks.messages.signing import Seal, seal_of
 from toolfleet_tasks.ports import JobPoller, Runner, ServedModulesPort
 from toolfleet_tasks.queues import CONTROL, Lane, queues_of
-from toolfleet_tasks.worker import execute
+from toolfleet_tasks.worker import call_task
 
 # A worker with a free slot and a running call dies when Redis restarts: kombu's clean-up then meets a `None` and
 # raises AttributeError. As a connection error it makes the worker reconnect, which is what was meant.
@@ -96,7 +96,7 @@ def make_app(settings: Settings, *, lane: Lane = "all", stores_results: bool = T
     app.conf.update(_delivery(), **_broker(settings), **_results(settings), **_worker(settings))
     app.conf.task_queues = [make_queue(name) for name in queues_of(lane, settings)]
     app.conf.beat_schedule = refresh.schedule(settings) | jobs_tick.schedule(settings)
-    execute.register(app)
+    call_task.register(app)
     refresh.register(app, settings)
     jobs_tick.register(app)
     startup_checks.install(app)

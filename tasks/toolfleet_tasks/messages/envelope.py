@@ -17,6 +17,7 @@ from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.system import randomness
 from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks.messages.links import NOTHING_FOLLOWS, Links
 from toolfleet_tasks.messages.signatures import Signatures
 from toolfleet_tasks.queues import Route
 
@@ -33,17 +34,6 @@ _LONGEST_SECONDS = 10 * 365 * 86_400.0  # RabbitMQ takes none that shall live lo
 def sender() -> str:
     """What this process calls itself, as Celery's clients do: `gen<pid>@<host>`."""
     return f"gen{os.getpid()}@{socket.gethostname()}"
-
-
-@dataclass(frozen=True, slots=True)
-class Links:
-    """A call's place in Celery's canvas: what follows it, as Celery's messages say it, and the group that it belongs to."""
-
-    after: Mapping[str, Any]
-    group: str | None
-    group_index: int | None
-    root_id: str
-    parent_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +67,12 @@ def message(
 ) -> str:
     """Any message of a call's task, or that of its retry: `retries` 1, not to be begun before `eta` (ISO 8601, UTC)."""
     call_id, (soft_limit, hard_limit) = _quoted(label.call_id), label.limits
-    group, index, root_id, parent_id = (
-        ("null", "null", call_id, "null") if label.links is None else _places(label.links)
-    )
+    links = label.links
+    group, index, root_id, parent_id = ("null", "null", call_id, "null") if links is None else links.headers()
     # One that is published again may be twice in a queue, and a tag must name one message only.
     tag = call_id if eta is None else f'"{randomness.uuid4()}"'
     return (
-        f'{{"body":"{_body(text, label.links)}","content-encoding":"utf-8","content-type":"application/json",'
+        f'{{"body":"{_body(text, links)}","content-encoding":"utf-8","content-type":"application/json",'
         f'"headers":{{"lang":"py","task":"{TASK}","id":{call_id},"shadow":{_quoted(label.shadow)},'
         f'"eta":{"null" if eta is None else _quoted(eta)},"expires":null,"group":{group},"group_index":{index},'
         f'"retries":{retries},"timelimit":[{_limit(hard_limit)},{_limit(soft_limit)}],"root_id":{root_id},'
@@ -115,11 +104,6 @@ def control_message(task: str, args: Sequence[str], queue: str, *, origin: str) 
         "properties": properties,
     }
     return json.dumps(message)
-
-
-def has_no_links(body: object) -> bool:
-    """Whether a message's body, as bytes, is that of a call by itself, as it is written here."""
-    return isinstance(body, bytes) and body.endswith(_NO_MORE_BYTES)
 
 
 def args_shown(call: PublishedCall) -> str:
@@ -181,8 +165,6 @@ def revocation_topic(database: int) -> str:
 _EXCHANGE = ""
 _NAMES_SHOWN, _SHOWN = 100, 2_000  # names, and characters of all of them: they travel with the message, beside it
 _NO_CALL = ""  # the calls are in the text
-_NO_MORE = ', {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
-_NO_MORE_BYTES = _NO_MORE.encode()
 
 
 def _limit(seconds: float | None) -> str:
@@ -190,9 +172,5 @@ def _limit(seconds: float | None) -> str:
 
 
 def _body(text: str, links: Links | None) -> str:
-    after = _NO_MORE if links is None else f", {{}}, {json.dumps(links.after)}]"
-    return b64encode(f"[[{_quoted(text)}]{after}".encode()).decode()
-
-
-def _places(links: Links) -> list[str]:
-    return [json.dumps(place) for place in (links.group, links.group_index, links.root_id, links.parent_id)]
+    end = NOTHING_FOLLOWS if links is None else links.body_end()
+    return b64encode(f"[[{_quoted(text)}]{end}".encode()).decode()

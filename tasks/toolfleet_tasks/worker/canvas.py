@@ -2,23 +2,22 @@
 
 Whoever is delivered such a call's message sees to what follows it, each time anew: a worker may have died before it had.
 That does no harm. A link's id is fixed with its signature, so that the ledger runs it once, however often it is published.
+
+Only Celery's task knows of this; a call that runs without its tracer has no place in a canvas.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 from celery import Task
+from celery.states import SUCCESS
 from kombu.entity import Exchange, Queue
 
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.errors import FleetError
 from toolfleet_tasks.aio.greenlet_bridge import limits
-from toolfleet_tasks.messages.envelope import Links
+from toolfleet_tasks.messages.links import FOLLOWERS, Links
 from toolfleet_tasks.results.stored import word_of
-
-_AFTER = ("callbacks", "errbacks", "chain", "chord")
-LINKS = frozenset(_AFTER)
-"""What a message's body says of what follows its call, by Celery's names."""
 
 
 class LinkFailed(FleetError):
@@ -26,7 +25,7 @@ class LinkFailed(FleetError):
 
 
 class CallTask(Task):  # type: ignore[misc] # Celery ships no types
-    """The base of the task that runs a call: a worker of one lane can publish a link of another's."""
+    """As `running_task.RunningTask`, under Celery's tracer. A worker of one lane can publish a link of another's."""
 
     throws = (LinkFailed,)
     # Characters of a result in which events look for how it ended, with stock parts: a module's words stand before its code.
@@ -40,23 +39,35 @@ class CallTask(Task):  # type: ignore[misc] # Celery ships no types
             options["queue"] = Queue(name, Exchange("toolfleet", type="direct"), routing_key=name)
         return super().apply_async(args, kwargs, *more, **options)
 
+    @property
+    def is_followed(self) -> bool:
+        """As `RunningTask`."""
+        return is_followed(self.request)
+
+    @property
+    def links(self) -> Links | None:
+        """As `RunningTask`."""
+        return links_of(self.request)
+
+    def pass_on(self, text: str, result: ToolResult) -> None:
+        """As `RunningTask`: Celery does it. Raises `LinkFailed` for a call that has not succeeded: then it tells those instead."""
+        if result.success:
+            return
+        if not self.app.settings.is_fast:  # else its own result stands already
+            self.backend.store_result(self.request.id, text, SUCCESS, request=self.request)
+        raise LinkFailed(f"The call before it has not succeeded: {word_of(result)}.")
+
 
 def is_followed(request: Any) -> bool:
-    """Whether anything waits for this call's end but its result."""
-    return any(getattr(request, name, None) for name in _AFTER)
+    """Whether anything waits for this request's call but its result."""
+    return any(getattr(request, name, None) for name in FOLLOWERS)
 
 
 def links_of(request: Any) -> Links | None:
-    """What the next message of this call must say of its place in the canvas; `None` for a call by itself."""
+    """What the next message of this request's call must say of its place in the canvas; `None` for a call by itself."""
     group = getattr(request, "group", None)
     if group is None and not is_followed(request):
         return None
-    after: Mapping[str, Any] = {name: getattr(request, name, None) for name in _AFTER}
+    after: Mapping[str, Any] = {name: getattr(request, name, None) for name in FOLLOWERS}
     index = getattr(request, "group_index", None)
     return Links(after, group, index, request.root_id or request.id, getattr(request, "parent_id", None))
-
-
-def go_on(request: Any, result: ToolResult) -> None:
-    """Let what follows this call begin. Raises `LinkFailed` if it has not succeeded: then Celery tells those instead."""
-    if not result.success and is_followed(request):
-        raise LinkFailed(f"The call before it has not succeeded: {word_of(result)}.")

@@ -6,9 +6,8 @@ Until the claim stands nothing is run, and what the ledger does not take as the 
 from asyncio import CancelledError
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
-from celery import Celery, Task
+from celery import Task
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
 from toolfleet_registry.contracts import Audit, PublishedCall, ToolResult, decisions
@@ -26,43 +25,35 @@ from toolfleet_tasks.calls.message_bounds import opened
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.dead_letters import reason_of
 from toolfleet_tasks.ledger.ledger import Ledger, NotClaimed, ResultNotStored
-from toolfleet_tasks.ledger.retry import MAX_ATTEMPTS, MOST_DEATHS, Next, decide, settled
+from toolfleet_tasks.ledger.retry import MOST_DEATHS, Next, decide, settled
 from toolfleet_tasks.messages import fleet_results
-from toolfleet_tasks.messages.envelope import TASK
 from toolfleet_tasks.messages.json_text import NewerMessage
 from toolfleet_tasks.ports import Runner
 from toolfleet_tasks.publish.control_tasks import evaluate_soon
 from toolfleet_tasks.queues import SOFT_LIMIT_MARGIN
 from toolfleet_tasks.transport.delivery import deaths_of
 from toolfleet_tasks.worker import ledgers, rejected
-from toolfleet_tasks.worker.canvas import CallTask, is_followed
 from toolfleet_tasks.worker.health_checks import checks_of
 from toolfleet_tasks.worker.progress import Reports
 from toolfleet_tasks.worker.reconciliation import as_said, is_asked, seconds_to_ask
 from toolfleet_tasks.worker.republish import publish_again
 from toolfleet_tasks.worker.returned import returned, stored_end
+from toolfleet_tasks.worker.running_task import RunningTask
 
 log = get_logger(__name__)
 
 END = "toolfleet_end"
 """In a task's request: how the call has ended already, which its body only repeats."""
 
-# Celery's own shows arguments and results to whoever asks.
-_REQUEST = "toolfleet_tasks.control.celery_request:FleetRequest"
 
-
-def register(app: Celery) -> None:
-    """Give the app the task: acked when its result is stored, tried at most twice, limits from the message."""
-    app.task(name=TASK, base=CallTask, bind=True, acks_late=True, max_retries=MAX_ATTEMPTS - 1, Request=_REQUEST)(_body)
-
-
-def _body(task: Task, message: str) -> str:  # one function for all apps: Celery warns of two with the same name
+def body(task: Task, message: str) -> str:
+    """The body of Celery's task: it runs the call, or ends as the call has ended already."""
     end: Callable[[], str] | None = getattr(task.request, END, None)
     return end() if callable(end) else _bridged(task, message)  # a message's header of this name is only text
 
 
-async def run(task: Any, message: str) -> str:
-    """Run a call's message for its `task`, Celery's own or what stands for it. Returns what Celery stores and shows.
+async def run(task: RunningTask, message: str) -> str:
+    """Run a call's message for its `task`. Returns what Celery stores and shows.
 
     Raises `Ignore`, `Reject` and `Retry` as Celery's tracer understands them.
     """
@@ -75,7 +66,7 @@ async def run(task: Any, message: str) -> str:
 _bridged = bridged(run, is_limited=False)
 
 
-async def _run(task: Any, message: str, ledger: Ledger) -> str:
+async def _run(task: RunningTask, message: str, ledger: Ledger) -> str:
     try:
         call = opened(message, task.app, task_id=task.request.id)
     except MessageRefused as exc:
@@ -96,7 +87,7 @@ async def _run(task: Any, message: str, ledger: Ledger) -> str:
 
 
 async def _claimed(
-    task: Any, ledger: Ledger, call: PublishedCall, known: rejected.Known, *, deaths: int | None = 0
+    task: RunningTask, ledger: Ledger, call: PublishedCall, known: rejected.Known, *, deaths: int | None = 0
 ) -> str:
     if isinstance(claim := await checks_of(task.app, ledger).claim(call, deaths=deaths), NotClaimed):
         if claim.reason != "done":
@@ -111,7 +102,7 @@ async def _claimed(
 class _Execution:
     """One claimed call, from here to its end or to the retry."""
 
-    def __init__(self, task: CallTask, ledger: Ledger, claim: Claim, known: rejected.Known) -> None:
+    def __init__(self, task: RunningTask, ledger: Ledger, claim: Claim, known: rejected.Known) -> None:
         self._task = task
         self._ledger = ledger
         self._claim = claim
@@ -280,7 +271,7 @@ class _Execution:
         Where others follow it, the message comes again, to see to them: whoever has ended it may not have.
         """
         log.warning("result_late", call_id=self._call.call_id, tool=self._call.tool_name)
-        return Reject(requeue=True) if is_followed(self._task.request) else Ignore()
+        return Reject(requeue=True) if self._task.is_followed else Ignore()
 
     def _audit(self) -> Audit:
         now, call, request = fleet_clock.now(), self._call, self._task.request

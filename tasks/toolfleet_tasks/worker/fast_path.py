@@ -12,11 +12,12 @@ from typing import Any
 from celery import signals
 from celery.app.trace import fast_trace_task
 
+from toolfleet_registry.contracts import ToolResult
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio.greenlet_bridge import Bridge
-from toolfleet_tasks.messages.envelope import TASK, has_no_links
+from toolfleet_tasks.messages.envelope import TASK
+from toolfleet_tasks.messages.links import stands_alone
 from toolfleet_tasks.worker import execute
-from toolfleet_tasks.worker.canvas import LINKS
 
 _OF_TRACER = 6  # task, id, request, body, content type and encoding
 _AROUND = (signals.task_prerun, signals.task_postrun, signals.task_success)
@@ -38,15 +39,20 @@ class CallRequest:
 
 
 class FastPathTask:
-    """Stands for Celery's task in a call that runs so: as much of it as `execute` needs."""
+    """As `running_task.RunningTask`: stands for Celery's task in a call that runs so."""
 
     __slots__ = ("_said", "app", "limits", "request")
+    is_followed = False
+    links = None
 
     def __init__(self, app: Any, said: dict[str, Any], limits: Limits) -> None:
         self.app = app
         self.request = CallRequest(said)
         self.limits = limits
         self._said = said
+
+    def pass_on(self, text: str, result: ToolResult) -> None:
+        """As `RunningTask`: nothing follows it."""
 
     def run(self) -> Coroutine[Any, Any, str]:
         """The call, from here to its end; raises what its task would."""
@@ -64,7 +70,7 @@ def untraced(app: Any, target: Callable[..., Any], args: tuple[Any, ...], bridge
     _, _, said, body, *_ = args
     if worker_runtime.current() is None or not app.settings.is_fast or any(signal.receivers for signal in _AROUND):
         return None
-    if not has_no_links(body) or not _is_as_ours(said):
+    if not stands_alone(said, body) or not _is_as_ours(said):
         return None
     return FastPathTask(app, said, bridge.limits)
 
@@ -75,6 +81,4 @@ def _is_as_ours(said: Mapping[str, Any]) -> bool:
     It takes links from a body only, and has defaults of its own for what headers do not say.
     """
     args = said["args"]
-    if not isinstance(args, list) or len(args) != 1 or said.get("retries") is None:
-        return False
-    return said.get("group") is None and LINKS.isdisjoint(said)
+    return isinstance(args, list) and len(args) == 1 and said.get("retries") is not None

@@ -3,7 +3,6 @@
 import math
 from typing import NoReturn, TypeAlias
 
-from celery import Task
 from celery.exceptions import Ignore, Reject
 
 from toolfleet_registry.contracts import PublishedCall, Terms, ToolResult
@@ -19,6 +18,7 @@ from toolfleet_tasks.redis.connection import RedisConnectionClosed, RedisConnect
 from toolfleet_tasks.results import stored as results
 from toolfleet_tasks.transport.quarantine import quarantine
 from toolfleet_tasks.worker.republish import publish_again
+from toolfleet_tasks.worker.running_task import RunningTask
 
 Known: TypeAlias = Terms | ToolResult | None
 """What a worker knows of a tool's terms, or how a call ends of whose tool nobody knows anything."""
@@ -32,7 +32,7 @@ _SHORTEST_WAIT_SECONDS = 0.2
 _BRIEF = frozenset({"away", "queued"})  # reasons for which a call may come again and again
 
 
-async def refuse(task: Task, ledger: Ledger, why: MessageRefused) -> str:
+async def refuse(task: RunningTask, ledger: Ledger, why: MessageRefused) -> str:
     """End a call whose message is not one that its agent may have sent; the true one, if it has been here, is left alone."""
     log.error("message_refused", call_id=task.request.id, reason=str(why))
     ended = await ledger.refuse(task.request.id, fleet_results.message_refused(task.request.shadow or "", why))
@@ -41,7 +41,7 @@ async def refuse(task: Task, ledger: Ledger, why: MessageRefused) -> str:
     return ended
 
 
-async def end_at_deadline(task: Task, ledger: Ledger, call: PublishedCall) -> str:
+async def end_at_deadline(task: RunningTask, ledger: Ledger, call: PublishedCall) -> str:
     """End a call that has come too late. One that was delivered, or tried, before may have had a record, which Redis has lost."""
     is_first = not (task.request.retries or (task.request.delivery_info or {}).get("redelivered"))
     data_id = ANY_DATA if is_first else ""
@@ -62,7 +62,7 @@ async def bury(ledger: Ledger, call: PublishedCall, stored: str) -> None:
         await ledger.bury(call, fleet_results.workers_died(call.tool_name, result.effect_state))
 
 
-async def leave_to_newer(task: Task, ledger: Ledger, newer: json_text.NewerMessage) -> str:
+async def leave_to_newer(task: RunningTask, ledger: Ledger, newer: json_text.NewerMessage) -> str:
     """Have a call come back for a worker of a newer version, or end it, and keep its message, if there is none."""
     settings, call_id, queue = task.app.settings, task.request.id, task.request.delivery_info["routing_key"]
     lane = lane_of(queue.removeprefix(queue_of("")), task.app.modules.settings)
@@ -77,13 +77,13 @@ async def leave_to_newer(task: Task, ledger: Ledger, newer: json_text.NewerMessa
     return ended
 
 
-async def put_off(task: Task, call: PublishedCall, answer: NotClaimed) -> NoReturn:
+async def put_off(task: RunningTask, call: PublishedCall, answer: NotClaimed) -> NoReturn:
     """Have a call come back that cannot be run now."""
     seconds = answer.rest_seconds or _FULL_SECONDS
     await _again(task, seconds, call_id=call.call_id, tool=call.tool_name, reason=answer.reason)
 
 
-async def known_terms(task: Task, call: PublishedCall) -> Known:
+async def known_terms(task: RunningTask, call: PublishedCall) -> Known:
     """What the worker knows of the terms of a call's tool. Where it knows nothing, the call comes back, and is no attempt.
 
     It does within its deadline, the last time just before it. Then the result is the end of the call.
@@ -100,7 +100,7 @@ async def known_terms(task: Task, call: PublishedCall) -> Known:
 
 
 async def _again(
-    task: Task, seconds: float, *, call_id: str, tool: str | None, reason: str, most: float = math.inf
+    task: RunningTask, seconds: float, *, call_id: str, tool: str | None, reason: str, most: float = math.inf
 ) -> NoReturn:
     # Jittered, for all those that wait for the same thing; not longer than the broker holds a message.
     # What waits briefly comes again and again, perhaps: nobody wants to read that.

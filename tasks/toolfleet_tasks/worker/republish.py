@@ -7,8 +7,6 @@ import asyncio
 from datetime import datetime, timedelta
 from typing import Any
 
-from celery import Task
-
 from toolfleet_registry.errors import PublishUnconfirmed
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
@@ -17,7 +15,7 @@ from toolfleet_tasks.broker.kombu_connections import KombuConnections
 from toolfleet_tasks.messages.envelope import Label, message, sender
 from toolfleet_tasks.publish.redis_publisher import RedisPublisher
 from toolfleet_tasks.transport.delivery import deaths_of, with_deaths
-from toolfleet_tasks.worker.canvas import links_of
+from toolfleet_tasks.worker.running_task import RunningTask
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 _SECONDS = 10.0  # to get it into the queue; after that the first attempt's end is the call's
@@ -25,7 +23,7 @@ _SECONDS = 10.0  # to get it into the queue; after that the first attempt's end 
 _UNLIMITED: tuple[Any, Any] = (None, None)
 
 
-async def publish_again(task: Task, delay: float, *, retries: int) -> None:
+async def publish_again(task: RunningTask, delay: float, *, retries: int) -> None:
     """Put a task's call into its queue again, not to be begun before `delay` seconds. `retries` is what Flower shows.
 
     Raises `NotPublished` or `PublishUnconfirmed`.
@@ -34,20 +32,24 @@ async def publish_again(task: Task, delay: float, *, retries: int) -> None:
     """
     here, settings = worker_runtime.current(), task.app.settings
     if here is not None and settings.is_fast:
-        await _over_connection(here, settings, task.request, delay, retries)
+        await _over_connection(here, settings, task, delay, retries)
         return
     # No `countdown`: Celery makes of it a time by this machine's clock, and whoever gets the message takes that for the fleet's.
     eta = _after(delay) if delay else None
-    again = task.signature_from_request(eta=eta, retries=retries, argsrepr=task.request.argsrepr, kwargsrepr="{}")
+    stock: Any = task
+    again = stock.signature_from_request(eta=eta, retries=retries, argsrepr=task.request.argsrepr, kwargsrepr="{}")
     await asyncio.to_thread(
         _through_kombu, task.app.broker_connections, again, task.request.delivery_info["routing_key"]
     )
 
 
-async def _over_connection(here: WorkerRuntime, settings: Settings, request: Any, delay: float, retries: int) -> None:
+async def _over_connection(
+    here: WorkerRuntime, settings: Settings, task: RunningTask, delay: float, retries: int
+) -> None:
+    request = task.request
     hard_limit, soft_limit = request.timelimit or _UNLIMITED
     queue = request.delivery_info["routing_key"]
-    limits, links = (soft_limit, hard_limit), links_of(request)
+    limits, links = (soft_limit, hard_limit), task.links
     label = Label(request.id, request.shadow or "", request.argsrepr or "", queue, limits, links)
     eta, reply_to = _after(delay).isoformat(), request.reply_to or ""
     again = message(request.args[0], label, origin=sender(), reply_to=reply_to, retries=retries, eta=eta)

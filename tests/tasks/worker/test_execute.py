@@ -88,7 +88,8 @@ async def run(ledger: Ledger, runner: Runner, call: PublishedCall = CALL) -> Any
 
 def task_of(ledger: Ledger, runner: Runner) -> Any:
     app = SimpleNamespace(runner=runner, settings=ledger._settings)
-    return SimpleNamespace(app=app, request=SimpleNamespace(hostname="celery@here"), limits=limits)
+    request = SimpleNamespace(hostname="celery@here")
+    return SimpleNamespace(app=app, request=request, limits=limits, is_followed=False, links=None)
 
 
 async def audit_line(redis: Redis) -> dict[str, Any]:

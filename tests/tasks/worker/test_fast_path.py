@@ -31,6 +31,7 @@ async def test_a_call_by_itself_needs_no_tracer(lined_app: FleetApp) -> None:
 
     assert (task.app, task.request.id, task.request.hostname) == (lined_app, "call-1", "here")
     assert (task.request.shadow, task.request.chain, task.request.is_stored) == (None, None, False)
+    assert (task.is_followed, task.links) == (False, None)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks import worker_runtime
+from toolfleet_tasks.worker.canvas import links_of
 from toolfleet_tasks.worker.republish import publish_again
 
 SIGNED = 'eyJhbGciOi.signed "text".\u2028'
@@ -38,7 +39,8 @@ def task_of(settings: Settings, **fields: Any) -> Any:
         "reply_to": None,
         "retries": 0,
     }
-    return SimpleNamespace(app=SimpleNamespace(settings=settings), request=SimpleNamespace(**{**request, **fields}))
+    said = SimpleNamespace(**{**request, **fields})
+    return SimpleNamespace(app=SimpleNamespace(settings=settings), request=said, links=links_of(said))
 
 
 async def published(redis: Redis) -> dict[str, Any]:

@@ -1,0 +1,17 @@
+"""Gives the Celery app the task that runs a call."""
+
+from celery import Celery
+
+from toolfleet_tasks.ledger.retry import MAX_ATTEMPTS
+from toolfleet_tasks.messages.envelope import TASK
+from toolfleet_tasks.worker.canvas import CallTask
+from toolfleet_tasks.worker.execute import body
+
+# Celery's own shows arguments and results to whoever asks.
+_REQUEST = "toolfleet_tasks.control.celery_request:FleetRequest"
+
+
+def register(app: Celery) -> None:
+    """Give the app the task: acked when its result is stored, tried at most twice, limits from the message."""
+    # One function for all apps: Celery warns of two with the same name.
+    app.task(name=TASK, base=CallTask, bind=True, acks_late=True, max_retries=MAX_ATTEMPTS - 1, Request=_REQUEST)(body)

@@ -1,0 +1,35 @@
+"""What a call needs of the task that it runs in: Celery's, or what stands for it where its tracer need not run."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from toolfleet_registry.contracts import ToolResult
+from toolfleet_tasks.messages.links import Links
+
+
+class RunningTask(Protocol):
+    """A call's task in a worker. `app` is the `FleetApp`; `request` says what its message says, as Celery's `Context` does."""
+
+    app: Any
+    request: Any
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether anything waits for this call's end but its result: it is a link of a canvas."""
+        ...
+
+    @property
+    def links(self) -> Links | None:
+        """What the next message of this call must say of its place in the canvas; `None` for a call by itself."""
+        ...
+
+    def limits(
+        self, soft: float | None, hard: float | None, /
+    ) -> AbstractContextManager[Callable[[BaseException], object]]:
+        """Hold the block to these limits, in seconds; it yields what interrupts it."""
+        ...
+
+    def pass_on(self, text: str, result: ToolResult) -> None:
+        """Have what follows begin, once the call has ended with `result`, of which `text` is what is stored."""
+        ...
