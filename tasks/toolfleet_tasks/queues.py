@@ -1,10 +1,8 @@
 """Names the queue that a module's calls wait in, the lane that serves it, and how long a call may take."""
 
-from dataclasses import dataclass
 from typing import Literal
 
-from toolfleet_registry.contracts import ToolDefinition
-from toolfleet_registry.contracts.names import ToolName
+from toolfleet_registry.contracts import PublishedCall, ToolDefinition
 from toolfleet_registry.directory.entries import module_limit
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
 
@@ -19,26 +17,28 @@ IDLE = "toolfleet.idle"
 SOFT_LIMIT_MARGIN = 1  # seconds: the module's request ends first, then the task still has time to say so
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
-    """Where a call goes. All limits are seconds: the module's request, then the two nets around it."""
-
-    queue: str
-    limit: float
-    soft_limit: float
-    hard_limit: float
-
-
 def queue_of(module: str) -> str:
     """Each module waits in a queue of its own, so that one that is stuck holds up no other."""
     return f"tools.{module}"
 
 
-def route_for(tool: ToolDefinition, settings: Settings) -> Route:
-    """A tool's own limit comes first, then the setting for its module, then its lane's; never over the maximum."""
-    module = ToolName.parse(tool.name).module
-    limit = min(tool.timeout_seconds or module_limit(module, settings), settings.max_timeout)
-    return Route(queue_of(module), limit, soft_limit=limit + SOFT_LIMIT_MARGIN, hard_limit=limit + HARD_LIMIT_MARGIN)
+def queue_for(call: PublishedCall) -> str:
+    """The queue that a call waits in: its module's."""
+    return queue_of(call.tool_name.partition(".")[0])
+
+
+def limit_of(tool: ToolDefinition, settings: Settings) -> float:
+    """For how many seconds a module may run a call of the tool.
+
+    Its own limit comes first, then the setting for its module, then its lane's; never over the maximum.
+    """
+    limit = tool.timeout_seconds or module_limit(tool.name.partition(".")[0], settings)
+    return min(limit, settings.max_timeout)
+
+
+def nets_around(limit: float) -> tuple[float, float]:
+    """The soft and the hard limit of a task, in seconds: the nets around a module's own limit."""
+    return limit + SOFT_LIMIT_MARGIN, limit + HARD_LIMIT_MARGIN
 
 
 def queues_of(lane: Lane, settings: Settings) -> list[str]:

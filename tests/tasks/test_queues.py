@@ -2,9 +2,10 @@
 
 import pytest
 
+from support.published_call import published
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.queues import CONTROL, IDLE, queues_of, route_for
+from toolfleet_tasks.queues import CONTROL, IDLE, limit_of, nets_around, queue_for, queues_of
 
 
 def settings(**values: object) -> Settings:
@@ -28,9 +29,9 @@ def settings(**values: object) -> Settings:
 )
 def test_a_calls_limits_come_from_the_nearest_rule(tool: ToolDefinition, expected: tuple[str, int, int, int]) -> None:
     """Tool, module, lane: the first that says something decides; soft and hard limits stand above it."""
-    route = route_for(tool, settings(module_timeouts={"maps": 5}))
+    limit = limit_of(tool, settings(module_timeouts={"maps": 5}))
 
-    assert (route.queue, route.limit, route.soft_limit, route.hard_limit) == expected
+    assert (queue_for(published(tool.name)), limit, *nets_around(limit)) == expected
 
 
 def test_lanes_share_the_modules_out() -> None:

@@ -217,12 +217,12 @@ class _Bench:
         if then.call_id != wake.wake_id:
             return "The call is that of another job's end."
         steps = await self._steps()
-        ready = steps.ready(then.spec, then.call, then.call_id)
-        if isinstance(ready, ToolResult):
-            return self._put_off(ready) or ready.error
-        answer = await steps.publish(ready)
+        call = await steps.prepare(then.spec, then.call, then.call_id)
+        if isinstance(call, ToolResult):
+            return self._put_off(call) or call.error
+        answer = await steps.publish(call)
         if isinstance(answer, ToolResult):
-            return self._put_off(answer) or steps.unpublished(ready, answer).error
+            return self._put_off(answer) or steps.unpublished(call, answer).error
         if answer is None and self._settings.broker != self._settings.redis_url:
             text = "It was published, and the broker may lose it: it is looked for until it has begun."
             raise NotYet(text, seconds=_BROKER_SECONDS)

@@ -1,34 +1,123 @@
-"""Prepares a call for publishing: judges it, routes it, and gives it its deadline and its tool's facts."""
+"""Prepares a call for publishing: judges it, routes it, and gives it its deadline and its tool's facts.
+
+Redis is asked only for a tool that requires a gate, before the gate is. Everything else is known in memory.
+"""
 
 import math
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from toolfleet_registry.catalog.catalog import Catalog, Judged
-from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolDefinition, ToolResult
+from toolfleet_registry.contracts import Caller, Conversation, PublishedCall, ToolCall, ToolDefinition, ToolResult
+from toolfleet_registry.contracts.decisions import collecting
 from toolfleet_registry.directory.known_modules import KnownModules
+from toolfleet_registry.local.scheduler_tools import is_newer_job
 from toolfleet_registry.manifests.effects import effect_of
 from toolfleet_registry.policy.call_faults import version_fault
 from toolfleet_registry.policy.identities import fault_in_version
+from toolfleet_registry.policy.reach import resolved
 from toolfleet_registry.policy.sensitive_arguments import sensitive_paths
 from toolfleet_registry.policy.sensitive_results import has_sensitive_results
-from toolfleet_registry.settings import Settings
+from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
 from toolfleet_registry.time import fleet_clock
-from toolfleet_tasks.admission.limits import terms_for
+from toolfleet_tasks.admission.limits import Limit, limits_of, terms_for
+from toolfleet_tasks.calls.audit_trail import AuditTrail
 from toolfleet_tasks.calls.context import as_before, context_for, size_fault_with
 from toolfleet_tasks.calls.conversation import conversation_for, models_part
-from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances
-from toolfleet_tasks.queues import Route, lane_of, route_for
+from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, Evaluation
+from toolfleet_tasks.calls.handle import new_call_id
+from toolfleet_tasks.messages import fleet_results
+from toolfleet_tasks.queues import lane_of, limit_of
 
 _LONGEST_TIMEOUT = 10 * 365 * 86400.0  # seconds: longer is for ever, which clocks and brokers cannot count
 
 
-class CallPreparation:
-    """Judges by the catalog, and costs no round trip."""
+class LimitCheck(Protocol):
+    """Says what its limits have against a call now. `intent` is the key of its intention; takes `seconds` at most, and fails open."""
 
-    def __init__(self, catalog: Catalog, settings: Settings, known: KnownModules | None = None) -> None:
+    def __call__(
+        self, tool_name: str, limits: tuple[Limit, ...], *, intent: str | None, seconds: float
+    ) -> Awaitable[ToolResult | None]:
+        """The refusal, or `None`. Nothing is counted."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a call is as a job's step: its id, its job, whose it is, by when it ends at the latest, and what refuses it.
+
+    `gate` stands in the place of an agent's, which is not there to be asked.
+    """
+
+    call_id: str
+    job_id: str
+    user_id: str | None
+    ends_by: float
+    gate: Callable[[ToolDefinition, Mapping[str, Any]], ToolResult | None]
+
+
+class CallPreparation:
+    """Prepares calls by the catalog. `gate` asks the agent's, and before it `limited`; `trail` writes down who was refused."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        known: KnownModules,
+        settings: Settings,
+        *,
+        gate: Evaluation,
+        limited: LimitCheck,
+        trail: AuditTrail,
+    ) -> None:
         self._catalog = catalog
+        self._known = known
         self._settings = settings
-        self._known = KnownModules(settings) if known is None else known
+        self._gate = gate
+        self._limited = limited
+        self._trail = trail
+
+    async def prepare(  # noqa: PLR0913 - what may be said of a call
+        self,
+        call: ToolCall,
+        caller: Caller,
+        conversation: Conversation | None = None,
+        seconds: float | None = None,
+        *,
+        around: Circumstances = NOTHING_MORE,
+        replay_of: str | None = None,
+        step: Step | None = None,
+    ) -> PublishedCall | ToolResult:
+        """Judge a call that is to end in `seconds`, an agent's own or a job's `step`. A refusal has its audit line."""
+        noted, judged = collecting(), self.judge(call, caller, conversation, around)
+        if isinstance(judged, ToolResult):
+            return self._trail.refused(call, caller, judged, noted)
+        tool, arguments = judged.tool, judged.arguments
+        limit, user_id = self.limit_of(tool), call.user_id if caller.user_id is None else caller.user_id
+        left = self._bounded(limit, seconds)
+        deadline_at, refusal = fleet_clock.now() + left, None
+        if left <= 0:
+            refusal = fleet_results.expired(tool.name)
+        elif step is not None:
+            user_id, deadline_at = step.user_id, min(deadline_at, step.ends_by)
+            refusal = step.gate(tool, arguments)
+        elif tool.requires_gate or around.terms is not None:
+            refusal = await self._gate_refusal(call, judged, user_id, around, left)
+        if refusal is not None:
+            return self._trail.refused(call, caller, refusal, noted, tool)
+        return PublishedCall(
+            call_id=new_call_id() if step is None else step.call_id,
+            arguments=arguments,
+            user_id=user_id,
+            caller=resolved(caller, self._settings.default_guest_modules),
+            deadline_at=deadline_at,
+            idempotency_key=call.idempotency_key or None,  # an empty one names nothing
+            replay_of=replay_of,
+            decisions=noted,
+            job_id=None if step is None else step.job_id,
+            tool_version=call.tool_version,
+            **self._facts_of(tool, arguments, limit, around),
+        )
 
     def judge(
         self,
@@ -37,7 +126,10 @@ class CallPreparation:
         conversation: Conversation | None,
         around: Circumstances = NOTHING_MORE,
     ) -> Judged | ToolResult:
-        """What may be published for the call, with what its module is told of the conversation; or the refusal."""
+        """What may be published for the call, with what its module is told of the conversation; or the refusal.
+
+        Neither its limits nor a gate are asked.
+        """
         modules = self._settings.context_modules
         shared = conversation_for(conversation, call.tool_name, modules)
         is_checked = around.tag is not None or call.tool_version is not None
@@ -56,38 +148,53 @@ class CallPreparation:
         """The call's tool, whatever its arguments are; or the refusal of a caller who may not use it."""
         return self._catalog.usable(call, caller)
 
+    def limit_of(self, tool: ToolDefinition) -> float:
+        """How many seconds a module has for a call of the tool, once it runs."""
+        return limit_of(tool, self._known.settings)
+
     def seconds_for(
         self, call: ToolCall, caller: Caller, conversation: Conversation | None, seconds: float | None
     ) -> float:
         """How long such a call would have from now on, if it is to end in `seconds`; 0 for one that would be refused."""
         judged = self.judge(call, caller, conversation)
-        if isinstance(judged, ToolResult):
-            return 0
-        return self.deadline(self.route(judged.tool), seconds) - fleet_clock.now()
+        return 0 if isinstance(judged, ToolResult) else self._bounded(self.limit_of(judged.tool), seconds)
 
-    def route(self, tool: ToolDefinition) -> Route:
-        """Where a call of the tool goes, and how long it may take."""
-        return route_for(tool, self._known.settings)
+    def _bounded(self, limit: float, seconds: float | None) -> float:
+        """Without a wish of the caller's: two full attempts, each delivered twice. Nothing waits for ever."""
+        if seconds is None:
+            seconds = 2 * (limit + HARD_LIMIT_MARGIN) + 2 * self._settings.lease_seconds
+        return min(seconds, _LONGEST_TIMEOUT)
 
-    def facts_of(self, tool: ToolDefinition, route: Route, around: Circumstances) -> dict[str, Any]:
+    async def _gate_refusal(
+        self, call: ToolCall, judged: Judged, user_id: str | None, around: Circumstances, seconds: float
+    ) -> ToolResult | None:
+        tool, key = judged.tool, call.idempotency_key
+
+        def limited(seconds: float) -> Awaitable[ToolResult | None]:
+            """What the call's limits have against it now; where it is published they are looked at once more, and it counts."""
+            terms = terms_for(tool, around.terms, self._settings)
+            limits = limits_of(tool.name, user_id, terms, self._settings)
+            intent = self._settings.keys.intent(user_id, key) if key else None
+            return self._limited(tool.name, limits, intent=intent, seconds=seconds)
+
+        return await self._gate.refusal(tool, judged.arguments, user_id, around, seconds=seconds, first=limited)
+
+    def _facts_of(
+        self, tool: ToolDefinition, arguments: Mapping[str, Any], limit: float, around: Circumstances
+    ) -> dict[str, Any]:
         """What a call's message says of its tool, and when."""
         return {
             "tool_name": tool.name,
             "effect": effect_of(tool),
-            "limit_seconds": route.limit,
+            "limit_seconds": limit,
             "published_at": fleet_clock.now(),
             "terms": terms_for(tool, around.terms, self._settings),
             "lane": lane_of(tool.name.partition(".")[0], self._known.settings),
             "sensitive": sensitive_paths(tool),
             "hides_results": has_sensitive_results(tool),
             "context": context_for(tool, around),
+            "newer_job": is_newer_job(tool.name, arguments),
         }
-
-    def deadline(self, route: Route, seconds: float | None) -> float:
-        """Without a wish of the caller's: two full attempts, each delivered twice. Nothing waits for ever."""
-        if seconds is None:
-            seconds = 2 * route.hard_limit + 2 * self._settings.lease_seconds
-        return fleet_clock.now() + min(seconds, _LONGEST_TIMEOUT)
 
 
 def check_timeout(seconds: float | None) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from toolfleet_registry.catalog.held_registry import HeldRegistry
@@ -15,24 +15,20 @@ from toolfleet_registry.contracts import (
     ToolDefinition,
     ToolResult,
 )
-from toolfleet_registry.contracts.decisions import collecting
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_registry.local.scheduler_tools import is_newer_job
 from toolfleet_registry.manifests.manifest_cache import ManifestCache
 from toolfleet_registry.policy.limits import Remaining
-from toolfleet_registry.policy.reach import resolved
 from toolfleet_registry.redis.servers import async_client, connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.admission.control import AdmissionControl
-from toolfleet_tasks.admission.limits import limits_among, limits_of, terms_for
+from toolfleet_tasks.admission.limits import limits_among
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.aio.fork_safety import Sockets, leave_behind
 from toolfleet_tasks.calls.audit_trail import AuditTrail
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, EvalGate, Evaluation
-from toolfleet_tasks.calls.handle import PendingCall, new_call_id
+from toolfleet_tasks.calls.handle import PendingCall
 from toolfleet_tasks.calls.idempotency import Joined, KeyedCalls
 from toolfleet_tasks.calls.prepare import CallPreparation
 from toolfleet_tasks.client.quota import read_remaining, refusal_now
@@ -40,16 +36,14 @@ from toolfleet_tasks.clock.synchronisation import Timekeeper
 from toolfleet_tasks.control.cluster_check import refuse_cluster
 from toolfleet_tasks.control.server_check import say_faults
 from toolfleet_tasks.dead_letters.entries import DeadEntries
-from toolfleet_tasks.dispatch.admitted_publisher import publisher_behind
+from toolfleet_tasks.dispatch.admitted_publisher import Publisher, publisher_behind
 from toolfleet_tasks.dispatch.dispatcher import Dispatcher
 from toolfleet_tasks.dispatch.worker_wait import WorkerWait
 from toolfleet_tasks.jobs.calls import JobSteps
 from toolfleet_tasks.jobs.records import JobRecords
 from toolfleet_tasks.jobs.service import JobService
 from toolfleet_tasks.ledger.ledger import Ledger
-from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.messages.catalog_updates import CatalogUpdates, agents_catalog
-from toolfleet_tasks.queues import Route
 from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.results.listener import ResultListener
 from toolfleet_tasks.results.reader import ResultReader
@@ -80,13 +74,14 @@ class Session:
         known = KnownModules(settings, probes_everywhere=has_agent)
         self._catalog = agents_catalog(self._redis, self._cache, known, settings)
         self._updates = CatalogUpdates(self._catalog, self._redis)
-        self.preparation = CallPreparation(self._catalog, settings, known)
         self.dead = DeadEntries(self._redis, settings)
         self._connection = self._connect_to(url, "agent")
         self._connections = [self._connection]
         self.wakes = WakeupService(self._connection, self._connect_to, settings)
         self._ledger = Ledger(self._connection, settings, writes_results=False)
         self.trail, self._timekeeper = AuditTrail(self._connection, settings), Timekeeper(settings)
+        self._gate = Evaluation(gate, settings)
+        self.preparation = self._make_preparation(known)
         handlers = {self._keys.manifests_changed: self._updates.announced}
         reads, verifier = self._connect_to(url, "reads"), self._ledger.verifier
         self._listener = ResultListener(self._connection, reads, verifier, handlers=handlers, keys=self._keys)
@@ -94,17 +89,14 @@ class Session:
         self.ends = ResultWaiters(self._listener, ends, keys=self._keys)
         self._receipts = Receipts(self._connection, settings)
         admission = AdmissionControl(settings)
-        broker, listening = self._connect_to_broker, self._listener.listening
-        self._publisher = publisher_behind(
-            admission, settings, self._connection, broker_connection=broker, listening=listening, spawn=self._spawn
-        )
-        self._evaluation, self._follow = Evaluation(gate, settings), self._make_follow()
+        self._publisher = self._make_publisher(admission)
+        self._follow = self._make_follow()
         self._keyed_calls = self._make_joins(ResultReader(self._connect_to(url, "joins"), lambda *_: None))
         workers = WorkerWait(self._connection, settings, known, spawn=self._spawn)
         parts = self._publisher, admission, self._keyed_calls, workers, settings
         self._dispatcher = Dispatcher(*parts, follow=self._follow, spawn=self._spawn)
         self.steps = JobSteps(self.preparation, self._dispatcher, self.trail, settings)
-        self.jobs = self._service(self._evaluation if has_agent else None)
+        self.jobs = self._service(self._gate if has_agent else None)
 
     async def open(self) -> None:
         """Connect, and learn what exists. Raises `FleetUnavailable`, or `SettingsError` for a Redis that will not do."""
@@ -208,61 +200,20 @@ class Session:
         `waits`: over its caller's limit it is published later, if there is time, and else it is `busy`. `waits_for_worker`: it
         is published also where no worker consumes its queue.
         """
-        drafted = await self.draft(call, caller, conversation, seconds, replay_of=replay_of, around=around)
-        if isinstance(drafted, ToolResult):
-            return drafted
-        published, route = drafted
-        started = await self._dispatcher.post(published, route, waits=waits, waits_for_worker=waits_for_worker)
-        return self.trail.unpublished(published, started) if isinstance(started, ToolResult) else started
-
-    async def draft(
-        self,
-        call: ToolCall,
-        caller: Caller,
-        conversation: Conversation | None,
-        seconds: float | None,
-        *,
-        replay_of: str | None = None,
-        around: Circumstances = NOTHING_MORE,
-    ) -> tuple[PublishedCall, Route] | ToolResult:
-        """A call as it may be published, and where; or its result, if it may not."""
         self._timekeeper.read_over(self._connection)
-        noted, judged = collecting(), self.preparation.judge(call, caller, conversation, around)
-        if isinstance(judged, ToolResult):
-            return self.trail.refused(call, caller, judged, noted)
-        tool, user_id = judged.tool, call.user_id if caller.user_id is None else caller.user_id
-        deadline_at = self.preparation.deadline(route := self.preparation.route(tool), seconds)
-        if seconds is not None and seconds <= 0:
-            return self.trail.refused(call, caller, fleet_results.expired(tool.name), noted, tool)
-        asked = tool, judged.arguments, user_id, around
-        first = functools.partial(self._limited, tool, user_id, around, call.idempotency_key)
-        left = deadline_at - fleet_clock.now()
-        refusal = await self._evaluation.refusal(*asked, seconds=left, first=first)
-        if refusal is not None:
-            return self.trail.refused(call, caller, refusal, noted, tool)
-        drafted = PublishedCall(
-            call_id=new_call_id(),
-            arguments=judged.arguments,
-            user_id=user_id,
-            caller=resolved(caller, self.settings.default_guest_modules),
-            deadline_at=deadline_at,
-            idempotency_key=call.idempotency_key or None,  # an empty one names nothing
-            replay_of=replay_of,
-            decisions=noted,
-            newer_job=is_newer_job(tool.name, judged.arguments),
-            tool_version=call.tool_version,
-            **self.preparation.facts_of(tool, route, around),
-        )
-        return drafted, route
+        asked = call, caller, conversation, seconds
+        prepared = await self.preparation.prepare(*asked, replay_of=replay_of, around=around)
+        if isinstance(prepared, ToolResult):
+            return prepared
+        started = await self._dispatcher.post(prepared, waits=waits, waits_for_worker=waits_for_worker)
+        return self.trail.unpublished(prepared, started) if isinstance(started, ToolResult) else started
 
-    async def _limited(
-        self, tool: ToolDefinition, user_id: str | None, around: Circumstances, key: str | None, seconds: float
-    ) -> ToolResult | None:
-        """What the call's limits have against it now; where it is published they are looked at once more, and it counts."""
-        terms = terms_for(tool, around.terms, self.settings)
-        limits = limits_of(tool.name, user_id, terms, self.settings)
-        intent = self._keys.intent(user_id, key) if key else None
-        return await refusal_now(self._connection, tool.name, limits, intent=intent, seconds=seconds)
+    def prepare(
+        self, call: ToolCall, caller: Caller, conversation: Conversation | None, seconds: float
+    ) -> Awaitable[PublishedCall | ToolResult]:
+        """Judge a call that somebody else publishes; see `CallPreparation.prepare`."""
+        self._timekeeper.read_over(self._connection)
+        return self.preparation.prepare(call, caller, conversation, seconds)
 
     def _connect_to(self, url: str, name: str) -> PipelinedConnection:
         connect = connection_factory(url, master=self.settings.sentinel_master)
@@ -271,6 +222,20 @@ class Session:
     def _connect_to_broker(self) -> PipelinedConnection:
         self._connections.append(connection := self._connect_to(str(self.settings.broker), "agent-broker"))
         return connection
+
+    def _make_preparation(self, known: KnownModules) -> CallPreparation:
+        limited = functools.partial(refusal_now, self._connection)
+        return CallPreparation(self._catalog, known, self.settings, gate=self._gate, limited=limited, trail=self.trail)
+
+    def _make_publisher(self, admission: AdmissionControl) -> Publisher:
+        return publisher_behind(
+            admission,
+            self.settings,
+            self._connection,
+            broker_connection=self._connect_to_broker,
+            listening=self._listener.listening,
+            spawn=self._spawn,
+        )
 
     def _service(self, gate: Evaluation | None) -> JobService:
         records, publisher = JobRecords(self._connection, self.settings, self._ledger.verifier), self._publisher

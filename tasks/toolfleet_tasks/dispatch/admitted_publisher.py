@@ -13,7 +13,7 @@ from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission.control import AdmissionControl, Refusal
 from toolfleet_tasks.publish.redis_publisher import RedisPublisher, database_of
-from toolfleet_tasks.queues import Route
+from toolfleet_tasks.queues import queue_for
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
 from toolfleet_tasks.redis.refusals import unavailable
 
@@ -37,7 +37,6 @@ class Publisher(Protocol):
     async def publish(
         self,
         call: PublishedCall,
-        route: Route,
         *,
         seconds: float,
         limit: int,
@@ -108,7 +107,6 @@ class AdmittedPublisher:
     async def publish(
         self,
         call: PublishedCall,
-        route: Route,
         *,
         seconds: float,
         limit: int,
@@ -120,12 +118,12 @@ class AdmittedPublisher:
         await self._retracted(call, seconds)
         here, there = (limit, 0) if self._has_queues else (0, limit)
         ask = functools.partial(self._admission.ask, limit=here, needs_worker=needs_worker, again=again)
-        refusal = await self._ask(ask, call, route, give_up_at=give_up_at, again=again)
+        refusal = await self._ask(ask, call, give_up_at=give_up_at, again=again)
         if refusal is not None:
             return refusal
         left = give_up_at - self._loop.time()
         try:
-            refusal = await self._publisher.publish(call, route, seconds=left, limit=there, again=again)
+            refusal = await self._publisher.publish(call, seconds=left, limit=there, again=again)
         except NotPublished:
             if not again:  # else an earlier message may be in the queue
                 await self._retract(call)
@@ -150,7 +148,6 @@ class AdmittedPublisher:
         self,
         ask: Callable[[PipelinedConnection, PublishedCall, str], Awaitable[Refusal | None]],
         call: PublishedCall,
-        route: Route,
         *,
         give_up_at: float,
         again: bool,
@@ -158,7 +155,7 @@ class AdmittedPublisher:
         try:
             async with asyncio.timeout_at(give_up_at):
                 await self._listening(call.call_id)
-                return await ask(self._connection, call, route.queue)
+                return await ask(self._connection, call, queue_for(call))
         except TimeoutError as exc:
             if not again:
                 self._retract_soon(call)

@@ -25,7 +25,7 @@ from toolfleet_tasks.dispatch.backpressure import Backpressure, Hold
 from toolfleet_tasks.dispatch.worker_wait import WorkerWait
 from toolfleet_tasks.fairness.wait_queue import CallerLane, WaitQueue
 from toolfleet_tasks.messages import fleet_results
-from toolfleet_tasks.queues import Route
+from toolfleet_tasks.queues import queue_for
 
 log = get_logger(__name__)
 
@@ -64,7 +64,7 @@ class Dispatcher:
         self._back = Backpressure(publisher, self._wait_queue, settings)
         self._loop = asyncio.get_running_loop()
 
-    async def post(self, call: PublishedCall, route: Route, *, waits: bool, waits_for_worker: bool = False) -> Started:
+    async def post(self, call: PublishedCall, *, waits: bool, waits_for_worker: bool = False) -> Started:
         """Publish a call, or end it. Over its caller's limit it waits for its turn, if it `waits`, until its deadline.
 
         While nobody consumes its queue it is held back for a while; one that `waits_for_worker` waits in the queue.
@@ -73,7 +73,7 @@ class Dispatcher:
         needs_worker = not waits_for_worker and self._workers.needs_worker(call)
         started: PendingCall | Refusal | ToolResult
         try:
-            started = await self._start(call, route, hold, needs_worker=needs_worker)
+            started = await self._start(call, hold, needs_worker=needs_worker)
         except TimeoutError:
             started = fleet_results.expired(call.tool_name)
         except NotPublished as exc:
@@ -91,7 +91,7 @@ class Dispatcher:
             return self._keyed_calls.join(call, started.call_id)
         return result
 
-    async def detach(self, call: PublishedCall, route: Route, *, most_waiting: int) -> ToolResult | Refusal | None:
+    async def detach(self, call: PublishedCall, *, most_waiting: int) -> ToolResult | Refusal | None:
         """Publish a call for whose end nobody waits here, unless so many wait for its module; its result if it is in no queue.
 
         Or the refusal that names the call that its idempotency key stands for. Raises `PublishUnconfirmed`: it may be in
@@ -103,7 +103,7 @@ class Dispatcher:
             refusal = await hold.admitted()
             if refusal is None:
                 try:
-                    refusal = await self._publish(call, route, limit=limit)
+                    refusal = await self._publish(call, limit=limit)
                 finally:
                     hold.leave()
         except TimeoutError:
@@ -125,23 +125,19 @@ class Dispatcher:
         until = self._loop.time() + left
         return Hold(self._back, (call.lane, call.user_id), until=until, waits=waits, is_sent=is_sent)
 
-    async def _start(
-        self, call: PublishedCall, route: Route, hold: Hold, *, needs_worker: bool
-    ) -> PendingCall | Refusal:
+    async def _start(self, call: PublishedCall, hold: Hold, *, needs_worker: bool) -> PendingCall | Refusal:
         """Try until the call is published, or surely not. Raises `NotPublished`, and `TimeoutError` at its deadline."""
         started: PendingCall | Refusal | None = None
         while started is None:
             refused_before, asked_at = await hold.admitted(), self._loop.time()
-            started = refused_before or await self._try(call, route, hold, needs_worker=needs_worker)
+            started = refused_before or await self._try(call, hold, needs_worker=needs_worker)
             if isinstance(started, Refusal) and not self._workers.is_in_vain(started, asked_at=asked_at):
                 started = hold.crowded()
                 if started is None:
-                    await self._workers.change(route.queue, until=hold.until)
+                    await self._workers.change(queue_for(call), until=hold.until)
         return started
 
-    async def _try(
-        self, call: PublishedCall, route: Route, hold: Hold, *, needs_worker: bool
-    ) -> PendingCall | Refusal | None:
+    async def _try(self, call: PublishedCall, hold: Hold, *, needs_worker: bool) -> PendingCall | Refusal | None:
         """Listen for the call's end, and publish it; `None` if that has surely failed, and is worth another try.
 
         Raises `NotPublished`.
@@ -151,11 +147,11 @@ class Dispatcher:
             self._keyed_calls.offer(follow)  # a repeat may hear of it before we do
         try:
             limit = self._admission.backlog_limit(call)
-            refusal = await self._publish(call, route, limit=limit, needs_worker=needs_worker)
+            refusal = await self._publish(call, limit=limit, needs_worker=needs_worker)
         except BegunBefore:
             pass  # its end will come
         except PublishUnconfirmed as exc:
-            self._publish_again(call, route, follow, hold, exc)
+            self._publish_again(call, follow, hold, exc)
         except NotPublished as exc:
             follow.unpublished()
             if not hold.tries_again(exc):
@@ -174,29 +170,27 @@ class Dispatcher:
         return follow
 
     async def _publish(
-        self, call: PublishedCall, route: Route, *, limit: int, needs_worker: bool = False, again: bool = False
+        self, call: PublishedCall, *, limit: int, needs_worker: bool = False, again: bool = False
     ) -> Refusal | None:
         """Get the call into its queue, from now on; `None`, or why it is not in it. Raises as `KombuPublisher.publish` does."""
         seconds = min(_PUBLISH_SECONDS, call.deadline_at - fleet_clock.now())
         refusal = await self._publisher.publish(
-            call, route, seconds=seconds, limit=limit, needs_worker=needs_worker, again=again
+            call, seconds=seconds, limit=limit, needs_worker=needs_worker, again=again
         )
         self._back.succeeded()
         return refusal
 
-    def _publish_again(
-        self, call: PublishedCall, route: Route, follow: PendingCall, hold: Hold, error: PublishUnconfirmed
-    ) -> None:
+    def _publish_again(self, call: PublishedCall, follow: PendingCall, hold: Hold, error: PublishUnconfirmed) -> None:
         """Nobody knows whether the call is in its queue. Its end is listened for until its deadline, as that of any other."""
         log.info("publish_not_confirmed", call_id=call.call_id, tool=call.tool_name, error=str(error))
-        insisting = self._spawn(self._insist(call, route, follow, waits=hold.waits))
+        insisting = self._spawn(self._insist(call, follow, waits=hold.waits))
         follow.ending.add_done_callback(lambda _: insisting.cancel())
 
-    async def _insist(self, call: PublishedCall, route: Route, follow: PendingCall, *, waits: bool) -> None:
+    async def _insist(self, call: PublishedCall, follow: PendingCall, *, waits: bool) -> None:
         """Publish a call again until it is confirmed, refused, or late."""
         hold, rest = self._hold(call, waits=waits, is_sent=True), _FIRST_REST
         try:
-            while not await self._is_settled(call, route, follow, hold):
+            while not await self._is_settled(call, follow, hold):
                 await asyncio.sleep(rest * randomness.uniform(0.5, 1))  # spreads load
                 rest = min(rest * 2, _LONGEST_REST)
         except (TimeoutError, NotPublished):  # its deadline ends it, or the fleet was left
@@ -204,14 +198,14 @@ class Dispatcher:
         finally:
             hold.end()
 
-    async def _is_settled(self, call: PublishedCall, route: Route, follow: PendingCall, hold: Hold) -> bool:
+    async def _is_settled(self, call: PublishedCall, follow: PendingCall, hold: Hold) -> bool:
         """Publish a call once more; whether nothing more is to be done about that.
 
         One that is refused now has never been let in: it ends so, unless a worker has begun it all the same.
         """
         await hold.admitted()
         try:
-            refusal = await self._publish(call, route, limit=self._admission.backlog_limit(call), again=True)
+            refusal = await self._publish(call, limit=self._admission.backlog_limit(call), again=True)
         except BegunBefore:
             return True
         except (NotPublished, PublishUnconfirmed):

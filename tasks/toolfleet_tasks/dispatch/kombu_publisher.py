@@ -23,7 +23,7 @@ from toolfleet_tasks.broker.kombu_connections import KombuConnections
 from toolfleet_tasks.broker.kombu_errors import was_refused
 from toolfleet_tasks.messages.envelope import TASK, args_shown, revocation, seconds_kept
 from toolfleet_tasks.publish.control_tasks import send_control
-from toolfleet_tasks.queues import Route
+from toolfleet_tasks.queues import nets_around, queue_for
 from toolfleet_tasks.redis.refusals import unavailable
 
 log = get_logger(__name__)
@@ -55,7 +55,6 @@ class KombuPublisher:
     async def publish(
         self,
         call: PublishedCall,
-        route: Route,
         *,
         seconds: float,
         limit: int = 0,
@@ -72,7 +71,7 @@ class KombuPublisher:
         give_up_at = machine_clock.monotonic() + seconds
         try:
             sending = asyncio.get_running_loop().run_in_executor(
-                self._threads, self._send, call, route, limit, turn, give_up_at
+                self._threads, self._send, call, limit, turn, give_up_at
             )
         except RuntimeError as exc:
             raise NotPublished("the fleet was left") from exc
@@ -113,30 +112,30 @@ class KombuPublisher:
         self._threads.shutdown(wait=False, cancel_futures=True)
         threading.Thread(target=self._close, name="toolfleet-publish-close").start()
 
-    def _send(
-        self, call: PublishedCall, route: Route, limit: int, turn: threading.Lock, give_up_at: float
-    ) -> Refusal | None:
+    def _send(self, call: PublishedCall, limit: int, turn: threading.Lock, give_up_at: float) -> Refusal | None:
         if turn.locked():
             return None
-        with self._connections.one(route.queue) as connection:
-            waiting = self._backlogs.of(route.queue, connection, limit=limit) if limit else 0
+        queue = queue_for(call)
+        with self._connections.one(queue) as connection:
+            waiting = self._backlogs.of(queue, connection, limit=limit) if limit else 0
             if limit and waiting >= limit:
                 return Refusal("backlog", count=waiting)
             if not turn.acquire(blocking=False):
                 return None
             try:
-                self._send_over(connection, call, route, seconds=give_up_at - machine_clock.monotonic())
+                self._send_over(connection, call, queue, seconds=give_up_at - machine_clock.monotonic())
             except Exception as exc:
                 raise _surely_not_sent(exc) or PublishUnconfirmed(str(exc)) from exc
-            self._backlogs.add(route.queue)
+            self._backlogs.add(queue)
             return None
 
-    def _send_over(self, connection: Connection, call: PublishedCall, route: Route, *, seconds: float) -> None:
+    def _send_over(self, connection: Connection, call: PublishedCall, queue: str, *, seconds: float) -> None:
+        soft_limit, hard_limit = nets_around(call.limit_seconds)
         self._app.send_task(
             TASK,
             args=[self._app.seal.seal(call)],
             task_id=call.call_id,
-            queue=route.queue,
+            queue=queue,
             shadow=call.tool_name,
             connection=connection,
             # For RabbitMQ's word that it has the message. Over a half-open connection it never comes.
@@ -144,8 +143,8 @@ class KombuPublisher:
             # For brokers that drop what is too old. Not Celery's `expires`: it would end a call that was delivered
             # a second time as one that surely never ran. The task looks at the deadline itself.
             expiration=seconds_kept(call),
-            soft_time_limit=route.soft_limit,
-            time_limit=route.hard_limit,
+            soft_time_limit=soft_limit,
+            time_limit=hard_limit,
             # What Flower and the logs show: which arguments, never their values.
             argsrepr=args_shown(call),
             kwargsrepr="{}",

@@ -4,9 +4,10 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from toolfleet_registry.contracts import PublishedCall, ToolCall, ToolResult
+from toolfleet_registry.contracts import PublishedCall, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.decisions import collecting, note
 from toolfleet_registry.contracts.jobs import JobSpec
 from toolfleet_registry.contracts.names import SCHEDULER
@@ -17,20 +18,10 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.admission.control import Refusal
 from toolfleet_tasks.calls.audit_trail import AuditTrail
-from toolfleet_tasks.calls.eval_gate import NOTHING_MORE
-from toolfleet_tasks.calls.prepare import CallPreparation
+from toolfleet_tasks.calls.prepare import CallPreparation, Step
 from toolfleet_tasks.dispatch.dispatcher import Dispatcher
-from toolfleet_tasks.queues import Route
 
 _MOST_WAITING = 250  # calls in a module's queue, where jobs add to it: an agent's own call comes after them
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """A call that may be published."""
-
-    call: PublishedCall
-    route: Route
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,61 +42,37 @@ class JobSteps:
         self._trail = trail
         self._settings = settings
 
-    def ready(
+    async def prepare(
         self, spec: JobSpec, call: ToolCall, call_id: str, *, deadline_at: float | None = None
-    ) -> Ready | ToolResult:
+    ) -> PublishedCall | ToolResult:
         """The step as it may be published, or its refusal; its deadline is that of any call, or the job's if that is earlier.
 
         Costs no round trip. A refusal has its audit line.
         """
-        noted = collecting()
         if call.tool_name.partition(".")[0] == SCHEDULER:
-            return self._refused(spec, call, no_jobs_by_jobs(call.tool_name), noted)
+            return self._trail.refused(call, spec.caller, no_jobs_by_jobs(call.tool_name), collecting())
         caller = as_sent(spec.caller, self._settings.default_guest_modules)
-        judged = self._preparation.judge(call, caller, spec.conversation)
-        if isinstance(judged, ToolResult):
-            return self._refused(spec, call, judged, noted)
-        tool = judged.tool
-        if tool.requires_gate:
-            is_gated = gate_mark(tool.name, judged.arguments) in spec.gated
-            note("gate", "asked_for_job" if is_gated else "missing")
-            if not is_gated:
-                return self._refused(spec, call, no_gate(tool.name), noted)
-        route = self._preparation.route(tool)
-        published = PublishedCall(
-            call_id=call_id,
-            arguments=judged.arguments,
-            user_id=spec.user_id,
-            caller=caller,
-            deadline_at=min(self._preparation.deadline(route, None), deadline_at or spec.deadline_at),
-            idempotency_key=call.idempotency_key or None,
-            decisions=noted,
-            job_id=spec.job_id,
-            tool_version=call.tool_version,
-            **self._preparation.facts_of(tool, route, NOTHING_MORE),
-        )
-        return Ready(published, route)
+        ends_by = deadline_at or spec.deadline_at
+        step = Step(call_id, spec.job_id, spec.user_id, ends_by, partial(_gate_refusal, spec))
+        return await self._preparation.prepare(call, caller, spec.conversation, step=step)
 
-    async def publish(self, ready: Ready) -> ToolResult | JobCallState | None:
+    async def publish(self, call: PublishedCall) -> ToolResult | JobCallState | None:
         """Get a step into its queue. Its result if it is surely not there; `None` if it is, or is too late.
 
         Where many calls wait for its module it is `busy`. Raises `PublishUnconfirmed` where nobody knows. Twice does no
         harm: it has one id, under which the ledger has it run once.
         """
-        if ready.call.deadline_at <= fleet_clock.now():
+        if call.deadline_at <= fleet_clock.now():
             return None
         try:
-            answer = await self._dispatcher.detach(ready.call, ready.route, most_waiting=_MOST_WAITING)
+            answer = await self._dispatcher.detach(call, most_waiting=_MOST_WAITING)
         except BegunBefore:
-            return JobCallState(ready.call.call_id)
+            return JobCallState(call.call_id)
         return JobCallState(answer.call_id) if isinstance(answer, Refusal) else answer
 
-    def unpublished(self, ready: Ready, result: ToolResult) -> ToolResult:
+    def unpublished(self, call: PublishedCall, result: ToolResult) -> ToolResult:
         """The result of a step that is in no queue and will not be published again, once its audit line is on its way."""
-        return self._trail.unpublished(ready.call, result)
-
-    def _refused(self, spec: JobSpec, call: ToolCall, result: ToolResult, noted: dict[str, str]) -> ToolResult:
-        return self._trail.refused(call, spec.caller, result, noted)
+        return self._trail.unpublished(call, result)
 
 
 def gate_mark(tool_name: str, arguments: Mapping[str, Any]) -> str:
@@ -136,3 +103,12 @@ def unknown_to_gate(tool_name: str) -> ToolResult:
     """Where the agent's gate would have to let pass what nobody knows yet."""
     text = f"Tool call blocked: {tool_name!r} requires the agent's gate, which is not asked about arguments from a job's start."
     return ToolResult.refused(tool_name, "blocked_by_gate", text)
+
+
+def _gate_refusal(spec: JobSpec, tool: ToolDefinition, arguments: Mapping[str, Any]) -> ToolResult | None:
+    """What refuses a step where the agent's gate would be asked: that gate has let it pass when the job was made, or not."""
+    if not tool.requires_gate:
+        return None
+    is_gated = gate_mark(tool.name, arguments) in spec.gated
+    note("gate", "asked_for_job" if is_gated else "missing")
+    return None if is_gated else no_gate(tool.name)

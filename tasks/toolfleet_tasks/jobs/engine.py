@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from toolfleet_registry.conditions.templates import filled, takes_from_start, values_for
-from toolfleet_registry.contracts import ToolCall, ToolResult
+from toolfleet_registry.contracts import PublishedCall, ToolCall, ToolResult
 from toolfleet_registry.contracts.jobs import ENDED
 from toolfleet_registry.errors import PublishUnconfirmed
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.jobs import state_machine
-from toolfleet_tasks.jobs.calls import JobCallState, JobSteps, Ready
+from toolfleet_tasks.jobs.calls import JobCallState, JobSteps
 from toolfleet_tasks.jobs.completion import end_events_of, end_note, unfilled
 from toolfleet_tasks.jobs.positions import JobPosition, Transition
 from toolfleet_tasks.jobs.records import Found, JobChange, JobRecords
@@ -87,18 +87,18 @@ class JobEngine:
         spec, steps = job.spec, await self._steps()
         call = _next_call(job)
         number = state_machine.next_number(spec, job.place)
-        ready = steps.ready(spec, call, step_call_id(spec.job_id, number))
-        if isinstance(ready, ToolResult):
+        prepared = await steps.prepare(spec, call, step_call_id(spec.job_id, number))
+        if isinstance(prepared, ToolResult):
             place = state_machine.begun(spec, job.place, now=job.now, call_until=job.now)
-            off = state_machine.put_off(spec, job.place, ready, now=job.now, jitter=_jitter())
-            await self._apply(job, self._after(job, place, ready) if off is None else off)
+            off = state_machine.put_off(spec, job.place, prepared, now=job.now, jitter=_jitter())
+            await self._apply(job, self._after(job, place, prepared) if off is None else off)
             return
         before = job.place
-        place = state_machine.begun(spec, before, now=job.now, call_until=ready.call.deadline_at)
+        place = state_machine.begun(spec, before, now=job.now, call_until=prepared.deadline_at)
         # First noted, then published: a call that nobody knows of would be made again under another id.
         moved = await self._records.move(job, JobChange(place, due_at=job.now + self._lease_seconds))
         if moved is not None:
-            await self._publish(steps, moved, ready, before)
+            await self._publish(steps, moved, prepared, before)
 
     async def _follow_up(self, job: Found) -> None:
         """A call of the job is under way, or was."""
@@ -124,20 +124,20 @@ class JobEngine:
         before = place.model_copy(update={"step": place.step - 1})
         call = _next_call(replace(job, place=before))
         call_id = step_call_id(spec.job_id, place.step)
-        ready = steps.ready(spec, call, call_id, deadline_at=place.call_until)
-        if isinstance(ready, ToolResult) and state_machine.is_unknown(ready):
+        prepared = await steps.prepare(spec, call, call_id, deadline_at=place.call_until)
+        if isinstance(prepared, ToolResult) and state_machine.is_unknown(prepared):
             await self._confirm(job)
-        elif isinstance(ready, ToolResult):
-            await self._apply(job, self._after(job, place, ready))
+        elif isinstance(prepared, ToolResult):
+            await self._apply(job, self._after(job, place, prepared))
         else:
-            await self._publish(steps, job, ready, None)
+            await self._publish(steps, job, prepared, None)
 
-    async def _publish(self, steps: JobSteps, job: Found, ready: Ready, before: JobPosition | None) -> None:
+    async def _publish(self, steps: JobSteps, job: Found, call: PublishedCall, before: JobPosition | None) -> None:
         """`before`: where the job was, if the call is published for the first time."""
         try:
-            answer = await steps.publish(ready)
+            answer = await steps.publish(call)
         except PublishUnconfirmed as exc:  # looked at again after the lease: what has no record then is published again
-            log.warning("job_step_not_confirmed", call_id=ready.call.call_id, reason=str(exc))
+            log.warning("job_step_not_confirmed", call_id=call.call_id, reason=str(exc))
             return
         if not isinstance(answer, ToolResult):
             await self._published(job, answer)
@@ -145,7 +145,7 @@ class JobEngine:
         self.is_crowded |= answer.error_code == "busy"
         off = state_machine.put_off(job.spec, before or job.place, answer, now=job.now, jitter=_jitter())
         if off is None:
-            answer = steps.unpublished(ready, answer)
+            answer = steps.unpublished(call, answer)
             await self._apply(job, self._after(job, job.place, answer))
         elif before is None:  # the first message may still be somewhere
             await self._records.move(job, JobChange(job.place, due_at=job.now + _REST_SECONDS))

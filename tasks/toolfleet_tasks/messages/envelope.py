@@ -19,7 +19,7 @@ from toolfleet_registry.system import randomness
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.messages.links import NOTHING_FOLLOWS, Links
 from toolfleet_tasks.messages.signatures import Signatures
-from toolfleet_tasks.queues import Route
+from toolfleet_tasks.queues import nets_around
 
 TASK = "toolfleet.execute"
 """The task that runs a call."""
@@ -56,10 +56,10 @@ def seconds_kept(call: PublishedCall) -> float:
     return min(max(call.deadline_at - fleet_clock.now(), 0) + _FOUND_DEAD_SECONDS, _LONGEST_SECONDS)
 
 
-def call_message(call: PublishedCall, route: Route, *, text: str, origin: str) -> str:
+def call_message(call: PublishedCall, queue: str, *, text: str, origin: str) -> str:
     """A call's message for its queue; `text` is the call as it travels."""
-    limits = (route.soft_limit, route.hard_limit)
-    return message(text, Label(call.call_id, call.tool_name, args_shown(call), route.queue, limits), origin=origin)
+    label = Label(call.call_id, call.tool_name, args_shown(call), queue, nets_around(call.limit_seconds))
+    return message(text, label, origin=origin)
 
 
 def message(

@@ -22,7 +22,7 @@ from toolfleet_tasks.messages.envelope import (
     sender,
 )
 from toolfleet_tasks.messages.signing import Seal, seal_of
-from toolfleet_tasks.queues import CONTROL, Route
+from toolfleet_tasks.queues import CONTROL, queue_for
 from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionLost
 from toolfleet_tasks.redis.refusals import unavailable
 from toolfleet_tasks.redis.script_runner import is_unknown_script
@@ -75,7 +75,6 @@ class RedisPublisher:
     async def publish(
         self,
         call: PublishedCall,
-        route: Route,
         *,
         seconds: float,
         limit: int = 0,
@@ -86,12 +85,13 @@ class RedisPublisher:
 
         With admission control a call that is published `again` is in its queue once; without one it may be there twice.
         """
-        message = call_message(call, route, text=self._seal.seal(call), origin=self._origin)
+        queue = queue_for(call)
+        message = call_message(call, queue, text=self._seal.seal(call), origin=self._origin)
         if self._admission is None:
-            return await self.put(message, route.queue, seconds=seconds, limit=limit)
+            return await self.put(message, queue, seconds=seconds, limit=limit)
         if seconds <= 0:
             raise NotPublished("no time is left")
-        rest = self._admission.build_command(call, route.queue, message=message, limit=limit, needs_worker=needs_worker)
+        rest = self._admission.build_command(call, queue, message=message, limit=limit, needs_worker=needs_worker)
         script, give_up_at = script_for(call, again=again), self._loop.time() + seconds
         try:
             reply = await self._sent_now(give_up_at, "EVALSHA", script.digest, *rest)

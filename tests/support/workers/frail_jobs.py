@@ -12,11 +12,10 @@ from toolfleet_registry.contracts.jobs import ENDED, JobSpec, Poll, WakeupReques
 from toolfleet_registry.errors import FleetError
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.jobs import state_machine
-from toolfleet_tasks.jobs.calls import JobCallState, Ready
+from toolfleet_tasks.jobs.calls import JobCallState
 from toolfleet_tasks.jobs.engine import JobEngine
 from toolfleet_tasks.jobs.records import Found, JobChange, JobRecords
 from toolfleet_tasks.messages import json_text
-from toolfleet_tasks.queues import Route
 
 LEASE_SECONDS = 0.05
 POLL = Poll(tool_name="works.state", arguments={"id": {"$from": "id"}}, interval_seconds=0.01)
@@ -77,12 +76,12 @@ class Ledger:
     async def __call__(self) -> "Ledger":
         return self
 
-    def ready(
+    async def prepare(
         self, spec: JobSpec, call: ToolCall, call_id: str, *, deadline_at: float | None = None
-    ) -> Ready | ToolResult:
+    ) -> PublishedCall | ToolResult:
         if self.unknown:
             return self.unknown.pop(0)
-        published = PublishedCall(
+        return PublishedCall(
             call_id=call_id,
             tool_name=call.tool_name,
             arguments=call.arguments,
@@ -94,13 +93,12 @@ class Ledger:
             deadline_at=deadline_at or time.time() + self.seconds,
             job_id=spec.job_id,
         )
-        return Ready(published, Route("tools.works", 1, 2, 3))
 
-    async def publish(self, ready: Ready) -> ToolResult | JobCallState | None:
-        answer: ToolResult | None = await self._moments.at(self._published(ready.call))
+    async def publish(self, call: PublishedCall) -> ToolResult | JobCallState | None:
+        answer: ToolResult | None = await self._moments.at(self._published(call))
         return self.standing or answer
 
-    def unpublished(self, ready: Ready, result: ToolResult) -> ToolResult:
+    def unpublished(self, call: PublishedCall, result: ToolResult) -> ToolResult:
         return result
 
     async def _published(self, call: PublishedCall) -> ToolResult | None:

@@ -207,7 +207,7 @@ async def test_a_call_of_an_end_waits_for_its_tool(
     call_id = await with_end(fleet, redis, owner, ECHO)
     keeper, real = keeper_of(settings), CallPreparation.judge
 
-    def judge(self: CallPreparation, call: ToolCall, caller: Caller, conversation: Any) -> ToolResult:
+    def judge(self: CallPreparation, call: ToolCall, caller: Caller, *rest: Any) -> ToolResult:
         return ToolResult.refused(call.tool_name, "unknown_tool", "Unknown tool")
 
     monkeypatch.setattr(CallPreparation, "judge", judge)

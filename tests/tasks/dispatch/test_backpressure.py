@@ -11,7 +11,6 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission.control import Refusal
 from toolfleet_tasks.dispatch.backpressure import Backpressure, Hold, WaitingCalls
 from toolfleet_tasks.fairness.wait_queue import WaitQueue
-from toolfleet_tasks.queues import Route
 
 ADA, BOB = ("fast", "ada"), ("fast", "bob")
 
@@ -42,7 +41,6 @@ class Broker:
     async def publish(
         self,
         call: PublishedCall,
-        route: Route,
         *,
         seconds: float,
         limit: int,

@@ -15,9 +15,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission.control import Refusal
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.dispatch.kombu_publisher import KombuPublisher
-from toolfleet_tasks.queues import Route
 
-ROUTE = Route("tools.owls", limit=30, soft_limit=31, hard_limit=40)
 CALL = PublishedCall(
     call_id="c1",
     tool_name="owls.echo",
@@ -44,7 +42,7 @@ def publisher(url: str, broker_url: str | None = None) -> Generator[KombuPublish
 async def test_a_call_gets_into_its_queue(redis: Redis, redis_url: str) -> None:
     """One message, under the call's id and its tool's name; no value of an argument is shown to who looks on."""
     with publisher(redis_url) as ours:
-        await ours.publish(CALL, ROUTE, seconds=10)
+        await ours.publish(CALL, seconds=10)
     (message,) = map(str, await redis.lrange("tools.owls", 0, -1))
 
     assert '"id": "c1"' in message
@@ -58,12 +56,12 @@ async def test_who_has_gone_is_not_published(redis: Redis, redis_url: str) -> No
     with publisher(redis_url) as ours:
         for _ in range(4):
             ours._threads.submit(asyncio.run, asyncio.sleep(0.5))  # every thread is at something
-        waiting = asyncio.create_task(ours.publish(CALL, ROUTE, seconds=10))
+        waiting = asyncio.create_task(ours.publish(CALL, seconds=10))
         await asyncio.sleep(0)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        await ours.publish(CALL.model_copy(update={"call_id": "c2"}), ROUTE, seconds=10)
+        await ours.publish(CALL.model_copy(update={"call_id": "c2"}), seconds=10)
 
     assert await redis.llen("tools.owls") == 1
 
@@ -73,7 +71,7 @@ async def test_without_a_broker_nothing_is_published(broker: str) -> None:
     """A refused connection is told apart from a lost answer: nothing can have been sent. Its reason is for people to read."""
     url = broker.format(free_port())
     with publisher("redis://127.0.0.1:1/0", url) as ours, pytest.raises(NotPublished, match=r"^nobody listens there$"):
-        await ours.publish(CALL, ROUTE, seconds=10)
+        await ours.publish(CALL, seconds=10)
 
 
 async def test_without_a_broker_revoking_gives_up() -> None:
@@ -85,10 +83,10 @@ async def test_without_a_broker_revoking_gives_up() -> None:
 async def test_a_full_queue_takes_nothing_more(redis: Redis, redis_url: str) -> None:
     """The broker is asked now and then, and what was published here since is added."""
     with publisher(redis_url) as ours:
-        ends = [await ours.publish(CALL, ROUTE, seconds=10, limit=3) for _ in range(5)]
+        ends = [await ours.publish(CALL, seconds=10, limit=3) for _ in range(5)]
         await redis.delete("tools.owls")
         give_up_at = time.monotonic() + 10
-        while await ours.publish(CALL, ROUTE, seconds=10, limit=3) is not None:
+        while await ours.publish(CALL, seconds=10, limit=3) is not None:
             assert time.monotonic() < give_up_at, "the queue is seen to be empty"
             await asyncio.sleep(0.05)
 

@@ -17,7 +17,6 @@ from toolfleet_registry.directory.entries import ModuleEntry
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.client.session import Session
-from toolfleet_tasks.jobs.calls import Ready
 from toolfleet_tasks.lua.consumers import READ
 from toolfleet_tasks.operations.module_changes import ModuleChanges
 from toolfleet_tasks.presence.consumers import ConsumerNotes
@@ -138,9 +137,9 @@ async def test_calls_that_shall_wait_are_in_the_queue_at_once(make: Make, worker
         )
         await queued(worker, 3)
         session = session_of(fleet)
-        drafted = await session.draft(ECHO, ADA, None, 60)
-        assert not isinstance(drafted, ToolResult)
-        assert await session.steps.publish(Ready(*drafted)) is None
+        prepared = await session.prepare(ECHO, ADA, None, 60)
+        assert not isinstance(prepared, ToolResult)
+        assert await session.steps.publish(prepared) is None
         await queued(worker, 4)
         calls.cancel()
     async with ToolFleet(settings=make(scale_from_zero_lanes="fast")) as fleet:

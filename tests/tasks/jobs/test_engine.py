@@ -26,12 +26,11 @@ from toolfleet_registry.errors import BegunBefore, FleetError, PublishUnconfirme
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.jobs import state_machine
-from toolfleet_tasks.jobs.calls import JobCallState, JobSteps, Ready
+from toolfleet_tasks.jobs.calls import JobCallState, JobSteps
 from toolfleet_tasks.jobs.engine import JobEngine
 from toolfleet_tasks.jobs.positions import JobPosition
 from toolfleet_tasks.jobs.records import Found, JobChange, JobRecords
 from toolfleet_tasks.messages import fleet_results, json_text
-from toolfleet_tasks.queues import Route
 
 
 async def check_ended_once(redis: "Redis", job: Found, ledger: Ledger) -> None:
@@ -92,21 +91,22 @@ class Post:
     def __init__(self, answer: FleetError) -> None:
         self._answer = answer
 
-    async def detach(self, call: PublishedCall, route: Route, *, most_waiting: int) -> ToolResult | None:
+    async def detach(self, call: PublishedCall, *, most_waiting: int) -> ToolResult | None:
         raise self._answer
 
 
 async def test_who_publishes_a_step_hears_whether_it_may_be_lost() -> None:
     """Or what a job's end causes would be taken for done; what has a record in the ledger is not lost."""
-    ready = Ledger(None, Moments(None), [], []).ready(make_spec(), ToolCall(tool_name="works.begin"), "j.0")  # type: ignore[arg-type] # not used
+    ledger = Ledger(None, Moments(None), [], [])  # type: ignore[arg-type] # not used
+    call = await ledger.prepare(make_spec(), ToolCall(tool_name="works.begin"), "j.0")
 
     def steps(answer: FleetError) -> JobSteps:
         return JobSteps(None, Post(answer), None, Settings())  # type: ignore[arg-type] # only the posting is used
 
-    assert isinstance(ready, Ready)
-    assert await steps(BegunBefore()).publish(ready) == JobCallState("j.0")
+    assert isinstance(call, PublishedCall)
+    assert await steps(BegunBefore()).publish(call) == JobCallState("j.0")
     with pytest.raises(PublishUnconfirmed):
-        await steps(PublishUnconfirmed()).publish(ready)
+        await steps(PublishUnconfirmed()).publish(call)
 
 
 async def test_a_start_whose_result_lacks_what_the_poll_needs_fails_the_job(redis: "Redis", redis_url: str) -> None:

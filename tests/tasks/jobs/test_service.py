@@ -176,8 +176,8 @@ async def test_a_step_is_ready_as_it_was_let_pass_only(fleet: ToolFleet, gate: G
     assert found is not None
     session: Any = await fleet._sessions.opened()
     steps: JobSteps = session.steps
-    same = steps.ready(found.spec, ToolCall(tool_name="owls.guarded", arguments={"n": 1}), "c-1")
-    other = steps.ready(found.spec, ToolCall(tool_name="owls.guarded", arguments={"n": 2}), "c-2")
+    same = await steps.prepare(found.spec, ToolCall(tool_name="owls.guarded", arguments={"n": 1}), "c-1")
+    other = await steps.prepare(found.spec, ToolCall(tool_name="owls.guarded", arguments={"n": 2}), "c-2")
 
     assert getattr(same, "error_code", None) is None
     assert getattr(other, "error_code", None) == "blocked_by_gate"
@@ -285,17 +285,17 @@ async def test_a_job_of_an_earlier_agent_reaches_what_it_reached(fleet: ToolFlee
     spec = JobSpec(
         job_id="j", caller=Caller(user_id="ada", permission="owner"), user_id="ada", created_at=1, deadline_at=4e9
     )
-    refused = session.steps.ready(spec, START, "j.0")
+    refused = await session.steps.prepare(spec, START, "j.0")
     assert isinstance(refused, ToolResult)
     assert refused.error == "Module 'owls' is not among the caller's modules."
 
-    ready = session.steps.ready(spec.model_copy(update={"caller": ADA}), START, "j.0")
+    ready = await session.steps.prepare(spec.model_copy(update={"caller": ADA}), START, "j.0")
     assert not isinstance(ready, ToolResult)
 
 
 async def test_an_agent_sends_the_modules_that_its_caller_reaches(fleet: ToolFleet) -> None:
     """So that its worker decides alike, whichever version and settings that has."""
     session = await fleet._sessions.opened()
-    drafted = await session.draft(START, Caller(user_id="ada", permission="user"), None, None)
-    assert not isinstance(drafted, ToolResult)
-    assert drafted[0].caller == Caller(user_id="ada", permission="user", allowed_modules="*")
+    prepared = await session.prepare(START, Caller(user_id="ada", permission="user"), None, 60)
+    assert not isinstance(prepared, ToolResult)
+    assert prepared.caller == Caller(user_id="ada", permission="user", allowed_modules="*")

@@ -25,9 +25,8 @@ from toolfleet_tasks.messages.envelope import (
     revocation_topic,
     sender,
 )
-from toolfleet_tasks.queues import Route
 
-ROUTE = Route("tools.research", limit=30, soft_limit=31, hard_limit=40)
+QUEUE = "tools.research"
 ARGUMENTS = {"b": {"__type__": "datetime"}, "a": '🦉 "quoted" \\ \u2028', "na\u00efve\n": 2**70}
 
 # Copies that kombu makes of what stands elsewhere, and a time that Redis's lists have no use for.
@@ -43,13 +42,13 @@ def app(redis_url: str) -> Generator[FleetApp]:
 
 async def published_by_kombu(app: FleetApp, redis: Redis, call: PublishedCall) -> dict[str, Any]:
     publisher = KombuPublisher(app)
-    await publisher.publish(call, ROUTE, seconds=10)
+    await publisher.publish(call, seconds=10)
     publisher.close()
     return await taken(redis)
 
 
 async def taken(redis: Redis) -> dict[str, Any]:
-    return ours(str(await redis.rpop(ROUTE.queue)))
+    return ours(str(await redis.rpop(QUEUE)))
 
 
 def ours(text: str) -> dict[str, Any]:
@@ -58,8 +57,8 @@ def ours(text: str) -> dict[str, Any]:
     return found
 
 
-def first_message(call: PublishedCall, route: Route = ROUTE, origin: str | None = None) -> str:
-    return call_message(call, route, text=json_text.dump(call), origin=sender() if origin is None else origin)
+def first_message(call: PublishedCall, queue: str = QUEUE, origin: str | None = None) -> str:
+    return call_message(call, queue, text=json_text.dump(call), origin=sender() if origin is None else origin)
 
 
 async def test_a_call_reads_as_if_kombu_had_published_it(app: FleetApp, redis: Redis) -> None:
@@ -83,7 +82,7 @@ async def test_a_retry_reads_as_if_celery_had_published_it(app: FleetApp, redis:
         TASK,
         task_id=call.call_id,
         args=["x"],
-        queue=ROUTE.queue,
+        queue=QUEUE,
         retries=1,
         eta=eta,
         shadow=call.tool_name,
@@ -92,7 +91,7 @@ async def test_a_retry_reads_as_if_celery_had_published_it(app: FleetApp, redis:
         argsrepr="(query=…)",
         kwargsrepr="{}",
     )
-    label = Label(call.call_id, call.tool_name, args_shown(call), ROUTE.queue, (31, 40))
+    label = Label(call.call_id, call.tool_name, args_shown(call), QUEUE, (31, 40))
     theirs, mine = await taken(redis), ours(message("x", label, origin=sender(), retries=1, eta=eta))
 
     assert (mine["headers"], mine["body"]) == (theirs["headers"], theirs["body"])
@@ -110,7 +109,7 @@ def test_of_very_many_names_some_are_shown() -> None:
 @pytest.mark.parametrize("limit", [None, 0.5, 40])
 def test_limits_are_json(limit: Any) -> None:
     """A message that others wrote may have none, and its retry has none, either."""
-    found = ours(first_message(published(), Route("q", 1, soft_limit=limit, hard_limit=limit)))
+    found = ours(message("x", Label("c", "owls.count", "()", QUEUE, (limit, limit)), origin=""))
 
     assert found["headers"]["timelimit"] == [limit, limit]
 
@@ -119,7 +118,7 @@ def test_a_message_carries_its_text_as_it_is() -> None:
     """It may be signed: not a byte of it changes on its way."""
     text = 'eyJ."\\🦉\u2028.x'
 
-    assert ours(call_message(published(), ROUTE, text=text, origin=""))["body"][0] == [text]
+    assert ours(call_message(published(), QUEUE, text=text, origin=""))["body"][0] == [text]
 
 
 async def test_a_revocation_reads_as_if_celery_had_sent_it(app: FleetApp, redis: Redis) -> None:
@@ -150,7 +149,7 @@ def test_no_text_breaks_out_of_its_place(hostile: str) -> None:
     """Names and values of arguments are data, whatever they hold."""
     call = published(f"research.{hostile}", call_id=hostile, arguments={hostile: hostile})
     label = Label(hostile, hostile, hostile, hostile, (2, 3))
-    first = ours(first_message(call, Route(hostile, 1, 2, 3), hostile))
+    first = ours(first_message(call, hostile, hostile))
     again = ours(message(hostile, label, origin=hostile, reply_to=hostile, retries=1, eta=hostile))
 
     assert json.loads(first["body"][0][0])["arguments"] == {hostile: hostile}

@@ -14,22 +14,27 @@ import pytest
 from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 
-from support.published_call import published
+from support.published_call import published as published_call
 from support.waiting import wait_until
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import NotPublished, PublishUnconfirmed
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission.control import AdmissionControl, Refusal
 from toolfleet_tasks.publish.redis_publisher import RedisPublisher, database_of
-from toolfleet_tasks.queues import Route
 from toolfleet_tasks.redis.connection import PipelinedConnection
+
+
+def published(**fields: Any) -> PublishedCall:
+    """A call that waits with the owls."""
+    return published_call("owls.count", **fields)
+
 
 KEYED = published(user_id="ada", idempotency_key="k")
 SHARE, INTENT = Keys().caller_limit("fast", "ada"), Keys().intent("ada", "k")
-ROUTE = Route("tools.owls", limit=30, soft_limit=31, hard_limit=40)
 
 
 @contextlib.asynccontextmanager
@@ -45,7 +50,7 @@ async def test_a_call_gets_into_its_queue_and_rings_the_bell(redis: Redis, redis
     """One message, one token; the publisher waits for the line to stand."""
     async with publisher(redis_url) as ours:
         for _ in range(2):
-            await ours.publish(published(), ROUTE, seconds=10)
+            await ours.publish(published(), seconds=10)
 
     assert await redis.llen("tools.owls") == 2
     assert await redis.lrange("toolfleet:bell:tools.owls", 0, -1) == ["1"]
@@ -55,7 +60,7 @@ async def test_a_prefix_stands_before_every_name(redis: Redis, redis_url: str) -
     """Queue, bell and the channel of revocations are those of the fleet with this prefix."""
     async with publisher(redis_url, "p:") as ours, redis.pubsub() as ear:
         await ear.psubscribe("*")
-        await ours.publish(published(), ROUTE, seconds=10)
+        await ours.publish(published(), seconds=10)
         await ours.revoke("c1")
         heard = await next_message(ear)
 
@@ -68,14 +73,14 @@ async def test_without_redis_nothing_is_published() -> None:
     """A line that never stood has sent nothing; and a revocation gives up quietly."""
     async with publisher(f"redis://127.0.0.1:{free_port()}/0") as ours:
         with pytest.raises(NotPublished, match="does not answer"):
-            await ours.publish(published(), ROUTE, seconds=0.2)
+            await ours.publish(published(), seconds=0.2)
 
 
 async def test_without_time_nothing_is_published(redis: Redis, redis_url: str) -> None:
     """A call whose deadline has passed does not leave."""
     async with publisher(redis_url) as ours:
         with pytest.raises(NotPublished):
-            await ours.publish(published(), ROUTE, seconds=0)
+            await ours.publish(published(), seconds=0)
 
     assert await redis.llen("tools.owls") == 0
 
@@ -86,7 +91,7 @@ async def test_a_full_redis_says_why(redis: Redis, redis_url: str) -> None:
     try:
         async with publisher(redis_url) as ours:
             with pytest.raises(NotPublished, match="OOM"):
-                await ours.publish(published(), ROUTE, seconds=10)
+                await ours.publish(published(), seconds=10)
     finally:
         await redis.config_set("maxmemory", 0)
 
@@ -97,12 +102,12 @@ async def test_no_answer_in_time_confirms_nothing(tmp_path: Path) -> None:
     """What was written to a frozen Redis may be there."""
     with redis_server(tmp_path / "redis") as url:
         async with Redis.from_url(url) as redis, publisher(url) as ours:
-            await ours.publish(published(), ROUTE, seconds=10)
+            await ours.publish(published(), seconds=10)
             pid = int((await redis.info("server"))["process_id"])
             os.kill(pid, signal.SIGSTOP)
             try:
                 with pytest.raises(PublishUnconfirmed):
-                    await ours.publish(published(), ROUTE, seconds=0.2)
+                    await ours.publish(published(), seconds=0.2)
             finally:
                 os.kill(pid, signal.SIGCONT)
 
@@ -110,9 +115,9 @@ async def test_no_answer_in_time_confirms_nothing(tmp_path: Path) -> None:
 async def test_a_connection_lost_before_the_answer_confirms_nothing(redis: Redis, redis_url: str) -> None:
     """Redis may have executed what it did not answer; it is not sent again."""
     async with publisher(redis_url) as ours:
-        await ours.publish(published(), ROUTE, seconds=10)
+        await ours.publish(published(), seconds=10)
         await redis.client_pause(60_000, all=False)  # whatever may write
-        publishing = asyncio.create_task(ours.publish(published(), ROUTE, seconds=10))
+        publishing = asyncio.create_task(ours.publish(published(), seconds=10))
         await wait_until(lambda: ours._connection._protocol and ours._connection._protocol._pending, "the call is sent")
         assert ours._connection._protocol is not None
         ours._connection._protocol._transport.abort()
@@ -170,8 +175,8 @@ async def next_message(ear: PubSub, *, kind: str = "message") -> dict[str, Any]:
 async def test_a_full_queue_takes_nothing(redis: Redis, redis_url: str) -> None:
     """So many may wait, then the publisher is told how many do; without a limit any number may."""
     async with publisher(redis_url) as ours:
-        ends = [await ours.publish(published(), ROUTE, seconds=10, limit=2) for _ in range(3)]
-        await ours.publish(published(), ROUTE, seconds=10)
+        ends = [await ours.publish(published(), seconds=10, limit=2) for _ in range(3)]
+        await ours.publish(published(), seconds=10)
 
     assert ends == [None, None, Refusal("backlog", count=2)]
     assert await redis.llen("tools.owls") == 3
@@ -185,13 +190,13 @@ async def test_with_an_entrance_a_call_is_judged_and_published_at_once(redis: Re
     await line.connected()
     admission = AdmissionControl(Settings(redis_url=redis_url, calls_per_caller=1))
     ours = RedisPublisher(line, keys=Keys(), database=0, admission=admission)
-    await ours.publish(published(call_id="c0"), ROUTE, seconds=10)  # Redis learns the script
+    await ours.publish(published(call_id="c0"), seconds=10)  # Redis learns the script
     await redis.flushall()
     await redis.config_resetstat()
-    first = await ours.publish(published(call_id="c1"), ROUTE, seconds=10)
+    first = await ours.publish(published(call_id="c1"), seconds=10)
     assert await redis.lrange("toolfleet:bell:tools.owls", 0, -1) == ["1"]
     await redis.delete("toolfleet:bell:tools.owls")
-    second = await ours.publish(published(call_id="c2"), ROUTE, seconds=10)
+    second = await ours.publish(published(call_id="c2"), seconds=10)
     await line.aclose()
     asked = (await redis.info("commandstats"))["cmdstat_evalsha"]["calls"]
 
@@ -211,7 +216,7 @@ async def judging(url: str) -> AsyncGenerator[RedisPublisher]:
     await line.aclose()
 
 
-@pytest.mark.parametrize("name", [SHARE, INTENT, "tools.owls", Keys().slots("fast"), Keys().breaker("research")])
+@pytest.mark.parametrize("name", [SHARE, INTENT, "tools.owls", Keys().slots("fast"), Keys().breaker("owls")])
 async def test_what_cannot_be_judged_or_pushed_leaves_nothing_in_the_queue(
     redis: Redis, redis_url: str, name: str
 ) -> None:
@@ -220,10 +225,9 @@ async def test_what_cannot_be_judged_or_pushed_leaves_nothing_in_the_queue(
         await redis.rpush(name, "x")
     else:
         await redis.set(name, "x")
-    route = Route("tools.research", 30, 31, 40) if "breaker" in name else ROUTE
     async with judging(redis_url) as ours:
         with pytest.raises(NotPublished, match="WRONGTYPE"):
-            await ours.publish(KEYED, route, seconds=10, limit=5)
+            await ours.publish(KEYED, seconds=10, limit=5)
 
     assert [key for key in await redis.keys("*") if key not in {name, Keys().notify_key("tools.owls")}] == []
     await redis.delete(name)
@@ -244,7 +248,7 @@ async def test_without_a_right_nothing_is_published(redis: Redis, redis_url: str
     """Whichever step of the script the user of Redis may not do: what was done before it is taken back."""
     async with user_without(redis, redis_url, command) as url, judging(url) as ours:
         with pytest.raises(NotPublished):
-            await ours.publish(KEYED, ROUTE, seconds=10, limit=5)
+            await ours.publish(KEYED, seconds=10, limit=5)
 
     assert await redis.keys("*") == []
 
@@ -253,7 +257,7 @@ async def test_an_error_after_the_push_confirms_nothing(redis: Redis, redis_url:
     """A script that fails on its way is not undone: the message lies in the queue."""
     async with user_without(redis, redis_url, "exists") as url, publisher(url) as ours:
         with pytest.raises(PublishUnconfirmed):
-            await ours.publish(published(), ROUTE, seconds=10)
+            await ours.publish(published(), seconds=10)
 
     assert await redis.llen("tools.owls") == 1
 
@@ -264,6 +268,6 @@ async def test_what_comes_after_its_end_is_not_let_in(redis: Redis, redis_url: s
     await redis.expire(Keys().call(KEYED.call_id), 60)
     async with judging(redis_url) as ours:
         with pytest.raises(PublishUnconfirmed):
-            await ours.publish(KEYED, ROUTE, seconds=10)
+            await ours.publish(KEYED, seconds=10)
 
     assert await redis.keys("*") == [Keys().call(KEYED.call_id)]

@@ -9,7 +9,7 @@ from toolfleet_tasks.client.sessions import Sessions
 from toolfleet_tasks.client.sync_face import SyncFace, blocking
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.messages.envelope import TASK, args_shown, seconds_kept
-from toolfleet_tasks.queues import Route
+from toolfleet_tasks.queues import nets_around, queue_for
 from toolfleet_tasks.results import stored
 from toolfleet_tasks.results.end_check import Meta
 
@@ -93,10 +93,10 @@ class FleetCanvas:
             raise ValueError(f"timeout must be a positive number of seconds, not {timeout!r}.")
         session = await self._sessions.opened()
         seconds = _NO_DEADLINE_SECONDS if timeout is None else timeout
-        drafted = await session.draft(call, caller, conversation, seconds)
-        if isinstance(drafted, ToolResult):
-            raise CallRefused(drafted)
-        return _signed(self._app.get(), *drafted)
+        prepared = await session.prepare(call, caller, conversation, seconds)
+        if isinstance(prepared, ToolResult):
+            raise CallRefused(prepared)
+        return _signed(self._app.get(), prepared)
 
     async def result_of(
         self,
@@ -123,16 +123,17 @@ class SyncFleetCanvas(SyncFace[FleetCanvas]):
     result_of = blocking(FleetCanvas.result_of)
 
 
-def _signed(app: "FleetApp", call: PublishedCall, route: Route) -> "Signature":
+def _signed(app: "FleetApp", call: PublishedCall) -> "Signature":
+    soft_limit, hard_limit = nets_around(call.limit_seconds)
     return app.signature(
         TASK,
         args=(app.seal.seal(call),),
         immutable=True,
         task_id=call.call_id,
-        queue=route.queue,
+        queue=queue_for(call),
         shadow=call.tool_name,
-        soft_time_limit=route.soft_limit,
-        time_limit=route.hard_limit,
+        soft_time_limit=soft_limit,
+        time_limit=hard_limit,
         expiration=seconds_kept(call),
         argsrepr=args_shown(call),
         kwargsrepr="{}",
