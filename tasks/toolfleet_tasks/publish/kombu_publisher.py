@@ -1,4 +1,4 @@
-"""Publishes a call through kombu, which blocks, without blocking the agent's event loop."""
+"""Publishing a call through kombu, which blocks, without blocking the agent's event loop."""
 
 import asyncio
 import threading
@@ -35,7 +35,7 @@ _THREADS = 4  # kombu spends its time in Python: more threads only wait for each
 _SHORTEST_WAIT, _LONGEST_WAIT = 0.1, 5.0
 
 
-class KombuPublisher:
+class Publisher:
     """Puts calls into their queues. A call whose caller has gone before its turn came is left out."""
 
     most_in_flight = (

@@ -1,4 +1,4 @@
-"""Publishes calls behind admission control, where that cannot judge them itself."""
+"""What gets calls into their queues, and how that is kept behind admission control where it cannot judge them itself."""
 
 import asyncio
 import functools
@@ -205,7 +205,7 @@ def publisher_behind(
         from toolfleet_tasks.app import make_app  # noqa: PLC0415
         from toolfleet_tasks.dispatch import kombu_publisher  # noqa: PLC0415
 
-        return behind(kombu_publisher.KombuPublisher(make_app(settings, stores_results=False)), admission)
+        return behind(kombu_publisher.Publisher(make_app(settings, stores_results=False)), admission)
     database = database_of(connection_factory(str(settings.broker), master=settings.sentinel_master))
     publisher_to = functools.partial(RedisPublisher, keys=settings.keys, database=database, signing=settings)
     if has_queues:  # calls leave where their results arrive, so that Redis hears of who listens before it has the call
