@@ -99,7 +99,7 @@ class KeptCommand:
     def start(self, job: Job, gate: socket.socket | None = None) -> "subprocess.Popen[bytes] | None":
         """Start the keeper; `None` if the command runs, or has ever been started. Nobody starts it twice.
 
-        `gate` is the end of a `AdmittedPublisher` that belongs into the command's sandbox.
+        `gate` is the end of a `Gate` that belongs into the command's sandbox.
         """
         with self._locked() as lock:
             if lock is None or self._has("end.json") or self._has("started.json"):

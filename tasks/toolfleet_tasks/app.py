@@ -16,11 +16,11 @@ from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.redis.servers import sentinel_options, tls_options
 from toolfleet_registry.redis.urls import is_redis_url, is_sentinel_url, read_sentinel_url
 from toolfleet_registry.settings import Settings, load_settings
-from toolfleet_tasks.broker.kombu_connections import KombuConnections
 from toolfleet_tasks.broker.kombu_queues import make_queue
 from toolfleet_tasks.control import jobs_tick, refresh, startup_checks
 from toolfleet_tasks.messages.signing import Seal, seal_of
 from toolfleet_tasks.ports import JobPoller, Runner, ServedModulesPort
+from toolfleet_tasks.publish.kombu_publisher import KombuPublisher
 from toolfleet_tasks.queues import CONTROL, Lane, queues_of
 from toolfleet_tasks.worker import call_task
 
@@ -56,9 +56,9 @@ class FleetApp(Celery):  # type: ignore[misc] # Celery ships no types
         return seal_of(self.settings)
 
     @cached_property
-    def broker_connections(self) -> KombuConnections:
-        """For whoever publishes through kombu."""
-        return KombuConnections(self)
+    def publisher(self) -> KombuPublisher:
+        """For whoever publishes through kombu. Closing it closes the app."""
+        return KombuPublisher(self, seal=self.seal, signing=self.settings)
 
     @cached_property
     def Worker(self) -> type[Any]:  # noqa: N802 - Celery's name

@@ -1,4 +1,4 @@
-"""The import contracts hold without exceptions, and name every module; and nobody goes past the ports to time, chance and Redis."""
+"""The import contracts hold without exceptions, and name every module; and nobody goes past the ports to time, chance, Redis and queues."""
 
 import ast
 import tomllib
@@ -30,6 +30,16 @@ CLOCKS = {
     "workers/toolfleet_workers/pool/hub_loop.py": "is the real loop of a worker",
     "workers/toolfleet_workers/pool/watchdog.py": "watches the real loop of a worker from a thread",
 }
+# Who puts a call, or a task of ours, into a queue past the port of `publish`.
+WRITERS = {
+    "tasks/toolfleet_tasks/publish/kombu_publisher.py": "a publisher",
+    "tasks/toolfleet_tasks/publish/redis_publisher.py": "a publisher",
+    "tasks/toolfleet_tasks/control/beat.py": "is Celery's own scheduler",
+    "tasks/toolfleet_tasks/control/refresh.py": "is what beat does at its start",
+    "tasks/toolfleet_tasks/transport/kombu_transport.py": "writes for kombu",
+    "tasks/toolfleet_tasks/worker/canvas.py": "has Celery publish what follows a call",
+}
+WRITING = {"PUBLISH", "PUBLISH_BELOW", "apply_async", "send_task"}
 READINGS = {
     "time": {"clock_gettime", "monotonic", "monotonic_ns", "perf_counter", "process_time", "sleep", "thread_time", "time", "time_ns"},
     "datetime": {"now", "today", "utcnow"},
@@ -137,3 +147,17 @@ def makes_redis(tree: ast.AST) -> bool:
     calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
     names = (call.value if isinstance(call, ast.Attribute) else call for call in calls)
     return any(isinstance(name, ast.Name) and name.id in MAKERS for name in names)
+
+
+def test_queues_are_written_by_publishers() -> None:
+    """Who puts a call, or a task of ours, into a queue does it through the port."""
+    found = {str(path.relative_to(ROOT)) for path in SOURCES if WRITING & _names_in(ast.parse(path.read_text()))}
+
+    assert found == set(WRITERS)
+
+
+def _names_in(tree: ast.AST) -> set[str]:
+    """What a file asks of other objects, and what it imports from other modules, by name."""
+    nodes = list(ast.walk(tree))
+    asked = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    return asked | {name.name for node in nodes if isinstance(node, ast.ImportFrom) for name in node.names}

@@ -20,7 +20,7 @@ from toolfleet_tasks.jobs.records import Found, JobRecords
 from toolfleet_tasks.jobs.state_machine import is_unknown, passes
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.ids import RESUME
-from toolfleet_tasks.publish.control_tasks import kick
+from toolfleet_tasks.publish.control_tasks import control_soon
 from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.wakeups.due_wakes import DueWake
 from toolfleet_tasks.wakeups.outbox import NotYet, WakeupOutbox
@@ -117,7 +117,7 @@ class WorkerJobs:
         await bench.wakes.deliver_due(publish=bench.publish, seconds=seconds)
 
     async def _kick(self) -> None:
-        await kick(self._app, self._settings, worker_runtime.current(), RESUME)
+        await control_soon(self._app, RESUME)
 
     async def _deliver_soon(self, bench: "_Bench") -> None:
         await asyncio.sleep(_EVENTS_DELAY_SECONDS)

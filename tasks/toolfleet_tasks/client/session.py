@@ -36,7 +36,7 @@ from toolfleet_tasks.clock.synchronisation import Timekeeper
 from toolfleet_tasks.control.cluster_check import refuse_cluster
 from toolfleet_tasks.control.server_check import say_faults
 from toolfleet_tasks.dead_letters.entries import DeadEntries
-from toolfleet_tasks.dispatch.admitted_publisher import Publisher, publisher_behind
+from toolfleet_tasks.dispatch.agent_publisher import agent_publisher
 from toolfleet_tasks.dispatch.dispatcher import Dispatcher
 from toolfleet_tasks.dispatch.worker_wait import WorkerWait
 from toolfleet_tasks.jobs.calls import JobSteps
@@ -44,6 +44,7 @@ from toolfleet_tasks.jobs.records import JobRecords
 from toolfleet_tasks.jobs.service import JobService
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.messages.catalog_updates import CatalogUpdates, agents_catalog
+from toolfleet_tasks.publish.publisher import KombuPublisher
 from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.results.listener import ResultListener
 from toolfleet_tasks.results.reader import ResultReader
@@ -227,8 +228,8 @@ class Session:
         limited = functools.partial(refusal_now, self._connection)
         return CallPreparation(self._catalog, known, self.settings, gate=self._gate, limited=limited, trail=self.trail)
 
-    def _make_publisher(self, admission: AdmissionControl) -> Publisher:
-        return publisher_behind(
+    def _make_publisher(self, admission: AdmissionControl) -> KombuPublisher:
+        return agent_publisher(
             admission,
             self.settings,
             self._connection,
@@ -239,7 +240,9 @@ class Session:
 
     def _service(self, gate: Evaluation | None) -> JobService:
         records, publisher = JobRecords(self._connection, self.settings, self._ledger.verifier), self._publisher
-        return JobService(records, self.preparation, self.settings, gate=gate, kick=publisher.kick, spawn=self._spawn)
+        return JobService(
+            records, self.preparation, self.settings, gate=gate, control=publisher.control, spawn=self._spawn
+        )
 
     def _make_joins(self, reader: ResultReader) -> KeyedCalls:
         """What joins read they ask for one by one, over a connection of their own."""

@@ -8,9 +8,9 @@ from toolfleet_registry.errors import BrokerUnavailable, NotPublished
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import randomness
 from toolfleet_tasks.admission.control import Refusal
-from toolfleet_tasks.dispatch.admitted_publisher import Publisher
 from toolfleet_tasks.fairness.publish_window import PublishWindow
 from toolfleet_tasks.fairness.wait_queue import CallerLane, WaitQueue
+from toolfleet_tasks.publish.publisher import KombuPublisher
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 2.0  # seconds, before a broker is tried again that is there and takes nothing
 
@@ -42,7 +42,7 @@ class WaitingCalls:
 class Backpressure:
     """What the calls of one agent wait for. Belongs to the running loop."""
 
-    def __init__(self, publisher: Publisher, wait_queue: WaitQueue, settings: Settings) -> None:
+    def __init__(self, publisher: KombuPublisher, wait_queue: WaitQueue, settings: Settings) -> None:
         self.wait_queue = wait_queue
         self.window = PublishWindow(publisher.most_in_flight)
         self.crowd = WaitingCalls(settings.agent_backlog_limit)

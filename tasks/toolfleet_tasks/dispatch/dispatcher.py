@@ -20,11 +20,11 @@ from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.admission.control import AdmissionControl, Refusal, refused
 from toolfleet_tasks.calls.handle import PendingCall
 from toolfleet_tasks.calls.idempotency import Joined, KeyedCalls
-from toolfleet_tasks.dispatch.admitted_publisher import Publisher
 from toolfleet_tasks.dispatch.backpressure import Backpressure, Hold
 from toolfleet_tasks.dispatch.worker_wait import WorkerWait
 from toolfleet_tasks.fairness.wait_queue import CallerLane, WaitQueue
 from toolfleet_tasks.messages import fleet_results
+from toolfleet_tasks.publish.publisher import KombuPublisher
 from toolfleet_tasks.queues import queue_for
 
 log = get_logger(__name__)
@@ -45,7 +45,7 @@ class Dispatcher:
 
     def __init__(  # noqa: PLR0913 - what it needs of its session
         self,
-        publisher: Publisher,
+        publisher: KombuPublisher,
         admission: AdmissionControl,
         keyed_calls: KeyedCalls,
         workers: WorkerWait,

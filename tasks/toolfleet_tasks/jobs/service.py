@@ -46,7 +46,7 @@ _TRIES = 20  # to cancel a job that moves meanwhile
 class JobService:
     """The jobs of one fleet. Every method raises `FleetUnavailable` when Redis does not answer within 5 s.
 
-    `gate` asks the agent's; without it tools that require one are refused. `kick` has what is due done at once.
+    `gate` asks the agent's; without it tools that require one are refused. `control` has one of our own tasks run: what is due is done at once.
     """
 
     def __init__(
@@ -56,14 +56,14 @@ class JobService:
         settings: Settings,
         *,
         gate: Evaluation | None,
-        kick: Callable[[str], Awaitable[None]],
+        control: Callable[[str], Awaitable[None]],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self._records = records
         self._preparation = preparation
         self._settings = settings
         self._gate = gate
-        self._kick = kick
+        self._control = control
         self._spawn = spawn
 
     async def start(self, spec: JobSpec, *, by_key: bool = False, lease: Lease = UNBOUNDED) -> Job:
@@ -211,7 +211,7 @@ class JobService:
 
     async def _kicked(self) -> None:
         try:
-            await self._kick(RESUME)
+            await self._control(RESUME)
         except Exception as exc:  # noqa: BLE001 - beat's next tick will do
             log.warning("kick_not_published", task=RESUME, error=str(exc) or repr(exc))
 

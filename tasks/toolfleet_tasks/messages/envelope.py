@@ -9,6 +9,7 @@ import socket
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from itertools import islice
 from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any
@@ -54,6 +55,11 @@ def seconds_kept(call: PublishedCall) -> float:
     Not only until its deadline: the message of a worker that has died comes back then, and whoever gets it ends the call.
     """
     return min(max(call.deadline_at - fleet_clock.now(), 0) + _FOUND_DEAD_SECONDS, _LONGEST_SECONDS)
+
+
+def time_after(delay: float) -> datetime:
+    """So many seconds from now, by the fleet's clock; see `FleetRequest.eta`."""
+    return fleet_clock.utc_now() + timedelta(seconds=delay)
 
 
 def call_message(call: PublishedCall, queue: str, *, text: str, origin: str) -> str:

@@ -1,18 +1,16 @@
-"""What gets calls into their queues, and how that is kept behind admission control where it cannot judge them itself."""
+"""Admits each call at the Redis of the results, and then has another publisher publish it."""
 
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any
 
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import BrokerUnavailable, NotPublished
-from toolfleet_registry.redis.servers import connection_factory
-from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission.control import AdmissionControl, Refusal
-from toolfleet_tasks.publish.redis_publisher import RedisPublisher, database_of
+from toolfleet_tasks.publish.publisher import Delivered, KombuPublisher
 from toolfleet_tasks.queues import queue_for
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
 from toolfleet_tasks.redis.refusals import unavailable
@@ -20,51 +18,8 @@ from toolfleet_tasks.redis.refusals import unavailable
 _RETRACT_SECONDS = 2.0  # that its caller waits for a call to be taken back; that goes on
 
 
-class Publisher(Protocol):
-    """What gets calls into their queues. More than `most_in_flight` at once would only wait for each other."""
-
-    most_in_flight: int
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether a call would leave at once, as far as is known."""
-        ...
-
-    async def ready(self) -> None:
-        """Wait until it would. Has no deadline. Raises `NotPublished` when the fleet is left."""
-        ...
-
-    async def publish(
-        self,
-        call: PublishedCall,
-        *,
-        seconds: float,
-        limit: int,
-        needs_worker: bool = False,
-        again: bool = False,
-    ) -> Refusal | None:
-        """Return when the broker has the call, or refuses it, as where `limit` messages wait in its queue (0: any number).
-
-        `needs_worker`: nor does it get in where nobody consumes its queue. `again`: it may have the call already, for an earlier try was not confirmed. Raises `NotPublished` (of this try) or
-        `PublishUnconfirmed`, in `seconds` at the latest; where it is not ready, as soon as that is known.
-        """
-        ...
-
-    async def revoke(self, call_id: str) -> None:
-        """Tell every worker to drop the call, or to interrupt it. Raises nothing."""
-        ...
-
-    async def kick(self, task: str, *args: str) -> None:
-        """Have one of our own tasks run soon. Raises `NotPublished` or `PublishUnconfirmed`, within some seconds."""
-        ...
-
-    def close(self) -> None:
-        """Let go of what it has."""
-        ...
-
-
 class AdmittedPublisher:
-    """A publisher behind admission control: a call is let in at the Redis of `connection`, which costs a round trip, then published.
+    """A publisher behind admission control, where the broker cannot judge calls itself: a call is let in at the Redis of `connection`, which costs a round trip, then published.
 
     `listening` waits until a call's end is heard, whichever way it was published. `has_queues`: whether the queues lie in
     that Redis, too, so that their lengths are known there. `spawn` runs something in the background.
@@ -72,7 +27,7 @@ class AdmittedPublisher:
 
     def __init__(
         self,
-        kombu_publisher: Publisher,
+        publisher: KombuPublisher,
         admission: AdmissionControl,
         connection: PipelinedConnection,
         *,
@@ -80,7 +35,7 @@ class AdmittedPublisher:
         has_queues: bool,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
-        self._publisher = kombu_publisher
+        self._publisher = publisher
         self._admission = admission
         self._connection = connection
         self._listening = listening
@@ -88,7 +43,7 @@ class AdmittedPublisher:
         self._spawn = spawn
         self._loop = asyncio.get_running_loop()
         self._retracting = dict[str, asyncio.Task[None]]()  # by call id
-        self.most_in_flight = kombu_publisher.most_in_flight
+        self.most_in_flight = publisher.most_in_flight
 
     @property
     def is_ready(self) -> bool:
@@ -136,9 +91,13 @@ class AdmittedPublisher:
         """As `KombuPublisher`."""
         await self._publisher.revoke(call_id)
 
-    async def kick(self, task: str, *args: str) -> None:
+    async def republish(self, delivered: Delivered, *, delay: float, retries: int) -> None:
         """As `KombuPublisher`."""
-        await self._publisher.kick(task, *args)
+        await self._publisher.republish(delivered, delay=delay, retries=retries)
+
+    async def control(self, task: str, *args: str) -> None:
+        """As `KombuPublisher`."""
+        await self._publisher.control(task, *args)
 
     def close(self) -> None:
         """As `KombuPublisher`."""
@@ -184,30 +143,3 @@ class AdmittedPublisher:
             await asyncio.wait([retracting], timeout=seconds)
             if not retracting.done():
                 raise BrokerUnavailable("Redis does not answer", passes=True)
-
-
-def publisher_behind(
-    admission: AdmissionControl,
-    settings: Settings,
-    connection: PipelinedConnection,
-    *,
-    broker_connection: Callable[[], PipelinedConnection],
-    listening: Callable[[str], Awaitable[None]],
-    spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
-) -> Publisher:
-    """What publishes calls with these settings. `connection` goes to the Redis of the results; the rest is as in `AdmittedPublisher`."""
-    has_queues = settings.broker == settings.redis_url
-    behind = functools.partial(
-        AdmittedPublisher, connection=connection, listening=listening, has_queues=has_queues, spawn=spawn
-    )
-    if not settings.is_fast:
-        # Celery and kombu take a while to import, and most agents need neither.
-        from toolfleet_tasks.app import make_app  # noqa: PLC0415
-        from toolfleet_tasks.dispatch import kombu_publisher  # noqa: PLC0415
-
-        return behind(kombu_publisher.Publisher(make_app(settings, stores_results=False)), admission)
-    database = database_of(connection_factory(str(settings.broker), master=settings.sentinel_master))
-    publisher_to = functools.partial(RedisPublisher, keys=settings.keys, database=database, signing=settings)
-    if has_queues:  # calls leave where their results arrive, so that Redis hears of who listens before it has the call
-        return publisher_to(connection, admission=admission)
-    return behind(publisher_to(broker_connection()), admission)

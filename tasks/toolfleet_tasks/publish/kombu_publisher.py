@@ -1,15 +1,17 @@
-"""Publishing a call through kombu, which blocks, without blocking the agent's event loop."""
+"""Publishes through kombu, which blocks, without blocking the event loop."""
 
 import asyncio
 import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
+from celery import Celery
 from kombu.connection import Connection
 from kombu.messaging import Producer
 from redis.exceptions import BusyLoadingError, OutOfMemoryError, ReadOnlyError, ResponseError
 
+from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import BrokerUnavailable, NotPublished, PublishUnconfirmed
 from toolfleet_registry.redis.redis_errors import reason_of
@@ -17,40 +19,42 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.admission.control import Refusal
 from toolfleet_tasks.aio.cancellation import is_wanted
-from toolfleet_tasks.app import FleetApp
 from toolfleet_tasks.broker.kombu_backlog import Backlogs
 from toolfleet_tasks.broker.kombu_connections import KombuConnections
 from toolfleet_tasks.broker.kombu_errors import was_refused
-from toolfleet_tasks.messages.envelope import TASK, args_shown, revocation, seconds_kept
-from toolfleet_tasks.publish.control_tasks import send_control
-from toolfleet_tasks.queues import nets_around, queue_for
+from toolfleet_tasks.messages.envelope import TASK, args_shown, revocation, seconds_kept, time_after
+from toolfleet_tasks.messages.links import Links
+from toolfleet_tasks.messages.signing import Seal
+from toolfleet_tasks.publish.publisher import CONTROL_SECONDS, REPUBLISH_SECONDS, Delivered
+from toolfleet_tasks.queues import CONTROL, nets_around, queue_for
 from toolfleet_tasks.redis.refusals import unavailable
 
 log = get_logger(__name__)
 
-_KICK_SECONDS = 5.0  # nobody depends on it: what is due is looked for anyway
 _THREADS = 4  # kombu spends its time in Python: more threads only wait for each other
 # Seconds for the broker's answer. The first where hardly any are left; py-amqp takes 0 for "for ever". After the second the
 # call is published again, over a new connection.
 _SHORTEST_WAIT, _LONGEST_WAIT = 0.1, 5.0
 
 
-class Publisher:
-    """Puts calls into their queues. A call whose caller has gone before its turn came is left out."""
+class KombuPublisher:
+    """As `KombuPublisher`, with the connections of `app`. A call whose caller has gone before its turn came is left out."""
 
     most_in_flight = (
         8 * _THREADS
     )  # enough that no thread waits for the loop, and few enough that none waits long for a thread
     is_ready = True  # kombu connects when it must, and says so when it cannot
 
-    def __init__(self, app: FleetApp) -> None:
+    def __init__(self, app: Celery, *, seal: Seal, signing: SigningSettings) -> None:
         self._app = app
+        self._seal = seal
+        self._signing = signing
         self._connections = KombuConnections(app)
         self._backlogs = Backlogs()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="toolfleet-publish")
 
     async def ready(self) -> None:
-        """As `admitted_publisher.Publisher`."""
+        """As `KombuPublisher`."""
 
     async def publish(
         self,
@@ -61,7 +65,7 @@ class Publisher:
         needs_worker: bool = False,
         again: bool = False,
     ) -> Refusal | None:
-        """As `admitted_publisher.Publisher`. A call that is published `again` may be in its queue twice.
+        """As `KombuPublisher`. A call that is published `again` may be in its queue twice.
 
         How many wait there is looked up at most once a second, unless the queue seems to be full; until then, what is
         published here is added.
@@ -89,28 +93,35 @@ class Publisher:
         finally:
             turn.acquire(blocking=False)
 
+    async def republish(self, delivered: Delivered, *, delay: float, retries: int) -> None:
+        """As `KombuPublisher`."""
+        await self._in_thread(REPUBLISH_SECONDS, self._send_again, delivered, delay, retries)
+
+    async def control(self, task: str, *args: str) -> None:
+        """As `KombuPublisher`."""
+        await self._in_thread(CONTROL_SECONDS, self._send_control, task, args)
+
     async def revoke(self, call_id: str) -> None:
-        """Tell every worker to drop the call, or to interrupt it. Reaches only workers that are up; raises nothing."""
+        """As `KombuPublisher`."""
         try:
             await asyncio.get_running_loop().run_in_executor(self._threads, self._send_revoke, call_id)
         except Exception as exc:  # noqa: BLE001 - whatever kombu and its transports raise
             log.warning("call_not_revoked", call_id=call_id, error=str(exc))
 
-    async def kick(self, task: str, *args: str) -> None:
-        """Have one of our own tasks run soon. Raises as `publish` does."""
-        try:
-            async with asyncio.timeout(_KICK_SECONDS):
-                send = partial(send_control, self._app, self._connections)
-                await asyncio.get_running_loop().run_in_executor(self._threads, send, task, args)
-        except TimeoutError as exc:
-            raise PublishUnconfirmed("no answer") from exc
-        except RuntimeError as exc:
-            raise NotPublished("the fleet was left") from exc
-
     def close(self) -> None:
         """Let go of threads and connections; what a thread is at is not waited for."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         threading.Thread(target=self._close, name="toolfleet-publish-close").start()
+
+    async def _in_thread(self, seconds: float, send: Callable[..., None], *args: object) -> None:
+        """Send what may be there twice. Raises `NotPublished` or `PublishUnconfirmed`, within so many seconds."""
+        try:
+            async with asyncio.timeout(seconds):
+                await asyncio.get_running_loop().run_in_executor(self._threads, send, *args)
+        except TimeoutError as exc:
+            raise PublishUnconfirmed("no answer") from exc
+        except RuntimeError as exc:
+            raise NotPublished("the fleet was left") from exc
 
     def _send(self, call: PublishedCall, limit: int, turn: threading.Lock, give_up_at: float) -> Refusal | None:
         if turn.locked():
@@ -133,7 +144,7 @@ class Publisher:
         soft_limit, hard_limit = nets_around(call.limit_seconds)
         self._app.send_task(
             TASK,
-            args=[self._app.seal.seal(call)],
+            args=[self._seal.seal(call)],
             task_id=call.call_id,
             queue=queue,
             shadow=call.tool_name,
@@ -150,16 +161,62 @@ class Publisher:
             kwargsrepr="{}",
         )
 
+    def _send_again(self, delivered: Delivered, delay: float, retries: int) -> None:
+        label, links = delivered.label, delivered.label.links
+        soft_limit, hard_limit = label.limits
+        self._send_by_name(
+            TASK,
+            label.queue,
+            args=[delivered.text],
+            task_id=label.call_id,
+            shadow=label.shadow,
+            argsrepr=label.args_shown,
+            kwargsrepr="{}",
+            soft_time_limit=soft_limit,
+            time_limit=hard_limit,
+            reply_to=delivered.reply_to,
+            headers=delivered.headers,
+            retries=retries,
+            # No `countdown`: Celery makes of it a time by this machine's clock, and whoever gets the message takes that for the fleet's.
+            eta=time_after(delay) if delay else None,
+            **({} if links is None else _place_of(links)),
+        )
+
+    def _send_control(self, task: str, args: Sequence[str]) -> None:
+        self._send_by_name(task, CONTROL, args=list(args), ignore_result=True)
+
+    def _send_by_name(self, task: str, queue: str, **options: Any) -> None:
+        with self._connections.one(queue) as connection:
+            try:
+                self._app.send_task(task, queue=queue, connection=connection, **options)
+            except Exception as exc:  # whatever kombu and its transports raise
+                raise PublishUnconfirmed(str(exc)) from exc
+
     def _send_revoke(self, call_id: str) -> None:
         with self._connections.one() as connection:
             # As `app.control.revoke` does, which would try for ever while the broker is away, in a thread of ours.
             once = _OneTry(connection)  # type: ignore[no-untyped-call] # kombu's types are partial
-            order = revocation([call_id], self._app.settings)
+            order = revocation([call_id], self._signing)
             self._app.control.mailbox(connection)._publish("revoke", order, producer=once)  # noqa: SLF001 - no public way
 
     def _close(self) -> None:
         self._connections.close()
         self._app.close()
+
+
+def _place_of(links: Links) -> dict[str, Any]:
+    """A call's place in the canvas, as Celery's options have it."""
+    after = links.after
+    return {
+        "link": after["callbacks"],
+        "link_error": after["errbacks"],
+        "chain": after["chain"],
+        "chord": after["chord"],
+        "group_id": links.group,
+        "group_index": links.group_index,
+        "root_id": links.root_id,
+        "parent_id": links.parent_id,
+    }
 
 
 def _surely_not_sent(exc: Exception) -> BrokerUnavailable | None:

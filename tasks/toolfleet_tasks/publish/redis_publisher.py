@@ -14,14 +14,18 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.admission.control import AdmissionControl, Refusal, refusal_in, script_for
 from toolfleet_tasks.lua.queues import PUBLISH, PUBLISH_BELOW
+from toolfleet_tasks.messages.deaths import with_deaths
 from toolfleet_tasks.messages.envelope import (
     call_message,
     control_message,
+    message,
     revocation_message,
     revocation_topic,
     sender,
+    time_after,
 )
 from toolfleet_tasks.messages.signing import Seal, seal_of
+from toolfleet_tasks.publish.publisher import CONTROL_SECONDS, REPUBLISH_SECONDS, Delivered
 from toolfleet_tasks.queues import CONTROL, queue_for
 from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionLost
 from toolfleet_tasks.redis.refusals import unavailable
@@ -29,12 +33,11 @@ from toolfleet_tasks.redis.script_runner import is_unknown_script
 
 log = get_logger(__name__)
 
-_KICK_SECONDS = 5.0  # nobody depends on it: what is due is looked for anyway
 _REVOKE_SECONDS = 10.0  # for the connection to come back, and Redis to answer
 
 
 class RedisPublisher:
-    """Puts calls into their queues, each with one script. `connection` goes to the broker's Redis, and its `database`.
+    """As `KombuPublisher`: puts calls into their queues, each with one script. `connection` goes to the broker's Redis, and its `database`.
 
     With the settings `signing`, and a key in them, calls and revocations are signed. With an `admission`, calls are judged by that script as well: where Redis has everything that there is to know.
     """
@@ -62,11 +65,11 @@ class RedisPublisher:
 
     @property
     def is_ready(self) -> bool:
-        """As `admitted_publisher.Publisher`."""
+        """As `KombuPublisher`."""
         return self._connection.is_connected
 
     async def ready(self) -> None:
-        """As `admitted_publisher.Publisher`."""
+        """As `KombuPublisher`."""
         try:
             await self._connection.connected()
         except RedisConnectionLost as exc:  # closed for good
@@ -81,17 +84,17 @@ class RedisPublisher:
         needs_worker: bool = False,
         again: bool = False,
     ) -> Refusal | None:
-        """As `admitted_publisher.Publisher`. Redis has the call, or refuses it: with admission control, or where `limit` messages wait in its queue.
+        """As `KombuPublisher`. Redis has the call, or refuses it: with admission control, or where `limit` messages wait in its queue.
 
         With admission control a call that is published `again` is in its queue once; without one it may be there twice.
         """
         queue = queue_for(call)
-        message = call_message(call, queue, text=self._seal.seal(call), origin=self._origin)
+        text = call_message(call, queue, text=self._seal.seal(call), origin=self._origin)
         if self._admission is None:
-            return await self.put(message, queue, seconds=seconds, limit=limit)
+            return await self.put(text, queue, seconds=seconds, limit=limit)
         if seconds <= 0:
             raise NotPublished("no time is left")
-        rest = self._admission.build_command(call, queue, message=message, limit=limit, needs_worker=needs_worker)
+        rest = self._admission.build_command(call, queue, message=text, limit=limit, needs_worker=needs_worker)
         script, give_up_at = script_for(call, again=again), self._loop.time() + seconds
         try:
             reply = await self._sent_now(give_up_at, "EVALSHA", script.digest, *rest)
@@ -117,12 +120,20 @@ class RedisPublisher:
         await self._put(give_up_at, *PUBLISH.command(**names))
         return None
 
-    async def kick(self, task: str, *args: str) -> None:
-        """Have one of our own tasks run soon. Raises as `put` does."""
-        await self.put(control_message(task, args, CONTROL, origin=self._origin), CONTROL, seconds=_KICK_SECONDS)
+    async def republish(self, delivered: Delivered, *, delay: float, retries: int) -> None:
+        """As `KombuPublisher`."""
+        label, eta = delivered.label, time_after(delay).isoformat()
+        again = message(
+            delivered.text, label, origin=self._origin, reply_to=delivered.reply_to, retries=retries, eta=eta
+        )
+        await self.put(with_deaths(again, delivered.died), label.queue, seconds=REPUBLISH_SECONDS)
+
+    async def control(self, task: str, *args: str) -> None:
+        """As `KombuPublisher`."""
+        await self.put(control_message(task, args, CONTROL, origin=self._origin), CONTROL, seconds=CONTROL_SECONDS)
 
     async def revoke(self, call_id: str) -> None:
-        """Tell every worker to drop the call, or to interrupt it. Reaches only workers that are up; raises nothing."""
+        """As `KombuPublisher`."""
         self._revoked.append(call_id)
         await asyncio.sleep(0)
         # Whoever comes first speaks for all of this tick, and for those who were cancelled meanwhile.

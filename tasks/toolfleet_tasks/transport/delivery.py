@@ -1,18 +1,14 @@
 """Reads what lies in a queue as the message of a task, and says why it is none."""
 
 import math
-import re
-from collections.abc import Iterable
 from typing import Any
 
 from pydantic_core import from_json
 
+from toolfleet_tasks.messages.deaths import DIED
+
 Message = dict[str, Any]
 
-DIED = "toolfleet_died"
-"""A header: the names of the workers that have died with the call in their hands, as `lua.queues.RESTORE` has noted them."""
-
-_NAME = re.compile("[0-9a-f]+")
 _NUMBERS = (int, float)  # `int | float` would be made anew with each message
 
 
@@ -45,18 +41,6 @@ def read_message(item: bytes, queue: str, tag: str) -> Message:
         headers[DIED] = died
     properties["delivery_tag"] = tag
     return message
-
-
-def deaths_of(request: object) -> tuple[str, ...]:
-    """The workers that have died with a call, by its task's request."""
-    died = getattr(request, DIED, None)
-    return tuple(_NAME.findall(died)) if isinstance(died, str) else ()
-
-
-def with_deaths(item: str, died: Iterable[str]) -> str:
-    """A message as it is put into a queue again, of a call with which workers have died; as it is if none have."""
-    names = " ".join(died)
-    return f'{{"redelivered":true,"died":"{names}",{item[1:]}' if names else item
 
 
 def _are_limits(limits: object) -> bool:

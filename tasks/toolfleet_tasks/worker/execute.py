@@ -27,11 +27,11 @@ from toolfleet_tasks.ledger.dead_letters import reason_of
 from toolfleet_tasks.ledger.ledger import Ledger, NotClaimed, ResultNotStored
 from toolfleet_tasks.ledger.retry import MOST_DEATHS, Next, decide, settled
 from toolfleet_tasks.messages import fleet_results
+from toolfleet_tasks.messages.deaths import deaths_of
 from toolfleet_tasks.messages.json_text import NewerMessage
 from toolfleet_tasks.ports import Runner
 from toolfleet_tasks.publish.control_tasks import evaluate_soon
 from toolfleet_tasks.queues import SOFT_LIMIT_MARGIN
-from toolfleet_tasks.transport.delivery import deaths_of
 from toolfleet_tasks.worker import ledgers, rejected
 from toolfleet_tasks.worker.health_checks import checks_of
 from toolfleet_tasks.worker.progress import Reports

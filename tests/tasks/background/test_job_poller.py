@@ -25,7 +25,7 @@ from toolfleet_tasks.calls.prepare import CallPreparation
 from toolfleet_tasks.client.session import Session
 from toolfleet_tasks.control import jobs_tick
 from toolfleet_tasks.jobs import calls
-from toolfleet_tasks.publish import control_tasks as kicks
+from toolfleet_tasks.publish import control_tasks
 from toolfleet_workers.main import make_worker_app
 
 KEYS = Keys()
@@ -312,15 +312,15 @@ async def test_after_its_call_a_job_is_looked_at_in_the_same_worker(
         async def evaluate(self, job_id: str, *, seconds: float) -> None:
             done.append(("here", job_id))
 
-    async def kick(_: Any, __: Any, ___: Any, task: str, *args: str) -> None:
+    async def control_soon(_: Any, task: str, *args: str) -> None:
         done.append((task, *args))
 
-    monkeypatch.setattr(kicks, "kick", kick)
+    monkeypatch.setattr(control_tasks, "control_soon", control_soon)
     task: Any = SimpleNamespace(app=SimpleNamespace(jobs=Jobs(), settings=settings))
     if has_loop:
         worker_runtime.start(asyncio.get_running_loop(), broker=str(settings.broker))
     try:
-        await kicks.evaluate_soon(task, "j")
+        await control_tasks.evaluate_soon(task, "j")
     finally:
         await worker_runtime.stop()
 

@@ -11,6 +11,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission.control import Refusal
 from toolfleet_tasks.dispatch.backpressure import Backpressure, Hold, WaitingCalls
 from toolfleet_tasks.fairness.wait_queue import WaitQueue
+from toolfleet_tasks.publish.publisher import Delivered
 
 ADA, BOB = ("fast", "ada"), ("fast", "bob")
 
@@ -52,7 +53,10 @@ class Broker:
     async def revoke(self, call_id: str) -> None:
         raise NotImplementedError
 
-    async def kick(self, task: str, *args: str) -> None:
+    async def republish(self, delivered: Delivered, *, delay: float, retries: int) -> None:
+        raise NotImplementedError
+
+    async def control(self, task: str, *args: str) -> None:
         raise NotImplementedError
 
     def close(self) -> None:

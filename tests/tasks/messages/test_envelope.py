@@ -13,7 +13,6 @@ from support.published_call import published
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.app import FleetApp, make_app
-from toolfleet_tasks.dispatch.kombu_publisher import KombuPublisher
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.envelope import (
     TASK,
@@ -41,9 +40,8 @@ def app(redis_url: str) -> Generator[FleetApp]:
 
 
 async def published_by_kombu(app: FleetApp, redis: Redis, call: PublishedCall) -> dict[str, Any]:
-    publisher = KombuPublisher(app)
-    await publisher.publish(call, seconds=10)
-    publisher.close()
+    await app.publisher.publish(call, seconds=10)
+    app.publisher.close()
     return await taken(redis)
 
 
@@ -125,9 +123,8 @@ async def test_a_revocation_reads_as_if_celery_had_sent_it(app: FleetApp, redis:
     """The same order on the same channel; only its number differs."""
     async with redis.pubsub() as ear:
         await ear.subscribe(revocation_topic(0))
-        publisher = KombuPublisher(app)
-        await publisher.revoke("c1")
-        publisher.close()
+        await app.publisher.revoke("c1")
+        app.publisher.close()
         heard: dict[str, Any] = {}
         async with asyncio.timeout(10):
             while heard.get("type") != "message":

@@ -14,7 +14,6 @@ from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission.control import Refusal
 from toolfleet_tasks.app import make_app
-from toolfleet_tasks.dispatch.kombu_publisher import KombuPublisher
 
 CALL = PublishedCall(
     call_id="c1",
@@ -34,9 +33,8 @@ def publisher(url: str, broker_url: str | None = None) -> Generator[KombuPublish
     settings = Settings(redis_url=url, broker_url=broker_url, module_services={"owls": "http://owls:1"})
     app = make_app(settings, stores_results=False)
     app.conf.broker_connection_timeout = 0.5
-    publisher = KombuPublisher(app)
-    yield publisher
-    publisher.close()
+    yield app.publisher
+    app.publisher.close()
 
 
 async def test_a_call_gets_into_its_queue(redis: Redis, redis_url: str) -> None:

@@ -10,8 +10,9 @@ from redis import Redis
 from support.waiting import wait_until
 from support.workers.held_messages import KEYS, QUEUE, STORE, cut, message, open_connection
 from toolfleet_tasks.lua import queues
+from toolfleet_tasks.messages.deaths import DIED, deaths_of, with_deaths
 from toolfleet_tasks.redis.connection import PipelinedConnection
-from toolfleet_tasks.transport.delivery import DIED, deaths_of, read_message, with_deaths
+from toolfleet_tasks.transport.delivery import read_message
 from toolfleet_tasks.transport.leases import Leases
 
 ADA, BOB, OLD = "wada0-1-0", "wb0b-3-2", "5f3a-1-0"

@@ -1,0 +1,83 @@
+"""The port through which everything gets into a queue: calls, the same calls again, and the fleet's own tasks.
+
+Behind it are our own connection to Redis and kombu, and a step of admission before either where the broker cannot do it.
+Not behind it are only Celery's beat, and the transport, which is what writes for kombu.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from toolfleet_registry.contracts import PublishedCall
+from toolfleet_tasks.admission.control import Refusal
+from toolfleet_tasks.messages.envelope import Label
+
+REPUBLISH_SECONDS = 10.0
+"""To get a call into its queue again; after that its first attempt's end is the call's."""
+CONTROL_SECONDS = 5.0
+"""To get a task of our own into its queue. Nobody depends on it: what is due is looked for anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A call's message as a worker was given it. Whoever has signed its `text`, has signed that.
+
+    `died`: the workers that have died with it, as our own transport knows. `headers`: what others have put beside ours, where
+    Celery has published it.
+    """
+
+    text: str
+    label: Label
+    reply_to: str = ""
+    died: tuple[str, ...] = ()
+    headers: Mapping[str, Any] | None = None
+
+
+class KombuPublisher(Protocol):
+    """What gets calls into their queues. More than `most_in_flight` at once would only wait for each other."""
+
+    most_in_flight: int
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a call would leave at once, as far as is known."""
+        ...
+
+    async def ready(self) -> None:
+        """Wait until it would. Has no deadline. Raises `NotPublished` when the fleet is left."""
+        ...
+
+    async def publish(
+        self,
+        call: PublishedCall,
+        *,
+        seconds: float,
+        limit: int,
+        needs_worker: bool = False,
+        again: bool = False,
+    ) -> Refusal | None:
+        """Return when the broker has the call, or refuses it, as where `limit` messages wait in its queue (0: any number).
+
+        `needs_worker`: nor does it get in where nobody consumes its queue. `again`: it may have the call already, for an earlier try was not confirmed. Raises `NotPublished` (of this try) or
+        `PublishUnconfirmed`, in `seconds` at the latest; where it is not ready, as soon as that is known.
+        """
+        ...
+
+    async def republish(self, delivered: Delivered, *, delay: float, retries: int) -> None:
+        """Put a call into its queue again, not to be begun before `delay` seconds. `retries` is what Flower shows.
+
+        It was let in before: nobody judges it anew. Raises `NotPublished` or `PublishUnconfirmed`, in `REPUBLISH_SECONDS`.
+        """
+        ...
+
+    async def control(self, task: str, *args: str) -> None:
+        """Have one of our own tasks run soon. Raises `NotPublished` or `PublishUnconfirmed`, in `CONTROL_SECONDS`."""
+        ...
+
+    async def revoke(self, call_id: str) -> None:
+        """Tell every worker to drop the call, or to interrupt it. Reaches only workers that are up; raises nothing."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what it has."""
+        ...
