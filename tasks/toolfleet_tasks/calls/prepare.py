@@ -94,8 +94,7 @@ class CallPreparation:
             return self._trail.refused(call, caller, judged, noted)
         tool, arguments = judged.tool, judged.arguments
         limit, user_id = self.limit_of(tool), call.user_id if caller.user_id is None else caller.user_id
-        left = self._bounded(limit, seconds)
-        deadline_at, refusal = fleet_clock.now() + left, None
+        deadline_at, refusal = fleet_clock.now() + (left := self._bounded(limit, seconds)), None
         if left <= 0:
             refusal = fleet_results.expired(tool.name)
         elif step is not None:

@@ -44,7 +44,7 @@ from toolfleet_tasks.jobs.records import JobRecords
 from toolfleet_tasks.jobs.service import JobService
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.messages.catalog_updates import CatalogUpdates, agents_catalog
-from toolfleet_tasks.publish.publisher import KombuPublisher
+from toolfleet_tasks.publish.publisher import Publisher
 from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.results.listener import ResultListener
 from toolfleet_tasks.results.reader import ResultReader
@@ -228,7 +228,7 @@ class Session:
         limited = functools.partial(refusal_now, self._connection)
         return CallPreparation(self._catalog, known, self.settings, gate=self._gate, limited=limited, trail=self.trail)
 
-    def _make_publisher(self, admission: AdmissionControl) -> KombuPublisher:
+    def _make_publisher(self, admission: AdmissionControl) -> Publisher:
         return agent_publisher(
             admission,
             self.settings,

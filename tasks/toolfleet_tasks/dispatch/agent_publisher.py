@@ -1,4 +1,4 @@
-"""Which publisher an agent has: over its own connection to Redis or through kombu, and what admits calls before either."""
+"""Chooses an agent's publisher: over its own connection to Redis or through kombu, and what admits calls before either."""
 
 import asyncio
 import functools
@@ -9,7 +9,7 @@ from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission.control import AdmissionControl
 from toolfleet_tasks.publish.admitted_publisher import AdmittedPublisher
-from toolfleet_tasks.publish.publisher import KombuPublisher
+from toolfleet_tasks.publish.publisher import Publisher
 from toolfleet_tasks.publish.redis_publisher import RedisPublisher, database_of
 from toolfleet_tasks.redis.connection import PipelinedConnection
 
@@ -22,7 +22,7 @@ def agent_publisher(
     broker_connection: Callable[[], PipelinedConnection],
     listening: Callable[[str], Awaitable[None]],
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
-) -> KombuPublisher:
+) -> Publisher:
     """What publishes calls with these settings. `connection` goes to the Redis of the results; the rest is as in `AdmittedPublisher`."""
     has_queues = settings.broker == settings.redis_url
     behind = functools.partial(

@@ -10,7 +10,7 @@ from toolfleet_registry.system import randomness
 from toolfleet_tasks.admission.control import Refusal
 from toolfleet_tasks.fairness.publish_window import PublishWindow
 from toolfleet_tasks.fairness.wait_queue import CallerLane, WaitQueue
-from toolfleet_tasks.publish.publisher import KombuPublisher
+from toolfleet_tasks.publish.publisher import Publisher
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 2.0  # seconds, before a broker is tried again that is there and takes nothing
 
@@ -42,7 +42,7 @@ class WaitingCalls:
 class Backpressure:
     """What the calls of one agent wait for. Belongs to the running loop."""
 
-    def __init__(self, publisher: KombuPublisher, wait_queue: WaitQueue, settings: Settings) -> None:
+    def __init__(self, publisher: Publisher, wait_queue: WaitQueue, settings: Settings) -> None:
         self.wait_queue = wait_queue
         self.window = PublishWindow(publisher.most_in_flight)
         self.crowd = WaitingCalls(settings.agent_backlog_limit)

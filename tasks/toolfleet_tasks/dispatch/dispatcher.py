@@ -24,7 +24,7 @@ from toolfleet_tasks.dispatch.backpressure import Backpressure, Hold
 from toolfleet_tasks.dispatch.worker_wait import WorkerWait
 from toolfleet_tasks.fairness.wait_queue import CallerLane, WaitQueue
 from toolfleet_tasks.messages import fleet_results
-from toolfleet_tasks.publish.publisher import KombuPublisher
+from toolfleet_tasks.publish.publisher import Publisher
 from toolfleet_tasks.queues import queue_for
 
 log = get_logger(__name__)
@@ -45,7 +45,7 @@ class Dispatcher:
 
     def __init__(  # noqa: PLR0913 - what it needs of its session
         self,
-        publisher: KombuPublisher,
+        publisher: Publisher,
         admission: AdmissionControl,
         keyed_calls: KeyedCalls,
         workers: WorkerWait,
@@ -172,7 +172,7 @@ class Dispatcher:
     async def _publish(
         self, call: PublishedCall, *, limit: int, needs_worker: bool = False, again: bool = False
     ) -> Refusal | None:
-        """Get the call into its queue, from now on; `None`, or why it is not in it. Raises as `KombuPublisher.publish` does."""
+        """Get the call into its queue, from now on; `None`, or why it is not in it. Raises as `Publisher.publish` does."""
         seconds = min(_PUBLISH_SECONDS, call.deadline_at - fleet_clock.now())
         refusal = await self._publisher.publish(
             call, seconds=seconds, limit=limit, needs_worker=needs_worker, again=again

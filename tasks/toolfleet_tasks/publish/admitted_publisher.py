@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import BrokerUnavailable, NotPublished
 from toolfleet_tasks.admission.control import AdmissionControl, Refusal
-from toolfleet_tasks.publish.publisher import Delivered, KombuPublisher
+from toolfleet_tasks.publish.publisher import Delivered, Publisher
 from toolfleet_tasks.queues import queue_for
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
 from toolfleet_tasks.redis.refusals import unavailable
@@ -27,7 +27,7 @@ class AdmittedPublisher:
 
     def __init__(
         self,
-        publisher: KombuPublisher,
+        publisher: Publisher,
         admission: AdmissionControl,
         connection: PipelinedConnection,
         *,
@@ -47,11 +47,11 @@ class AdmittedPublisher:
 
     @property
     def is_ready(self) -> bool:
-        """As `KombuPublisher`."""
+        """As `Publisher`."""
         return self._connection.is_connected and self._publisher.is_ready
 
     async def ready(self) -> None:
-        """As `KombuPublisher`."""
+        """As `Publisher`."""
         while not self.is_ready:
             try:
                 await self._connection.connected()
@@ -68,7 +68,7 @@ class AdmittedPublisher:
         needs_worker: bool = False,
         again: bool = False,
     ) -> Refusal | None:
-        """As `KombuPublisher`. What is surely not published counts for nobody."""
+        """As `Publisher`. What is surely not published counts for nobody."""
         give_up_at = self._loop.time() + seconds
         await self._retracted(call, seconds)
         here, there = (limit, 0) if self._has_queues else (0, limit)
@@ -88,19 +88,19 @@ class AdmittedPublisher:
         return refusal
 
     async def revoke(self, call_id: str) -> None:
-        """As `KombuPublisher`."""
+        """As `Publisher`."""
         await self._publisher.revoke(call_id)
 
     async def republish(self, delivered: Delivered, *, delay: float, retries: int) -> None:
-        """As `KombuPublisher`."""
+        """As `Publisher`."""
         await self._publisher.republish(delivered, delay=delay, retries=retries)
 
     async def control(self, task: str, *args: str) -> None:
-        """As `KombuPublisher`."""
+        """As `Publisher`."""
         await self._publisher.control(task, *args)
 
     def close(self) -> None:
-        """As `KombuPublisher`."""
+        """As `Publisher`."""
         self._publisher.close()
 
     async def _ask(

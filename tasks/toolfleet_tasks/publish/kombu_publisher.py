@@ -38,7 +38,7 @@ _SHORTEST_WAIT, _LONGEST_WAIT = 0.1, 5.0
 
 
 class KombuPublisher:
-    """As `KombuPublisher`, with the connections of `app`. A call whose caller has gone before its turn came is left out."""
+    """As `Publisher`, with the connections of `app`. A call whose caller has gone before its turn came is left out."""
 
     most_in_flight = (
         8 * _THREADS
@@ -54,7 +54,7 @@ class KombuPublisher:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="toolfleet-publish")
 
     async def ready(self) -> None:
-        """As `KombuPublisher`."""
+        """As `Publisher`."""
 
     async def publish(
         self,
@@ -65,7 +65,7 @@ class KombuPublisher:
         needs_worker: bool = False,
         again: bool = False,
     ) -> Refusal | None:
-        """As `KombuPublisher`. A call that is published `again` may be in its queue twice.
+        """As `Publisher`. A call that is published `again` may be in its queue twice.
 
         How many wait there is looked up at most once a second, unless the queue seems to be full; until then, what is
         published here is added.
@@ -94,15 +94,15 @@ class KombuPublisher:
             turn.acquire(blocking=False)
 
     async def republish(self, delivered: Delivered, *, delay: float, retries: int) -> None:
-        """As `KombuPublisher`."""
+        """As `Publisher`."""
         await self._in_thread(REPUBLISH_SECONDS, self._send_again, delivered, delay, retries)
 
     async def control(self, task: str, *args: str) -> None:
-        """As `KombuPublisher`."""
+        """As `Publisher`."""
         await self._in_thread(CONTROL_SECONDS, self._send_control, task, args)
 
     async def revoke(self, call_id: str) -> None:
-        """As `KombuPublisher`."""
+        """As `Publisher`."""
         try:
             await asyncio.get_running_loop().run_in_executor(self._threads, self._send_revoke, call_id)
         except Exception as exc:  # noqa: BLE001 - whatever kombu and its transports raise

@@ -1,4 +1,4 @@
-"""The port through which everything gets into a queue: calls, the same calls again, and the fleet's own tasks.
+"""Defines the port through which everything gets into a queue: calls, the same calls again, and the fleet's own tasks.
 
 Behind it are our own connection to Redis and kombu, and a step of admission before either where the broker cannot do it.
 Not behind it are only Celery's beat, and the transport, which is what writes for kombu.
@@ -33,7 +33,7 @@ class Delivered:
     headers: Mapping[str, Any] | None = None
 
 
-class KombuPublisher(Protocol):
+class Publisher(Protocol):
     """What gets calls into their queues. More than `most_in_flight` at once would only wait for each other."""
 
     most_in_flight: int

@@ -37,7 +37,7 @@ _REVOKE_SECONDS = 10.0  # for the connection to come back, and Redis to answer
 
 
 class RedisPublisher:
-    """As `KombuPublisher`: puts calls into their queues, each with one script. `connection` goes to the broker's Redis, and its `database`.
+    """As `Publisher`: puts calls into their queues, each with one script. `connection` goes to the broker's Redis, and its `database`.
 
     With the settings `signing`, and a key in them, calls and revocations are signed. With an `admission`, calls are judged by that script as well: where Redis has everything that there is to know.
     """
@@ -65,11 +65,11 @@ class RedisPublisher:
 
     @property
     def is_ready(self) -> bool:
-        """As `KombuPublisher`."""
+        """As `Publisher`."""
         return self._connection.is_connected
 
     async def ready(self) -> None:
-        """As `KombuPublisher`."""
+        """As `Publisher`."""
         try:
             await self._connection.connected()
         except RedisConnectionLost as exc:  # closed for good
@@ -84,7 +84,7 @@ class RedisPublisher:
         needs_worker: bool = False,
         again: bool = False,
     ) -> Refusal | None:
-        """As `KombuPublisher`. Redis has the call, or refuses it: with admission control, or where `limit` messages wait in its queue.
+        """As `Publisher`. Redis has the call, or refuses it: with admission control, or where `limit` messages wait in its queue.
 
         With admission control a call that is published `again` is in its queue once; without one it may be there twice.
         """
@@ -121,7 +121,7 @@ class RedisPublisher:
         return None
 
     async def republish(self, delivered: Delivered, *, delay: float, retries: int) -> None:
-        """As `KombuPublisher`."""
+        """As `Publisher`."""
         label, eta = delivered.label, time_after(delay).isoformat()
         again = message(
             delivered.text, label, origin=self._origin, reply_to=delivered.reply_to, retries=retries, eta=eta
@@ -129,11 +129,11 @@ class RedisPublisher:
         await self.put(with_deaths(again, delivered.died), label.queue, seconds=REPUBLISH_SECONDS)
 
     async def control(self, task: str, *args: str) -> None:
-        """As `KombuPublisher`."""
+        """As `Publisher`."""
         await self.put(control_message(task, args, CONTROL, origin=self._origin), CONTROL, seconds=CONTROL_SECONDS)
 
     async def revoke(self, call_id: str) -> None:
-        """As `KombuPublisher`."""
+        """As `Publisher`."""
         self._revoked.append(call_id)
         await asyncio.sleep(0)
         # Whoever comes first speaks for all of this tick, and for those who were cancelled meanwhile.

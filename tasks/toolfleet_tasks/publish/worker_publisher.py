@@ -1,21 +1,21 @@
-"""Which publisher a worker has: one over its own connection to the broker's Redis, or one through kombu."""
+"""Chooses a worker's publisher: one over its own connection to the broker's Redis, or one through kombu."""
 
 from typing import Any
 
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import worker_runtime
-from toolfleet_tasks.publish.publisher import KombuPublisher
+from toolfleet_tasks.publish.publisher import Publisher
 from toolfleet_tasks.publish.redis_publisher import RedisPublisher, database_of
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 
-def worker_publisher(app: Any) -> KombuPublisher:
+def worker_publisher(app: Any) -> Publisher:
     """The one of the worker of `app`, a `FleetApp`; always the same."""
     here = worker_runtime.current()
     if here is not None and app.settings.is_fast:
         return here.part(_make_publisher, app.settings)
-    publisher: KombuPublisher = app.publisher
+    publisher: Publisher = app.publisher
     return publisher
 
 

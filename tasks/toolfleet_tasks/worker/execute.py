@@ -7,7 +7,6 @@ from asyncio import CancelledError
 from collections.abc import Callable
 from functools import partial
 
-from celery import Task
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
 from toolfleet_registry.contracts import Audit, PublishedCall, ToolResult, decisions
@@ -46,7 +45,7 @@ END = "toolfleet_end"
 """In a task's request: how the call has ended already, which its body only repeats."""
 
 
-def body(task: Task, message: str) -> str:
+def body(task: RunningTask, message: str) -> str:
     """The body of Celery's task: it runs the call, or ends as the call has ended already."""
     end: Callable[[], str] | None = getattr(task.request, END, None)
     return end() if callable(end) else _bridged(task, message)  # a message's header of this name is only text

@@ -6,7 +6,6 @@ signals around tasks, for messages that are not written as ours, and with stock 
 """
 
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import AbstractContextManager
 from typing import Any
 
 from celery import signals
@@ -18,11 +17,10 @@ from toolfleet_tasks.aio.greenlet_bridge import Bridge
 from toolfleet_tasks.messages.envelope import TASK
 from toolfleet_tasks.messages.links import stands_alone
 from toolfleet_tasks.worker import execute
+from toolfleet_tasks.worker.running_task import Limits
 
 _OF_TRACER = 6  # task, id, request, body, content type and encoding
 _AROUND = (signals.task_prerun, signals.task_postrun, signals.task_success)
-
-Limits = Callable[[float | None, float | None], AbstractContextManager[Callable[[BaseException], object]]]
 
 
 class CallRequest:
@@ -41,15 +39,20 @@ class CallRequest:
 class FastPathTask:
     """As `running_task.RunningTask`: stands for Celery's task in a call that runs so."""
 
-    __slots__ = ("_said", "app", "limits", "request")
+    __slots__ = ("_limits", "_said", "app", "request")
     is_followed = False
     links = None
 
     def __init__(self, app: Any, said: dict[str, Any], limits: Limits) -> None:
         self.app = app
         self.request = CallRequest(said)
-        self.limits = limits
+        self._limits = limits
         self._said = said
+
+    @property
+    def limits(self) -> Limits:
+        """As `RunningTask`."""
+        return self._limits
 
     def pass_on(self, text: str, result: ToolResult) -> None:
         """As `RunningTask`: nothing follows it."""

@@ -13,7 +13,7 @@ _UNLIMITED: tuple[Any, Any] = (None, None)
 
 
 async def publish_again(task: RunningTask, delay: float, *, retries: int) -> None:
-    """Put a task's call into its queue again, not to be begun before `delay` seconds. Raises as `KombuPublisher.republish` does."""
+    """Put a task's call into its queue again, not to be begun before `delay` seconds. Raises as `Publisher.republish` does."""
     await worker_publisher(task.app).republish(_delivered(task), delay=delay, retries=retries)
 
 

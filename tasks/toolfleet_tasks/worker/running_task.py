@@ -1,4 +1,4 @@
-"""What a call needs of the task that it runs in: Celery's, or what stands for it where its tracer need not run."""
+"""Names what a call needs of the task that it runs in: Celery's, or what stands for it where its tracer need not run."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -6,6 +6,9 @@ from typing import Any, Protocol
 
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_tasks.messages.links import Links
+
+Limits = Callable[[float | None, float | None], AbstractContextManager[Callable[[BaseException], object]]]
+"""Holds a block to a soft and a hard limit, in seconds; it yields what interrupts it."""
 
 
 class RunningTask(Protocol):
@@ -24,10 +27,9 @@ class RunningTask(Protocol):
         """What the next message of this call must say of its place in the canvas; `None` for a call by itself."""
         ...
 
-    def limits(
-        self, soft: float | None, hard: float | None, /
-    ) -> AbstractContextManager[Callable[[BaseException], object]]:
-        """Hold the block to these limits, in seconds; it yields what interrupts it."""
+    @property
+    def limits(self) -> Limits:
+        """What holds the call to its limits."""
         ...
 
     def pass_on(self, text: str, result: ToolResult) -> None:

@@ -17,7 +17,7 @@ from toolfleet_tasks.app import make_app
 from toolfleet_tasks.messages.envelope import TASK, Label
 from toolfleet_tasks.messages.links import FOLLOWERS, Links
 from toolfleet_tasks.messages.signing import seal_of
-from toolfleet_tasks.publish.publisher import Delivered, KombuPublisher
+from toolfleet_tasks.publish.publisher import Delivered, Publisher
 from toolfleet_tasks.publish.redis_publisher import RedisPublisher
 from toolfleet_tasks.queues import CONTROL
 from toolfleet_tasks.redis.connection import PipelinedConnection
@@ -29,17 +29,17 @@ PLACE = {"group": "group-1", "group_index": 3, "root_id": "call-0", "parent_id":
 
 
 @pytest.fixture(params=["redis", "kombu"])
-async def publisher(redis_url: str, request: pytest.FixtureRequest) -> AsyncIterator[KombuPublisher]:
+async def publisher(redis_url: str, request: pytest.FixtureRequest) -> AsyncIterator[Publisher]:
     settings = Settings(redis_url=redis_url, module_services={"owls": "http://owls:1"})
     if request.param == "kombu":
         app = make_app(settings, stores_results=False)
         yield app.publisher
         app.publisher.close()
         return
-    line = PipelinedConnection(connection_factory(redis_url), name="test")
-    line.start()
-    yield RedisPublisher(line, keys=settings.keys, database=0, signing=settings)
-    await line.aclose()
+    connection = PipelinedConnection(connection_factory(redis_url), name="test")
+    connection.start()
+    yield RedisPublisher(connection, keys=settings.keys, database=0, signing=settings)
+    await connection.aclose()
 
 
 async def written(redis: Redis, queue: str = LABEL.queue) -> tuple[dict[str, Any], Any]:
@@ -49,7 +49,7 @@ async def written(redis: Redis, queue: str = LABEL.queue) -> tuple[dict[str, Any
     return message["headers"], json.loads(b64decode(message["body"]))
 
 
-async def test_a_call_is_in_its_modules_queue(publisher: KombuPublisher, redis: Redis) -> None:
+async def test_a_call_is_in_its_modules_queue(publisher: Publisher, redis: Redis) -> None:
     """With the nets around its module's own limit, and sealed as the fleet seals."""
     call = published("owls.count", limit_seconds=7)
     assert await publisher.publish(call, seconds=10, limit=0) is None
@@ -61,7 +61,7 @@ async def test_a_call_is_in_its_modules_queue(publisher: KombuPublisher, redis: 
 
 @pytest.mark.parametrize("limits", [(31, 40), (None, None)])
 async def test_a_call_that_is_published_again_goes_on_as_it_came(
-    publisher: KombuPublisher, redis: Redis, limits: tuple[float | None, float | None]
+    publisher: Publisher, redis: Redis, limits: tuple[float | None, float | None]
 ) -> None:
     """Not a byte of its text changes, and it is not begun before its time."""
     before = fleet_clock.utc_now()
@@ -77,7 +77,7 @@ async def test_a_call_that_is_published_again_goes_on_as_it_came(
     assert timedelta(seconds=2.5) <= delay < timedelta(seconds=12.5)
 
 
-async def test_what_follows_a_call_follows_it_again(publisher: KombuPublisher, redis: Redis) -> None:
+async def test_what_follows_a_call_follows_it_again(publisher: Publisher, redis: Redis) -> None:
     """Its place in a chain, a chord and a group goes on with it."""
     after = {"chain": [LINK], "chord": LINK, "callbacks": [LINK], "errbacks": None}
     links = Links(after, PLACE["group"], PLACE["group_index"], PLACE["root_id"], PLACE["parent_id"])  # type: ignore[arg-type] # as they are
@@ -89,7 +89,7 @@ async def test_what_follows_a_call_follows_it_again(publisher: KombuPublisher, r
     assert {name: headers[name] for name in PLACE} == PLACE
 
 
-async def test_a_task_of_our_own_waits_with_the_others(publisher: KombuPublisher, redis: Redis) -> None:
+async def test_a_task_of_our_own_waits_with_the_others(publisher: Publisher, redis: Redis) -> None:
     """Its arguments are ids, and nobody waits for its result."""
     await publisher.control("toolfleet.evaluate_job", "job-1")
     headers, body = await written(redis, CONTROL)
