@@ -7,7 +7,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install redis-server demo test test-short hooks lint format docs pages map lock up list-modules refresh-tools logs-core logs-module redis-cli restart-module bench-install bench bench-short bench-catalog bench-jobs test-versions explore proofs load-proofs chaos pauses soak leak-check release-check clean
+.PHONY: help install redis-server demo test test-unit test-short hooks lint format docs pages map lock up list-modules refresh-tools logs-core logs-module redis-cli restart-module bench-install bench bench-short bench-catalog bench-jobs test-versions explore proofs load-proofs chaos pauses soak leak-check release-check clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -39,6 +39,9 @@ JOBS ?= 3
 
 test: $(READY) ## The whole suite, with a Redis of its own for each of its processes (JOBS=1: one after the other)
 	@$(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
+test-unit: $(READY) ## The tests that need no process, no Redis and no connection (less than a minute)
+	@$(BIN)/pytest -q -n $(JOBS) --dist loadfile tests/unit
 
 test-short: $(READY) ## What differs between versions of Python, with that of .venv (a minute)
 	@$(BIN)/pytest -q $$(grep -v '^#' .ci/short-tier)

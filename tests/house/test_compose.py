@@ -246,7 +246,7 @@ def test_there_is_no_secret_in_the_file() -> None:
 def test_every_command_of_compose_works_without_a_variable() -> None:
     """`exec`, `logs`, `ps` and `down` read the whole file, and one that must be set would fail all of them.
 
-    Flower itself refuses an empty password: see `tests/cli/test_cli.py`.
+    Flower itself refuses an empty password: see `tests/integration/cli/test_cli.py`.
     """
     told_twice = sum(inner.count("${") for _, inner in IF_SET.findall(TEXT))
     assert TEXT.count("${") == len(VARIABLE.findall(TEXT)) + len(IF_SET.findall(TEXT)) + told_twice

@@ -4,7 +4,7 @@ In a worker (a process with `connections`) messages are taken by the `fetcher`, 
 same connection; all of them outlive a broken connection, of which Celery hears nothing. Anywhere else (agents, beat, Flower,
 `celery inspect`) it is kombu's own transport, but that it notifies a queue's workers when it puts something in.
 
-What it needs of kombu's internals is pinned by `tests/tasks/transport/test_kombu_contract.py`, for the versions of `KOMBU`.
+What it needs of kombu's internals is pinned by `tests/integration/tasks/transport/test_kombu_contract.py`, for the versions of `KOMBU`.
 """
 
 import contextlib

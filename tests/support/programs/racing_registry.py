@@ -1,4 +1,4 @@
-"""A program that changes a registry at the same time as others do; run by tests/registry/store/test_races.py.
+"""A program that changes a registry at the same time as others do; run by tests/integration/registry/store/test_races.py.
 
 `python racing_registry.py <url> <key prefix> <its number>`. Says `ready`; then, for each name of a tool that it reads,
 a line: whether it was the one who registered it. A name after `back ` is that of a tool that it gives a version of its own, and

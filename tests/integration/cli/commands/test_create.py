@@ -16,7 +16,7 @@ from support.command import Run
 from support.programs.child_pytest import run_pytest
 from toolfleet_cli.scaffold.files import create_module
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 LAYOUT = {
     ".dockerignore",
     "Dockerfile",

@@ -69,7 +69,7 @@ def test_a_redis_that_does_not_answer_is_an_error(tmp_path: Path) -> None:
 
 def test_the_examples_are_those_of_the_clone() -> None:
     """Each folder with a `main.py` is one."""
-    folder = Path(__file__).parents[3] / "examples"
+    folder = Path(__file__).parents[4] / "examples"
 
     assert find_examples_folder() == folder
     assert [example.name for example in find_examples()] == sorted(

@@ -12,7 +12,7 @@ from support.command import Run
 from support.up import COMMAND
 from toolfleet_registry.config.run_file import Process, RunFile
 
-CLONE = Path(__file__).parents[3]
+CLONE = Path(__file__).parents[4]
 
 
 @pytest.fixture

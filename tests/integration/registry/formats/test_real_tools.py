@@ -1,6 +1,6 @@
 """Real tools through every format and back: the table in `docs/reference/formats.md`, which this file writes when it is run.
 
-From the repository: `PYTHONPATH=tests:examples .venv/bin/python tests/registry/formats/test_real_tools.py`.
+From the repository: `PYTHONPATH=tests:examples .venv/bin/python tests/integration/registry/formats/test_real_tools.py`.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ from toolfleet_registry.formats import Format, convert, from_result, to_call
 from toolfleet_registry.formats.providers.dialects import DIALECTS
 from toolfleet_registry.schemas.definition import input_schema
 
-TABLE = Path(__file__).parents[3] / "docs" / "reference" / "formats.md"
+TABLE = Path(__file__).parents[4] / "docs" / "reference" / "formats.md"
 HEAD = """# Real tools through every format and back
 
 Each tool was converted, its list was read by the provider's own package, a call with its required arguments and one
 with all of its arguments was made with that package's types, and came back as the same `ToolCall`; so did a result.
 `=`: shown as it is. Otherwise what differs, and how often: `dropped` decides nothing, `relaxed` is checked here only,
 `closed` takes only properties that are named. `strict`: the provider enforces the schema to the letter; `(no)`: it
-does not, and a note says why. Made by `tests/registry/formats/test_real_tools.py`, which checks it.
+does not, and a note says why. Made by `tests/integration/registry/formats/test_real_tools.py`, which checks it.
 
 | tool | OpenAI Chat | OpenAI Responses | Anthropic | Gemini | MCP | OpenAI strict | Anthropic strict |
 |---|---|---|---|---|---|---|---|

@@ -47,7 +47,7 @@ def _in_fast_mode(fast_mode: None) -> None:
 
 QUEUE = "tools.contract"
 FANOUT = "reply.contract.reply.celery.pidbox"  # a name that the tests' Redis may keep
-PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
+PYPROJECT = Path(__file__).parents[4] / "pyproject.toml"
 
 
 @pytest.fixture

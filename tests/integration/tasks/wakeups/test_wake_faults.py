@@ -38,7 +38,7 @@ async def main():
 asyncio.run(main())
 """
 KILLS = 3
-PATH = {"PYTHONPATH": str(Path(__file__).parents[2])}
+PATH = {"PYTHONPATH": str(Path(__file__).parents[3])}
 
 
 async def test_news_whose_deliverer_dies_are_delivered_again(redis_url: str, redis: Redis) -> None:

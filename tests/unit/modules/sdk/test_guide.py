@@ -12,7 +12,7 @@ from support.files.pictures import JPEG, PNG, base64
 from toolfleet.sdk import Module, ModuleResult
 
 PAGE = "docs/guides/sdk.md"
-GUIDE = (Path(__file__).parents[3] / PAGE).read_text()
+GUIDE = (Path(__file__).parents[4] / PAGE).read_text()
 
 
 def program(name: str) -> dict[str, Any]:

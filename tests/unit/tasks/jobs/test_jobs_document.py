@@ -21,7 +21,7 @@ from toolfleet_tasks.jobs.schedule import check_schedule
 from toolfleet_tasks.wakeups.placeholders import filled_in
 
 PAGE = "docs/reference/jobs.md"
-DOCUMENT = (Path(__file__).parents[3] / PAGE).read_text()
+DOCUMENT = (Path(__file__).parents[4] / PAGE).read_text()
 PROGRAMS = programs(PAGE)
 CONDITIONS, ADDRESS = PROGRAMS["job-conditions"], PROGRAMS["url-poll"]
 SCHEDULES, VERIFIER = PROGRAMS["schedules"], PROGRAMS["is-from-the-fleet"]

@@ -1,0 +1,28 @@
+"""Keeps this tier quick: a test here starts no process and opens no connection."""
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+_NOT_HERE = frozenset(
+    {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "pty.spawn", "socket.connect", "subprocess.Popen"}
+)
+_seen: list[str] = []
+
+
+def _note(event: str, _: tuple[Any, ...]) -> None:
+    if event in _NOT_HERE:
+        _seen.append(event)
+
+
+sys.addaudithook(_note)
+
+
+@pytest.fixture(autouse=True)
+def _stays_in_this_process() -> Iterator[None]:
+    """Such a test belongs in `tests/integration`. Noted and not refused: what is tested could hide an error."""
+    _seen.clear()
+    yield
+    assert _seen == []
