@@ -108,7 +108,7 @@ class Session:
             if self._has_agent:  # a worker has looked itself
                 await say_faults(self.settings, self._redis)
             await self._catalog.ensure()
-            await self._updates.rest()
+            self._updates.close_idle()
         except BaseException:
             await self.aclose()
             raise
@@ -169,7 +169,7 @@ class Session:
         except FleetUnavailable as exc:
             log.warning("manifests_not_reloaded", error=str(exc))
         finally:
-            await self._updates.rest()
+            self._updates.close_idle()
         return self._catalog.statuses()
 
     async def refresh(self) -> dict[str, ModuleStatus]:
@@ -177,7 +177,7 @@ class Session:
         try:
             return await self._catalog.refresh()
         finally:
-            await self._updates.rest()
+            self._updates.close_idle()
 
     async def remaining(self, caller: Caller) -> Remaining:
         """As `ToolFleet.remaining`."""

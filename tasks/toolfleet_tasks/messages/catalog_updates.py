@@ -51,14 +51,17 @@ class CatalogUpdates:
             except Exception:  # a defect of ours: an agent that hears of no tools any more would be worse
                 log.exception("manifests_not_reloaded")
 
-    async def rest(self) -> None:
-        """Close the client's idle connections: it is asked too seldom to keep any beside the line."""
+    def close_idle(self) -> None:
+        """Close the client's idle connections: it is asked too seldom to keep any beside the session's own.
+
+        Without a wait that could be cancelled: after `asyncio.run` nothing may be left of them.
+        """
         pool = self._redis.connection_pool
-        async with pool._lock:  # noqa: SLF001 - else somebody takes one that is just being closed
-            await pool.disconnect(inuse_connections=False)
+        for connection in pool._available_connections:  # noqa: SLF001 - redis-py closes them in tasks of their own
+            connection._close()  # noqa: SLF001
 
     async def _load(self) -> None:
         try:
             await self._catalog.reload()
         finally:
-            await self.rest()
+            self.close_idle()
