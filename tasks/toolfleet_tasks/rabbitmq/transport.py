@@ -1,7 +1,8 @@
-"""Connects to RabbitMQ without ever waiting for the rest of a frame: where none comes any more, a worker's loop would stand still for ever.
+"""Connects to RabbitMQ without waiting for what may not come: a worker's loop would stand still as long.
 
 py-amqp asks its socket again and again for a frame that has begun to come, though the socket does not wait, or has waited
-for as long as it may.
+for as long as it may. It waits for an answer to each change of the prefetch count, and after a reconnect Celery changes
+it with each call that ends.
 """
 
 import functools
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from ssl import SSLWantReadError
 from typing import Any
 
+from amqp import spec
 from amqp.transport import SSLTransport, TCPTransport
 from kombu.transport import pyamqp
 
@@ -29,7 +31,15 @@ class _Tls(SSLTransport):  # type: ignore[misc] # as above
         self._quick_recv = functools.partial(_received, self._quick_recv)
 
 
+class _Channel(pyamqp.Channel):
+    def basic_qos(self, prefetch_size: int, prefetch_count: int, a_global: bool, argsig: str = "lBb") -> None:  # noqa: FBT001 - py-amqp's order
+        """Set how many messages may be unacknowledged. It holds for what is sent after it; its answer is read when it comes."""
+        self.send_method(spec.Basic.Qos, argsig, (prefetch_size, prefetch_count, a_global))
+
+
 class _Connection(pyamqp.Connection):
+    Channel = _Channel
+
     def Transport(  # noqa: N802 - py-amqp's name, and its order
         self,
         host: str,
