@@ -84,14 +84,11 @@ def stored(redis: Redis, call_id: str) -> dict[str, Any]:
     return meta
 
 
-async def longest_pause(work: "asyncio.Future[Any] | asyncio.Task[Any]") -> float:
-    """How long the loop stood still at most while `work` was under way, in seconds."""
-    clock = asyncio.get_running_loop().time
-    longest, before = 0.0, clock()
-    while not work.done():
-        await asyncio.sleep(0.01)
-        longest, before = max(longest, clock() - before), clock()
-    return longest
+async def loop_goes_on() -> None:
+    """Take fifty turns of the loop. One that waited for Redis would take none."""
+    async with asyncio.timeout(10):
+        for _ in range(50):
+            await asyncio.sleep(0.01)
 
 
 def test_the_app_has_it() -> None:
@@ -239,7 +236,7 @@ async def test_a_frozen_redis_holds_up_nothing_but_the_calls(shaky_app: FleetApp
     await store(shaky_app, "warm", 1)
     with faulty.frozen():
         stores = [asyncio.create_task(store(shaky_app, f"call-{n}", n)) for n in range(CALLS)]
-        assert await longest_pause(asyncio.create_task(asyncio.sleep(1))) < 0.5
+        await loop_goes_on()
         assert not any(task.done() for task in stores)
     async with asyncio.timeout(20):
         await asyncio.gather(*stores)
@@ -270,7 +267,7 @@ async def test_a_restart_of_redis_loses_no_result(shaky_app: FleetApp, faulty: F
     await asyncio.wait(stores, return_when=asyncio.FIRST_COMPLETED, timeout=20)
     with faulty.restarted():
         stores += [asyncio.create_task(store(shaky_app, f"call-{n}", n)) for n in range(CALLS, 2 * CALLS)]
-        assert await longest_pause(asyncio.create_task(asyncio.sleep(0.5))) < 0.5
+        await loop_goes_on()
         assert not any(task.done() for task in stores[CALLS:])
     async with asyncio.timeout(20):
         await asyncio.gather(*stores)
