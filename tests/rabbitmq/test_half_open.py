@@ -8,8 +8,10 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from uuid import uuid4
 
-import kombu
 import pytest
+from kombu.connection import Connection
+from kombu.entity import Queue
+from kombu.messaging import Consumer, Producer
 
 from support.fleet import TestBed, program
 from support.module_server import ModuleServer
@@ -70,23 +72,23 @@ async def test_a_worker_leaves_a_connection_that_says_nothing(
 async def test_nobody_waits_for_an_answer_about_prefetching(broker: RabbitMq, proxy: TcpProxy) -> None:
     """Celery sets the count with calls that end after a reconnect, on a worker's loop. It holds for what is sent after it."""
     bound, taken = 2, list[object]()
-    with kombu.Connection(_through(proxy, broker), transport=RabbitMqTransport) as connection:
+    with Connection(_through(proxy, broker), transport=RabbitMqTransport) as connection:
         channel = connection.channel()
-        queue = kombu.Queue(f"owls-{uuid4()}", auto_delete=True)(channel)
+        queue = Queue(f"owls-{uuid4()}", auto_delete=True)(channel)
         queue.declare()
         for number in range(bound + 3):
-            kombu.Producer(channel).publish({"number": number}, routing_key=queue.name)
+            Producer(channel).publish({"number": number}, routing_key=queue.name)
         proxy.hold()
         setting = asyncio.create_task(asyncio.to_thread(channel.basic_qos, 0, bound, True))
         done, _ = await asyncio.wait([setting], timeout=10)
         proxy.release()
         await setting
-        with kombu.Consumer(channel, [queue], callbacks=[lambda _, message: taken.append(message)]):
+        with Consumer(channel, [queue], callbacks=[lambda _, message: taken.append(message)]):
             await asyncio.to_thread(_drain, connection)
     assert (done, len(taken)) == ({setting}, bound)
 
 
-def _drain(connection: kombu.Connection) -> None:
+def _drain(connection: Connection) -> None:
     with contextlib.suppress(TimeoutError):
         while True:
             connection.drain_events(timeout=2)
