@@ -91,7 +91,6 @@ class TaskRun:
 
     async def run(self) -> None:
         """Run it to its end and tell Celery, unless it is killed: then its end is recorded elsewhere."""
-        self._is_running = True
         try:
             task = untraced(self._app, self._assignment.target, self._assignment.args, self._bridge)
             await (self._bridge.cross(self._work) if task is None else self._run_untraced(task))
@@ -142,6 +141,8 @@ class TaskRun:
 
     def _accept(self) -> None:
         self._tell(self._assignment.accepted, os.getpid(), machine_clock.monotonic())
+        # Only now: if it was revoked before, Celery has just stored that and acknowledged it, which nothing may cut short.
+        self._is_running = True
 
     def _trace(self) -> None:
         assignment = self._assignment

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from celery.app.trace import fast_trace_task
 
-from toolfleet_tasks.aio.greenlet_bridge import bridged, limits
+from toolfleet_tasks.aio.greenlet_bridge import await_, bridged, limits
 from toolfleet_tasks.app import FleetApp
 from toolfleet_tasks.messages.envelope import TASK
 from toolfleet_tasks.worker import execute
@@ -54,3 +54,22 @@ async def test_a_job_that_has_ended_goes_without_the_collector(
         gc.enable()
     assert len(ends) == 1
     assert ends[0] == "done" or ends[0][:2] == (0, "'done'")
+
+
+@pytest.mark.parametrize("target", [by_a_tracer, fast_trace_task], ids=["traced", "untraced"])
+async def test_a_job_that_is_revoked_as_it_begins_is_acknowledged(lined_app: FleetApp, target: Any) -> None:
+    """Celery stores the revocation when the job is accepted, which waits for Redis, and acknowledges after that."""
+    acknowledged, ends = list[str](), list[Any]()
+
+    def store_and_acknowledge(*_: Any) -> None:
+        await_(asyncio.sleep(0.05))
+        acknowledged.append("call-1")
+
+    args = (TASK, "call-1", {"id": "call-1", "args": ["text"], "retries": 0}, BODY, "application/json", "utf-8")
+    told = {"accept_callback": store_and_acknowledge, "callback": ends.append, "error_callback": ends.append}
+    job = TaskRun(lined_app, Assignment.from_celery(target, args, {}, told), asyncio.get_running_loop())
+    task = asyncio.create_task(job.run())
+    job.terminate()
+    await asyncio.wait([task])
+
+    assert (acknowledged, ends) == (["call-1"], [])
