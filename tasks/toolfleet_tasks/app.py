@@ -117,11 +117,11 @@ def __getattr__(name: str) -> FleetApp:
 
 def _backend_url(settings: Settings) -> str | None:
     url = _celery_url(settings.redis_url)
-    if url is None or not (settings.is_fast or settings.signing_key):
+    if url is None or not (settings.fast_transport or settings.signing_key):
         return url
-    # Celery's own backend waits for Redis three times with every result, and sleeps on the loop while it is away.
-    # And it signs nothing.
-    kind = "Fleet" if settings.is_fast else "Signing"
+    # Celery's own backend waits for Redis three times with every result, sleeps on the loop while it is away, and drops
+    # the result when it is full. And it signs nothing. Whatever the broker is: results go to Redis.
+    kind = "Fleet" if settings.fast_transport else "Signing"
     where = "Sentinel" if url.startswith("sentinel") else ""
     return f"toolfleet_tasks.transport.result_backend:{kind}{where}Backend+{url.removeprefix('redis+')}"
 

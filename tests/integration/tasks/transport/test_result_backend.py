@@ -92,12 +92,14 @@ async def loop_goes_on() -> None:
 
 
 def test_the_app_has_it() -> None:
-    """In fast mode, for one Redis and for sentinels, with the URL that the settings have; else it is Celery's own."""
+    """Whatever the broker is, for one Redis and for sentinels, with the URL that the settings have; without the fast transport it is Celery's own."""
     one = make_app(Settings(redis_url="redis://ada:hoot%2Fhoot@localhost:1234/5"))
     sentinels = make_app(Settings(redis_url="sentinel://a:1,b:2/3", sentinel_master="owl"))
+    rabbit = make_app(Settings(redis_url="redis://localhost", broker_url="amqp://localhost"))
     stock = make_app(Settings(redis_url="redis://localhost", fast_transport=False))
 
     assert isinstance(one.backend, FleetBackend)
+    assert isinstance(rabbit.backend, FleetBackend)
     params: Any = one.backend.connparams
     assert (params["port"], params["db"], params["username"], params["password"]) == (1234, 5, "ada", "hoot/hoot")
     assert isinstance(sentinels.backend, FleetSentinelBackend)
