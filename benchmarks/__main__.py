@@ -13,11 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import measures, picture, report
+from benchmarks import measures
 from benchmarks.environments import HERE, compile_own_code, is_ready
 from benchmarks.lengths import FULL, SHORT, Lengths
 from benchmarks.machine import wait_for_quiet
-from benchmarks.results import Results
+from benchmarks.reporting import picture, report
+from benchmarks.reporting.results import Results
 from benchmarks.stage import Stage, stages
 from benchmarks.systems import BY_NAME, OURS, SYSTEMS
 from benchmarks.trial import Record, TrialFailed

@@ -14,7 +14,7 @@ from agents.bodies import ConversationOut, MessageIn, Reply
 from agents.calls import FleetAway
 from agents.conversations import ConversationMoved
 from agents.core import Core, UnknownConversation
-from agents.model import ModelAway
+from agents.models.model import ModelAway
 from agents.occupied import Occupied
 from agents.opening import opened_core
 from agents.people import UnknownPersona

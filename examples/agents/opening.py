@@ -8,11 +8,11 @@ from contextlib import AsyncExitStack
 from agents.calls import Calls
 from agents.conversations import Conversations, open_engine
 from agents.core import Core
-from agents.model import Model
+from agents.models.model import Model
+from agents.models.openai_compatible_model import OpenAICompatibleModel
+from agents.models.scripted_model import ScriptedModel
 from agents.occupied import OneAtATime
-from agents.openai_compatible_model import OpenAICompatibleModel
 from agents.people import People
-from agents.scripted_model import ScriptedModel
 from agents.settings import AgentSettings
 from agents.turn import Turns
 from modules.files import open_pipeline

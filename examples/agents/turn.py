@@ -12,7 +12,7 @@ from typing import Any
 from agents.calls import Calls
 from agents.conversations import Conversations, Finish, Talk
 from agents.history import History, Said
-from agents.model import Model
+from agents.models.model import Model
 from agents.people import People
 from agents.settings import AgentSettings
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult

@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from benchmarks import targets
-from benchmarks.results import Results
+from benchmarks.reporting import targets
+from benchmarks.reporting.results import Results
 from benchmarks.systems import SYSTEMS, System
 
 PEERS = Path(__file__).parents[2] / "benchmarks" / "peers"

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from agents import openai_compatible_model
 from agents.bodies import MessageOut
 from agents.history import Said
-from agents.model import Answer, ModelAway
-from agents.openai_compatible_model import OpenAICompatibleModel
-from agents.scripted_model import ScriptedModel
+from agents.models import openai_compatible_model
+from agents.models.model import Answer, ModelAway
+from agents.models.openai_compatible_model import OpenAICompatibleModel
+from agents.models.scripted_model import ScriptedModel
 from agents.wording import facts_of, wake_message
 from toolfleet import ToolCall, ToolDefinition, ToolResult
 from toolfleet.formats import from_result

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine
 from agents.calls import Calls, FleetAway
 from agents.conversations import Conversations, Talk, open_engine
 from agents.history import Said
-from agents.model import ModelAway
+from agents.models.model import ModelAway
 from agents.people import People
 from agents.settings import AgentSettings
 from agents.turn import Turns

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from benchmarks.results import Results, Spread
+from benchmarks.reporting.results import Results, Spread
 from benchmarks.systems import BY_NAME
 
 _OURS = "toolfleet"

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from agents.model import Answer
+from agents.models.model import Answer
 from agents.wording import facts_of
 from toolfleet import ToolCall, ToolDefinition
 from toolfleet.formats import convert

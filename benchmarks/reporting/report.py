@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 
 import psutil
 
-from benchmarks import targets
-from benchmarks.results import Results, Spread
+from benchmarks.reporting import targets
+from benchmarks.reporting.results import Results, Spread
 from benchmarks.systems import SYSTEMS
 from benchmarks.trial import LOG_FOLLOWS
 

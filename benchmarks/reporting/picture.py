@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.environments import HERE, is_ready, python_of
-from benchmarks.results import Results
+from benchmarks.reporting.results import Results
 from benchmarks.systems import SYSTEMS
 
 _SECONDS = 60
