@@ -6,6 +6,7 @@ import signal
 from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -73,7 +74,7 @@ async def test_nobody_waits_for_an_answer_about_prefetching(broker: RabbitMq, pr
     """Celery sets the count with calls that end after a reconnect, on a worker's loop. It holds for what is sent after it."""
     bound, taken = 2, list[object]()
     with Connection(_through(proxy, broker), transport=RabbitMqTransport) as connection:
-        channel = connection.channel()
+        channel: Any = connection.channel()
         queue = Queue(f"owls-{uuid4()}", auto_delete=True)(channel)
         queue.declare()
         for number in range(bound + 3):

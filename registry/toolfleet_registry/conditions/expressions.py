@@ -3,6 +3,9 @@
 Allowed are fields, indexes, slices, projections and filters, comparisons, `&&`, `||`, `!`, `|`, and a few functions; no
 multi-selects, no expression references, and lists as literals only where `contains` looks into them. So a value is only
 ever walked down, and what a function, a comparison or `[]` looks through counts by its size.
+
+Bounds on an expression and on a value are not enough: 500 characters with 20 comparisons, over a result of 1.2 MB, hold
+a worker's loop for 2.6 s. To stay below 0.1 s that way, a result could have some 40 kB.
 """
 
 from functools import lru_cache
