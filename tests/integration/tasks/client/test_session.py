@@ -57,16 +57,16 @@ asyncio.run(main())
     assert (ended.stdout, ended.stderr) == ("[]\n", "")
 
 
-@pytest.mark.parametrize("place", ["load", "rest"])
+@pytest.mark.parametrize("place", ["reload", "close_idle"])
 async def test_no_error_ends_the_news(redis: Redis, redis_url: str, monkeypatch: Any, place: str) -> None:
     """Whatever goes wrong with one message, the next one is heard: tools do not grow old for ever."""
     async with ToolFleet(settings=Settings(redis_url=redis_url)) as fleet:
         session = fleet._sessions.here()
         assert session is not None
-        holder = session._catalog if place == "load" else session._updates
+        holder = session._catalog if place == "reload" else session._updates
         asked = 0
 
-        async def fail() -> None:
+        def fail() -> None:
             nonlocal asked
             asked += 1
             raise ValueError("a defect")
