@@ -15,6 +15,7 @@ from redis.asyncio import Redis as AsyncRedis
 from support.fleet import TestBed
 from support.module_server import ModuleServer, serve
 from support.owls import make_module
+from support.waiting import wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
@@ -141,6 +142,7 @@ def worker(bed: TestBed) -> Iterator[WorkerProcess]:
 async def fleet(bed: TestBed, worker: WorkerProcess) -> AsyncIterator[ToolFleet]:
     """An agent's fleet, with a worker."""
     for module in bed.modules:
+        await wait_until(lambda module=module: not module.running, "what other tests have left has ended")
         module.forget()
     async with ToolFleet(settings=bed.settings.model_copy(update={"unserved_seconds": 5})) as fleet:
         yield fleet

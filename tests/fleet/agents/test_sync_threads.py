@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 
 from support.fleet import TestBed
-from support.module_server import ModuleServer
+from support.module_server import ModuleServer, serve
+from support.owls import make_module
 from support.waiting import wait_until_sync
+from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_cli.local.redis_server import redis_server
@@ -51,6 +53,20 @@ if how == "raises":
 """
 
 
+@pytest.fixture(scope="module")
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
+    """With a module of its own: calls that run and wait when an agent is left would meet other tests' ones."""
+    with redis_server(tmp_path_factory.mktemp("redis")) as url, serve(make_module()) as owls:
+        yield TestBed(url, (owls,), tmp_path_factory.mktemp("logs"))
+
+
+@pytest.fixture(scope="module")
+def worker(bed: TestBed) -> Iterator[WorkerProcess]:
+    with bed.worker() as worker:
+        yield worker
+        worker.process.kill()
+
+
 def echo(number: int) -> ToolCall:
     return ToolCall(tool_name="owls.echo", arguments={"number": number})
 
@@ -83,8 +99,9 @@ def test_each_of_many_threads_gets_its_own_results_though_a_worker_dies(
 
 
 @pytest.mark.usefixtures("worker")
-def test_leaving_ends_the_calls_of_all_threads(bed: TestBed, owls: ModuleServer, owner: Caller) -> None:
+def test_leaving_ends_the_calls_of_all_threads(bed: TestBed, owner: Caller) -> None:
     """Each returns or raises at once, also one that is made at that very moment."""
+    (owls,) = bed.modules
     refused = list[str]()
 
     def work(fleet: SyncToolFleet, call: ToolCall) -> None:

@@ -339,6 +339,7 @@ async def test_leaving_the_fleet_ends_its_calls_with_a_result(
     bed: TestBed, worker: WorkerProcess, owner: Caller, owls: ModuleServer
 ) -> None:
     """Who still waits gets a result that claims nothing, and no exception."""
+    await wait_until(lambda: not owls.running, "what other tests have left has ended")
     owls.forget()
     async with ToolFleet(settings=bed.settings) as fleet:
         waiting = asyncio.create_task(fleet.call(call("nap_once", seconds=1), owner))

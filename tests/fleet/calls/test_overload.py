@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from support.fleet import TestBed
 from support.module_server import ModuleServer, serve
 from support.owls import make_module
-from support.waiting import wait_until
+from support.waiting import wait_until, wait_until_sync
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_cli.local.tcp_ports import free_port
@@ -34,6 +34,7 @@ def redis_here(tmp_path: Path) -> Iterator[str]:
 @contextmanager
 def overloaded(url: str, module: ModuleServer, folder: Path, **settings: object) -> Generator[TestBed]:
     """A bed of its own, for settings of its own."""
+    wait_until_sync(lambda: not module.running, "what other tests have left has ended")
     module.forget()
     logs = folder / "logs"
     logs.mkdir(exist_ok=True)
