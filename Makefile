@@ -33,9 +33,9 @@ install: $(READY) ## Make .venv with everything
 demo: $(READY) ## The main job on real input: an agent's calls through the queue to modules and back
 	@$(BIN)/toolfleet demo
 
-# Much of it is waiting: one process more than the smallest machine has cores. In the order of their names the files
+# Much of it is waiting: twice as many processes as the smallest machine has cores. In the order of their names the files
 # that run whole fleets come early, and none of them is left for the end.
-JOBS ?= 3
+JOBS ?= 4
 
 test: $(READY) ## The whole suite, with a Redis of its own for each of its processes (JOBS=1: one after the other)
 	@$(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder

@@ -54,6 +54,7 @@ def _through(proxy: TcpProxy, broker: RabbitMq) -> str:
     return broker.url.replace(str(broker.port), str(proxy.port))
 
 
+@pytest.mark.slow
 async def test_a_worker_leaves_a_connection_that_says_nothing(
     bed: TestBed, fleet: ToolFleet, owner: Caller, owls: ModuleServer, broker: RabbitMq, proxy: TcpProxy
 ) -> None:
@@ -131,6 +132,7 @@ async def test_a_worker_goes_on_when_its_connections_are_reset(
         assert (await fleet.call(ECHO, owner)).success, worker.said()
 
 
+@pytest.mark.slow
 async def test_a_worker_ends_though_nobody_answers_its_goodbye(
     bed: TestBed, fleet: ToolFleet, owner: Caller, broker: RabbitMq, proxy: TcpProxy
 ) -> None:

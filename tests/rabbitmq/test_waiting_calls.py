@@ -4,6 +4,8 @@ import asyncio
 import signal
 from dataclasses import replace
 
+import pytest
+
 from support.fleet import TestBed, program
 from support.module_server import ModuleServer
 from support.processes import next_line, python_program
@@ -67,6 +69,7 @@ async def test_a_queued_call_can_be_cancelled(
     assert owls.calls("echo") == []
 
 
+@pytest.mark.slow
 async def test_a_killed_workers_calls_go_to_another(
     bed: TestBed, fleet: ToolFleet, owner: Caller, owls: ModuleServer
 ) -> None:
@@ -84,6 +87,7 @@ async def test_a_killed_workers_calls_go_to_another(
     assert len({result.audit.worker for result in results if result.audit}) <= 2
 
 
+@pytest.mark.slow
 async def test_a_call_has_an_end_whose_worker_dies_just_before_its_deadline(
     bed: TestBed, fleet: ToolFleet, owls: ModuleServer
 ) -> None:

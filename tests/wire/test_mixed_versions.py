@@ -42,6 +42,7 @@ EXPECTED: dict[str, Any] = {
 NAMES_NO_MODULES = {"agent": [True, None, "done"], "worker": [False, "permission_denied", "none"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("newer", ["agent", "worker"])
 def test_a_newer_agent_and_an_older_worker_do_as_two_alike(

@@ -72,6 +72,7 @@ async def check(url: str, jobs: list[Job], works: Works) -> None:
         assert not await redis.exists("toolfleet:jobs-due")
 
 
+@pytest.mark.slow
 async def test_killed_workers_cost_no_job_and_double_none(tmp_path: Path, owner: Caller) -> None:
     """Workers are killed one after the other while jobs run; the next ones go on."""
     works = make_works(ends_after=12)  # there must be work for each of them

@@ -66,6 +66,7 @@ def test_the_guide_leads_to_a_called_module(tmp_path: Path) -> None:
     assert "3 passed" in said["pytest"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(FIVE_MINUTES)
 def test_the_modules_own_readme_works_in_its_folder(tmp_path: Path) -> None:
     """It says what to type next; the fleet offers the module's tools and no others."""

@@ -20,6 +20,7 @@ from support.waiting import wait_until_sync
 ADA = ("--user", "ada", "--permission", "admin")
 
 
+@pytest.mark.slow
 def test_what_an_agent_builds_is_deployed_and_ends_with_the_fleet(tmp_path: Path) -> None:
     """By calls through the queues, in the slow lane; a task that still runs ends with the fleet, and so does the site."""
     with up(tmp_path) as fleet:
