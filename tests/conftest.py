@@ -141,8 +141,8 @@ def worker(bed: TestBed) -> Iterator[WorkerProcess]:
 @pytest.fixture
 async def fleet(bed: TestBed, worker: WorkerProcess) -> AsyncIterator[ToolFleet]:
     """An agent's fleet, with a worker."""
+    await wait_until(lambda: not any(each.running for each in bed.modules), "what other tests have left has ended")
     for module in bed.modules:
-        await wait_until(lambda module=module: not module.running, "what other tests have left has ended")
         module.forget()
     async with ToolFleet(settings=bed.settings.model_copy(update={"unserved_seconds": 5})) as fleet:
         yield fleet
