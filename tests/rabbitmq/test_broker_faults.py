@@ -26,6 +26,8 @@ AGENT = """
 import asyncio, os, signal, sys
 from toolfleet import Caller, ToolCall, ToolFleet
 
+pytestmark = pytest.mark.slow
+
 async def agent():
     caller = Caller(permission="owner", allowed_modules="*")
     call = ToolCall(tool_name="owls.echo")
@@ -114,7 +116,6 @@ async def test_no_event_waits_for_the_broker(bed: TestBed, broker: RabbitMq) -> 
     assert kept == ["worker-heartbeat"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("at_once", [True, False])  # without a word, or with one
 async def test_beat_gets_over_a_restart(bed: TestBed, broker: RabbitMq, at_once: bool) -> None:
     """It goes on sending what is due, over a new connection."""
@@ -174,7 +175,6 @@ async def test_a_frozen_broker_lets_an_agents_process_end(bed: TestBed, broker: 
     assert set(codes.split()) <= {"fleet_unavailable", "expired"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("known", "wrong", "reason"),
     [

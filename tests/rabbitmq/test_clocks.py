@@ -10,6 +10,8 @@ from support.modules.later import LATER, LATER_SECONDS, later_module
 from support.servers.rabbitmq import RabbitMq
 from toolfleet import Caller, ToolFleet
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("seconds", [30, -30])
 async def test_a_retry_is_made_when_the_module_wants_it(

@@ -25,6 +25,8 @@ from toolfleet_cli.local.commands import beat_command
 from toolfleet_tasks.queues import CONTROL
 from toolfleet_tasks.rabbitmq.transport import RabbitMqTransport
 
+pytestmark = pytest.mark.slow
+
 ECHO = ToolCall(tool_name="owls.echo")
 NAP = ToolCall(tool_name="owls.nap", arguments={"seconds": 3})
 FOUND_SECONDS = 60.0  # twenty on an idle machine, and four minutes by Celery's own heartbeats
@@ -54,7 +56,6 @@ def _through(proxy: TcpProxy, broker: RabbitMq) -> str:
     return broker.url.replace(str(broker.port), str(proxy.port))
 
 
-@pytest.mark.slow
 async def test_a_worker_leaves_a_connection_that_says_nothing(
     bed: TestBed, fleet: ToolFleet, owner: Caller, owls: ModuleServer, broker: RabbitMq, proxy: TcpProxy
 ) -> None:
@@ -132,7 +133,6 @@ async def test_a_worker_goes_on_when_its_connections_are_reset(
         assert (await fleet.call(ECHO, owner)).success, worker.said()
 
 
-@pytest.mark.slow
 async def test_a_worker_ends_though_nobody_answers_its_goodbye(
     bed: TestBed, fleet: ToolFleet, owner: Caller, broker: RabbitMq, proxy: TcpProxy
 ) -> None:

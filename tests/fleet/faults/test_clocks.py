@@ -109,7 +109,7 @@ async def test_a_worker_that_is_off_works(owls: ModuleServer, owner: Caller, tmp
     assert worker.said().count("own_clock_off") == 1
 
 
-@pytest.mark.parametrize("fast", [True, False], ids=["fast", "stock"])
+@pytest.mark.parametrize("fast", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["fast", "stock"])
 @pytest.mark.parametrize("seconds", [30, -30])
 async def test_a_retry_is_made_when_the_module_wants_it(
     owner: Caller, tmp_path: Path, redis_url: str, seconds: float, fast: bool

@@ -60,7 +60,7 @@ async def test_the_tool_hears_who_calls_and_how_long(bed: TestBed, owner: Caller
             result = await fleet.call(ToolCall(tool_name="owls.told"), owner, timeout=20)
 
     left = result.result.pop("seconds_left")
-    assert 0 < left <= 20
+    assert 0 < left < 21  # on the fleet's clock, which processes know to a second
     assert result.result == {"user_id": "ada", "permission": "owner", "call_id": result.audit.call_id}
 
 

@@ -149,13 +149,13 @@ async def test_refused_expired_and_cancelled_calls_are_failures(
     refused = calls.publish("owls.admin_only", caller=Caller(permission="guest", allowed_modules="*"))
     expired = calls.publish("owls.echo", deadline_at=fleet_clock.now() - 1)
     napping = ToolCall(tool_name="owls.nap", arguments={"seconds": 20})
-    late = await fleet.submit(napping, owner, timeout=3)
+    # An agent that waited for it would take it back itself, whoever of both is a little faster.
+    late = calls.publish("owls.nap", arguments={"seconds": 20}, deadline_at=fleet_clock.now() + 3)
     await wait_until(lambda: owls.calls("nap"), "the module has the one that will be late")
-    assert (await late.result()).error_code == "timed_out"
     unwanted = await fleet.submit(napping, owner)
     await wait_until(lambda: len(owls.calls("nap")) == 2, "the module has the call")
     await unwanted.cancel()
-    codes = {refused: "permission_denied", expired: "expired", late.id: "timed_out", unwanted.id: "cancelled"}
+    codes = {refused: "permission_denied", expired: "expired", late: "timed_out", unwanted.id: "cancelled"}
     await wait_until(lambda: all(map(heard.is_over, codes)), "all of them have ended")
 
     ends = {call_id: heard.state.tasks[call_id] for call_id in codes}

@@ -16,6 +16,9 @@ from toolfleet_tasks.app import FleetApp, make_app
 
 ECHO = ToolCall(tool_name="owls.echo", arguments={"text": "hu"})
 BOTH = pytest.mark.parametrize("fast", [True, False], ids=["fast", "stock"])
+STOCK_LATER = pytest.mark.parametrize(
+    "fast", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["fast", "stock"]
+)
 
 
 def bed_on(setup: RedisSetup, module: ModuleServer, folder: Path, *, fast: bool) -> TestBed:
@@ -25,7 +28,7 @@ def bed_on(setup: RedisSetup, module: ModuleServer, folder: Path, *, fast: bool)
     return TestBed(setup.url, (module,), logs, {**more, "fast_transport": fast})
 
 
-@BOTH
+@STOCK_LATER
 @pytest.mark.parametrize("name", SETUPS)
 async def test_a_call_goes_through(owls: ModuleServer, owner: Caller, tmp_path: Path, name: str, fast: bool) -> None:
     """Worker and client reach it, also for a job, leave only keys of the fleet's there, and no password in a log."""
@@ -57,7 +60,7 @@ async def _job_goes_through(fleet: ToolFleet, caller: Caller) -> None:
     assert (end.wake_id, end.type, end.result) == (job.job_id, "job.completed", {"text": "hu"})
 
 
-@BOTH
+@STOCK_LATER
 async def test_the_fleet_follows_its_master(owls: ModuleServer, owner: Caller, tmp_path: Path, fast: bool) -> None:
     """When the master is killed, worker and client find the new one by themselves, and go on as before."""
     (tmp_path / "redis").mkdir()

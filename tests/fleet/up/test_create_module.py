@@ -52,6 +52,7 @@ def type_in(folder: Path, commands: Sequence[str], stack: ExitStack) -> dict[str
     return said
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(FIVE_MINUTES)
 def test_the_guide_leads_to_a_called_module(tmp_path: Path) -> None:
     """Each command of its section works as it stands, in an empty folder, and all in less than five minutes."""
