@@ -19,14 +19,14 @@ from toolfleet_cli.local.environment import environment_of
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.queues import CONTROL
 
+pytestmark = pytest.mark.slow
+
 ECHO = ToolCall(tool_name="owls.echo")
 NAP = ToolCall(tool_name="owls.nap", arguments={"seconds": 2})
 
 AGENT = """
 import asyncio, os, signal, sys
 from toolfleet import Caller, ToolCall, ToolFleet
-
-pytestmark = pytest.mark.slow
 
 async def agent():
     caller = Caller(permission="owner", allowed_modules="*")
