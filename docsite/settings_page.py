@@ -42,6 +42,7 @@ _TITLES: Final = {
     "Settings": "The fleet",
     "ModuleSettings": "Modules",
     "LocalSettings": "Functions in the workers",
+    "HostSettings": "Tool folders",
     "OverloadSettings": "Limits and overload",
     "RetrySettings": "Retry",
     "JobSettings": "Jobs and wake-ups",

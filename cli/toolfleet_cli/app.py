@@ -11,7 +11,7 @@ import typer
 
 from toolfleet_cli.commands import audit, call, config, create, dead, jobs, modules, status, tools, wakes
 from toolfleet_cli.console.output import fail
-from toolfleet_cli.processes import fleet, logs, processes, redis_cli
+from toolfleet_cli.processes import fleet, host, logs, processes, redis_cli
 from toolfleet_registry.errors import FleetError
 
 app = typer.Typer(
@@ -31,6 +31,7 @@ call.register(app)
 app.add_typer(audit.app, name="audit")
 app.add_typer(create.app, name="create")
 app.add_typer(dead.app, name="dead")
+app.add_typer(host.app, name="host")
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(modules.app, name="modules")
 app.add_typer(tools.app, name="tools")

@@ -20,6 +20,7 @@ from pydantic_settings import (
 )
 
 from toolfleet_registry.config import setting_sources
+from toolfleet_registry.config.host_settings import HostSettings
 from toolfleet_registry.config.job_settings import JobSettings
 from toolfleet_registry.config.local_settings import LocalSettings
 from toolfleet_registry.config.module_settings import ModuleSettings
@@ -56,6 +57,7 @@ class Settings(
     JobSettings,
     WebhookSettings,
     LocalSettings,
+    HostSettings,
     ProbeSettings,
     BaseSettings,
 ):

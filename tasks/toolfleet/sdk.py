@@ -1,4 +1,4 @@
-"""Exports what a module is written with: `from toolfleet.sdk import Module, Context, ToolError, ModuleBusy`.
+"""Exports what a module is written with: `from toolfleet.sdk import Module, Context, ToolError, ModuleBusy`, and `tool`.
 
 `RedisReplies` needs `toolfleet-sdk[redis]`, `HttpClientPort` and `ModuleResult` need `toolfleet-sdk[client]`; they are imported when
 somebody asks for them.
@@ -6,6 +6,7 @@ somebody asks for them.
 
 from typing import TYPE_CHECKING
 
+from toolfleet_modules.sdk.marks import tool
 from toolfleet_modules.sdk.module import Module
 from toolfleet_registry.functions.call_context import Context
 from toolfleet_registry.functions.encoded_bytes import Media
@@ -50,4 +51,5 @@ __all__ = [
     "SQLiteReplies",
     "ToolError",
     "hide_process",
+    "tool",
 ]

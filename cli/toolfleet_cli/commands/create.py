@@ -29,6 +29,22 @@ def module(
     say(f"  toolfleet call {name}.greet name=Ada   # from another shell, there")
 
 
-@app.callback()
-def _group() -> None:
-    """Make `module` a command of its own, although it is the only one."""
+@app.command()
+def tool(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The tool's name.")],
+    *,
+    directory: Annotated[Path, typer.Option("--directory", metavar="FOLDER", help="The tool folder.")] = Path(
+        ".toolfleet", "tools"
+    ),
+) -> None:
+    """Make a tool: a Python file in a tool folder, and a test beside it. A fleet that serves the folder has the tool at once."""
+    from toolfleet_cli.scaffold.files import create_tool  # noqa: PLC0415 - only this command needs it
+
+    file = create_tool(name, directory)
+    module = directory.resolve().name
+    say(f"Made the tool {name} in {file}. Next:\n")
+    is_own = directory == Path(".toolfleet", "tools")
+    say(
+        f"  toolfleet up{'' if is_own else f' --tools {directory}'}    # a fleet with it, unless one serves the folder already"
+    )
+    say(f"  toolfleet call {module}.{name} text=owl times=2")

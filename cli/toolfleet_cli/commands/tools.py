@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from toolfleet_cli.commands import tool_changes, tool_versions
+from toolfleet_cli.console import load_errors
 from toolfleet_cli.console.caller import Level, ModulesOption, PermissionOption, UserOption, caller_of, refuse_unknown
 from toolfleet_cli.console.output import add_row, age, fail, note, progress, say, say_json, show_table, table
 from toolfleet_cli.processes.completion import complete_tools
@@ -35,17 +36,22 @@ def list_(
     permission: PermissionOption = Level.OWNER,
     modules: ModulesOption = "*",
     closed: Annotated[bool, typer.Option("--closed", help="List those that nobody may use now, and why.")] = False,
+    ignore_errors: Annotated[
+        bool, typer.Option("--ignore-errors", help="Exit with 0 also where files of tool folders do not load.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List the tools that a caller may use."""
+    """List the tools that a caller may use. Exits with 1 where files of tool folders do not load as they stand."""
     if closed:
         tool_changes.show_closed(as_json=as_json)
         return
     tools, statuses = asyncio.run(_tools(caller_of(user, permission, modules)))
     if not as_json and not tools:
         note("There are no tools for this caller; `toolfleet modules list` shows the modules.")
-        return
-    _show_all(tools, statuses, as_json=as_json)
+    else:
+        _show_all(tools, statuses, as_json=as_json)
+    has_errors = load_errors.show([error for status in statuses.values() for error in status.load_errors])
+    raise typer.Exit(1 if has_errors and not ignore_errors else 0)
 
 
 @app.command()

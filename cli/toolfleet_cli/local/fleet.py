@@ -19,6 +19,7 @@ from toolfleet_cli.local.programs import (
     beat_program,
     example_program,
     flower_program,
+    host_program,
     redis_program,
     worker_program,
 )
@@ -26,6 +27,7 @@ from toolfleet_cli.local.redis_server import START_SECONDS, redis_url
 from toolfleet_cli.local.stop_signals import StopSignals, stop_signals
 from toolfleet_cli.local.supervisor import Supervisor
 from toolfleet_cli.local.tcp_ports import LOOPBACK, held_port, kept_port, named_port
+from toolfleet_cli.local.tool_folders import ToolFolder
 from toolfleet_registry.config.run_file import Process
 from toolfleet_registry.contracts.names import SCHEDULER
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
@@ -45,7 +47,7 @@ _REDIS_SECONDS = 5.0
 class LocalFleet:
     """A running fleet. `settings` are those to use it with; `flower_url` is `None` if it has no Flower.
 
-    `sources` are the folders of the modules that it serves itself, by name.
+    `sources` are the folders of the modules that it serves itself, by name; `hosted` are those of them that are tool folders.
     """
 
     def __init__(
@@ -55,10 +57,12 @@ class LocalFleet:
         supervisor: Supervisor,
         signals: StopSignals,
         sources: Mapping[str, Path],
+        hosted: frozenset[str] = frozenset(),
     ) -> None:
         self.settings = settings
         self.flower_url = flower_url
         self.sources = sources
+        self.hosted = hosted
         self._supervisor = supervisor
         self._signals = signals
 
@@ -97,11 +101,12 @@ class LocalFleet:
 
 
 @contextmanager
-def local_fleet(
+def local_fleet(  # noqa: PLR0913 - what is not obvious has a default
     folder: Path,
     *,
     settings: Settings,
     own_modules: Sequence[Example] = (),
+    tool_folders: Sequence[ToolFolder] = (),
     flower_port: int | None = None,
     agent: Mapping[str, str] | None = None,
     announce: Callable[[str], None] = lambda _: None,
@@ -109,26 +114,28 @@ def local_fleet(
     """Run a whole fleet, with its data and its `logs` in `folder`, and end it in order: workers first, Redis last.
 
     Redis and modules are those of `settings`; if these name none, a Redis of our own, and the example modules if we
-    are in a clone. `own_modules` are served beside those of `settings`, and instead of the examples. `flower_port` is the port for Flower, if it is free; without one there is no Flower. `agent` has the
+    are in a clone. `own_modules` and `tool_folders` are served beside those of `settings`, and instead of the examples. `flower_port` is the port for Flower, if it is free; without one there is no Flower. `agent` has the
     example core started, with these variables, and woken by jobs; it needs a clone. `announce` gets a sentence for each
     thing that happens.
 
     Main thread only. In the body SIGINT, SIGTERM and SIGHUP raise `StopRequested`; another one while the fleet ends makes
     it end fast. Raises `SettingsError`, `NoRedis`, `FleetUnavailable`, `ChildFailed`, or `FolderInUse`.
     """
-    examples = list(own_modules) or ([] if settings.modules - {SCHEDULER} else find_examples())
+    has_modules = bool(own_modules or tool_folders or settings.modules - {SCHEDULER})
+    examples = list(own_modules) if has_modules else find_examples()
     with ExitStack() as stack:
         signals = stack.enter_context(stop_signals())
         lock = stack.enter_context(folder_lock(folder, check=signals.check))
         supervisor = Supervisor(folder / "logs", announce=announce)
         stack.callback(lambda: supervisor.stop(in_hurry=lambda: signals.in_hurry))
         start = _Start(folder, supervisor, signals, stack)
-        settings = start.modules(examples, start.redis(settings, announce, lock=lock))
+        settings = start.modules(examples, tool_folders, start.redis(settings, announce, lock=lock))
         settings = settings if agent is None else start.agent(settings, agent)
         flower_url = start.processes(settings, flower_port=flower_port)
         with signals.interrupts():
             sources = {example.name: example.source for example in examples}
-            yield LocalFleet(settings, flower_url, supervisor, signals, sources)
+            hosted = {tools.name: tools.folder for tools in tool_folders}
+            yield LocalFleet(settings, flower_url, supervisor, signals, sources | hosted, frozenset(hosted))
 
 
 class _Start:
@@ -160,13 +167,15 @@ class _Start:
             redis.delete(settings.keys.module_feeds)
         return settings.model_copy(update={"redis_url": url})
 
-    def modules(self, examples: list[Example], settings: Settings) -> Settings:
-        if not examples:
+    def modules(self, examples: list[Example], hosted: Sequence[ToolFolder], settings: Settings) -> Settings:
+        if not examples and not hosted:
             return settings
-        ports = {example: self._port() for example in examples}
+        names = [*(each.name for each in examples), *(each.name for each in hosted)]
+        ports = {name: self._port() for name in names}
         keys = settings.signing_keys
-        self._run([example_program(example, port, self._folder, signing_keys=keys) for example, port in ports.items()])
-        started = {example.name: f"http://{LOOPBACK}:{port}" for example, port in ports.items()}
+        programs = [example_program(each, ports[each.name], self._folder, signing_keys=keys) for each in examples]
+        self._run([*programs, *(host_program(each, ports[each.name], settings) for each in hosted)])
+        started = {name: f"http://{LOOPBACK}:{port}" for name, port in ports.items()}
         services = {**settings.module_services, **started}
         slow = settings.slow_modules | (SLOW_EXAMPLES & services.keys())
         return settings.model_copy(update={"module_services": services, "slow_modules": slow})

@@ -12,6 +12,7 @@ from toolfleet_cli.local.examples import Example, data_environment
 from toolfleet_cli.local.readiness import is_redis, says, serves
 from toolfleet_cli.local.redis_server import STOP_SECONDS, redis_command
 from toolfleet_cli.local.tcp_ports import LOOPBACK
+from toolfleet_cli.local.tool_folders import ToolFolder
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, PREFIX, Settings
 from toolfleet_tasks.messages.signing import module_keys
 from toolfleet_tasks.queues import Lane
@@ -65,6 +66,24 @@ def example_program(example: Example, port: int, folder: Path, *, signing_keys: 
         is_ready=serves(port, "/health"),
         env={**data_environment(folder), **_NO_KEYS, f"{PREFIX}MODULE_KEY": key, **_UNBUFFERED},
         cwd=example.folder,
+        patience_seconds=_MODULE_GRACE_SECONDS * 2,
+        is_optional=True,
+    )
+
+
+def host_program(tools: ToolFolder, port: int, settings: Settings) -> Program:
+    """A host that serves a tool folder. It tells the fleet's Redis when its tools change, and has no key but its module's."""
+    where = ["--name", tools.name, "--address", LOOPBACK, "--port", str(port)]
+    return Program(
+        tools.name,
+        [sys.executable, "-m", "toolfleet_cli", "host", "folder", str(tools.folder), *where],
+        is_ready=serves(port, "/health"),
+        env={
+            **environment_of(settings),
+            **_NO_KEYS,
+            f"{PREFIX}MODULE_KEY": module_keys(settings.signing_keys, tools.name),
+            **_UNBUFFERED,
+        },
         patience_seconds=_MODULE_GRACE_SECONDS * 2,
         is_optional=True,
     )

@@ -9,12 +9,14 @@ _LIBRARIES = {
     "flower": ("flower",),
     "up": ("httptools", "flower"),
     "demo": ("httptools", "flower"),
+    "host": ("starlette", "uvicorn", "watchfiles"),
 }
+_EXTRAS = {"host": "hosts"}  # for others, `worker`
 
 
 def need(command: str) -> None:
     """Raise `SettingsError`, with what to install, if the command cannot run here."""
     if missing := [name for name in _LIBRARIES[command] if importlib.util.find_spec(name) is None]:
         raise SettingsError(
-            f"`toolfleet {command}` needs {' and '.join(missing)}, which an agent does not: pip install 'toolfleet[worker]'."
+            f"`toolfleet {command}` needs {' and '.join(missing)}, which an agent does not: pip install 'toolfleet[{_EXTRAS.get(command, 'worker')}]'."
         )

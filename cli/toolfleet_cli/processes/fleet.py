@@ -24,6 +24,14 @@ def up(
             help="Serve this module, too; `.` is the one here. Instead of the examples. May be repeated.",
         ),
     ] = None,
+    tools: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--tools",
+            metavar="FOLDER",
+            help="Serve the functions with `@tool` in its Python files, too. Instead of the examples. May be repeated.",
+        ),
+    ] = None,
     reload: Annotated[bool, typer.Option("--reload", help="Restart a module when its Python files change.")] = False,
 ) -> None:
     """Run a whole fleet here, in the foreground: Redis, workers, beat, Flower; in a clone the example modules, too.
@@ -33,7 +41,7 @@ def up(
     need("up")
     from toolfleet_cli.processes.up import run_up  # noqa: PLC0415 - only this command needs it
 
-    raise typer.Exit(run_up(modules or [], reload=reload))
+    raise typer.Exit(run_up(modules or [], tools or [], reload=reload))
 
 
 def demo() -> None:

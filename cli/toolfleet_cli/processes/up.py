@@ -14,6 +14,8 @@ from toolfleet_cli.console.output import add_row, note, plain, say, show_table, 
 from toolfleet_cli.local.fleet import LocalFleet, local_fleet
 from toolfleet_cli.local.own_modules import own_modules
 from toolfleet_cli.local.stop_signals import StopRequested
+from toolfleet_cli.local.tool_folders import tool_folders
+from toolfleet_cli.processes.extras import need
 from toolfleet_cli.processes.up_loop import UpLoop
 from toolfleet_registry.config.run_file import FOLDER, Process, RunFile, find_run_file
 from toolfleet_registry.contracts.names import LOCAL
@@ -30,7 +32,7 @@ _FLOWER_PORT = 5555  # its usual one; another if that is taken
 _OWNER = Caller(permission="owner", allowed_modules="*")
 _FAVOURITE = "research.search_docs"
 # What each process of this folder decides for itself.
-_OWN_AFFAIRS = {"lane", "worker_concurrency", "drain_seconds", "loop_stall_seconds", "log_format", "log_level"}
+_OWN_AFFAIRS = {"hosts", "lane", "worker_concurrency", "drain_seconds", "loop_stall_seconds", "log_format", "log_level"}
 # Where the fleet is; what else an agent must know is in there.
 _AGENTS_NEED = {"redis_url", "broker_url", "sentinel_master", "key_prefix", "fast_transport", "registry_url"}
 # What is in no file of ours: whoever may use it has it from the environment, or the `toolfleet.toml`.
@@ -47,8 +49,10 @@ _SECRETS = {
 }
 
 
-def run_up(modules: Sequence[Path] = (), *, reload: bool = False) -> int:
-    """Run a fleet in the working folder, with the modules in these folders, until a signal ends it. Returns the exit code.
+def run_up(modules: Sequence[Path] = (), tools: Sequence[Path] = (), *, reload: bool = False) -> int:
+    """Run a fleet in the working folder, with the modules and the tools in these folders, until a signal ends it.
+
+    Returns the exit code.
 
     With `reload` a module is restarted when its files change.
     """
@@ -57,13 +61,22 @@ def run_up(modules: Sequence[Path] = (), *, reload: bool = False) -> int:
         raise FleetError(f"A fleet is running here already (process {running.pid}): use it, or stop it first.")
     settings = load_settings()
     own = own_modules(modules, settings.modules)
+    taken = {*settings.modules, *(each.name for each in own)}
+    hosted = tool_folders(tools, settings, start=folder, taken=taken)
+    if hosted:
+        need("host")
     if settings.hide_process:
         hide_process()
     Seal(settings.signing_key)  # here a missing library is one sentence
     say("Starting a fleet …")
     try:
         with local_fleet(
-            folder / FOLDER, settings=settings, own_modules=own, flower_port=_FLOWER_PORT, announce=note
+            folder / FOLDER,
+            settings=settings,
+            own_modules=own,
+            tool_folders=hosted,
+            flower_port=_FLOWER_PORT,
+            announce=note,
         ) as fleet:
             _stay(fleet, folder, reload=reload)
     except StopRequested:
@@ -85,8 +98,8 @@ def _stay(fleet: LocalFleet, folder: Path, *, reload: bool) -> None:
 @contextmanager
 def _announced(fleet: LocalFleet, folder: Path) -> Generator[Callable[[Mapping[str, Process]], None]]:
     """Let the other commands find the fleet while it runs. What is yielded tells them of its processes."""
-    # Git must not see the data; the folder is ours alone.
-    (folder / FOLDER / ".gitignore").write_text("*\n")
+    # Git must not see the data; the folder is ours alone, but for the tools.
+    (folder / FOLDER / ".gitignore").write_text("*\n!tools/\n!tools/**\n")
     values = fleet.settings.model_dump(mode="json", exclude_defaults=True, exclude=_OWN_AFFAIRS | _SECRETS)
     run_file = RunFile(pid=os.getpid(), settings=values, flower_url=fleet.flower_url)
     path = run_file.write(folder)

@@ -1,4 +1,4 @@
-"""Writes a new module's files, and checks the name that their author gives it."""
+"""Writes the files of a new module, or of a new tool, and checks the name that their author gives it."""
 
 import importlib.util
 import keyword
@@ -36,7 +36,7 @@ def create_module(name: str, directory: Path) -> Path:
     if not directory.is_dir():
         raise SettingsError(f"There is no folder {directory}.")
     values = {"name": name, "version": version("toolfleet")}
-    contents = {path: Template(text).substitute(values) for path, text in _templates(name).items()}
+    contents = _contents("module", values)
     draft = directory / f".{name}.{os.getpid()}"
     try:
         for path, text in contents.items():
@@ -50,6 +50,35 @@ def create_module(name: str, directory: Path) -> Path:
     return folder
 
 
+def create_tool(name: str, directory: Path) -> Path:
+    """Write a tool's file into `directory`, which is made if it is not there, and a test beside it. Returns the tool's file.
+
+    Raises `SettingsError` for a name that will not do, and for a file that is there already.
+    """
+    if not _NAME.fullmatch(name):
+        raise SettingsError(
+            f"{name[:60]!r} is no name for a tool: small letters, digits and _ (at most 50), a letter first."
+        )
+    if keyword.iskeyword(name) or keyword.issoftkeyword(name) or name in sys.stdlib_module_names or name == "tool":
+        raise SettingsError(f"{name!r} means something in Python already: choose another name.")
+    if name.startswith("test_"):
+        raise SettingsError(f"{name!r} is how a test is named: choose another name.")
+    contents = _contents("tool", {"name": name})
+    if taken := [path for path in contents if os.path.lexists(directory / path)]:
+        raise SettingsError(f"{directory / taken[0]} is there already: choose another name, or another --directory.")
+    directory.mkdir(parents=True, exist_ok=True)
+    for path, text in contents.items():
+        draft = directory / f".{path}.{os.getpid()}"
+        draft.write_text(text, encoding="utf-8")
+        draft.rename(directory / path)  # a host that watches never sees half of it
+    return directory / f"{name}.py"
+
+
+def _contents(kind: str, values: dict[str, str]) -> dict[str, str]:
+    """The files' texts by their paths."""
+    return {path: Template(text).substitute(values) for path, text in _templates(kind, values["name"]).items()}
+
+
 def _check(name: str) -> None:
     if keyword.iskeyword(name) or keyword.issoftkeyword(name) or name in sys.stdlib_module_names:
         raise SettingsError(f"{name!r} means something in Python already: choose another name.")
@@ -61,7 +90,7 @@ def _check(name: str) -> None:
         )
 
 
-def _templates(name: str) -> dict[str, str]:
+def _templates(kind: str, name: str) -> dict[str, str]:
     """The texts by their files' paths."""
     found: dict[str, str] = {}
 
@@ -73,5 +102,5 @@ def _templates(name: str) -> dict[str, str]:
                 file = each.name.removesuffix(".txt").replace("NAME", name)
                 found[before + _RENAMED.get(file, file)] = each.read_text(encoding="utf-8")
 
-    collect(files("toolfleet_cli") / "scaffold" / "templates" / "module", "")
+    collect(files("toolfleet_cli") / "scaffold" / "templates" / kind, "")
     return found

@@ -37,9 +37,9 @@ class RunClaim:
         """What its record has, if it came to be written."""
         return self._record.token
 
-    def is_live(self) -> bool:
-        """Whether nobody else can have taken the call over: this process has not stood still for too long."""
-        return fleet_clock.suspend_aware() < self._live_until
+    def live_until(self) -> float:
+        """Until when nobody else can have taken the call over, on the clock that counts suspension."""
+        return self._live_until
 
     async def take(self, seen: Record | None, attempt: int, *, is_first: bool = True) -> bool:
         """Begin, for the call's `attempt`th attempt, in the place of the record that was `seen`.

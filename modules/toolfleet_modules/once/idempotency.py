@@ -164,7 +164,7 @@ class IdempotentRuns:
         return record.token == self._unanswered.get(call_id) and record.fingerprint == work.fingerprint
 
     async def _run(self, claim: RunClaim, work: Work, tool: Runnable) -> Reply:
-        work.context._is_held = claim.is_live  # noqa: SLF001 - made for this work
+        work.context._held_until = claim.live_until  # noqa: SLF001 - made for this work
         async with claim.kept():
             try:
                 reply = await _ended(work, tool)

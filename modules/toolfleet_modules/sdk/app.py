@@ -48,13 +48,15 @@ class _Routes:
     def __init__(self, module: AppParts) -> None:
         self._module = module
         self._callers = CallerCheck(module.name, module.key)
-        self._manifest = json.dumps(_document_of(module.manifest), ensure_ascii=False)
+        self._manifest = _ManifestText(module)
         self._store = PatientStore(module.replies, seconds=STORE_SECONDS)
         self._runs = IdempotentRuns(self._store)
-        self.execute = _OfThisLoop(lambda: Execute(module.tools, self._runs, self._callers, Limits(**module.limits)))
+        self.execute = _OfThisLoop(
+            lambda: Execute(lambda: module.tools, self._runs, self._callers, Limits(**module.limits))
+        )
 
     async def manifest(self, _: Request) -> Response:
-        return Response(self._manifest, media_type="application/json")
+        return Response(self._manifest.now(), media_type="application/json")
 
     async def health(self, _: Request) -> Response:
         return JSONResponse({"status": "ok", "module": self._module.name, **asdict(self.execute.now.counts)})
@@ -93,6 +95,19 @@ class _Routes:
             yield
 
 
+class _ManifestText:
+    """The manifest as JSON: written anew when the module has another mapping of tools."""
+
+    def __init__(self, module: AppParts) -> None:
+        self._module = module
+        self._tools, self._text = module.tools, _text_of(module.manifest)
+
+    def now(self) -> str:
+        if self._tools is not (tools := self._module.tools):
+            self._tools, self._text = tools, _text_of(self._module.manifest)
+        return self._text
+
+
 class _OfThisLoop:
     """The app of one route in the loop that runs: tests give an app several, one after the other."""
 
@@ -111,12 +126,12 @@ class _OfThisLoop:
         await self.now(scope, receive, send)
 
 
-def _document_of(manifest: ModuleManifest) -> dict[str, Any]:
-    """Without what is not said; but the schemas as they are, where `null` means something."""
+def _text_of(manifest: ModuleManifest) -> str:
+    """As JSON, without what is not said; but the schemas as they are, where `null` means something."""
     document = manifest.model_dump(mode="json", exclude_none=True)
     for shown, tool in zip(document["tools"], manifest.tools, strict=True):
         shown.update({name: getattr(tool, name) for name in ("input_schema", "output_schema") if name in shown})
-    return document
+    return json.dumps(document, ensure_ascii=False)
 
 
 async def _called(hook: Callable[[], Any]) -> None:

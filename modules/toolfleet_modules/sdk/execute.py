@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from toolfleet_modules.once.idempotency import IdempotentRuns, KeyReused, RunRefused, not_begun, overtaken
+from toolfleet_modules.once.idempotency import (
+    IdempotentRuns,
+    KeyReused,
+    Runnable,
+    RunRefused,
+    not_begun,
+    overtaken,
+)
 from toolfleet_modules.once.shared_work import Work
 from toolfleet_modules.requests.authentication import CallerCheck, CallerRefused
 from toolfleet_modules.requests.reply import Reply
@@ -19,8 +26,9 @@ from toolfleet_modules.requests.request import Call, HeaderRefused, TooLarge, To
 from toolfleet_modules.requests.sender_clocks import Senders
 from toolfleet_modules.requests.task_guard import guard_tasks
 from toolfleet_modules.sdk.progress_lines import ProgressLines
-from toolfleet_modules.sdk.tool import Tool, in_words
-from toolfleet_modules.sdk.tool_run import ToolRun
+from toolfleet_modules.sdk.served_tool import ServedTool
+from toolfleet_modules.sdk.tool import in_words
+from toolfleet_modules.sdk.tool_run import RunMeans
 from toolfleet_registry.functions.call_context import Context
 from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.threads import Threads
@@ -53,12 +61,18 @@ class Limits:
 
 
 class Execute:
-    """An ASGI app for one route, in the running loop. `tools` by name."""
+    """An ASGI app for one route, in the running loop. `offer` says which tools there are now, by name."""
 
-    def __init__(self, tools: Mapping[str, Tool], runs: IdempotentRuns, callers: CallerCheck, limits: Limits) -> None:
+    def __init__(
+        self,
+        offer: Callable[[], Mapping[str, ServedTool]],
+        runs: IdempotentRuns,
+        callers: CallerCheck,
+        limits: Limits,
+    ) -> None:
         self.counts = Counts()
-        self._tools, self._runs, self._callers, self._limits = tools, runs, callers, limits
-        self._threads = Threads(limits.threads)
+        self._offer, self._runs, self._callers, self._limits = offer, runs, callers, limits
+        self._means = RunMeans(Threads(limits.threads), limits.result_bytes)
         self._senders = Senders()
         self._works: dict[str, Work] = {}
         self._all: set[Work] = set()
@@ -105,7 +119,7 @@ class Execute:
 
     async def _late(self, call: Call, begin_by: float | None) -> Response | None:
         """The response to an attempt that comes too late: after a later one, or after its end. `None` if it does not."""
-        tool = self._tools.get(call.tool_name)
+        tool = self._offer().get(call.tool_name)
         is_harmless = tool is not None and tool.definition.effect == "read"
         if not await self._runs.admits(call.call_id, call.attempt, is_harmless=is_harmless):
             return self._counted(overtaken(call.tool_name))
@@ -117,22 +131,22 @@ class Execute:
         self, call: Call, permission: str | None, begin_by: float | None, request: Request, send: Send
     ) -> Response | None:
         """The response, or `None` if it was streamed. Raises what it is not answered with."""
-        tool = self._tools.get(call.tool_name)
+        tool = self._offer().get(call.tool_name)
         if tool is None:
-            known = ", ".join(sorted(self._tools)) or "no tools"
+            known = ", ".join(sorted(self._offer())) or "no tools"
             text = f"Unknown tool: {call.tool_name[:100]!r}. This module has {known}."
             return self._counted(Reply.failure(call.tool_name, text, effect_state="none"))
-        arguments, conversation = call.split(frozenset(tool.signature.names.values()))
-        read = tool.read(arguments, call.user_id)
-        if isinstance(read, Reply):
-            return self._counted(read)
+        arguments, conversation = call.split(tool.argument_names)
         context = Context(call.tool_name, call.call_id, call.user_id, permission, conversation)
-        work = self._work_for(call, ToolRun(tool, read, context, self._threads, self._limits.result_bytes))
+        run = tool.begin(arguments, context, self._means)
+        if isinstance(run, Reply):
+            return self._counted(run)
+        work = self._work_for(call, run, context)
         work.join(call.attempt, begin_by)
         async with work.attended(call.seconds):
             return await self._attend(work, call, request, send)
 
-    def _work_for(self, call: Call, run: ToolRun) -> Work:
+    def _work_for(self, call: Call, run: Runnable, context: Context) -> Work:
         """The work of this call id in this process, which is begun if there is none. Raises `KeyReused`, `ModuleBusy`."""
         known = self._works.get(call.call_id) if call.call_id else None
         if known is not None and not known.task.done() and not known.is_stopped:
@@ -141,7 +155,7 @@ class Execute:
             return known
         if len(self._all) >= self._limits.calls:
             raise ModuleBusy(_FULL_SECONDS)
-        work = Work(run.context, call.fingerprint)
+        work = Work(context, call.fingerprint)
         work.task = asyncio.ensure_future(self._runs.settle(work, run))
         if call.call_id:
             self._works[call.call_id] = work

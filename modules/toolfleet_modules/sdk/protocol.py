@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from toolfleet_modules.sdk.tool import Tool
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.once.port import OnceStore
 
-if TYPE_CHECKING:  # a manifest needs no starlette
+if TYPE_CHECKING:  # a manifest needs no starlette, and runs nothing
     from starlette.applications import Starlette
+
+    from toolfleet_modules.sdk.served_tool import ServedTool
 
 Hook: TypeAlias = Callable[[], Any]
 Lifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
@@ -38,8 +39,8 @@ class AppParts(ModuleIdentity, Protocol):
         ...
 
     @property
-    def tools(self) -> Mapping[str, Tool]:
-        """The tools by their full names."""
+    def tools(self) -> "Mapping[str, ServedTool]":
+        """The tools by their full names: another mapping whenever they change."""
         ...
 
     @property

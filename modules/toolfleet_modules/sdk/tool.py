@@ -4,7 +4,7 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -13,6 +13,10 @@ from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.sdk.offer import Facts, definition_from
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.functions.signature import USER, Signature
+
+if TYPE_CHECKING:  # a manifest runs nothing
+    from toolfleet_modules.sdk.tool_run import RunMeans, ToolRun
+    from toolfleet_registry.functions.call_context import Context
 
 _log = logging.getLogger("toolfleet.sdk")  # not structlog: its tracebacks may show variables, and those are arguments
 
@@ -62,6 +66,18 @@ class Tool:
     def reruns_failures(self) -> bool:
         """Whether a call that failed runs again when it is repeated."""
         return self.is_repeatable or (self.is_rerun and self.definition.effect is None)
+
+    @property
+    def argument_names(self) -> frozenset[str]:
+        """The names of the arguments that a model writes."""
+        return frozenset(self.signature.names.values())
+
+    def begin(self, arguments: Mapping[str, Any], context: "Context", means: "RunMeans") -> "ToolRun | Reply":
+        """A run with these arguments, or what to tell whoever sent them."""
+        from toolfleet_modules.sdk.tool_run import ToolRun  # noqa: PLC0415 - as above
+
+        read = self.read(arguments, context.user_id)
+        return read if isinstance(read, Reply) else ToolRun(self, read, context, means)
 
     def read(self, arguments: Mapping[str, Any], user_id: str | None) -> dict[str, Any] | Reply:
         """The function's arguments, or what to tell whoever sent these."""

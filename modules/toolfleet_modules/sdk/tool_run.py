@@ -3,29 +3,71 @@
 import asyncio
 import inspect
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.requests.task_guard import TaskExit
-from toolfleet_modules.sdk.tool import Tool
+from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.functions.call_context import Context
 from toolfleet_registry.functions.failures import ModuleBusy, ToolError
+from toolfleet_registry.functions.signature import Signature
 from toolfleet_registry.functions.threads import NotBegun, Threads
 
 _log = logging.getLogger("toolfleet.sdk")  # not structlog: its tracebacks may show variables, and those are arguments
 
 
-@dataclass(frozen=True, slots=True)
-class ToolRun:
-    """One run of a tool, with its function's arguments. A result over `most_bytes` is refused."""
+class FunctionTool(Protocol):
+    """A function with what is known of it as a tool. `is_plain`: it runs in a thread."""
 
-    tool: Tool
-    arguments: Mapping[str, Any]
-    context: Context
+    @property
+    def definition(self) -> ToolDefinition:
+        """What its module's manifest says of it."""
+        ...
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """What a call runs."""
+        ...
+
+    @property
+    def signature(self) -> Signature:
+        """Which parameters it has."""
+        ...
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it runs in a thread."""
+        ...
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether a second run does nothing more than the first."""
+        ...
+
+    @property
+    def reruns_failures(self) -> bool:
+        """Whether a call that failed runs again when it is repeated."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunMeans:
+    """What a module's runs share: `threads` for plain functions, and how many bytes a result has at most."""
+
     threads: Threads
     most_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRun:
+    """One run of a tool, with its function's arguments."""
+
+    tool: FunctionTool
+    arguments: Mapping[str, Any]
+    context: Context
+    means: RunMeans
 
     @property
     def name(self) -> str:
@@ -53,7 +95,7 @@ class ToolRun:
             raise NotBegun
         try:
             result = await (
-                self.threads.run(tool.function, given, may_begin) if tool.is_plain else tool.function(**given)
+                self.means.threads.run(tool.function, given, may_begin) if tool.is_plain else tool.function(**given)
             )
             if inspect.isawaitable(result):  # a plain function that makes a coroutine, as a decorated one may
                 result = await result
@@ -67,7 +109,7 @@ class ToolRun:
             return self._broken_together(exc)
         except BaseException as exc:  # noqa: BLE001 - the edge: it becomes a reply, and the log has it; SystemExit would end us
             return self._broken(exc)
-        return Reply.success(self.name, result, most_bytes=self.most_bytes)
+        return Reply.success(self.name, result, most_bytes=self.means.most_bytes)
 
     def _error_reply(self, error: ToolError) -> Reply:
         retryable = error.retryable and self.tool.definition.effect != "once"

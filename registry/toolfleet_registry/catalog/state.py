@@ -40,6 +40,7 @@ class CatalogState:
             disabled=sum(verdict.is_disabled for verdict in verdicts.values()),
             withheld=sum(verdict.is_withheld for verdict in verdicts.values()),
             drifted=pending["drifted"],
+            load_errors=tuple(cached.manifest.load_errors or ()),
         )
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator
 from pydantic.json_schema import SkipJsonSchema
 
+from toolfleet_registry.contracts.load_errors import ToolLoadError
 from toolfleet_registry.contracts.message import Message, ModuleMessage, Since
 from toolfleet_registry.contracts.result_files import ResultFile
 from toolfleet_registry.contracts.spoken_names import UNSPOKEN, Spoken
@@ -287,3 +288,5 @@ class ModuleStatus(Message):
     """Tools that no operator has approved, of a pinned module."""
     drifted: int = 0
     """Tools with other content than was registered under the same version."""
+    load_errors: tuple[ToolLoadError, ...] = ()
+    """Files of a tool folder that are not served as they stand."""

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from toolfleet_registry.contracts.load_errors import ToolLoadError
 from toolfleet_registry.contracts.message import ModuleMessage
 
 Effect = Literal["read", "idempotent", "once"]
@@ -85,7 +86,20 @@ class ToolDefinition(ModuleMessage):
     successor: str | None = None
     """The tool to use instead of a deprecated one."""
     code_digest: str | None = None
-    """Names the code behind the tool, where its module says that: in a pinned module, other code waits for an approval. Workers say it of local tools."""
+    """Names the code behind the tool, where its module says that: in a pinned module, other code waits for an approval. Workers say it of local tools, hosts of files."""
+
+
+class ToolSource(ModuleMessage):
+    """Where a tool of a folder stands."""
+
+    tool_name: str = Field(min_length=1, max_length=256)
+    """`module.method`."""
+    file: str
+    """The file's path on its host's machine."""
+    python_module: str
+    """What the file is imported as there."""
+    digest: str
+    """The SHA-256 of the file's content, in hex."""
 
 
 class ModuleManifest(ModuleMessage):
@@ -99,3 +113,7 @@ class ModuleManifest(ModuleMessage):
     """What it offers."""
     retries_undeclared: bool | None = None
     """Whether its tools without an effect are tried once more when they answer that they failed."""
+    load_errors: list[ToolLoadError] | None = None
+    """Which files of a tool folder are not served as they stand; `None` where there are none."""
+    sources: list[ToolSource] | None = None
+    """Where the tools of a folder stand; `None` for other modules."""

@@ -24,7 +24,7 @@ class Context:
     """Where the call comes from, as the agent's core tells this module: platform and channel if `TOOLFLEET_CONTEXT_MODULES` names it, else nothing."""
     _ends_at: float | None = None  # on the monotonic clock
     _begin_by: float | None = None  # on the one that counts suspension
-    _is_held: Callable[[], bool] | None = None  # whether no other process can have it
+    _held_until: Callable[[], float] | None = None  # until when no other process can have it, on the same clock
     _cancelled: bool = False
     _report: Sink | None = None
 
@@ -45,8 +45,13 @@ class Context:
         return self._cancelled or self.seconds_left == 0
 
     def _may_begin(self) -> bool:
-        is_in_time = self._begin_by is None or fleet_clock.suspend_aware() <= self._begin_by
-        return is_in_time and (self._is_held is None or self._is_held())
+        begin_by = self._last_moment()
+        return begin_by is None or fleet_clock.suspend_aware() <= begin_by
+
+    def _last_moment(self) -> float | None:
+        """Until when it may begin, on the clock that counts suspension: that of this machine, for all its processes."""
+        bounds = (self._begin_by, None if self._held_until is None else self._held_until())
+        return min((each for each in bounds if each is not None), default=None)
 
     def progress(self, fraction: float | None = None, message: str = "") -> Awaitable[None]:
         """Say how far the tool is: `await context.progress(0.4, "half of the pages")`; `None` if nobody can know.

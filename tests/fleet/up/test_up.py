@@ -56,7 +56,7 @@ def test_nobody_else_may_look_into_its_folder(fleet: Up) -> None:
     folder = fleet.folder / ".toolfleet"
 
     assert folder.stat().st_mode & 0o077 == 0
-    assert (folder / ".gitignore").read_text() == "*\n"
+    assert (folder / ".gitignore").read_text() == "*\n!tools/\n!tools/**\n"
 
 
 def test_it_says_what_runs_and_how_to_try_it(fleet: Up) -> None:

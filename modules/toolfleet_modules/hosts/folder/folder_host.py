@@ -1,0 +1,172 @@
+"""Serves a folder of Python files as a module: what changes in a file is served a moment later, and nothing is away meanwhile."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.applications import Starlette
+
+from toolfleet_modules.hosts.folder.file_changes import file_changes
+from toolfleet_modules.hosts.folder.generation import Generation
+from toolfleet_modules.hosts.folder.load_errors import LoadErrors, Served
+from toolfleet_modules.hosts.folder.loader import Files, HostFailed, Loader
+from toolfleet_modules.hosts.folder.options import FolderOptions
+from toolfleet_modules.hosts.folder.scanned_files import ScannedFiles
+from toolfleet_modules.hosts.folder.source_files import FolderReading, FolderUnreadable, SourceFolder
+from toolfleet_modules.hosts.processes.hosted_tool import HostedTool
+from toolfleet_modules.hosts.processes.spare import SpareProcess
+from toolfleet_modules.sdk.app import app_of
+from toolfleet_modules.sdk.protocol import Hook, Lifespan
+from toolfleet_registry.contracts import ModuleManifest
+from toolfleet_registry.once.memory import MemoryReplies
+from toolfleet_registry.once.port import OnceStore
+
+_log = logging.getLogger("toolfleet.host")
+
+Listener = Callable[[], Awaitable[None]]
+_END_SECONDS = 3.0  # for calls to end when the host does
+
+
+class FolderHost:
+    """A module, whose `app` serves the folder. `listener` is told after what is served has changed."""
+
+    def __init__(
+        self, options: FolderOptions, *, replies: OnceStore | None = None, listener: Listener | None = None
+    ) -> None:
+        self.name = options.name
+        self.key = options.key
+        self.replies: OnceStore = MemoryReplies() if replies is None else replies
+        self.longest_call_seconds = options.retire_seconds
+        self.limits: Mapping[str, Any] = {
+            "calls": options.calls,
+            "threads": 1,  # the tools' are in their own process
+            "request_bytes": options.request_bytes,
+            "result_bytes": options.result_bytes,
+            "progress_seconds": 0.2,
+        }
+        self.startup: Sequence[Hook] = ()
+        self.shutdown: Sequence[Hook] = ()
+        self.lifespans: Sequence[Lifespan] = (self._running,)
+        self.tools: Mapping[str, HostedTool] = {}
+        self._app: Starlette | None = None
+        self._options = options
+        self._listener = listener
+        self._folder = SourceFolder(options.folder)
+        self._scanned = ScannedFiles(options)
+        self._errors = LoadErrors()
+        self._spare = SpareProcess(options.fence)
+        self._loader = Loader(options, self._spare.take)
+        self._generation: Generation | None = None
+        self._reading: FolderReading | None = None
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._loading = asyncio.Lock()
+
+    @property
+    def manifest(self) -> ModuleManifest:
+        """What is served now, and what is not."""
+        tools = sorted((tool.definition for tool in self.tools.values()), key=lambda tool: tool.name)
+        return ModuleManifest(
+            module_name=self.name,
+            description=self._options.description,
+            tools=tools,
+            load_errors=self._errors.now or None,
+            sources=(self._generation.sources() if self._generation is not None else []) or None,
+        )
+
+    @property
+    def app(self) -> Starlette:
+        """The ASGI app, made at the first use: while its lifespan runs, the folder is watched."""
+        if self._app is None:
+            self._app = app_of(self)
+        return self._app
+
+    async def reload(self, *, is_forced: bool = False) -> bool:
+        """Serve the files as they are now; returns whether anything is different.
+
+        A folder that cannot be read leaves what is served as it is.
+        """
+        async with self._loading:
+            try:
+                reading = await asyncio.to_thread(self._read)
+            except FolderUnreadable as exc:
+                self._reading = None
+                return await self._tell(is_changed=self._errors.set_unreadable(self._options.folder, str(exc)))
+            if not is_forced and self._reading == reading:
+                return False
+            try:
+                is_other = await self._serve(reading)
+            except (HostFailed, OSError) as exc:
+                _log.error("%s", exc)
+                return await self._tell(is_changed=self._errors.set_unreadable(self._options.folder, str(exc)))
+            self._reading = reading
+            return await self._tell(is_changed=is_other)
+
+    def _read(self) -> FolderReading:
+        reading = self._folder.read()
+        self._scanned.scan_changed(reading, self._folder)
+        return reading
+
+    async def _serve(self, reading: FolderReading) -> bool:
+        """Load what is to be served, and let it take over. Returns whether it is anything else than before."""
+        before: Files = dict(self._generation.files) if self._generation is not None else {}
+        refused = self._scanned.refused(reading)
+        kept = {stem: each for stem, each in before.items() if f"{stem}.py" in reading.faults and stem not in refused}
+        files: Files = {each.stem: each for each in reading.files.values() if each.stem not in refused}
+        allowed = {stem: each for stem, each in before.items() if stem not in refused}
+        loaded = await self._loader.load({**kept, **files}, allowed)
+        generation = Generation(loaded, self._options, self._loader, self._spare.take)
+        await generation.start()
+        faults = {**generation.faults, **loaded.faults}
+        served = Served(generation.files, (tool.stem for tool in generation.tools.values()))
+        is_other = self._errors.renew(reading, self._scanned.findings(reading), faults, served)
+        is_other |= _offers(generation.tools) != _offers(self.tools)
+        previous, self._generation, self.tools = self._generation, generation, generation.tools
+        if previous is not None:
+            previous.hand_over(generation)
+            self._retire(previous)
+        return is_other
+
+    def _retire(self, generation: Generation) -> None:
+        task = asyncio.ensure_future(generation.retire(self._options.retire_seconds))
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+
+    async def _tell(self, *, is_changed: bool) -> bool:
+        if is_changed:
+            self.tools = dict(self.tools)  # another mapping: the manifest is written anew
+            _log.info("%s serves %d tools, %d load errors.", self.name, len(self.tools), len(self._errors.now))
+            if self._listener is not None:
+                await self._listener()
+        return is_changed
+
+    async def _watch(self) -> None:
+        async for _ in file_changes(self._options.folder, debounce_ms=self._options.debounce_ms):
+            try:
+                await self.reload()
+            except Exception as exc:  # noqa: BLE001 - whatever it is: the next change is looked at all the same
+                _log.error("%s was not reloaded", self._options.folder, exc_info=exc)
+
+    @asynccontextmanager
+    async def _running(self) -> AsyncGenerator[None]:
+        """Serve the folder meanwhile."""
+        await self.reload()
+        watching = asyncio.ensure_future(self._watch())
+        try:
+            yield
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+            for task in self._retiring:
+                task.cancel()
+            await asyncio.gather(*self._retiring, return_exceptions=True)
+            if self._generation is not None:
+                await self._generation.retire(_END_SECONDS)
+            with contextlib.suppress(OSError):
+                await self._spare.aclose()
+
+
+def _offers(tools: Mapping[str, HostedTool]) -> dict[str, Any]:
+    return {name: tool.definition for name, tool in tools.items()}

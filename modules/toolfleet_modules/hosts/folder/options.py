@@ -1,0 +1,39 @@
+"""Says how a host serves a tool folder."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from toolfleet_modules.hosts.folder.scan import ScanRules
+from toolfleet_modules.hosts.processes.fence import Fence
+
+Security = Literal["off", "warn", "strict"]
+"""Whether files are scanned before they are imported, and whether one with a finding is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderOptions:
+    """Names a folder, and bounds what is done with it.
+
+    `load_seconds`: for one file to be imported; `debounce_ms`: how long changes are gathered at most; `is_lazy`: files are
+    imported with the first call of one of their tools; `threads`: of plain functions at once; `processes`: of tools with
+    `runs_in="process"`; `calls`: at work at once; `retire_seconds`: how long calls may go on in the generation before.
+    """
+
+    name: str
+    folder: Path
+    description: str = ""
+    key: str = ""
+    security: Security = "warn"
+    rules: ScanRules = field(default_factory=ScanRules)
+    fence: Fence = field(default_factory=Fence)
+    debounce_ms: int = 500
+    load_seconds: float = 10.0
+    is_lazy: bool = False
+    threads: int = 32
+    processes: int = os.cpu_count() or 1
+    calls: int = 1000
+    request_bytes: int = 8 * 2**20
+    result_bytes: int = 4 * 2**20
+    retire_seconds: float = 4 * 3600

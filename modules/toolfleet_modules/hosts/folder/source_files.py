@@ -1,0 +1,178 @@
+"""Reads the Python files of a tool folder: bounded, without following links out of it, and only what has changed."""
+
+import ast
+import hashlib
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+MOST_BYTES = 2**20  # of one file
+MOST_FILES = 10_000
+_PARSE_TRIES = 5
+_SHOWN = 200  # characters of an error of Python's
+
+
+class FolderUnreadable(Exception):
+    """The folder cannot be listed. The message says why, in one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One file as it was read. `stem` is its name without `.py`, and what it is imported as; `digest` names its content."""
+
+    path: Path
+    text: str = field(repr=False)
+    digest: str
+    has_tools: bool
+
+    @property
+    def stem(self) -> str:
+        """The file's name without `.py`."""
+        return self.path.stem
+
+
+@dataclass(frozen=True, slots=True)
+class FileFault:
+    """A file that cannot be used. `kind` is an `error_type` of `ToolLoadError`."""
+
+    path: Path
+    kind: str
+    message: str
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FolderReading:
+    """What a folder held at one time: by file names, sorted."""
+
+    files: Mapping[str, SourceFile]
+    faults: Mapping[str, FileFault]
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A file's state on disk when it was read, and what came of it."""
+
+    state: tuple[int, int, int, int]
+    result: SourceFile | FileFault
+    tree: ast.Module | None = None
+
+
+class SourceFolder:
+    """The `.py` files that lie directly in `path`. Those that begin with `_` have no tools, and the others may import them.
+
+    A file that is as it was is not read again. Not for use by two threads at once.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._seen: dict[str, _Seen] = {}
+
+    def read(self) -> FolderReading:
+        """Read what has changed. Raises `FolderUnreadable`."""
+        try:
+            root = self.path.resolve(strict=True)
+            names = [each.name for each in os.scandir(root) if _is_source(each.name)]
+        except OSError as exc:
+            raise FolderUnreadable(f"{self.path} cannot be read: {exc.strerror or exc}.") from exc
+        if len(names) > MOST_FILES:
+            raise FolderUnreadable(f"{self.path} has {len(names)} Python files; at most {MOST_FILES} are served.")
+        self._seen = {name: seen for name in sorted(names) if (seen := self._read_one(root, name)) is not None}
+        results = {name: seen.result for name, seen in self._seen.items()}
+        return FolderReading(
+            {name: result for name, result in results.items() if isinstance(result, SourceFile)},
+            {name: result for name, result in results.items() if isinstance(result, FileFault)},
+        )
+
+    def take_tree(self, name: str) -> ast.Module | None:
+        """Return the syntax tree of a file that was just read, once: a tree takes fifty times what its text does."""
+        seen = self._seen.get(name)
+        if seen is None:
+            return None
+        self._seen[name] = replace(seen, tree=None)
+        return seen.tree
+
+    def _read_one(self, root: Path, name: str) -> _Seen | None:
+        path = self.path / name
+        try:
+            found = os.stat(root / name)  # noqa: PTH116 - ten thousand of them
+            state = (found.st_mtime_ns, found.st_size, found.st_ino, found.st_ctime_ns)
+            known = self._seen.get(name)
+            if known is not None and known.state == state:
+                return known
+            return _Seen(state, *_read(root, path, found))
+        except FileNotFoundError:
+            if (root / name).is_symlink():
+                return _Seen((0, 0, 0, 0), FileFault(path, "FileRefused", "The link leads nowhere."))
+            return None  # it has gone meanwhile
+        except OSError as exc:
+            return _Seen((0, 0, 0, 0), FileFault(path, "FileRefused", f"It cannot be read: {exc.strerror or exc}."))
+
+
+def _is_source(name: str) -> bool:
+    return name.endswith(".py") and not name.startswith(".") and name != "__init__.py"
+
+
+def _read(root: Path, path: Path, found: os.stat_result) -> tuple[SourceFile | FileFault, ast.Module | None]:
+    real = root / path.name
+    if not stat.S_ISREG(found.st_mode):
+        return FileFault(path, "FileRefused", "It is no file."), None
+    if not real.resolve().is_relative_to(root):
+        return FileFault(path, "SecurityError", "It is a link that leads out of the folder."), None
+    if not path.stem.isidentifier():
+        return FileFault(path, "FileRefused", "Its name is none that Python can import."), None
+    if found.st_size > MOST_BYTES:
+        return FileFault(path, "FileRefused", f"It has {found.st_size} bytes; at most {MOST_BYTES} are read."), None
+    with real.open("rb") as file:
+        data = file.read(MOST_BYTES + 1)
+    return _parsed(path, data)
+
+
+def _parsed(path: Path, data: bytes) -> tuple[SourceFile | FileFault, ast.Module | None]:
+    if len(data) > MOST_BYTES:
+        return FileFault(path, "FileRefused", f"At most {MOST_BYTES} bytes are read."), None
+    try:
+        text = data.decode("utf-8-sig")
+        tree = _tree_of(text, path)
+    except UnicodeDecodeError:
+        return FileFault(path, "SyntaxError", "It is no text in UTF-8."), None
+    except SyntaxError as exc:
+        return FileFault(path, "SyntaxError", f"{exc.msg[:_SHOWN]}.", exc.lineno), None
+    except (ValueError, RecursionError, MemoryError, SystemError) as exc:  # null bytes, or what is nested too deep
+        return FileFault(path, "SyntaxError", f"It cannot be parsed: {str(exc)[:_SHOWN] or type(exc).__name__}."), None
+    digest = hashlib.sha256(data).hexdigest()
+    return SourceFile(path, text, digest, not path.name.startswith("_") and _has_tools(tree)), tree
+
+
+def _tree_of(text: str, path: Path) -> ast.Module:
+    """Raises what `ast.parse` does, but not for the sake of others: CPython counts the depth of two threads' trees together."""
+    for _ in range(_PARSE_TRIES):
+        try:
+            return ast.parse(text, str(path))
+        except SystemError:  # "AST constructor recursion depth mismatch"
+            continue
+    return ast.parse(text, str(path))
+
+
+def _has_tools(tree: ast.Module) -> bool:
+    """Whether a function at the top of the file is decorated with something called `tool`: other files are not imported for their own sake."""
+    functions = (each for each in tree.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
+    return any(_is_tool(decorator) for function in functions for decorator in function.decorator_list) or any(
+        _makes_tool(each) for each in tree.body
+    )
+
+
+def _is_tool(decorator: ast.expr) -> bool:
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return (isinstance(called, ast.Name) and called.id == "tool") or (
+        isinstance(called, ast.Attribute) and called.attr == "tool"
+    )
+
+
+def _makes_tool(statement: ast.stmt) -> bool:
+    """Whether it is `count = tool(function)` or `count = tool(effect="read")(function)`."""
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
+        return False
+    return _is_tool(statement.value) or _is_tool(statement.value.func)

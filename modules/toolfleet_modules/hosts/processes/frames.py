@@ -1,0 +1,86 @@
+"""Sends messages between a host and its process over a socket: each a head in JSON and a body of bytes, with their lengths before them."""
+
+import asyncio
+import json
+import struct
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+Head: TypeAlias = dict[str, Any]
+OnFrame: TypeAlias = Callable[[Head, bytes], None]
+
+_LENGTHS = struct.Struct("!II")  # of the head and of the body, in bytes
+_MOST_BYTES = 64 * 2**20  # of one message; a process that says that it sends more is not to be believed
+
+
+class FramesClosed(Exception):
+    """Nobody is at the other end."""
+
+
+class Frames(asyncio.Protocol):
+    """One end of the socket. `on_frame` takes what comes, in its order; `on_lost` is called once, at the end.
+
+    What the other end sends is checked for its lengths and that heads are JSON objects: with anything else, the socket is closed.
+    """
+
+    def __init__(self, on_frame: OnFrame, on_lost: Callable[[], None]) -> None:
+        self._on_frame = on_frame
+        self._on_lost = on_lost
+        self._buffer = bytearray()
+        self._transport: asyncio.WriteTransport | None = None
+
+    def send(self, head: Head, body: bytes = b"") -> None:
+        """Send a message; it waits in memory until the other end reads. Raises `FramesClosed`."""
+        if self._transport is None or self._transport.is_closing():
+            raise FramesClosed
+        written = json.dumps(head, separators=(",", ":")).encode()
+        self._transport.write(b"".join((_LENGTHS.pack(len(written), len(body)), written, body)))
+
+    def close(self) -> None:
+        """Close the socket; `on_lost` follows."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep what is written to."""
+        assert isinstance(transport, asyncio.WriteTransport)  # noqa: S101 - asyncio's word for a socket
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell whoever reads."""
+        del exc
+        self._transport = None
+        self._on_lost()
+
+    def data_received(self, data: bytes) -> None:
+        """Take every message that is complete."""
+        self._buffer += data
+        at = 0
+        try:
+            while (end := self._end_of_next(at)) is not None:
+                head_bytes, _ = _LENGTHS.unpack_from(self._buffer, at)
+                begin = at + _LENGTHS.size
+                head = _head_in(self._buffer[begin : begin + head_bytes])
+                self._on_frame(head, bytes(self._buffer[begin + head_bytes : end]))
+                at = end
+        except ValueError:
+            self.close()
+            at = len(self._buffer)
+        del self._buffer[:at]
+
+    def _end_of_next(self, at: int) -> int | None:
+        if len(self._buffer) - at < _LENGTHS.size:
+            return None
+        head_bytes, body_bytes = _LENGTHS.unpack_from(self._buffer, at)
+        if head_bytes + body_bytes > _MOST_BYTES:
+            raise ValueError("too long")
+        end = at + _LENGTHS.size + int(head_bytes) + int(body_bytes)
+        return end if len(self._buffer) >= end else None
+
+
+def _head_in(data: bytearray) -> Head:
+    """Raises `ValueError` for what is no object."""
+    head = json.loads(data)
+    if not isinstance(head, dict):
+        raise ValueError("a head is an object")  # noqa: TRY004 - as JSON's own errors
+    return head

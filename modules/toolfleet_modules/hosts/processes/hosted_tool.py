@@ -1,0 +1,132 @@
+"""Makes a module's tool of a function in another process: a call is sent there, and its reply comes back."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from toolfleet_modules.hosts.processes.frames import FramesClosed, Head
+from toolfleet_modules.hosts.processes.lanes import Lane
+from toolfleet_modules.hosts.processes.tool_process import LoadStopped, ProcessLost, SentCall, ToolProcess
+from toolfleet_modules.requests.reply import Reply
+from toolfleet_modules.sdk.tool_run import RunMeans
+from toolfleet_registry.contracts import ToolDefinition
+from toolfleet_registry.functions.call_context import Context
+from toolfleet_registry.functions.failures import ModuleBusy
+from toolfleet_registry.functions.threads import NotBegun
+
+_BUSY_SECONDS = 1.0
+_STUCK_SECONDS = 1.0  # after a call's end, until somebody looks whether its process still takes messages
+
+
+@dataclass(frozen=True, slots=True)
+class HostedTool:
+    """A tool of the file `stem`; `lane` has the processes that run it. `is_alone`: a call has its process for itself."""
+
+    definition: ToolDefinition
+    argument_names: frozenset[str]
+    stem: str
+    lane: Lane
+    is_alone: bool = False
+
+    def begin(self, arguments: Mapping[str, Any], context: Context, means: RunMeans) -> "HostedRun":
+        """A run with these arguments, which its process checks."""
+        del means  # its process has its own
+        return HostedRun(self, arguments, context)
+
+
+@dataclass(frozen=True, slots=True)
+class HostedRun:
+    """One run."""
+
+    tool: HostedTool
+    arguments: Mapping[str, Any]
+    context: Context
+
+    @property
+    def name(self) -> str:
+        """The tool's name."""
+        return self.tool.definition.name
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether a second run does nothing more than the first."""
+        return self.tool.definition.effect in {"read", "idempotent"}
+
+    @property
+    def reruns_failures(self) -> bool:
+        """Whether a call that failed runs again when it is repeated."""
+        return self.is_repeatable
+
+    async def run(self) -> Reply:
+        """Run it in its process. Raises `ModuleBusy`, `NotBegun` and `asyncio.CancelledError`."""
+        try:
+            async with self.tool.lane.taken() as process:
+                return await self._run_in(process)
+        except (LoadStopped, OSError):  # of a process that was started for this call
+            raise ModuleBusy(_BUSY_SECONDS) from None
+
+    async def _run_in(self, process: ToolProcess) -> Reply:
+        if not self.context._may_begin():  # noqa: SLF001 - asked immediately before it is sent
+            raise NotBegun
+        try:
+            number, call = process.begin(self._head(), _written(self.arguments), self.context._report)  # noqa: SLF001 - made for this run
+        except FramesClosed:
+            raise ModuleBusy(_BUSY_SECONDS) from None
+        try:
+            return await self._answer(number, call, process)
+        except ProcessLost:
+            return self._lost(await process.exit_words())
+
+    async def _answer(self, number: int, call: SentCall, process: ToolProcess) -> Reply:
+        """What comes back. Stopped, the call's process has the last word, unless it takes no messages any more."""
+        is_cancelled = False
+        while not call.answer.done():
+            try:
+                await asyncio.wait({call.answer}, timeout=_STUCK_SECONDS if is_cancelled else None)
+            except asyncio.CancelledError:
+                is_cancelled = True
+                process.cancel(number)
+                continue
+            if is_cancelled and not call.answer.done() and (self.tool.is_alone or not await process.is_alive()):
+                process.kill()
+                await asyncio.wait({call.answer})
+                raise asyncio.CancelledError
+        return self._reply(*call.answer.result())
+
+    def _reply(self, head: Head, body: bytes) -> Reply:
+        kind = head.get("kind")
+        if kind == "busy":
+            raise ModuleBusy(float(head["seconds"]))
+        if kind == "not_begun":
+            raise NotBegun
+        if kind != "reply":
+            raise asyncio.CancelledError
+        return Reply(
+            body.decode(),
+            is_success=head.get("success") is True,
+            surely_nothing=head.get("nothing") is True,
+            is_stopped=head.get("stopped") is True,
+        )
+
+    def _lost(self, how: str) -> Reply:
+        error = f"{self.name} did not end: the process that ran it ended in the middle ({how})."
+        return Reply.failure(self.name, error, effect_state="unknown", retryable=self.is_repeatable)
+
+    def _head(self) -> Head:
+        context = self.context
+        return {
+            "file": self.tool.stem,
+            "tool": self.name,
+            "call_id": context.call_id,
+            "user_id": context.user_id,
+            "permission": context.permission,
+            "conversation": context.conversation.model_dump(exclude_none=True),
+            "ends_at": context._ends_at,  # noqa: SLF001 - on this machine's clocks, which its processes share
+            "begin_by": context._last_moment(),  # noqa: SLF001 - as above
+        }
+
+
+def _written(arguments: Mapping[str, Any]) -> bytes:
+    return json.dumps(arguments, separators=(",", ":")).encode()

@@ -1,0 +1,35 @@
+"""Says which files a process is to import, and what came of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+PACKAGE = "_toolfleet_tools"
+"""What the files are imported as: `_toolfleet_tools.owls`; files import each other with `from . import owls`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceText:
+    """A file's path and its text."""
+
+    path: str
+    text: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """Which files a process can import, by their names without `.py`, and which it imports now. A result over `result_bytes` is refused."""
+
+    module: str
+    files: Mapping[str, SourceText]
+    stems: Sequence[str]
+    threads: int
+    result_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOutcome:
+    """What each file offers, and what is wrong with which: `(kind, message, line)`."""
+
+    offered: Mapping[str, Sequence[Mapping[str, Any]]]
+    faults: Mapping[str, tuple[str, str, int | None]]

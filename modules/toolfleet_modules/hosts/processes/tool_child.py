@@ -1,0 +1,166 @@
+"""Runs the tools of a folder, in a process of its own: `python -m toolfleet_modules.hosts.processes.tool_child DESCRIPTOR LIMITS`.
+
+What comes over the socket: `load` (files, and which of them to import now), `call`, `cancel`, `ping`, `end`. What goes: `ready`, `loading`
+and `loaded` for each file, `all_loaded`, `progress`, and for each call one of `reply`, `busy`, `not_begun`, `cancelled`.
+"""
+
+import asyncio
+import contextvars
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from toolfleet_modules.hosts.processes.fence import enclose
+from toolfleet_modules.hosts.processes.frames import Frames, FramesClosed, Head
+from toolfleet_modules.hosts.processes.load_plan import SourceText
+from toolfleet_modules.hosts.processes.progress_sender import ProgressSender
+from toolfleet_modules.hosts.processes.tool_modules import ToolModules
+from toolfleet_modules.requests.reply import Reply
+from toolfleet_modules.requests.task_guard import IN_TOOL, guard_tasks
+from toolfleet_modules.sdk.tool import Tool
+from toolfleet_modules.sdk.tool_run import RunMeans
+from toolfleet_registry.contracts import Conversation
+from toolfleet_registry.contracts.progress import report_to
+from toolfleet_registry.functions.call_context import Context
+from toolfleet_registry.functions.failures import ModuleBusy
+from toolfleet_registry.functions.threads import NotBegun, Threads
+
+_log = logging.getLogger("toolfleet.host")
+
+
+class ToolChild:
+    """What the host's socket says is done here. `ended` is set when there is no host any more, or it says that this is the end."""
+
+    def __init__(self) -> None:
+        self.ended = asyncio.Event()
+        self.frames = Frames(self._on_frame, self._on_lost)
+        self._progress = ProgressSender(self._send)
+        self._modules = ToolModules("", {})
+        self._means = RunMeans(Threads(1), 0)
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._loading = asyncio.Lock()
+        self._handlers = {"load": self._load, "call": self._call, "cancel": self._cancel, "ping": self._ping}
+
+    def _on_frame(self, head: Head, body: bytes) -> None:
+        handler = self._handlers.get(head.get("kind", ""))
+        if handler is None:
+            self.ended.set()
+        else:
+            handler(head, body)
+
+    def _on_lost(self) -> None:
+        os.killpg(0, signal.SIGKILL)  # the host is gone: so is whatever a tool has started here
+
+    def _load(self, head: Head, body: bytes) -> None:
+        """Import the files, one after the other, in the main thread: with each, the host is told before and after."""
+        texts = {stem: SourceText(*each) for stem, each in json.loads(body).items()}
+        self._means = RunMeans(Threads(head["threads"]), head["result_bytes"])
+        self._modules = ToolModules(head["module"], texts)
+        self._modules.install()
+        for stem in head["stems"]:
+            self._send({"kind": "loading", "file": stem})
+            offered = [
+                {
+                    "definition": each.tool.definition.model_dump(mode="json", exclude_none=True),
+                    "schemas": [each.tool.definition.input_schema, each.tool.definition.output_schema],
+                    "runs_in": each.mark.runs_in,
+                }
+                for each in self._modules.tools(stem).values()
+            ]
+            self._send({"kind": "loaded", "file": stem}, json.dumps(offered).encode())
+        faults = {stem: [each.kind, each.message, each.line] for stem, each in self._modules.faults.items()}
+        self._send({"kind": "all_loaded"}, json.dumps(faults).encode())
+
+    def _call(self, head: Head, body: bytes) -> None:
+        inside = contextvars.copy_context()
+        number = int(head["id"])
+        task = asyncio.get_running_loop().create_task(self._answer(number, head, body), context=inside)
+        self._tasks[number] = task
+        task.add_done_callback(lambda _: self._tasks.pop(number, None))
+
+    def _cancel(self, head: Head, _: bytes) -> None:
+        if (task := self._tasks.get(int(head["id"]))) is not None:
+            task.cancel()
+
+    def _ping(self, _: Head, __: bytes) -> None:
+        self._send({"kind": "pong"})
+
+    async def _answer(self, number: int, head: Head, body: bytes) -> None:
+        try:
+            reply = await self._reply(number, head, body)
+            said = {"success": reply.is_success, "nothing": reply.surely_nothing, "stopped": reply.is_stopped}
+            self._send({"kind": "reply", "id": number, **said}, reply.body.encode())
+        except ModuleBusy as exc:
+            self._send({"kind": "busy", "id": number, "seconds": exc.retry_after_seconds})
+        except NotBegun:
+            self._send({"kind": "not_begun", "id": number})
+        except asyncio.CancelledError:
+            self._send({"kind": "cancelled", "id": number})
+
+    async def _reply(self, number: int, head: Head, body: bytes) -> Reply:
+        name = str(head["tool"])
+        tool = await self._tool(str(head["file"]), name)
+        if tool is None:
+            return Reply.failure(name, f"{name} is not there: its file did not load.", effect_state="none")
+        context = _context_of(head, name)
+
+        def take(progress: Any) -> None:
+            self._progress.take(number, progress)
+
+        context._report = take  # noqa: SLF001 - made for this call
+        run = tool.begin(json.loads(body), context, self._means)
+        if isinstance(run, Reply):
+            return run
+        report_to(take)
+        IN_TOOL.set(True)
+        try:
+            return await run.run()
+        except asyncio.CancelledError:
+            context._cancelled = True  # noqa: SLF001 - made for this call
+            raise
+
+    async def _tool(self, stem: str, name: str) -> Tool | None:
+        """The tool; its file is imported in a thread if this is its first call."""
+        async with self._loading:
+            tools = await asyncio.to_thread(self._modules.tools, stem)
+        found = tools.get(name)
+        return found.tool if found is not None else None
+
+    def _send(self, head: Head, body: bytes = b"") -> None:
+        try:
+            self.frames.send(head, body)
+        except FramesClosed:
+            self.ended.set()
+
+
+def _context_of(head: Head, name: str) -> Context:
+    context = Context(
+        name, head["call_id"], head["user_id"], head["permission"], Conversation.model_validate(head["conversation"])
+    )
+    context._ends_at, context._begin_by = head["ends_at"], head["begin_by"]  # noqa: SLF001 - this machine's clocks, for all its processes
+    return context
+
+
+async def _serve(descriptor: int) -> None:
+    loop = asyncio.get_running_loop()
+    guard_tasks(loop)
+    child = ToolChild()
+    await loop.create_connection(lambda: child.frames, sock=socket.socket(fileno=descriptor))
+    child.frames.send({"kind": "ready"})
+    await child.ended.wait()
+
+
+def main(descriptor: int, limits: Mapping[str, int | None]) -> None:
+    """Serve until the host says that this is the end, or is gone."""
+    enclose(limits)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(name)s: %(message)s")
+    asyncio.run(_serve(descriptor))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), json.loads(sys.argv[2]))

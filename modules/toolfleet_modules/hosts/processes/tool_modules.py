@@ -1,0 +1,135 @@
+"""Imports tool files in the process that runs them, from the texts that their host has read: nothing is looked for on disk."""
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import logging
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from toolfleet_modules.hosts.processes.load_plan import PACKAGE, SourceText
+from toolfleet_modules.sdk.marks import ToolMark, mark_of
+from toolfleet_modules.sdk.tool import Tool
+
+_log = logging.getLogger("toolfleet.host")
+
+_LONGEST_MESSAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFault:
+    """Why a file is not imported. `line` is in this file, if the fault has a place there."""
+
+    kind: str
+    message: str
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedTool:
+    """A tool, and what was said of it."""
+
+    tool: Tool
+    mark: ToolMark
+
+
+class ToolModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """The files of a folder as a package of this process. `texts` are by the files' names without `.py`.
+
+    `faults` has what went wrong, also with files that others import.
+    """
+
+    def __init__(self, module: str, texts: Mapping[str, SourceText]) -> None:
+        self.faults: dict[str, LoadFault] = {}
+        self._module = module
+        self._texts = texts
+        self._tools: dict[str, dict[str, MarkedTool]] = {}
+
+    def install(self) -> None:
+        """Let Python find them."""
+        sys.meta_path.insert(0, self)
+
+    def tools(self, stem: str) -> Mapping[str, MarkedTool]:
+        """Return a file's tools by their full names; it is imported when they are asked for first. With a fault, there are none."""
+        known = self._tools.get(stem)
+        if known is None:
+            known = self._tools[stem] = self._load(stem)
+        return known
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Find a file by its name in the package, or the package."""
+        del path, target
+        package, _, stem = fullname.partition(".")
+        if package != PACKAGE or (stem and stem not in self._texts):
+            return None
+        origin = self._texts[stem].path if stem else None
+        return importlib.util.spec_from_loader(fullname, self, origin=origin, is_package=not stem)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run a file's text."""
+        stem = module.__name__.partition(".")[2]
+        if not stem:
+            return
+        source = self._texts[stem]
+        module.__file__ = source.path
+        try:
+            exec(compile(source.text, source.path, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - what it is for
+        except BaseException as exc:
+            self.faults.setdefault(stem, _fault_of(exc, source.path))
+            raise
+
+    def _load(self, stem: str) -> dict[str, MarkedTool]:
+        try:
+            module = importlib.import_module(f"{PACKAGE}.{stem}")
+            return self._marked_in(module)
+        except BaseException as exc:  # noqa: BLE001 - also SystemExit: the file's author may raise anything
+            _log.warning("%s does not load", self._texts[stem].path, exc_info=exc)
+            self.faults.setdefault(stem, _fault_of(exc, self._texts[stem].path))
+            return {}
+
+    def _marked_in(self, module: ModuleType) -> dict[str, MarkedTool]:
+        """Those that were defined there: what a file imports from another is that one's."""
+        found: dict[str, MarkedTool] = {}
+        for thing in list(vars(module).values()):
+            mark = mark_of(thing)
+            if mark is None or getattr(thing, "__module__", None) != module.__name__:
+                continue
+            tool = self._tool_of(thing, mark)
+            known = found.get(tool.definition.name)
+            if known is not None and known.tool.function is not thing:
+                raise _InvalidTool(f"It has two tools named {tool.definition.name!r}.")
+            found[tool.definition.name] = MarkedTool(tool, mark)
+        return found
+
+    def _tool_of(self, function: Any, mark: ToolMark) -> Tool:
+        try:
+            return Tool.of(self._module, function, mark.facts)
+        except (TypeError, ValueError) as exc:
+            code = getattr(function, "__code__", None)
+            raise _InvalidTool(str(exc), getattr(code, "co_firstlineno", None)) from exc
+
+
+class _InvalidTool(Exception):
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+def _fault_of(exc: BaseException, path: str) -> LoadFault:
+    """In one sentence. What other exceptions say may be a program's data: the log has it."""
+    line = next(
+        (frame.lineno for frame in reversed(traceback.extract_tb(exc.__traceback__)) if frame.filename == path), None
+    )
+    if isinstance(exc, _InvalidTool):
+        return LoadFault("InvalidTool", str(exc)[:_LONGEST_MESSAGE], exc.line)
+    if isinstance(exc, ImportError):
+        return LoadFault("ImportError", f"{str(exc)[:_LONGEST_MESSAGE]}.", line)
+    kind = type(exc).__name__
+    return LoadFault(kind, f"It raised {kind} when it was imported; its host's log says more.", line)

@@ -1,0 +1,27 @@
+"""Describes a file of a tool folder that did not load, as the folder's manifest has it."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from toolfleet_registry.contracts.message import ModuleMessage
+
+InEffect = Literal["previous", "current", "none"]
+"""Which version of the file serves calls now: one before, this one all the same, or none."""
+
+
+class ToolLoadError(ModuleMessage):
+    """Why a file of a tool folder is not served as it stands."""
+
+    file: str = Field(min_length=1, max_length=1024)
+    """The file's path on its host's machine."""
+    error_type: str = Field(min_length=1, max_length=100)
+    """`SyntaxError`, `ImportError`, `SecurityError`, `DuplicateTool`, `InvalidTool`, `LoadTimeout`, `ProcessEnded`, `FileRefused`, or the class that was raised."""
+    message: str = Field(default="", max_length=1000)
+    """What is wrong, in one sentence."""
+    timestamp: float = Field(default=0, ge=0, allow_inf_nan=False)
+    """When it was found: seconds since the epoch, by the host's clock."""
+    line: int | None = None
+    """The line that it is about, if it is about one."""
+    in_effect: InEffect = "none"
+    """Which version of the file serves calls now."""

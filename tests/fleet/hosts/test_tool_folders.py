@@ -1,0 +1,114 @@
+"""Tool folders in a whole fleet: what is saved there is called by agents, and what is broken is shown."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.up import Up, call, starting, toolfleet, up
+from support.waiting import wait_until_sync
+
+TOOL = '''
+from toolfleet.sdk import tool
+
+@tool(effect="read")
+def {name}(day: int = 1) -> str:
+    """{words}"""
+    return f"{name} {{day}}"
+'''
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """A fleet with its own tools, a folder that is named, and one of its settings. No test ends it."""
+    folder = tmp_path_factory.mktemp("home")
+    for path in (".toolfleet/tools", "owls", "birds/crows"):
+        (folder / path).mkdir(parents=True)
+    (folder / ".toolfleet" / "tools" / "first.py").write_text(TOOL.format(name="first", words="Be the first."))
+    (folder / "owls" / "hoot.py").write_text(TOOL.format(name="hoot", words="Hoot."))
+    (folder / "birds" / "crows" / "caw.py").write_text(TOOL.format(name="caw", words="Caw."))
+    (folder / "toolfleet.toml").write_text('[hosts.rooks]\nfolder = "birds/crows"\nmemory_mb = 3000\n')
+    with up(folder, None, "--tools", "owls") as running:
+        yield running
+
+
+def names(fleet: Up) -> set[str]:
+    listed = toolfleet("tools", "list", "--json", "--ignore-errors", cwd=fleet.folder)
+    return {tool["name"] for tool in json.loads(listed.stdout)}
+
+
+def test_each_folder_is_a_module(fleet: Up) -> None:
+    """Under its own name, or the one that the settings give it."""
+    assert names(fleet) == {"tools.first", "owls.hoot", "rooks.caw"}
+    assert call("rooks.caw", "day=3", cwd=fleet.folder)["result"] == "caw 3"
+
+
+def test_a_tool_that_is_created_is_there_at_once(fleet: Up) -> None:
+    """Agents see it, and call it, without a restart of anything."""
+    made = toolfleet("create", "tool", "echo_text", cwd=fleet.folder)
+    assert made.returncode == 0, made.stderr
+    wait_until_sync(lambda: "tools.echo_text" in names(fleet), "the new tool is listed")
+
+    assert call("tools.echo_text", "text=owl", "times=2", cwd=fleet.folder)["result"] == {"text": "owl owl"}
+    again = toolfleet("create", "tool", "echo_text", cwd=fleet.folder)
+    assert (again.returncode, "is there already" in again.stderr) == (2, True)
+
+
+def test_a_file_that_breaks_is_shown_and_its_version_before_is_served(fleet: Up) -> None:
+    """The list of tools says which file and which line, and exits with 1 until it is whole again."""
+    file = fleet.folder / "owls" / "hoot.py"
+    whole = file.read_text()
+    file.write_text(whole + "def (\n")
+
+    wait_until_sync(lambda: toolfleet("tools", "list", cwd=fleet.folder).returncode == 1, "the error is known")
+    listed = toolfleet("tools", "list", cwd=fleet.folder)
+    assert f"{file}:{len(whole.splitlines()) + 1}: SyntaxError" in listed.stderr.replace("\n", "")
+    assert "its version before is served" in listed.stderr.replace("\n", " ")
+    assert call("owls.hoot", cwd=fleet.folder)["result"] == "hoot 1"
+    file.write_text(whole)
+    wait_until_sync(lambda: toolfleet("tools", "list", cwd=fleet.folder).returncode == 0, "it is whole again")
+
+
+def test_a_host_knows_no_key_of_the_fleets(fleet: Up) -> None:
+    """Nor does the process of its tools know where the fleet's Redis is."""
+    looking = '''
+import os
+from toolfleet.sdk import tool
+
+@tool
+def variables() -> list[str]:
+    """List the variables."""
+    return sorted(os.environ)
+'''
+    (fleet.folder / "owls" / "looking.py").write_text(looking)
+    wait_until_sync(lambda: "owls.variables" in names(fleet), "the new tool is listed")
+
+    assert "TOOLFLEET" not in str(call("owls.variables", cwd=fleet.folder)["result"])
+
+
+@pytest.mark.parametrize(
+    ("toml", "options", "words"),
+    [
+        ("", ("--tools", "missing"), "There is no tool folder"),
+        ("", ("--tools", "owls", "--tools", "more/owls"), "There are two modules named 'owls'"),
+        (
+            '[hosts.owls]\nfolder = "owls"\n[module_services]\nowls = "http://127.0.0.1:1"\n',
+            (),
+            "two modules named 'owls'",
+        ),
+        ('[hosts.local]\nfolder = "owls"\n', (), "a host cannot be named 'local'"),
+        ('[hosts.owls]\nfolder = "owls"\nspeed = 3\n', (), "toolfleet.toml"),
+    ],
+    ids=["missing", "two folders", "a folder and a service", "a name of the fleet's", "no such setting"],
+)
+def test_what_cannot_be_served_is_one_clear_error(
+    tmp_path: Path, toml: str, options: tuple[str, ...], words: str
+) -> None:
+    """Before anything is started."""
+    (tmp_path / "owls").mkdir()
+    (tmp_path / "more" / "owls").mkdir(parents=True)
+    (tmp_path / "toolfleet.toml").write_text(toml)
+    with starting(tmp_path, None, *options) as refused:
+        assert refused.wait() == 2
+        assert words in refused.said().replace("\n", " ")

@@ -1,0 +1,127 @@
+"""Files of a tool folder that do not load: each is one clear error, and costs the others nothing."""
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from support.hosts.tool_folder import GREET, HEAD, hosted
+
+pytestmark = pytest.mark.asyncio
+
+TOOL = '''
+@tool
+def {name}() -> str:
+    """Do it."""
+    return "done"
+'''
+
+
+def tool(name: str, before: str = "") -> str:
+    return HEAD + textwrap.dedent(before) + TOOL.format(name=name)
+
+
+async def test_each_broken_file_is_one_error_and_the_others_are_served(tmp_path: Path) -> None:
+    """Whatever is wrong with it: it does not parse, raises, ends the process, or has what is no tool."""
+    files = {
+        "good.py": GREET,
+        "syntax.py": tool("a") + "def (",
+        "missing.py": tool("b", "import no_such_package"),
+        "raising.py": tool("c", "x = 1 / 0"),
+        "exiting.py": tool("d", "raise SystemExit(3)"),
+        "killed.py": tool("e", "import os\nos._exit(3)"),
+        "crashing.py": tool("f", "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)"),
+        "untyped.py": HEAD + "\n@tool\ndef g(x):\n    '''G.'''\n",
+        "yielding.py": HEAD + "\n@tool\ndef h() -> str:\n    '''H.'''\n    yield 'x'\n",
+        "misnamed.py": HEAD + "\n@tool(name='no name')\ndef i() -> str:\n    '''I.'''\n",
+        "unknown.py": HEAD + "\n@tool(colour='red')\ndef j() -> str:\n    '''J.'''\n",
+    }
+    async with hosted(tmp_path, files, security="off") as folder:
+        assert set(folder.host.tools) == {"owls.greet"}
+        assert folder.errors() == {
+            "syntax.py": ("SyntaxError", "none"),
+            "missing.py": ("ImportError", "none"),
+            "raising.py": ("ZeroDivisionError", "none"),
+            "exiting.py": ("SystemExit", "none"),
+            "killed.py": ("ProcessEnded", "none"),
+            "crashing.py": ("ProcessEnded", "none"),
+            "untyped.py": ("InvalidTool", "none"),
+            "yielding.py": ("InvalidTool", "none"),
+            "misnamed.py": ("InvalidTool", "none"),
+            "unknown.py": ("InvalidTool", "none"),
+        }
+        said = {Path(e.file).name: e for e in folder.host.manifest.load_errors or ()}
+        assert "no_such_package" in said["missing.py"].message
+        assert said["raising.py"].line == 2
+        assert "SIGSEGV" in said["crashing.py"].message
+        assert "'x'" in said["untyped.py"].message
+
+
+async def test_a_file_that_never_ends_importing_is_given_up(tmp_path: Path) -> None:
+    """After its time; it is not tried again until it is another."""
+    files = {"good.py": GREET, "hanging.py": tool("a", "import time\ntime.sleep(600)")}
+    async with hosted(tmp_path, files, load_seconds=1, security="off") as folder:
+        assert set(folder.host.tools) == {"owls.greet"}
+        assert folder.errors() == {"hanging.py": ("LoadTimeout", "none")}
+
+        folder.write("more.py", tool("b"))
+        await folder.wait_for_tools("greet", "b")
+        assert folder.errors() == {"hanging.py": ("LoadTimeout", "none")}
+
+        folder.write("hanging.py", tool("c"))
+        await folder.wait_for_tools("greet", "b", "c")
+        assert folder.errors() == {}
+
+
+async def test_files_that_import_each_other_in_a_circle_are_errors(tmp_path: Path) -> None:
+    """As Python has it: one sentence for each, and the others are served."""
+    files = {
+        "good.py": GREET,
+        "one.py": tool("a", "from .two import b"),
+        "two.py": tool("b", "from .one import a"),
+    }
+    async with hosted(tmp_path, files) as folder:
+        assert set(folder.host.tools) == {"owls.greet"}
+        assert {kind for kind, _ in folder.errors().values()} == {"ImportError"}
+        assert set(folder.errors()) == {"one.py", "two.py"}
+
+
+async def test_a_tool_that_two_files_have_is_the_first_ones(tmp_path: Path) -> None:
+    """By the files' names; the other one is an error that names both, and its other tools are served."""
+    files = {"a.py": tool("same"), "b.py": tool("same") + TOOL.format(name="other")}
+    async with hosted(tmp_path, files) as folder:
+        assert set(folder.host.tools) == {"owls.same", "owls.other"}
+        assert folder.host.tools["owls.same"].stem == "a"
+        assert folder.errors() == {"b.py": ("DuplicateTool", "current")}
+        (error,) = folder.host.manifest.load_errors or []
+        assert error.message == "owls.same is in a.py, too: that one is served."
+
+
+async def test_a_finding_is_a_warning_or_the_end_of_a_file(tmp_path: Path) -> None:
+    """As the mode says: nothing, an error beside a file that is served, or a file that is not even imported."""
+    note = tmp_path / "imported"
+    files = {"good.py": GREET, "reading.py": tool("a", f"import os\nopen({str(note)!r}, 'w').close()")}
+    async with hosted(tmp_path / "off", files, security="off") as folder:
+        assert (set(folder.host.tools), folder.errors()) == ({"owls.greet", "owls.a"}, {})
+    note.unlink()
+    async with hosted(tmp_path / "warn", files, security="warn") as folder:
+        assert set(folder.host.tools) == {"owls.greet", "owls.a"}
+        assert folder.errors() == {"reading.py": ("SecurityError", "current")}
+    note.unlink()
+    async with hosted(tmp_path / "strict", files, security="strict") as folder:
+        assert set(folder.host.tools) == {"owls.greet"}
+        assert folder.errors() == {"reading.py": ("SecurityError", "none")}
+        assert not note.exists()
+
+
+async def test_a_folder_that_goes_away_leaves_its_tools(tmp_path: Path) -> None:
+    """It is an error until it is back; then it is read as it is."""
+    async with hosted(tmp_path / "tools", {"owls.py": GREET}) as folder:
+        folder.path.rename(tmp_path / "elsewhere")
+        await folder.wait_for_errors({"tools": ("FolderUnreadable", "previous")})
+        assert (await folder.call("greet", name="Ada")).success
+
+        (tmp_path / "elsewhere").rename(folder.path)
+        await folder.wait_for_errors({})
+        folder.write("crows.py", tool("caw"))
+        await folder.wait_for_tools("greet", "caw")

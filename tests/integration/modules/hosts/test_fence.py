@@ -1,0 +1,190 @@
+"""The fence around a tool folder's process: what it inherits, how much it may take, and what its end costs."""
+
+import asyncio
+import json
+import shutil
+import textwrap
+from pathlib import Path
+
+import psutil
+import pytest
+
+from support.hosts.tool_folder import GREET, HEAD, hosted
+from support.waiting import wait_until
+from toolfleet_modules.hosts.processes.fence import Fence
+
+pytestmark = pytest.mark.asyncio
+
+LOOK = HEAD + textwrap.dedent('''
+    import ctypes, os, pathlib, resource, signal, subprocess, sys, time
+
+    @tool
+    def look() -> dict[str, object]:
+        """Look around."""
+        status = pathlib.Path("/proc/self/status").read_text()
+        limits = {name: resource.getrlimit(getattr(resource, name))[0] for name in ("RLIMIT_AS", "RLIMIT_NOFILE", "RLIMIT_CORE", "RLIMIT_NPROC", "RLIMIT_CPU")}
+        return {
+            "environment": dict(os.environ),
+            "folder": os.getcwd(),
+            "group": os.getpgrp() == os.getpid(),
+            "no_new_privileges": "NoNewPrivs:\\t1" in status,
+            "limits": limits,
+            "descriptors": len(os.listdir("/proc/self/fd")),
+            "pid": os.getpid(),
+        }
+
+    @tool
+    def read(path: str) -> str:
+        """Read a file."""
+        return pathlib.Path(path).read_text(errors="replace")
+
+    @tool
+    def write(path: str) -> str:
+        """Write a file."""
+        pathlib.Path(path).write_text("x")
+        return "written"
+
+    @tool
+    def hog(mib: int) -> int:
+        """Take memory."""
+        return len(bytearray(mib * 2**20))
+
+    @tool
+    def crash() -> str:
+        """Crash the interpreter."""
+        ctypes.string_at(0)
+        return "alive"
+
+    @tool
+    async def block(seconds: float) -> str:
+        """Hold the loop in C."""
+        time.sleep(seconds)
+        return "woke"
+
+    @tool
+    def child() -> int:
+        """Start a process and leave it."""
+        return subprocess.Popen(["sleep", "600"]).pid
+
+    @tool
+    def connect(port: int) -> str:
+        """Connect."""
+        import socket
+        socket.create_connection(("127.0.0.1", port), 2).close()
+        return "connected"
+''')
+
+
+async def test_a_process_inherits_what_is_declared_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bare environment, a folder and a group of its own, no way to more privileges, and limits."""
+    monkeypatch.setenv("TOOLFLEET_MODULE_KEY_OF_OTHERS", "planted")
+    monkeypatch.setenv("OWL_TOKEN", "declared")
+    fence = Fence(
+        memory_bytes=3 * 2**30, cpu_seconds=77, open_files=99, processes=5000, variables={"OWL_TOKEN": "declared"}
+    )
+    async with hosted(tmp_path / "tools", {"look.py": LOOK}, security="off", fence=fence) as folder:
+        seen = (await folder.call("look")).result
+
+        allowed = {
+            "HOME",
+            "LANG",
+            "LC_ALL",
+            "LC_CTYPE",
+            "OWL_TOKEN",
+            "PATH",
+            "PYTHONDONTWRITEBYTECODE",
+            "PYTHONUNBUFFERED",
+            "TMPDIR",
+            "TZ",
+        }
+        assert set(seen["environment"]) <= allowed
+        assert "planted" not in json.dumps(seen)
+        assert seen["environment"]["OWL_TOKEN"] == "declared"
+        assert seen["environment"]["HOME"] == seen["folder"] != str(Path.cwd())
+        assert (seen["group"], seen["no_new_privileges"]) == (True, True)
+        assert seen["limits"] == {
+            "RLIMIT_AS": 3 * 2**30,
+            "RLIMIT_NOFILE": 99,
+            "RLIMIT_CORE": 0,
+            "RLIMIT_NPROC": 5000,
+            "RLIMIT_CPU": 77,
+        }
+        assert seen["descriptors"] < 15
+    assert not Path(seen["folder"]).exists()
+    assert not psutil.pid_exists(seen["pid"])
+
+
+@pytest.mark.parametrize("tool", ["crash", "child"])
+async def test_what_a_tool_starts_ends_with_its_process(tmp_path: Path, tool: str) -> None:
+    """Also when the interpreter has crashed; the next call has a new process."""
+    async with hosted(tmp_path, {"look.py": LOOK}, security="off") as folder:
+        left = (await folder.call("child")).result
+        pid = (await folder.call("look")).result["pid"]
+        if tool == "crash":
+            crashed = await folder.call("crash")
+            assert (crashed.success, crashed.effect_state) == (False, "unknown")
+            assert (
+                crashed.error == "owls.crash did not end: the process that ran it ended in the middle (signal SIGSEGV)."
+            )
+            await wait_until(lambda: not psutil.pid_exists(pid), "the process has gone")
+            assert await _looked(folder) != pid
+    await wait_until(lambda: not _runs(left), "what it has left behind has ended")
+
+
+async def test_memory_that_is_not_there_is_the_calls_own_trouble(tmp_path: Path) -> None:
+    """It fails in words, and the calls beside it run on."""
+    async with hosted(
+        tmp_path, {"look.py": LOOK, "owls.py": GREET}, security="off", fence=Fence(memory_bytes=2**31)
+    ) as folder:
+        hog, greeted = await asyncio.gather(folder.call("hog", mib=4096), folder.call("greet", name="Ada"))
+
+        assert (hog.success, greeted.result) == (False, "hoot Ada")
+        assert hog.error == "owls.hog failed inside the module (MemoryError); its log says why."
+
+
+async def test_a_tool_that_holds_the_loop_is_ended_with_its_call(tmp_path: Path) -> None:
+    """When its time is over: calls that wait behind it get a clear result, and the next ones another process."""
+    async with hosted(tmp_path, {"look.py": LOOK, "owls.py": GREET}, security="off") as folder:
+        blocked = asyncio.ensure_future(folder.client.send("owls.block", {"seconds": 600}, seconds=1))
+        await asyncio.sleep(0.3)  # so that it is at work
+        waiting = asyncio.ensure_future(folder.client.send("owls.greet", {"name": "Ada"}, seconds=20))
+
+        assert (await blocked).effect_state == "unknown"
+        lost = await waiting
+        assert (lost.success, lost.retryable, lost.effect_state) == (False, True, "unknown")
+        assert await _looked(folder)
+
+
+async def _looked(folder: object) -> int:
+    """The process that answers, once there is one."""
+    while True:
+        result = await folder.call("look")  # type: ignore[attr-defined]
+        if result.success:
+            return int(result.result["pid"])
+        assert result.status == 503, result
+        await asyncio.sleep(0.05)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+async def test_bubblewrap_leaves_neither_network_nor_files_to_write(tmp_path: Path) -> None:
+    """A tool reads what all may read, writes into its own folder, and reaches nothing."""
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with (
+        server,
+        hosted(tmp_path / "tools", {"look.py": LOOK}, security="off", fence=Fence(isolation="bwrap")) as folder,
+    ):
+        seen = (await folder.call("look")).result
+        outside = await folder.call("write", path=str(tmp_path / "outside"))
+        inside = await folder.call("write", path=f"{seen['folder']}/inside")
+        connected = await folder.call("connect", port=port)
+
+        assert (outside.success, inside.result, connected.success) == (False, "written", False)
+        assert not (tmp_path / "outside").exists()
