@@ -148,38 +148,40 @@ async def test_files_import_each_other(tmp_path: Path) -> None:
         assert (await folder.call("where")).result == "tower caw"
 
 
+STOPPED = code(
+    '''
+    import asyncio, pathlib, time
+
+    @tool
+    async def nap(note: str) -> None:
+        """Nap."""
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            pathlib.Path(note).write_text("cancelled")
+            raise
+        return "woke"
+
+    @tool
+    def look(note: str, context: Context) -> str:
+        """Look."""
+        while not context.cancelled:
+            time.sleep(0.01)
+        pathlib.Path(note).write_text("seen")
+        return "seen"
+
+    @tool(runs_in="process")
+    def spin() -> str:
+        """Spin."""
+        while True:
+            pass
+    '''
+)
+
+
 async def test_a_call_is_stopped_when_nobody_waits(tmp_path: Path) -> None:
     """An async tool is cancelled, a plain one sees it, and one that computes is ended: the next calls run as ever."""
-    owls = code(
-        '''
-        import asyncio, pathlib, time
-
-        @tool
-        async def nap(note: str) -> None:
-            """Nap."""
-            try:
-                await asyncio.sleep(60)
-            except asyncio.CancelledError:
-                pathlib.Path(note).write_text("cancelled")
-                raise
-            return "woke"
-
-        @tool
-        def look(note: str, context: Context) -> str:
-            """Look."""
-            while not context.cancelled:
-                time.sleep(0.01)
-            pathlib.Path(note).write_text("seen")
-            return "seen"
-
-        @tool(runs_in="process")
-        def spin() -> str:
-            """Spin."""
-            while True:
-                pass
-        '''
-    )
-    async with hosted(tmp_path / "tools", {"owls.py": owls}) as folder:
+    async with hosted(tmp_path / "tools", {"owls.py": STOPPED}) as folder:
         notes = {name: tmp_path / name for name in ("nap", "look")}
         *_, spun = await asyncio.gather(
             *(folder.client.send(f"owls.{name}", {"note": str(note)}, seconds=0.5) for name, note in notes.items()),
