@@ -56,9 +56,10 @@ LOOK = HEAD + textwrap.dedent('''
         return "alive"
 
     @tool
-    async def block(seconds: float) -> str:
+    async def block(note: str) -> str:
         """Hold the loop in C."""
-        time.sleep(seconds)
+        pathlib.Path(note).touch()
+        time.sleep(600)
         return "woke"
 
     @tool
@@ -144,9 +145,10 @@ async def test_memory_that_is_not_there_is_the_calls_own_trouble(tmp_path: Path)
 
 async def test_a_tool_that_holds_the_loop_is_ended_with_its_call(tmp_path: Path) -> None:
     """When its time is over: calls that wait behind it get a clear result, and the next ones another process."""
-    async with hosted(tmp_path, {"look.py": LOOK, "owls.py": GREET}, security="off") as folder:
-        blocked = asyncio.ensure_future(folder.client.send("owls.block", {"seconds": 600}, seconds=1))
-        await asyncio.sleep(0.3)  # so that it is at work
+    note = tmp_path / "note"
+    async with hosted(tmp_path / "tools", {"look.py": LOOK, "owls.py": GREET}, security="off") as folder:
+        blocked = asyncio.ensure_future(folder.client.send("owls.block", {"note": str(note)}, seconds=1))
+        await wait_until(note.exists, "it is at work")
         waiting = asyncio.ensure_future(folder.client.send("owls.greet", {"name": "Ada"}, seconds=20))
 
         assert (await blocked).effect_state == "unknown"
