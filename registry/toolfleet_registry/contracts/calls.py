@@ -288,5 +288,5 @@ class ModuleStatus(Message):
     """Tools that no operator has approved, of a pinned module."""
     drifted: int = 0
     """Tools with other content than was registered under the same version."""
-    load_errors: tuple[ToolLoadError, ...] = ()
+    load_errors: Annotated[tuple[ToolLoadError, ...], Since(2)] = ()
     """Files of a tool folder that are not served as they stand."""

@@ -61,7 +61,7 @@ class FolderHost:
         self._loader = Loader(options, self._spare.take)
         self._generation: Generation | None = None
         self._reading: FolderReading | None = None
-        self._retiring: set[asyncio.Task[None]] = set()
+        self._retiring: dict[asyncio.Task[None], Generation] = {}
         self._loading = asyncio.Lock()
 
     @property
@@ -131,8 +131,8 @@ class FolderHost:
 
     def _retire(self, generation: Generation) -> None:
         task = asyncio.ensure_future(generation.retire(self._options.retire_seconds))
-        self._retiring.add(task)
-        task.add_done_callback(self._retiring.discard)
+        self._retiring[task] = generation
+        task.add_done_callback(lambda task: self._retiring.pop(task, None))
 
     async def _tell(self, *, is_changed: bool) -> bool:
         if is_changed:
@@ -159,8 +159,8 @@ class FolderHost:
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
-            for task in self._retiring:
-                task.cancel()
+            for generation in self._retiring.values():
+                generation.hurry()  # and not cancelled: each has processes to end
             await asyncio.gather(*self._retiring, return_exceptions=True)
             if self._generation is not None:
                 await self._generation.retire(_END_SECONDS)

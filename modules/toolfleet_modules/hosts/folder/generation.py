@@ -40,6 +40,7 @@ class Generation:
         self._plan = loader.plan_of(dict(loaded.files), is_lazy=options.is_lazy)
         self._shared = SharedLane()
         self._is_begun = asyncio.Event()
+        self._is_hurried = False
         self._own: dict[str, OwnProcessLane] = {}
         self.tools: Mapping[str, HostedTool] = self._tools_of(loaded)
         self._keeping = asyncio.ensure_future(self._keep(None if options.is_lazy else loaded.process))
@@ -68,9 +69,17 @@ class Generation:
         """Let its calls end within `seconds`, and end its processes."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while self._shared.process is not None and self._shared.process.in_flight:  # noqa: ASYNC110 - a look now and then will do
+                while self._is_busy():  # noqa: ASYNC110 - a look now and then will do
                     await asyncio.sleep(_CHECK_SECONDS)
         await self.aclose()
+
+    def hurry(self) -> None:
+        """Have whoever retires it wait for its calls no longer."""
+        self._is_hurried = True
+
+    def _is_busy(self) -> bool:
+        process = self._shared.process
+        return process is not None and bool(process.in_flight) and not self._is_hurried
 
     async def aclose(self) -> None:
         """End its processes now."""

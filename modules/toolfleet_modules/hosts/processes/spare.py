@@ -12,24 +12,34 @@ class SpareProcess:
     def __init__(self, fence: Fence) -> None:
         self._fence = fence
         self._next: asyncio.Task[ToolProcess] | None = None
+        self._left: list[asyncio.Task[ToolProcess]] = []  # whoever wanted them was cancelled meanwhile
         self._is_closed = False
 
     async def take(self) -> ToolProcess:
         """The one that waits, or a new one; another is started for next time. Raises `OSError` and `FenceMissing`."""
         waiting, self._next = self._next, None
-        process = await waiting if waiting is not None else await ToolProcess.start(self._fence)
+        process = await self._started(waiting)
         if process.is_lost:  # somebody ended it meanwhile
             await process.end()
-            process = await ToolProcess.start(self._fence)
+            process = await self._started(None)
         if not self._is_closed:
             self._next = asyncio.ensure_future(ToolProcess.start(self._fence))
         return process
 
+    async def _started(self, starting: asyncio.Task[ToolProcess] | None) -> ToolProcess:
+        starting = starting or asyncio.ensure_future(ToolProcess.start(self._fence))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            self._left.append(starting)
+            raise
+
     async def aclose(self) -> None:
-        """End the one that waits. Raises what its start did."""
+        """End those that wait. Raises what their start did."""
         self._is_closed = True
-        waiting, self._next = self._next, None
-        if waiting is not None:
-            process = await waiting
+        waiting = [*self._left, *([self._next] if self._next is not None else [])]
+        self._left, self._next = [], None
+        for each in waiting:
+            process = await each
             process.kill()
             await process.end()

@@ -77,6 +77,7 @@ class ToolProcess:
     async def start(cls, fence: Fence) -> "ToolProcess":
         """Start one. Raises `OSError` where the machine has no room, and `FenceMissing`."""
         folder = Path(tempfile.mkdtemp(prefix="toolfleet-tools-"))
+        process = None
         ours, theirs = socket.socketpair()
         try:
             limits = json.dumps(fence.limits())
@@ -94,6 +95,9 @@ class ToolProcess:
             frames = self.frames
             await asyncio.get_running_loop().create_connection(lambda: frames, sock=ours)
         except BaseException:
+            if process is not None:
+                process.kill()
+                await asyncio.shield(process.wait())
             ours.close()
             shutil.rmtree(folder, ignore_errors=True)
             raise
