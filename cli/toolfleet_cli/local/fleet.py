@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 from toolfleet_cli.local.child import Program
 from toolfleet_cli.local.examples import SLOW_EXAMPLES, Example, find_examples, find_examples_folder
 from toolfleet_cli.local.folder_lock import folder_lock
+from toolfleet_cli.local.hosted_modules import HostedModule
 from toolfleet_cli.local.programs import (
     agent_program,
     beat_program,
@@ -27,7 +28,6 @@ from toolfleet_cli.local.redis_server import START_SECONDS, redis_url
 from toolfleet_cli.local.stop_signals import StopSignals, stop_signals
 from toolfleet_cli.local.supervisor import Supervisor
 from toolfleet_cli.local.tcp_ports import LOOPBACK, held_port, kept_port, named_port
-from toolfleet_cli.local.tool_folders import ToolFolder
 from toolfleet_registry.config.run_file import Process
 from toolfleet_registry.contracts.names import SCHEDULER
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
@@ -47,7 +47,7 @@ _REDIS_SECONDS = 5.0
 class LocalFleet:
     """A running fleet. `settings` are those to use it with; `flower_url` is `None` if it has no Flower.
 
-    `sources` are the folders of the modules that it serves itself, by name; `hosted` are those of them that are tool folders.
+    `sources` are the folders of the modules that it serves itself, by name; `hosted` are those of them that hosts serve.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ def local_fleet(  # noqa: PLR0913 - what is not obvious has a default
     *,
     settings: Settings,
     own_modules: Sequence[Example] = (),
-    tool_folders: Sequence[ToolFolder] = (),
+    hosted: Sequence[HostedModule] = (),
     flower_port: int | None = None,
     agent: Mapping[str, str] | None = None,
     announce: Callable[[str], None] = lambda _: None,
@@ -114,14 +114,14 @@ def local_fleet(  # noqa: PLR0913 - what is not obvious has a default
     """Run a whole fleet, with its data and its `logs` in `folder`, and end it in order: workers first, Redis last.
 
     Redis and modules are those of `settings`; if these name none, a Redis of our own, and the example modules if we
-    are in a clone. `own_modules` and `tool_folders` are served beside those of `settings`, and instead of the examples. `flower_port` is the port for Flower, if it is free; without one there is no Flower. `agent` has the
+    are in a clone. `own_modules` and what is `hosted` are served beside those of `settings`, and instead of the examples. `flower_port` is the port for Flower, if it is free; without one there is no Flower. `agent` has the
     example core started, with these variables, and woken by jobs; it needs a clone. `announce` gets a sentence for each
     thing that happens.
 
     Main thread only. In the body SIGINT, SIGTERM and SIGHUP raise `StopRequested`; another one while the fleet ends makes
     it end fast. Raises `SettingsError`, `NoRedis`, `FleetUnavailable`, `ChildFailed`, or `FolderInUse`.
     """
-    has_modules = bool(own_modules or tool_folders or settings.modules - {SCHEDULER})
+    has_modules = bool(own_modules or hosted or settings.modules - {SCHEDULER})
     examples = list(own_modules) if has_modules else find_examples()
     with ExitStack() as stack:
         signals = stack.enter_context(stop_signals())
@@ -129,13 +129,14 @@ def local_fleet(  # noqa: PLR0913 - what is not obvious has a default
         supervisor = Supervisor(folder / "logs", announce=announce)
         stack.callback(lambda: supervisor.stop(in_hurry=lambda: signals.in_hurry))
         start = _Start(folder, supervisor, signals, stack)
-        settings = start.modules(examples, tool_folders, start.redis(settings, announce, lock=lock))
+        settings = start.modules(examples, hosted, start.redis(settings, announce, lock=lock))
         settings = settings if agent is None else start.agent(settings, agent)
         flower_url = start.processes(settings, flower_port=flower_port)
         with signals.interrupts():
             sources = {example.name: example.source for example in examples}
-            hosted = {tools.name: tools.folder for tools in tool_folders}
-            yield LocalFleet(settings, flower_url, supervisor, signals, sources | hosted, frozenset(hosted))
+            sources |= {each.name: each.source for each in hosted}
+            names = frozenset(each.name for each in hosted)
+            yield LocalFleet(settings, flower_url, supervisor, signals, sources, names)
 
 
 class _Start:
@@ -167,7 +168,7 @@ class _Start:
             redis.delete(settings.keys.module_feeds)
         return settings.model_copy(update={"redis_url": url})
 
-    def modules(self, examples: list[Example], hosted: Sequence[ToolFolder], settings: Settings) -> Settings:
+    def modules(self, examples: list[Example], hosted: Sequence[HostedModule], settings: Settings) -> Settings:
         if not examples and not hosted:
             return settings
         names = [*(each.name for each in examples), *(each.name for each in hosted)]

@@ -9,10 +9,10 @@ from toolfleet_cli.local.child import Program
 from toolfleet_cli.local.commands import beat_command, flower_command, worker_command
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_cli.local.examples import Example, data_environment
+from toolfleet_cli.local.hosted_modules import HostedModule
 from toolfleet_cli.local.readiness import is_redis, says, serves
 from toolfleet_cli.local.redis_server import STOP_SECONDS, redis_command
 from toolfleet_cli.local.tcp_ports import LOOPBACK
-from toolfleet_cli.local.tool_folders import ToolFolder
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, PREFIX, Settings
 from toolfleet_tasks.messages.signing import module_keys
 from toolfleet_tasks.queues import Lane
@@ -71,17 +71,17 @@ def example_program(example: Example, port: int, folder: Path, *, signing_keys: 
     )
 
 
-def host_program(tools: ToolFolder, port: int, settings: Settings) -> Program:
-    """A host that serves a tool folder. It tells the fleet's Redis when its tools change, and has no key but its module's."""
-    where = ["--name", tools.name, "--address", LOOPBACK, "--port", str(port)]
+def host_program(hosted: HostedModule, port: int, settings: Settings) -> Program:
+    """A host that serves something as a module. It tells the fleet's Redis when its tools change, and has no key but its module's."""
+    where = ["--address", LOOPBACK, "--port", str(port)]
     return Program(
-        tools.name,
-        [sys.executable, "-m", "toolfleet_cli", "host", "folder", str(tools.folder), *where],
+        hosted.name,
+        [sys.executable, "-m", "toolfleet_cli", "host", *hosted.command, *where],
         is_ready=serves(port, "/health"),
         env={
             **environment_of(settings),
             **_NO_KEYS,
-            f"{PREFIX}MODULE_KEY": module_keys(settings.signing_keys, tools.name),
+            f"{PREFIX}MODULE_KEY": module_keys(settings.signing_keys, hosted.name),
             **_UNBUFFERED,
         },
         patience_seconds=_MODULE_GRACE_SECONDS * 2,

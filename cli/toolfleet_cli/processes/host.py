@@ -11,6 +11,10 @@ from toolfleet_registry.settings import load_settings
 
 app = typer.Typer(help="Serve as a module what was not written as one.", no_args_is_help=True)
 
+ModuleName = Annotated[str | None, typer.Option("--name", metavar="NAME", help="The module's name.")]
+Address = Annotated[str, typer.Option(help="Where to listen.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="0: one that is free.")]
+
 
 @app.command()
 def folder(
@@ -18,24 +22,35 @@ def folder(
         Path, typer.Argument(metavar="FOLDER", help="Its `.py` files; functions with `@tool` are the tools.")
     ],
     *,
-    name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The module's name; by default the folder's.")
-    ] = None,
-    address: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: one that is free.")] = 0,
+    name: ModuleName = None,
+    address: Address = "127.0.0.1",
+    port: Port = 0,
 ) -> None:
     """Serve a folder of Python files as a module, in the foreground, also while the files change.
 
-    What `toolfleet.toml` says under `[hosts.NAME]` holds for it. With TOOLFLEET_MODULE_KEY, only calls of the fleet are run.
+    Its name is the folder's, without --name. What `toolfleet.toml` says under `[hosts.NAME]` holds for it. With TOOLFLEET_MODULE_KEY, only calls of the fleet are run.
     """
     need("host")
-    from toolfleet_cli.processes.folder_server import FolderServer  # noqa: PLC0415 - only this command needs it
+    from toolfleet_cli.hosting.folder import folder_host  # noqa: PLC0415 - only this command needs it
+    from toolfleet_cli.hosting.host_server import serve_host  # noqa: PLC0415 - as above
 
-    server = FolderServer(load_settings(), path, name=name)
-    say(f"{server.name}: the tools in {path}")
-    raise typer.Exit(server.run(address, port))
+    host = folder_host(load_settings(), path, name=name)
+    say(f"{host.name}: the tools in {path}")
+    raise typer.Exit(serve_host(host, address, port))
 
 
-@app.callback()
-def _group() -> None:
-    """Make `folder` a command of its own, although it is the only one."""
+@app.command()
+def run(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The NAME of `[hosts.NAME]` in `toolfleet.toml`.")],
+    *,
+    address: Address = "127.0.0.1",
+    port: Port = 0,
+) -> None:
+    """Serve what `toolfleet.toml` describes under `[hosts.NAME]`, in the foreground."""
+    need("host")
+    from toolfleet_cli.hosting.host_server import serve_host  # noqa: PLC0415 - as above
+    from toolfleet_cli.hosting.named_host import named_host  # noqa: PLC0415 - as above
+
+    host = named_host(load_settings(), name, start=Path.cwd())
+    say(f"{host.name}: as toolfleet.toml says")
+    raise typer.Exit(serve_host(host, address, port))

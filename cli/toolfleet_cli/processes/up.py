@@ -12,9 +12,9 @@ from rich.text import Text
 from toolfleet import Caller, ModuleStatus, ToolDefinition, ToolFleet
 from toolfleet_cli.console.output import add_row, note, plain, say, show_table, shown_url, table
 from toolfleet_cli.local.fleet import LocalFleet, local_fleet
+from toolfleet_cli.local.hosted_modules import hosted_modules
 from toolfleet_cli.local.own_modules import own_modules
 from toolfleet_cli.local.stop_signals import StopRequested
-from toolfleet_cli.local.tool_folders import tool_folders
 from toolfleet_cli.processes.extras import need
 from toolfleet_cli.processes.up_loop import UpLoop
 from toolfleet_registry.config.run_file import FOLDER, Process, RunFile, find_run_file
@@ -32,7 +32,16 @@ _FLOWER_PORT = 5555  # its usual one; another if that is taken
 _OWNER = Caller(permission="owner", allowed_modules="*")
 _FAVOURITE = "research.search_docs"
 # What each process of this folder decides for itself.
-_OWN_AFFAIRS = {"hosts", "lane", "worker_concurrency", "drain_seconds", "loop_stall_seconds", "log_format", "log_level"}
+_OWN_AFFAIRS = {
+    "hosts",
+    "secrets",
+    "lane",
+    "worker_concurrency",
+    "drain_seconds",
+    "loop_stall_seconds",
+    "log_format",
+    "log_level",
+}
 # Where the fleet is; what else an agent must know is in there.
 _AGENTS_NEED = {"redis_url", "broker_url", "sentinel_master", "key_prefix", "fast_transport", "registry_url"}
 # What is in no file of ours: whoever may use it has it from the environment, or the `toolfleet.toml`.
@@ -62,7 +71,7 @@ def run_up(modules: Sequence[Path] = (), tools: Sequence[Path] = (), *, reload: 
     settings = load_settings()
     own = own_modules(modules, settings.modules)
     taken = {*settings.modules, *(each.name for each in own)}
-    hosted = tool_folders(tools, settings, start=folder, taken=taken)
+    hosted = hosted_modules(tools, settings, start=folder, taken=taken)
     if hosted:
         need("host")
     if settings.hide_process:
@@ -74,7 +83,7 @@ def run_up(modules: Sequence[Path] = (), tools: Sequence[Path] = (), *, reload: 
             folder / FOLDER,
             settings=settings,
             own_modules=own,
-            tool_folders=hosted,
+            hosted=hosted,
             flower_port=_FLOWER_PORT,
             announce=note,
         ) as fleet:

@@ -1,46 +1,26 @@
 """Declares the settings of hosts, which serve as modules what was not written as one; a part of `Settings`."""
 
 import os
-from pathlib import Path
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode
 
+from toolfleet_registry.config.host_specs import NAME_FORM, HostSpec, SecretSource
 from toolfleet_registry.config.setting_values import Count, Seconds, read_json
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
 
 ToolSecurity = Literal["off", "warn", "strict"]
 
 
-class HostSpec(BaseModel):
-    """One `[hosts.NAME]`: a folder of tools, and the fence around its process."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-    folder: Path
-    """The folder of Python files; a relative one is beside the file that names it."""
-    description: str = ""
-    """What the module is for."""
-    isolation: Literal["none", "bwrap"] = "none"
-    """`bwrap`: its process has no network and cannot write outside of its own folder; needs bubblewrap."""
-    memory_mb: Count | None = 4096
-    """MiB of addresses that a process may have; no limit without."""
-    cpu_seconds: Count | None = None
-    """Seconds of CPU time that a process may use in its life."""
-    open_files: Count | None = 1024
-    """Files that a process may have open."""
-    processes: Count | None = None
-    """Processes that its user may have, all together; the kernel does not count root's."""
-    variables: tuple[str, ...] = ()
-    """Environment variables that its process gets; of all others it sees none."""
-
-
 class HostSettings(BaseSettings):
-    """How tool folders are read and watched."""
+    """What is hosted, and how tool folders are read and watched."""
 
     hosts: Annotated[dict[str, HostSpec], NoDecode] = {}
-    """Module name -> the tool folder that `toolfleet up` serves as this module: `[hosts.owls]` with `folder = "owls"`."""
+    """Module name -> what `toolfleet up` serves as this module: `[hosts.owls]` with `folder = "owls"`, say. A folder of Python files, an MCP server (`command` or `url`), or an OpenAPI document (`document`)."""
+    secrets: Annotated[dict[str, SecretSource], NoDecode] = {}
+    """Secret's name -> where hosts read it: `[secrets.GITHUB_TOKEN]` with `variable`, `file` or `command`. One that is not here is the environment variable of its name."""
     tool_security: ToolSecurity = "warn"
     """Whether files are scanned before they are imported: `warn` says what is found, `strict` refuses the file."""
     tool_allowed_imports: Annotated[frozenset[str], NoDecode] = frozenset()
@@ -54,7 +34,7 @@ class HostSettings(BaseSettings):
     tool_processes: Count = os.cpu_count() or 1
     """How many calls of tools with `runs_in="process"` run at once in a host."""
 
-    @field_validator("hosts", mode="before")
+    @field_validator("hosts", "secrets", mode="before")
     @classmethod
     def _read_hosts(cls, value: Any) -> Any:
         return read_json(value) if isinstance(value, str) else value
@@ -68,6 +48,14 @@ class HostSettings(BaseSettings):
                     f"a host cannot be named {name!r}: letters, digits, '_' and '-', and none of the fleet's own"
                 )
         return hosts
+
+    @field_validator("secrets")
+    @classmethod
+    def _check_secrets(cls, secrets: dict[str, SecretSource]) -> dict[str, SecretSource]:
+        for name in secrets:
+            if not re.fullmatch(NAME_FORM, name):
+                raise ValueError(f"a secret cannot be named {name[:80]!r}: name it as an environment variable")
+        return secrets
 
     @field_validator("tool_allowed_imports", mode="before")
     @classmethod

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from toolfleet_registry.directory.entries import ModuleEntry, plain_url
 from toolfleet_registry.directory.networks import ModuleNetworks
+from toolfleet_registry.directory.replicas import Replica
 from toolfleet_registry.headers.module_headers import ModuleHeaders, headers_by_module
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
@@ -36,6 +37,8 @@ class KnownModules:
         """The modules that can be called."""
         self.served = settings.modules
         """Those that a worker with these settings can run calls of."""
+        self.replicas: Mapping[str, tuple[Replica, ...]] = {}
+        """The processes that serve a module, of those that announce themselves; a module that is not here has one address."""
         self.ending = frozenset[str]()
         """Those that were removed: what waits for them is to be ended."""
 

@@ -1,6 +1,6 @@
 """Tells a function what it may know of the call that it runs, and takes what it reports meanwhile."""
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass, field
 
 from toolfleet_registry.contracts import Conversation
@@ -22,6 +22,8 @@ class Context:
     """What the fleet's token says that the user may: guest, user, admin or owner. `None` where a module checks no token: then the user id is no more than a claim. In a worker, what the call says, which is signed where the fleet signs."""
     conversation: Conversation = field(default_factory=Conversation)
     """Where the call comes from, as the agent's core tells this module: platform and channel if `TOOLFLEET_CONTEXT_MODULES` names it, else nothing."""
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The values of the secrets that the tool has named, by name."""
     _ends_at: float | None = None  # on the monotonic clock
     _begin_by: float | None = None  # on the one that counts suspension
     _held_until: Callable[[], float] | None = None  # until when no other process can have it, on the same clock

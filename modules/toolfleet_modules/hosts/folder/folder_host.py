@@ -3,11 +3,9 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
-
-from starlette.applications import Starlette
 
 from toolfleet_modules.hosts.folder.file_changes import file_changes
 from toolfleet_modules.hosts.folder.generation import Generation
@@ -18,42 +16,34 @@ from toolfleet_modules.hosts.folder.scanned_files import ScannedFiles
 from toolfleet_modules.hosts.folder.source_files import FolderReading, FolderUnreadable, SourceFolder
 from toolfleet_modules.hosts.processes.hosted_tool import HostedTool
 from toolfleet_modules.hosts.processes.spare import SpareProcess
-from toolfleet_modules.sdk.app import app_of
-from toolfleet_modules.sdk.protocol import Hook, Lifespan
+from toolfleet_modules.hosts.serving.host import Host, Listener
 from toolfleet_registry.contracts import ModuleManifest
-from toolfleet_registry.once.memory import MemoryReplies
 from toolfleet_registry.once.port import OnceStore
 
 _log = logging.getLogger("toolfleet.host")
 
-Listener = Callable[[], Awaitable[None]]
 _END_SECONDS = 3.0  # for calls to end when the host does
 
 
-class FolderHost:
-    """A module, whose `app` serves the folder. `listener` is told after what is served has changed."""
+class FolderHost(Host[HostedTool]):
+    """A module, whose `app` serves the folder; while its lifespan runs, the folder is watched."""
 
     def __init__(
         self, options: FolderOptions, *, replies: OnceStore | None = None, listener: Listener | None = None
     ) -> None:
-        self.name = options.name
-        self.key = options.key
-        self.replies: OnceStore = MemoryReplies() if replies is None else replies
-        self.longest_call_seconds = options.retire_seconds
-        self.limits: Mapping[str, Any] = {
-            "calls": options.calls,
-            "threads": 1,  # the tools' are in their own process
-            "request_bytes": options.request_bytes,
-            "result_bytes": options.result_bytes,
-            "progress_seconds": 0.2,
-        }
-        self.startup: Sequence[Hook] = ()
-        self.shutdown: Sequence[Hook] = ()
-        self.lifespans: Sequence[Lifespan] = (self._running,)
-        self.tools: Mapping[str, HostedTool] = {}
-        self._app: Starlette | None = None
+        super().__init__(
+            options.name,
+            description=options.description,
+            key=options.key,
+            replies=replies,
+            listener=listener,
+            calls=options.calls,
+            request_bytes=options.request_bytes,
+            result_bytes=options.result_bytes,
+            longest_call_seconds=options.retire_seconds,
+            lifespan=self._running,
+        )
         self._options = options
-        self._listener = listener
         self._folder = SourceFolder(options.folder)
         self._scanned = ScannedFiles(options)
         self._errors = LoadErrors()
@@ -67,21 +57,11 @@ class FolderHost:
     @property
     def manifest(self) -> ModuleManifest:
         """What is served now, and what is not."""
-        tools = sorted((tool.definition for tool in self.tools.values()), key=lambda tool: tool.name)
-        return ModuleManifest(
-            module_name=self.name,
-            description=self._options.description,
-            tools=tools,
-            load_errors=self._errors.now or None,
-            sources=(self._generation.sources() if self._generation is not None else []) or None,
-        )
-
-    @property
-    def app(self) -> Starlette:
-        """The ASGI app, made at the first use: while its lifespan runs, the folder is watched."""
-        if self._app is None:
-            self._app = app_of(self)
-        return self._app
+        found = {
+            "load_errors": self._errors.now or None,
+            "sources": (self._generation.sources() if self._generation is not None else []) or None,
+        }
+        return super().manifest.model_copy(update=found)
 
     async def reload(self, *, is_forced: bool = False) -> bool:
         """Serve the files as they are now; returns whether anything is different.
@@ -136,10 +116,7 @@ class FolderHost:
 
     async def _tell(self, *, is_changed: bool) -> bool:
         if is_changed:
-            self.tools = dict(self.tools)  # another mapping: the manifest is written anew
-            _log.info("%s serves %d tools, %d load errors.", self.name, len(self.tools), len(self._errors.now))
-            if self._listener is not None:
-                await self._listener()
+            await self.tell()
         return is_changed
 
     async def _watch(self) -> None:

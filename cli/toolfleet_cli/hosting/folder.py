@@ -1,0 +1,60 @@
+"""Builds the host of a tool folder from settings."""
+
+import os
+from pathlib import Path
+
+from toolfleet_cli.hosting.host_server import FleetNews, check_host_name
+from toolfleet_modules.hosts.folder.folder_host import FolderHost
+from toolfleet_modules.hosts.folder.options import FolderOptions
+from toolfleet_modules.hosts.folder.scan import ScanRules
+from toolfleet_modules.hosts.processes.fence import Fence
+from toolfleet_modules.requests.authentication import KEY_VARIABLE
+from toolfleet_registry.config.host_specs import FencedSpec, FolderSpec
+from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.settings import Settings
+
+
+def folder_host(settings: Settings, folder: Path, *, name: str | None = None) -> FolderHost:
+    """The host of a folder, as `[hosts.NAME]` has it if that is there.
+
+    Raises `SettingsError` for a folder that is none, a name that will not do, and a variable that is not set.
+    """
+    name = check_host_name(name or folder.resolve().name)
+    if not folder.is_dir():
+        raise SettingsError(f"There is no folder {folder}.")
+    spec = settings.hosts.get(name)
+    if not isinstance(spec, FolderSpec):
+        spec = FolderSpec(folder=folder)
+    return FolderHost(options_of(settings, spec, name, folder), listener=FleetNews(settings))
+
+
+def options_of(settings: Settings, spec: FolderSpec, name: str, folder: Path) -> FolderOptions:
+    """How a folder is served by these settings. Raises `SettingsError` for a variable that is not set."""
+    return FolderOptions(
+        name,
+        folder,
+        description=spec.description,
+        key=os.environ.get(KEY_VARIABLE, ""),
+        security=settings.tool_security,
+        rules=ScanRules().without(settings.tool_allowed_imports),
+        fence=fence_of(spec, name),
+        debounce_ms=settings.tool_debounce_ms,
+        load_seconds=settings.tool_load_seconds,
+        is_lazy=settings.tool_lazy,
+        processes=settings.tool_processes,
+        retire_seconds=settings.max_timeout,
+    )
+
+
+def fence_of(spec: FencedSpec, name: str) -> Fence:
+    """The fence around a host's processes. Raises `SettingsError` for a variable that is not set."""
+    if missing := [each for each in spec.variables if each not in os.environ]:
+        raise SettingsError(f"The tools of {name!r} need the variable {missing[0]}, which is not set.")
+    return Fence(
+        memory_bytes=None if spec.memory_mb is None else spec.memory_mb * 2**20,
+        cpu_seconds=spec.cpu_seconds,
+        open_files=spec.open_files,
+        processes=spec.processes,
+        isolation=spec.isolation,
+        variables={each: os.environ[each] for each in spec.variables},
+    )

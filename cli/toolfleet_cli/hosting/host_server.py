@@ -1,0 +1,94 @@
+"""Serves a host over HTTP until a signal ends it, and has the fleet look at it when its tools change."""
+
+import logging
+import socket
+import sys
+from typing import Protocol
+
+import uvicorn
+from starlette.applications import Starlette
+
+from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
+from toolfleet_registry.directory.requested_probes import RequestedProbes
+from toolfleet_registry.errors import FleetUnavailable, SettingsError
+from toolfleet_registry.redis.servers import async_client
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.private_process import hide_process
+
+_log = logging.getLogger("toolfleet.host")
+
+_REDIS_SECONDS = 5.0
+_PROBE_SECONDS = 10.0
+_GRACE_SECONDS = 5  # for calls that run when the host is to end
+
+
+class ServedHost(Protocol):
+    """A module with its app."""
+
+    name: str
+
+    @property
+    def app(self) -> Starlette:
+        """The ASGI app."""
+        ...
+
+
+def check_host_name(name: str) -> str:
+    """The name, if a module that is hosted can have it. Raises `SettingsError`."""
+    if not is_module_name(name) or name in {LOCAL, SCHEDULER}:
+        raise SettingsError(f"{name[:80]!r} is no name for a module: give it another one with --name.")
+    return name
+
+
+class FleetNews:
+    """Has the fleet's workers ask what there is now. Without its Redis they find out at their next look."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    async def __call__(self) -> None:
+        """Tell the fleet that a host's tools have changed. Raises nothing."""
+        url = self._settings.redis_url
+        if url is None:
+            return
+        try:
+            async with async_client(
+                url, master=self._settings.sentinel_master, timeout_seconds=_REDIS_SECONDS
+            ) as redis:
+                await RequestedProbes(redis, self._settings.keys).request(seconds=_PROBE_SECONDS)
+        except (FleetUnavailable, OSError) as exc:
+            _log.warning("The fleet learns of the change at its next look: %s", exc)
+
+
+def serve_host(host: ServedHost, address: str, port: int) -> int:
+    """Serve it in the foreground. Returns the exit code. Raises `SettingsError` where nothing can listen."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(name)s: %(message)s", stream=sys.stderr)
+    logging.getLogger("watchfiles").setLevel(logging.WARNING)
+    hide_process()  # its tools are this user's processes, too: they must not read its key from its environment
+    config = uvicorn.Config(
+        host.app,
+        host=address,
+        port=port,
+        log_level="warning",
+        access_log=False,
+        lifespan="on",
+        timeout_graceful_shutdown=_GRACE_SECONDS,
+    )
+    with _listening(address, port) as listener:
+        _log.info("%s is served at http://%s:%d", host.name, address, listener.getsockname()[1])
+        server = uvicorn.Server(config)
+        server.run(sockets=[listener])
+        return 0 if server.started else 1
+
+
+def _listening(address: str, port: int) -> socket.socket:
+    """The socket, taken before anything is started. Raises `SettingsError` where it cannot be had."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.socket(family)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address, port))
+    except OSError as exc:
+        listener.close()
+        raise SettingsError(f"Nothing can listen at {address}:{port}: {exc.strerror or exc}.") from exc
+    return listener

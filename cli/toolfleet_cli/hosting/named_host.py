@@ -1,0 +1,27 @@
+"""Builds the host that `[hosts.NAME]` in `toolfleet.toml` describes, whatever it serves."""
+
+from pathlib import Path
+
+from toolfleet_cli.hosting.folder import folder_host
+from toolfleet_cli.hosting.host_server import ServedHost
+from toolfleet_registry.config.host_specs import FolderSpec
+from toolfleet_registry.config.setting_sources import find_toml
+from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.settings import Settings
+
+
+def named_host(settings: Settings, name: str, *, start: Path) -> ServedHost:
+    """The host of this name; relative paths are beside the `toolfleet.toml` that is nearest to `start`. Raises `SettingsError`."""
+    spec = settings.hosts.get(name)
+    if spec is None:
+        known = ", ".join(sorted(settings.hosts)) or "none"
+        raise SettingsError(f"There is no [hosts.{name[:80]}] in {toml_folder(start)}; there are: {known}.")
+    if isinstance(spec, FolderSpec):
+        return folder_host(settings, toml_folder(start) / spec.folder, name=name)
+    raise SettingsError(f"[hosts.{name}] cannot be served yet.")
+
+
+def toml_folder(start: Path) -> Path:
+    """The folder whose `toolfleet.toml` holds in `start`; `start` where there is none."""
+    toml = find_toml(start)
+    return start if toml is None else toml.parent

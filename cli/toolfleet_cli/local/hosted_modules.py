@@ -1,0 +1,65 @@
+"""Finds what a fleet on one machine hosts as modules: folders that are named, `[hosts.NAME]`, and the tools beside its data."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolfleet_registry.config.host_specs import FolderSpec
+from toolfleet_registry.config.run_file import FOLDER
+from toolfleet_registry.config.setting_sources import find_toml
+from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
+from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class HostedModule:
+    """What is served as the module `name`; `command` are the words after `toolfleet host`, `source` is where it comes from."""
+
+    name: str
+    command: tuple[str, ...]
+    source: Path
+
+    @classmethod
+    def of_folder(cls, name: str, folder: Path) -> "HostedModule":
+        """A folder of Python files."""
+        return cls(name, ("folder", str(folder), "--name", name), folder)
+
+
+def hosted_modules(
+    named: Sequence[Path], settings: Settings, *, start: Path, taken: Iterable[str]
+) -> list[HostedModule]:
+    """The folders that are named, the hosts of the settings, and `.toolfleet/tools` in `start`, if it is there.
+
+    Raises `SettingsError` for a folder that is none, and for a name that two would have; `taken` are those of other modules.
+    """
+    toml = find_toml(start)
+    beside = start if toml is None else toml.parent
+    found = [HostedModule.of_folder(folder.resolve().name, folder.resolve()) for folder in named]
+    for name, spec in sorted(settings.hosts.items()):
+        source = (beside / spec.folder).resolve() if isinstance(spec, FolderSpec) else beside.resolve()
+        found.append(HostedModule(name, ("run", name), source))
+    own = own_folder(start)
+    if own.is_dir() and all(each.source != own for each in found):
+        found.append(HostedModule.of_folder(own.name, own))
+    known = set(taken)
+    for each in found:
+        _check(each, known)
+        known.add(each.name)
+    return found
+
+
+def own_folder(start: Path) -> Path:
+    """Where a fleet's own tools lie."""
+    return start.resolve() / FOLDER / "tools"
+
+
+def _check(hosted: HostedModule, known: Iterable[str]) -> None:
+    if not hosted.source.is_dir():
+        raise SettingsError(f"There is no tool folder {hosted.source}.")
+    if not is_module_name(hosted.name) or hosted.name in {LOCAL, SCHEDULER}:
+        raise SettingsError(
+            f"{hosted.source} cannot be served under its own name: name it in toolfleet.toml, as [hosts.NAME]."
+        )
+    if hosted.name in known:
+        raise SettingsError(f"There are two modules named {hosted.name!r}: one of them is hosted from {hosted.source}.")

@@ -1,0 +1,84 @@
+"""Makes a module of tools that something else than this process runs, and tells a listener when they change."""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from starlette.applications import Starlette
+
+from toolfleet_modules.sdk.app import app_of
+from toolfleet_modules.sdk.protocol import Hook, Lifespan
+from toolfleet_modules.sdk.served_tool import ServedTool
+from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
+from toolfleet_registry.once.memory import MemoryReplies
+from toolfleet_registry.once.port import OnceStore
+
+_log = logging.getLogger("toolfleet.host")
+
+Served = TypeVar("Served", bound=ServedTool)
+Listener = Callable[[], Awaitable[None]]
+"""Is told after what a host serves has changed."""
+
+
+class Host(Generic[Served]):
+    """A module whose `app` serves `tools`, by their full names. What makes them sets `tools`, and calls `tell`.
+
+    `calls`: at work at once; `longest_call_seconds`: how long a caller may wait for one, retries included.
+    """
+
+    def __init__(  # noqa: PLR0913 - each is a fact of its own, by name
+        self,
+        name: str,
+        *,
+        description: str = "",
+        key: str = "",
+        replies: OnceStore | None = None,
+        listener: Listener | None = None,
+        calls: int = 1000,
+        request_bytes: int = 8 * 2**20,
+        result_bytes: int = 4 * 2**20,
+        longest_call_seconds: float = 4 * 3600,
+        lifespan: Lifespan | None = None,
+    ) -> None:
+        self.name = name
+        self.description = description
+        self.key = key
+        self.replies: OnceStore = MemoryReplies() if replies is None else replies
+        self.longest_call_seconds = longest_call_seconds
+        self.limits: Mapping[str, Any] = {
+            "calls": calls,
+            "threads": 1,  # the tools' are in their own process
+            "request_bytes": request_bytes,
+            "result_bytes": result_bytes,
+            "progress_seconds": 0.2,
+        }
+        self.startup: Sequence[Hook] = ()
+        self.shutdown: Sequence[Hook] = ()
+        self.lifespans: Sequence[Lifespan] = () if lifespan is None else (lifespan,)
+        self.tools: Mapping[str, Served] = {}
+        self._app: Starlette | None = None
+        self._listener = listener
+
+    @property
+    def definitions(self) -> list[ToolDefinition]:
+        """What is served now, by name."""
+        return sorted((tool.definition for tool in self.tools.values()), key=lambda tool: tool.name)
+
+    @property
+    def manifest(self) -> ModuleManifest:
+        """What is served now."""
+        return ModuleManifest(module_name=self.name, description=self.description, tools=self.definitions)
+
+    @property
+    def app(self) -> Starlette:
+        """The ASGI app, made at the first use."""
+        if self._app is None:
+            self._app = app_of(self)
+        return self._app
+
+    async def tell(self) -> None:
+        """Have the manifest written anew, and the listener told."""
+        self.tools = dict(self.tools)  # another mapping: by that the app knows
+        _log.info("%s serves %d tools.", self.name, len(self.tools))
+        if self._listener is not None:
+            await self._listener()
