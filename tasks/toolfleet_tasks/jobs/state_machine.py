@@ -210,7 +210,15 @@ def _poll_until(spec: JobSpec, place: JobPosition, *, now: float) -> float | Non
     """When this round has polled enough, which begins with its first try."""
     if place.poll_until is not None or spec.poll is None:
         return place.poll_until
-    return _at(now + spec.poll.max_seconds)
+    return _at(max(now, place.due_at or 0) + spec.poll.max_seconds)
+
+
+def _after_round(spec: JobSpec, place: JobPosition, *, now: float) -> float:
+    """From when on the next round counts. A round may have begun, and ended, by a clock that is behind: its own time is over."""
+    began_at = (
+        place.due_at or 0 if place.poll_until is None or spec.poll is None else place.poll_until - spec.poll.max_seconds
+    )
+    return max(now, _at(began_at))
 
 
 def _end_of_round(spec: JobSpec, place: JobPosition, ended: EndedRound, *, now: float) -> Transition:
@@ -222,7 +230,7 @@ def _end_of_round(spec: JobSpec, place: JobPosition, ended: EndedRound, *, now: 
             last = JobPosition(state="completed", step=place.step, runs=place.runs)
             return Transition(last, ended, is_over=True, round_step=place.step)
     try:
-        due_at = next_after(spec.schedule, now)
+        due_at = next_after(spec.schedule, _after_round(spec, place, now=now))
     except ValueError:  # a zone that this machine does not know
         due_at = None
     if due_at is None or due_at >= spec.deadline_at:

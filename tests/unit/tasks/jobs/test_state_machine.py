@@ -239,6 +239,21 @@ def test_a_reminder_has_nothing_to_call() -> None:
     assert (first.is_over, first.round_step, second.round_step) == (False, 1, 2)
 
 
+def test_a_round_that_ends_before_its_time_by_a_clock_that_is_behind_is_over_all_the_same() -> None:
+    """The next one is at the time after it, and not at its own once more."""
+    polling = make_spec(start=None, schedule=Schedule(cron="*/5 * * * *"))
+    place = state_machine.first_place(polling, now=NOW, jitter=0)
+    assert place.due_at is not None
+    begun = state_machine.begun(polling, place, now=place.due_at - 0.5, call_until=NOW + 400)
+    move = state_machine.after_poll(polling, begun, ok({"status": "completed"}), now=place.due_at - 0.25, jitter=0)
+    assert move.place.due_at == place.due_at + 300
+
+    reminding = make_spec(start=None, poll=None, schedule=Schedule(cron="*/5 * * * *"))
+    place = state_machine.first_place(reminding, now=NOW, jitter=0)
+    assert place.due_at is not None
+    assert state_machine.reminded(reminding, place, now=place.due_at - 0.5).place.due_at == place.due_at + 300
+
+
 def test_a_step_that_was_surely_not_published_keeps_its_number() -> None:
     """A refusal that passes puts it off, also the first call; any other counts as the step's end."""
     spec, starting = make_spec(), JobPosition(state="starting", due_at=NOW)
