@@ -14,6 +14,7 @@ Isolation = Literal["none", "bwrap"]
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _PR_SET_NO_NEW_PRIVS = 38
+_TEMPORARY = "/tmp"  # noqa: S108 - of which a process has one of its own
 _INHERITED = ("LANG", "LC_ALL", "LC_CTYPE", "PATH", "TZ")
 
 
@@ -49,8 +50,10 @@ class Fence:
         if program is None:
             raise FenceMissing('isolation = "bwrap" needs bubblewrap, which is not installed here.')
         apart = ["--unshare-all", "--die-with-parent", "--new-session"]
-        files = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"]  # noqa: S108 - its own
-        return [program, *apart, *files, "--bind", str(folder), str(folder), "--chdir", str(folder), "--", *command]
+        files = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", _TEMPORARY]
+        python = [word for path in _python_in_temporary() for word in ("--ro-bind", path, path)]
+        own = ["--bind", str(folder), str(folder), "--chdir", str(folder)]
+        return [program, *apart, *files, *python, *own, "--", *command]
 
     def limits(self) -> dict[str, int | None]:
         """What `enclose` takes, as JSON."""
@@ -71,6 +74,12 @@ def enclose(limits: Mapping[str, int | None]) -> None:
         libc = ctypes.CDLL(None)
         libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _python_in_temporary() -> list[str]:
+    """What this Python needs that lies where a process of its own has nothing: an environment somebody tries out."""
+    found = {str(Path(each).absolute()) for each in (sys.prefix, sys.base_prefix, *sys.path) if each}
+    return sorted(each for each in found if Path(each).is_relative_to(_TEMPORARY) and Path(each).is_dir())
 
 
 _LIMITS = {
