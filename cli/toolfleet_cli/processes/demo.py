@@ -4,15 +4,17 @@ import asyncio
 import contextlib
 import importlib.util
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
+from typing import Any
 
 from rich.console import Console
 
 from toolfleet_cli.console.output import err, note
-from toolfleet_cli.local.examples import find_examples_folder
-from toolfleet_cli.local.fleet import local_fleet
+from toolfleet_cli.local.examples import find_examples, find_examples_folder
+from toolfleet_cli.local.fleet import LocalFleet, local_fleet
 from toolfleet_cli.local.stop_signals import StopRequested
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import load_settings
@@ -22,25 +24,41 @@ _PIPE_WIDTH = 140  # room for the tables where no terminal says how wide it is
 
 
 def run_demo() -> int:
-    """Play both acts and leave nothing behind. Returns the exit code."""
+    """Play the three acts and leave nothing behind. Returns the exit code."""
     examples = find_examples_folder()
     if examples is None:
         raise SettingsError("The demo runs from a clone of the project, where its example modules are.")
-    calls, chain = _load(examples / "demo.py"), _load(examples / "demo_chain.py")
+    calls, chain, tools = (_load(examples / f"{name}.py") for name in ("demo", "demo_chain", "demo_tools"))
     with TemporaryDirectory(prefix="toolfleet-demo-") as folder, contextlib.chdir(folder):
         # From in there neither a running fleet nor a `toolfleet.toml` is seen: the demo has modules of its own.
         settings = load_settings(module_services={}, scheduler=True)
+        stage = tools.Stage(Path(folder))
         try:
             with (
                 err.status("Starting a fleet …") as status,
-                local_fleet(Path(folder), settings=settings, agent=chain.AGENT_ENV, announce=note) as fleet,
+                local_fleet(
+                    Path(folder),
+                    settings=settings,
+                    own_modules=find_examples(),
+                    hosted=stage.hosted(),
+                    agent=chain.AGENT_ENV,
+                    announce=note,
+                ) as fleet,
             ):
                 status.stop()
                 console = _console()
-                is_well = asyncio.run(calls.play(fleet.settings, console))
-                return 0 if asyncio.run(chain.play(fleet, console)) and is_well else 1
+                return 0 if all([*_played(calls, chain, tools, stage, fleet, console)]) else 1
         except StopRequested:
             return _INTERRUPTED
+
+
+def _played(
+    calls: ModuleType, chain: ModuleType, tools: ModuleType, stage: Any, fleet: LocalFleet, console: Console
+) -> Iterator[bool]:
+    """Play each act; whether it went as it should."""
+    yield asyncio.run(calls.play(fleet.settings, console))
+    yield asyncio.run(chain.play(fleet, console))
+    yield asyncio.run(tools.play(fleet, stage, console))
 
 
 def _console() -> Console:

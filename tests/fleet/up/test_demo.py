@@ -1,4 +1,4 @@
-"""`toolfleet demo` as a person runs it: both acts, and nothing left of them."""
+"""`toolfleet demo` as a person runs it: its three acts, and nothing left of them."""
 
 import os
 import subprocess
@@ -7,8 +7,8 @@ from pathlib import Path
 from support.up import COMMAND, leave_nothing
 
 
-def test_the_demo_plays_both_acts_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    """Its calls go as they should, its site is built, deployed once and served, though its core and workers are killed."""
+def test_the_demo_plays_its_acts_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Its calls go as they should, its site is built, deployed once and served, though its core and workers are killed; tools are edited while they are called."""
     (tmp_path / "tmp").mkdir()
     process = subprocess.Popen(
         [*COMMAND, "demo"],
@@ -29,4 +29,6 @@ def test_the_demo_plays_both_acts_and_leaves_nothing_behind(tmp_path: Path) -> N
     assert "What a program of bob's saw of it at the same time: []." in said
     assert "opens it: 200, 'Build me a site about owls and deploy it'" in said
     assert "Wake-ups: 1. Deployments: 1." in said
+    assert "Edition 5 was heard" in said
+    assert ", 0 of them failed." in said
     assert list((tmp_path / "tmp").iterdir()) == []
