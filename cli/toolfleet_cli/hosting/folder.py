@@ -1,23 +1,25 @@
 """Builds the host of a tool folder from settings."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from toolfleet_cli.hosting.host_server import FleetNews, check_host_name
+from toolfleet_cli.hosting.secret_values import read_secrets
 from toolfleet_modules.hosts.folder.folder_host import FolderHost
 from toolfleet_modules.hosts.folder.options import FolderOptions
 from toolfleet_modules.hosts.folder.scan import ScanRules
 from toolfleet_modules.hosts.processes.fence import Fence
 from toolfleet_modules.requests.authentication import KEY_VARIABLE
-from toolfleet_registry.config.host_specs import FencedSpec, FolderSpec
+from toolfleet_registry.config.host_specs import FencedSpec, FolderSpec, SecretSource
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings
 
 
-def folder_host(settings: Settings, folder: Path, *, name: str | None = None) -> FolderHost:
-    """The host of a folder, as `[hosts.NAME]` has it if that is there.
+def folder_host(settings: Settings, folder: Path, *, beside: Path, name: str | None = None) -> FolderHost:
+    """The host of a folder, as `[hosts.NAME]` has it if that is there; `beside` is where `toolfleet.toml` lies.
 
-    Raises `SettingsError` for a folder that is none, a name that will not do, and a variable that is not set.
+    Raises `SettingsError` for a folder that is none, a name that will not do, and a variable or a secret that is not there.
     """
     name = check_host_name(name or folder.resolve().name)
     if not folder.is_dir():
@@ -25,11 +27,11 @@ def folder_host(settings: Settings, folder: Path, *, name: str | None = None) ->
     spec = settings.hosts.get(name)
     if not isinstance(spec, FolderSpec):
         spec = FolderSpec(folder=folder)
-    return FolderHost(options_of(settings, spec, name, folder), listener=FleetNews(settings))
+    return FolderHost(options_of(settings, spec, name, folder, beside=beside), listener=FleetNews(settings))
 
 
-def options_of(settings: Settings, spec: FolderSpec, name: str, folder: Path) -> FolderOptions:
-    """How a folder is served by these settings. Raises `SettingsError` for a variable that is not set."""
+def options_of(settings: Settings, spec: FolderSpec, name: str, folder: Path, *, beside: Path) -> FolderOptions:
+    """How a folder is served by these settings. Raises `SettingsError` for a variable or a secret that is not there."""
     return FolderOptions(
         name,
         folder,
@@ -37,7 +39,8 @@ def options_of(settings: Settings, spec: FolderSpec, name: str, folder: Path) ->
         key=os.environ.get(KEY_VARIABLE, ""),
         security=settings.tool_security,
         rules=ScanRules().without(settings.tool_allowed_imports),
-        fence=fence_of(spec, name),
+        fence=fence_of(spec, name, settings.secrets),
+        secrets=read_secrets(spec.secrets, settings.secrets, folder=beside),
         debounce_ms=settings.tool_debounce_ms,
         load_seconds=settings.tool_load_seconds,
         is_lazy=settings.tool_lazy,
@@ -46,8 +49,13 @@ def options_of(settings: Settings, spec: FolderSpec, name: str, folder: Path) ->
     )
 
 
-def fence_of(spec: FencedSpec, name: str) -> Fence:
-    """The fence around a host's processes. Raises `SettingsError` for a variable that is not set."""
+def fence_of(spec: FencedSpec, name: str, sources: Mapping[str, SecretSource]) -> Fence:
+    """The fence around a host's processes. Raises `SettingsError` for a variable that is not set, or that holds a secret."""
+    hidden = {(sources.get(each) or SecretSource(variable=each)).variable for each in spec.secrets}
+    if shown := [each for each in spec.variables if each in hidden]:
+        raise SettingsError(
+            f"The variable {shown[0]} holds a secret of {name!r}: take it out of `variables`, or every tool could read it."
+        )
     if missing := [each for each in spec.variables if each not in os.environ]:
         raise SettingsError(f"The tools of {name!r} need the variable {missing[0]}, which is not set.")
     return Fence(

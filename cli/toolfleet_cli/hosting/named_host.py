@@ -17,7 +17,8 @@ def named_host(settings: Settings, name: str, *, start: Path) -> ServedHost:
         known = ", ".join(sorted(settings.hosts)) or "none"
         raise SettingsError(f"There is no [hosts.{name[:80]}] in {toml_folder(start)}; there are: {known}.")
     if isinstance(spec, FolderSpec):
-        return folder_host(settings, toml_folder(start) / spec.folder, name=name)
+        beside = toml_folder(start)
+        return folder_host(settings, beside / spec.folder, beside=beside, name=name)
     raise SettingsError(f"[hosts.{name}] cannot be served yet.")
 
 

@@ -33,8 +33,9 @@ def folder(
     need("host")
     from toolfleet_cli.hosting.folder import folder_host  # noqa: PLC0415 - only this command needs it
     from toolfleet_cli.hosting.host_server import serve_host  # noqa: PLC0415 - as above
+    from toolfleet_cli.hosting.named_host import toml_folder  # noqa: PLC0415 - as above
 
-    host = folder_host(load_settings(), path, name=name)
+    host = folder_host(load_settings(), path, beside=toml_folder(Path.cwd()), name=name)
     say(f"{host.name}: the tools in {path}")
     raise typer.Exit(serve_host(host, address, port))
 

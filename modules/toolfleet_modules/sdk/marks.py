@@ -1,6 +1,6 @@
 """Marks functions as tools where no module is at hand: in a file of a folder that a host serves."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, Unpack, overload
 
@@ -14,10 +14,11 @@ _ATTRIBUTE = "__toolfleet_tool__"
 
 @dataclass(frozen=True, slots=True)
 class ToolMark:
-    """What was said of a function: its facts, and whether it computes, so that it runs in a process of its own."""
+    """What was said of a function: its facts, whether it computes, so that it runs in a process of its own, and which secrets it gets."""
 
     facts: Facts = field(default_factory=Facts)
     runs_in: RunsIn = "thread"
+    secrets: tuple[str, ...] = ()
 
 
 @overload
@@ -25,10 +26,17 @@ def tool(function: F, /) -> F: ...
 
 
 @overload
-def tool(*, runs_in: RunsIn = "thread", **facts: Unpack[Facts]) -> Callable[[F], F]: ...
+def tool(*, runs_in: RunsIn = "thread", secrets: Sequence[str] = (), **facts: Unpack[Facts]) -> Callable[[F], F]: ...
 
 
-def tool(function: F | None = None, /, *, runs_in: RunsIn = "thread", **facts: Unpack[Facts]) -> F | Callable[[F], F]:
+def tool(
+    function: F | None = None,
+    /,
+    *,
+    runs_in: RunsIn = "thread",
+    secrets: Sequence[str] = (),
+    **facts: Unpack[Facts],
+) -> F | Callable[[F], F]:
     """Mark a function of a tool folder as a tool, as it is or with more `facts` about it; the function stays what it was.
 
     ::
@@ -39,12 +47,15 @@ def tool(function: F | None = None, /, *, runs_in: RunsIn = "thread", **facts: U
 
     The same rules hold as for `Module.tool`. An async function runs in the loop of the folder's process, a plain one in a thread
     of it; with `runs_in="process"` each call has a process for itself, which is ended when its time is over: for what computes.
+    `secrets` names those of its host whose values a call finds in `context.secrets`.
 
     Raises `TypeError` or `ValueError` for what cannot be a tool.
     """
     if runs_in not in {"thread", "process"}:
         raise ValueError(f"runs_in is 'thread' or 'process', not {runs_in!r}.")
-    mark = ToolMark(facts, runs_in)
+    if isinstance(secrets, str):  # an easy mistake
+        raise TypeError(f"secrets takes several names, such as [{secrets!r}].")
+    mark = ToolMark(facts, runs_in, tuple(map(str, secrets)))
     return _marked(function, mark) if function is not None else lambda each: _marked(each, mark)
 
 

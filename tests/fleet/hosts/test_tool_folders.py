@@ -1,10 +1,14 @@
 """Tool folders in a whole fleet: what is saved there is called by agents, and what is broken is shown."""
 
 import json
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
+import redis
 
 from support.up import Up, call, starting, toolfleet, up
 from support.waiting import wait_until_sync
@@ -18,6 +22,38 @@ def {name}(day: int = 1) -> str:
     return f"{name} {{day}}"
 '''
 
+VALUE = "planted/Zq3.8817200934"
+LEAKING = '''
+import os, sys
+from toolfleet.sdk import Context, ToolError, tool
+
+@tool(secrets=["TOKEN"])
+async def give(context: Context) -> dict[str, object]:
+    """Give it away."""
+    await context.progress(0.5, f"with {context.secrets['TOKEN']}")
+    return {"token": context.secrets["TOKEN"]}
+
+@tool(secrets=["TOKEN"])
+def fail(context: Context) -> str:
+    """Fail in words."""
+    raise ToolError(f"refused: {context.secrets['TOKEN']}")
+
+@tool(secrets=["TOKEN"], runs_in="process")
+def shout(context: Context) -> str:
+    """Print it, and break with it."""
+    print(context.secrets["TOKEN"], file=sys.stderr, flush=True)
+    raise KeyError(context.secrets["TOKEN"])
+'''
+TOML = """
+[hosts.rooks]
+folder = "birds/crows"
+memory_mb = 3000
+secrets = ["TOKEN"]
+
+[secrets.TOKEN]
+file = "token"
+"""
+
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
@@ -28,7 +64,9 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     (folder / ".toolfleet" / "tools" / "first.py").write_text(TOOL.format(name="first", words="Be the first."))
     (folder / "owls" / "hoot.py").write_text(TOOL.format(name="hoot", words="Hoot."))
     (folder / "birds" / "crows" / "caw.py").write_text(TOOL.format(name="caw", words="Caw."))
-    (folder / "toolfleet.toml").write_text('[hosts.rooks]\nfolder = "birds/crows"\nmemory_mb = 3000\n')
+    (folder / "birds" / "crows" / "leaking.py").write_text(LEAKING)
+    (folder / "token").write_text(f"{VALUE}\n")
+    (folder / "toolfleet.toml").write_text(TOML)
     with up(folder, None, "--tools", "owls") as running:
         yield running
 
@@ -40,7 +78,7 @@ def names(fleet: Up) -> set[str]:
 
 def test_each_folder_is_a_module(fleet: Up) -> None:
     """Under its own name, or the one that the settings give it."""
-    assert names(fleet) == {"tools.first", "owls.hoot", "rooks.caw"}
+    assert {"tools.first", "owls.hoot", "rooks.caw"} <= names(fleet)
     assert call("rooks.caw", "day=3", cwd=fleet.folder)["result"] == "caw 3"
 
 
@@ -85,6 +123,48 @@ def variables() -> list[str]:
     wait_until_sync(lambda: "owls.variables" in names(fleet), "the new tool is listed")
 
     assert "TOOLFLEET" not in str(call("owls.variables", cwd=fleet.folder)["result"])
+
+
+def test_a_planted_secret_is_found_nowhere(fleet: Up) -> None:
+    """Its tools give it away in every way: neither an agent, nor Redis, a log, a list, or what is known of a process shows it."""
+    with _redis_commands(fleet) as commands:
+        said = [toolfleet("call", f"rooks.{name}", "--json", cwd=fleet.folder) for name in ("give", "fail", "shout")]
+        wait_until_sync(lambda: "inside the module (KeyError)" in "".join(commands), "all results were seen")
+    texts = [each.stdout + each.stderr for each in said]
+    for text, words in zip(texts, ("[secret TOKEN]", "refused: [secret TOKEN]", "inside the module (K"), strict=True):
+        assert words in text
+    commands_of_people = (["tools", "list", "--json"], ["modules", "list"], ["audit", "tail"], ["config", "--all"])
+    texts += [str(toolfleet(*words, cwd=fleet.folder)) for words in commands_of_people]
+    logs = "".join(log.read_text(errors="replace") for log in (fleet.folder / ".toolfleet" / "logs").glob("*.log"))
+    assert "KeyError: '[secret TOKEN]'" in logs
+    assert "refused: [secret TOKEN]" in "".join(commands)
+    tool_processes = [pid for pid, line in fleet.processes().items() if "tool_child" in line]
+    assert tool_processes
+    texts += [logs, *commands, *fleet.processes().values()]
+    texts += [str(psutil.Process(pid).environ()) for pid in tool_processes]
+
+    assert [text for text in texts if VALUE in text] == []
+
+
+@contextmanager
+def _redis_commands(fleet: Up) -> Iterator[list[str]]:
+    """What anybody has sent to the fleet's Redis meanwhile, also what is gone by then."""
+    seen: list[str] = []
+    with redis.Redis.from_url(fleet.run_file().settings["redis_url"]) as client, client.monitor() as monitor:
+
+        def watch() -> None:
+            for each in monitor.listen():
+                seen.append(each["command"])
+                if each["command"] == "ECHO over":
+                    return
+
+        watching = threading.Thread(target=watch)
+        watching.start()
+        try:
+            yield seen
+        finally:
+            client.execute_command("ECHO", "over")
+            watching.join(10)
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ class FolderHost(Host[HostedTool]):
         self._folder = SourceFolder(options.folder)
         self._scanned = ScannedFiles(options)
         self._errors = LoadErrors()
-        self._spare = SpareProcess(options.fence)
+        self._spare = SpareProcess(options.fence, options.secrets)
         self._loader = Loader(options, self._spare.take)
         self._generation: Generation | None = None
         self._reading: FolderReading | None = None

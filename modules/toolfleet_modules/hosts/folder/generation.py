@@ -174,9 +174,11 @@ class Generation:
             self.faults.setdefault(stem, FileFault(file.path, "DuplicateTool", message))
             return
         is_alone = offered.get("runs_in") == "process"
+        named = offered.get("secrets")
+        secrets = tuple(each for each in self._options.secrets.names if isinstance(named, list) and each in named)
         names = frozenset((definition.input_schema or {}).get("properties", {}))
         lane = self._own_lane(stem) if is_alone else self._shared
-        tools[definition.name] = HostedTool(definition, names, stem, lane, is_alone)
+        tools[definition.name] = HostedTool(definition, names, stem, lane, is_alone, secrets)
 
 
 def _definition_of(offered: Mapping[str, Any], file: SourceFile) -> ToolDefinition:

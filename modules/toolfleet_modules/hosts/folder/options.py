@@ -7,6 +7,7 @@ from typing import Literal
 
 from toolfleet_modules.hosts.folder.scan import ScanRules
 from toolfleet_modules.hosts.processes.fence import Fence
+from toolfleet_modules.hosts.serving.secrets import Secrets
 
 Security = Literal["off", "warn", "strict"]
 """Whether files are scanned before they are imported, and whether one with a finding is refused."""
@@ -14,7 +15,7 @@ Security = Literal["off", "warn", "strict"]
 
 @dataclass(frozen=True, slots=True)
 class FolderOptions:
-    """Names a folder, and bounds what is done with it.
+    """Names a folder, and bounds what is done with it. `secrets`: those that its tools may name.
 
     `load_seconds`: for one file to be imported; `debounce_ms`: how long changes are gathered at most; `is_lazy`: files are
     imported with the first call of one of their tools; `threads`: of plain functions at once; `processes`: of tools with
@@ -28,6 +29,7 @@ class FolderOptions:
     security: Security = "warn"
     rules: ScanRules = field(default_factory=ScanRules)
     fence: Fence = field(default_factory=Fence)
+    secrets: Secrets = field(default_factory=lambda: Secrets({}))
     debounce_ms: int = 500
     load_seconds: float = 10.0
     is_lazy: bool = False

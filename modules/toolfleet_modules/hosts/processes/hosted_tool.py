@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,13 +22,14 @@ _STUCK_SECONDS = 1.0  # after a call's end, until somebody looks whether its pro
 
 @dataclass(frozen=True, slots=True)
 class HostedTool:
-    """A tool of the file `stem`; `lane` has the processes that run it. `is_alone`: a call has its process for itself."""
+    """A tool of the file `stem`; `lane` has the processes that run it. `is_alone`: a call has its process for itself. `secrets`: whose values its calls get."""
 
     definition: ToolDefinition
     argument_names: frozenset[str]
     stem: str
     lane: Lane
     is_alone: bool = False
+    secrets: Sequence[str] = ()
 
     def begin(self, arguments: Mapping[str, Any], context: Context, means: RunMeans) -> "HostedRun":
         """A run with these arguments, which its process checks."""
@@ -71,7 +72,7 @@ class HostedRun:
         if not self.context._may_begin():  # noqa: SLF001 - asked immediately before it is sent
             raise NotBegun
         try:
-            number, call = process.begin(self._head(), _written(self.arguments), self.context._report)  # noqa: SLF001 - made for this run
+            number, call = process.begin(self._head(process), _written(self.arguments), self.context._report)  # noqa: SLF001 - made for this run
         except FramesClosed:
             raise ModuleBusy(_BUSY_SECONDS) from None
         try:
@@ -114,7 +115,7 @@ class HostedRun:
         error = f"{self.name} did not end: the process that ran it ended in the middle ({how})."
         return Reply.failure(self.name, error, effect_state="unknown", retryable=self.is_repeatable)
 
-    def _head(self) -> Head:
+    def _head(self, process: ToolProcess) -> Head:
         context = self.context
         return {
             "file": self.tool.stem,
@@ -122,6 +123,7 @@ class HostedRun:
             "call_id": context.call_id,
             "user_id": context.user_id,
             "permission": context.permission,
+            "secrets": process.secrets.plain(self.tool.secrets),
             "conversation": context.conversation.model_dump(exclude_none=True),
             "ends_at": context._ends_at,  # noqa: SLF001 - on this machine's clocks, which its processes share
             "begin_by": context._last_moment(),  # noqa: SLF001 - as above

@@ -4,13 +4,15 @@ import asyncio
 
 from toolfleet_modules.hosts.processes.fence import Fence
 from toolfleet_modules.hosts.processes.tool_process import ToolProcess
+from toolfleet_modules.hosts.serving.secrets import Secrets
 
 
 class SpareProcess:
-    """In the running loop."""
+    """In the running loop. `secrets`: as `ToolProcess` has them."""
 
-    def __init__(self, fence: Fence) -> None:
+    def __init__(self, fence: Fence, secrets: Secrets) -> None:
         self._fence = fence
+        self._secrets = secrets
         self._next: asyncio.Task[ToolProcess] | None = None
         self._left: list[asyncio.Task[ToolProcess]] = []  # whoever wanted them was cancelled meanwhile
         self._is_closed = False
@@ -23,11 +25,11 @@ class SpareProcess:
             await process.end()
             process = await self._started(None)
         if not self._is_closed:
-            self._next = asyncio.ensure_future(ToolProcess.start(self._fence))
+            self._next = asyncio.ensure_future(ToolProcess.start(self._fence, self._secrets))
         return process
 
     async def _started(self, starting: asyncio.Task[ToolProcess] | None) -> ToolProcess:
-        starting = starting or asyncio.ensure_future(ToolProcess.start(self._fence))
+        starting = starting or asyncio.ensure_future(ToolProcess.start(self._fence, self._secrets))
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:

@@ -60,7 +60,7 @@ class ToolChild:
         """Import the files, one after the other, in the main thread: with each, the host is told before and after."""
         texts = {stem: SourceText(*each) for stem, each in json.loads(body).items()}
         self._means = RunMeans(Threads(head["threads"]), head["result_bytes"])
-        self._modules = ToolModules(head["module"], texts)
+        self._modules = ToolModules(head["module"], texts, head["secrets"])
         self._modules.install()
         for stem in head["stems"]:
             self._send({"kind": "loading", "file": stem})
@@ -69,6 +69,7 @@ class ToolChild:
                     "definition": each.tool.definition.model_dump(mode="json", exclude_none=True),
                     "schemas": [each.tool.definition.input_schema, each.tool.definition.output_schema],
                     "runs_in": each.mark.runs_in,
+                    "secrets": list(each.mark.secrets),
                 }
                 for each in self._modules.tools(stem).values()
             ]
@@ -139,8 +140,9 @@ class ToolChild:
 
 
 def _context_of(head: Head, name: str) -> Context:
+    conversation = Conversation.model_validate(head["conversation"])
     context = Context(
-        name, head["call_id"], head["user_id"], head["permission"], Conversation.model_validate(head["conversation"])
+        name, head["call_id"], head["user_id"], head["permission"], conversation, secrets=dict(head["secrets"])
     )
     context._ends_at, context._begin_by = head["ends_at"], head["begin_by"]  # noqa: SLF001 - this machine's clocks, for all its processes
     return context

@@ -39,12 +39,13 @@ class MarkedTool:
 
 
 class ToolModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """The files of a folder as a package of this process. `texts` are by the files' names without `.py`.
+    """The files of a folder as a package of this process. `texts` are by the files' names without `.py`; `secrets`: which their tools may name.
 
     `faults` has what went wrong, also with files that others import.
     """
 
-    def __init__(self, module: str, texts: Mapping[str, SourceText]) -> None:
+    def __init__(self, module: str, texts: Mapping[str, SourceText], secrets: Sequence[str] = ()) -> None:
+        self._secrets = frozenset(secrets)
         self.faults: dict[str, LoadFault] = {}
         self._module = module
         self._texts = texts
@@ -109,17 +110,21 @@ class ToolModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return found
 
     def _tool_of(self, function: Any, mark: ToolMark) -> Tool:
+        line = getattr(getattr(function, "__code__", None), "co_firstlineno", None)
         try:
-            return Tool.of(self._module, function, mark.facts)
+            tool = Tool.of(self._module, function, mark.facts)
         except (TypeError, ValueError) as exc:
-            code = getattr(function, "__code__", None)
-            raise _InvalidTool(str(exc), getattr(code, "co_firstlineno", None)) from exc
+            raise _InvalidTool(str(exc), line) from exc
+        if missing := sorted(set(mark.secrets) - self._secrets):
+            message = f"{tool.definition.name} names the secret {missing[0]!r}, which its host has not."
+            raise _InvalidTool(message, line, "SecretMissing")
+        return tool
 
 
 class _InvalidTool(Exception):
-    def __init__(self, message: str, line: int | None = None) -> None:
+    def __init__(self, message: str, line: int | None = None, kind: str = "InvalidTool") -> None:
         super().__init__(message)
-        self.line = line
+        self.line, self.kind = line, kind
 
 
 def _fault_of(exc: BaseException, path: str) -> LoadFault:
@@ -128,7 +133,7 @@ def _fault_of(exc: BaseException, path: str) -> LoadFault:
         (frame.lineno for frame in reversed(traceback.extract_tb(exc.__traceback__)) if frame.filename == path), None
     )
     if isinstance(exc, _InvalidTool):
-        return LoadFault("InvalidTool", str(exc)[:_LONGEST_MESSAGE], exc.line)
+        return LoadFault(exc.kind, str(exc)[:_LONGEST_MESSAGE], exc.line)
     if isinstance(exc, ImportError):
         return LoadFault("ImportError", f"{str(exc)[:_LONGEST_MESSAGE]}.", line)
     kind = type(exc).__name__

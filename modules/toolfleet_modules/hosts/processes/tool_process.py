@@ -19,6 +19,8 @@ from typing import Any
 from toolfleet_modules.hosts.processes.fence import Fence
 from toolfleet_modules.hosts.processes.frames import Frames, FramesClosed, Head
 from toolfleet_modules.hosts.processes.load_plan import LoadOutcome, LoadPlan
+from toolfleet_modules.hosts.serving.hidden_output import output_without
+from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_registry.contracts.progress import Progress, progress_of
 
 _log = logging.getLogger("toolfleet.host")
@@ -57,9 +59,13 @@ class _Loading:
 
 
 class ToolProcess:
-    """One process, in the running loop; `start` makes it. Whoever has it calls `end`."""
+    """One process, in the running loop; `start` makes it. Whoever has it calls `end`.
 
-    def __init__(self, process: asyncio.subprocess.Process, folder: Path) -> None:
+    `secrets` are what calls may be given; nothing that comes from the process shows their values.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, folder: Path, secrets: Secrets) -> None:
+        self.secrets = secrets
         self.frames = Frames(self._on_frame, self._on_lost)
         self._process = process
         self._folder = folder
@@ -74,7 +80,7 @@ class ToolProcess:
         self.is_lost = False
 
     @classmethod
-    async def start(cls, fence: Fence) -> "ToolProcess":
+    async def start(cls, fence: Fence, secrets: Secrets) -> "ToolProcess":
         """Start one. Raises `OSError` where the machine has no room, and `FenceMissing`."""
         folder = Path(tempfile.mkdtemp(prefix="toolfleet-tools-"))
         process = None
@@ -82,16 +88,18 @@ class ToolProcess:
         try:
             limits = json.dumps(fence.limits())
             command = [sys.executable, "-m", _CHILD, str(theirs.fileno()), limits]
-            process = await asyncio.create_subprocess_exec(
-                *fence.command(command, folder),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=2,
-                env=fence.environment(folder),
-                cwd=folder,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
-            self = cls(process, folder)
+            with output_without(secrets) as output:
+                process = await asyncio.create_subprocess_exec(
+                    *fence.command(command, folder),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env=fence.environment(folder),
+                    cwd=folder,
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                )
+            self = cls(process, folder, secrets)
             frames = self.frames
             await asyncio.get_running_loop().create_connection(lambda: frames, sock=ours)
         except BaseException:
@@ -119,7 +127,7 @@ class ToolProcess:
         """Have it import the files of a plan, each within `seconds`. Raises `LoadStopped`, after which it has ended."""
         await self._until(lambda: self._is_ready, "", _START_SECONDS)
         texts = {stem: (each.path, each.text) for stem, each in plan.files.items()}
-        head = {"kind": "load", "module": plan.module, "stems": list(plan.stems)}
+        head = {"kind": "load", "module": plan.module, "stems": list(plan.stems), "secrets": self.secrets.names}
         limits = {"threads": plan.threads, "result_bytes": plan.result_bytes}
         with contextlib.suppress(FramesClosed):
             self.frames.send({**head, **limits}, json.dumps(texts).encode())
@@ -202,6 +210,7 @@ class ToolProcess:
     def _on_frame(self, head: Head, body: bytes) -> None:
         kind = head.get("kind")
         number = head.get("id")
+        body = self.secrets.hide_json(body)
         if isinstance(number, int):
             self._on_call_frame(kind, number, head, body)
             return
@@ -221,7 +230,8 @@ class ToolProcess:
         if kind == "progress":
             call = self._calls.get(number)
             if call is not None and call.on_progress is not None:
-                call.on_progress(progress_of(head.get("fraction"), str(head.get("message"))))
+                message = self.secrets.hide(str(head.get("message")))
+                call.on_progress(progress_of(head.get("fraction"), message))
             return
         call = self._calls.pop(number, None)
         if call is not None and not call.answer.done():

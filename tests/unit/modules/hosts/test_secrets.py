@@ -1,5 +1,6 @@
 """Secrets of a host: filled in where they are sent, and hidden in whatever leaves it."""
 
+import base64
 import json
 
 import pytest
@@ -22,8 +23,10 @@ def test_a_place_is_filled_with_the_secret_of_its_name() -> None:
         json.dumps({"echo": [VALUE]}, ensure_ascii=False),
         json.dumps({"echo": VALUE}).replace("/", "\\/"),
         "https://owls.test/?token=gh%2F%22p%5C%20%C3%BC-0123456789",
+        f"KeyError({VALUE!r})",
+        f"{[VALUE, chr(39)]}",
     ],
-    ids=["plain", "json", "json in utf-8", "json with escaped slashes", "url"],
+    ids=["plain", "json", "json in utf-8", "json with escaped slashes", "url", "python", "a list of python's"],
 )
 def test_a_value_is_hidden_in_every_form(text: str) -> None:
     """As text and as bytes; its name stands there."""
@@ -32,6 +35,38 @@ def test_a_value_is_hidden_in_every_form(text: str) -> None:
     for hidden in (secrets.hide(text), secrets.hide_bytes(text.encode()).decode()):
         assert "0123456789" not in hidden
         assert "[secret TOKEN]" in hidden
+
+
+@pytest.mark.parametrize("before", ["", "u", "us", "use"])
+def test_a_value_in_base64_is_hidden(before: str) -> None:
+    """As a header of basic authentication has it, wherever it begins there."""
+    secrets = Secrets({"TOKEN": VALUE})
+    encoded = base64.b64encode(f"{before}{VALUE}:".encode()).decode()
+
+    hidden = secrets.hide(f"Basic {encoded}")
+
+    assert "[secret TOKEN]" in hidden
+    assert len(hidden.replace("[secret TOKEN]", "")) < len("Basic ") + 10
+
+
+def test_each_line_of_a_value_is_hidden() -> None:
+    """A key's lines are shown one by one, or with others between them."""
+    secrets = Secrets({"KEY": "-----BEGIN-----\nMIIEowIBAAKCAQEA\nshort"})
+
+    assert secrets.hide("1: MIIEowIBAAKCAQEA") == "1: [secret KEY]"
+
+
+@pytest.mark.parametrize(
+    ("data", "hidden"),
+    [
+        ({"n": 1234567890, "m": 1.5, "t": True}, {"n": "[secret NUMBER]", "m": 1.5, "t": True}),
+        ({"a1234567890": ["1234567890"]}, {"a[secret NUMBER]": ["[secret NUMBER]"]}),
+    ],
+    ids=["a number", "a key and a text"],
+)
+def test_json_stays_json(data: object, hidden: object) -> None:
+    """Whatever a value is a part of."""
+    assert json.loads(Secrets({"NUMBER": "1234567890"}).hide_json(json.dumps(data).encode())) == hidden
 
 
 def test_a_value_that_is_a_part_of_another_is_hidden_after_it() -> None:
