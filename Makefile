@@ -136,13 +136,13 @@ bench-short: $(READY) ## The same in three minutes: one round, fewer peers
 	@$(BIN)/python -m benchmarks --short $(BENCH)
 
 bench-catalog: $(READY) ## What 10,000 tools cost an agent; fails if a listing takes 2 ms or the first load a second
-	@$(BIN)/python -m benchmarks.catalog
+	@$(BIN)/python -m benchmarks.features.catalog
 
 bench-folders: $(READY) ## What tool folders of 1,000 files cost, and how soon a saved tool is seen; fails if it is too much (five minutes)
-	@$(BIN)/python -m benchmarks.folders
+	@$(BIN)/python -m benchmarks.features.folders
 
 bench-jobs: $(READY) ## What 100,000 waiting jobs cost, and how late 1,000 are that fall due at once (about four minutes)
-	@$(BIN)/python -m benchmarks.jobs
+	@$(BIN)/python -m benchmarks.features.jobs
 
 clean: ## Remove what make made
 	rm -rf .venv .toolfleet .cache dist site

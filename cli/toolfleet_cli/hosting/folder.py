@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from toolfleet_cli.hosting.host_server import FleetNews, check_host_name
+from toolfleet_cli.hosting.host_server import ChangeNotice, check_host_name
 from toolfleet_cli.hosting.secret_values import read_secrets
 from toolfleet_modules.hosts.folder.folder_host import FolderHost
 from toolfleet_modules.hosts.folder.options import FolderOptions
@@ -27,7 +27,7 @@ def folder_host(settings: Settings, folder: Path, *, beside: Path, name: str | N
     spec = settings.hosts.get(name)
     if not isinstance(spec, FolderSpec):
         spec = FolderSpec(folder=folder)
-    return FolderHost(options_of(settings, spec, name, folder, beside=beside), listener=FleetNews(settings))
+    return FolderHost(options_of(settings, spec, name, folder, beside=beside), listener=ChangeNotice(settings))
 
 
 def options_of(settings: Settings, spec: FolderSpec, name: str, folder: Path, *, beside: Path) -> FolderOptions:

@@ -40,7 +40,7 @@ def check_host_name(name: str) -> str:
     return name
 
 
-class FleetNews:
+class ChangeNotice:
     """Has the fleet's workers ask what there is now. Without its Redis they find out at their next look."""
 
     def __init__(self, settings: Settings) -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 class Replica:
     """One process that serves a module at `url`. A process that is started anew is another one, also at the same address.
 
-    `shares_replies`: whether what became of calls is in a store that all of the module's replicas share.
+    `has_shared_store`: whether what became of calls is in a store that all of the module's replicas share.
     """
 
     id: str
     url: str
-    shares_replies: bool = False
+    has_shared_store: bool = False

@@ -1,4 +1,4 @@
-"""What 100,000 waiting jobs cost, and how late 1,000 are polled that fall due at once: `python -m benchmarks.jobs`.
+"""What 100,000 waiting jobs cost, and how late 1,000 are polled that fall due at once: `python -m benchmarks.features.jobs`.
 
 One worker, beat, and the Redis of `toolfleet up`, all on this machine.
 """
@@ -59,7 +59,7 @@ def main() -> None:
     text = "\n".join(["| | |", "|---|---:|", *(f"| {what} | {found} |" for what, found in rows)])
     print(text)
     if (chosen.jobs, chosen.due) == (_JOBS, _DUE):
-        (Path(__file__).parent / "results" / "jobs.md").write_text(text + "\n")
+        (Path(__file__).parents[1] / "results" / "jobs.md").write_text(text + "\n")
 
 
 async def _measure(fleet: Fleet, *, jobs: int, due: int) -> list[tuple[str, str]]:
@@ -141,7 +141,7 @@ def _fleet(folder: Path) -> Generator[Fleet]:
             core_secret="whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",  # noqa: S106 - of this run only
         )
         commands = {
-            "module": [sys.executable, "-m", "benchmarks.jobs_module", str(port)],
+            "module": [sys.executable, "-m", "benchmarks.features.jobs_module", str(port)],
             "worker": worker_command("all"),
             "beat": beat_command(),
         }

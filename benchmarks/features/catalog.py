@@ -1,4 +1,4 @@
-"""What 10,000 tools cost an agent: `python -m benchmarks.catalog`. Fails if it is more than it may be."""
+"""What 10,000 tools cost an agent: `python -m benchmarks.features.catalog`. Fails if it is more than it may be."""
 
 import asyncio
 import json
@@ -76,7 +76,7 @@ def main() -> None:
         ]
     )
     print(text)
-    (Path(__file__).parent / "results" / "catalog.md").write_text(text + "\n")
+    (Path(__file__).parents[1] / "results" / "catalog.md").write_text(text + "\n")
     sys.exit(any(figure.most is not None and figure.ms > figure.most for figure in figures))
 
 

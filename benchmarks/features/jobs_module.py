@@ -1,4 +1,4 @@
-"""The module that the jobs of the benchmark poll: `python -m benchmarks.jobs_module PORT`.
+"""The module that the jobs of the benchmark poll: `python -m benchmarks.features.jobs_module PORT`.
 
 `work.status` is always completed. `GET /lateness` says how many seconds after its job was due each poll has come.
 """

@@ -1,4 +1,4 @@
-"""What tool folders cost, and how soon agents see a change: `python -m benchmarks.folders`. Fails if it is more than it may be."""
+"""What tool folders cost, and how soon agents see a change: `python -m benchmarks.features.folders`. Fails if it is more than it may be."""
 
 import ast
 import asyncio
@@ -72,7 +72,7 @@ def main() -> None:
         ]
     )
     print(text)
-    (Path(__file__).parent / "results" / "folders.md").write_text(text + "\n")
+    (Path(__file__).parents[1] / "results" / "folders.md").write_text(text + "\n")
     sys.exit(any(figure.most is not None and figure.value > figure.most for figure in figures))
 
 

@@ -1,0 +1,1 @@
+"""Measures what single features cost: the catalog, tool folders, jobs."""
