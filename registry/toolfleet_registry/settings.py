@@ -5,7 +5,6 @@ running `toolfleet up`. A wrong one is one sentence at start, never a surprise l
 """
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -29,6 +28,7 @@ from toolfleet_registry.config.probe_settings import ProbeSettings
 from toolfleet_registry.config.retry_settings import RetrySettings
 from toolfleet_registry.config.run_file import find_run_file
 from toolfleet_registry.config.server_settings import ServerSettings
+from toolfleet_registry.config.setting_errors import sentence_of
 from toolfleet_registry.config.setting_values import Count, Seconds, read_json
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.config.webhook_settings import WebhookSettings
@@ -270,31 +270,7 @@ def load_settings(**overrides: Any) -> Settings:
     try:
         return Settings(**overrides)
     except ValidationError as exc:
-        sentences = [_sentence(error, overrides) for error in exc.errors(include_url=False)]
+        sentences = [sentence_of(error, Settings.model_fields, overrides) for error in exc.errors(include_url=False)]
         raise SettingsError(" ".join(sentences)) from exc
     except ValueError as exc:  # a broken TOML file
         raise SettingsError(f"{setting_sources.TOML_NAME}: {exc}.") from exc
-
-
-def _sentence(error: Any, overrides: Mapping[str, Any]) -> str:
-    reason = error["msg"].removeprefix("Value error, ")
-    if not error["loc"]:
-        return f"{reason}."
-    name = str(error["loc"][0])
-    shown = _shown(name, overrides)
-    if error["type"] == "extra_forbidden":
-        like = setting_sources.likeliest(name, Settings.model_fields)
-        return f"{shown}: there is no such setting{'.' if like is None else f'; did you mean {like}?'}"
-    # Our own words say enough; and a URL may hold a password that must not be shown.
-    if error["type"] == "value_error" or not Settings.model_fields[name].repr:
-        return f"{shown}: {reason}."
-    return f"{shown}: {reason}, not {error['input']!r}."
-
-
-def _shown(name: str, overrides: Mapping[str, Any]) -> str:
-    """What a wrong setting is called where it was written."""
-    if name not in overrides:
-        origin = setting_sources.origin_of(name, start=Path.cwd())
-        if origin.source == "file":
-            return f"{origin.place}: {name}"
-    return PREFIX + name.upper()

@@ -151,7 +151,7 @@ def test_the_broker_is_redis_unless_it_is_set() -> None:
             "TOOLFLEET_MODULE_SERVICES: must be JSON (Expecting value: line 1 column 1 (char 0)).",
         ),
         ("MODULE_SERVICES", "[]", "TOOLFLEET_MODULE_SERVICES: Input should be a valid dictionary."),
-        ("MODULE_SERVICES", '{"git": 8000}', "TOOLFLEET_MODULE_SERVICES: Input should be a valid string."),
+        ("MODULE_SERVICES", '{"git": 8000}', "TOOLFLEET_MODULE_SERVICES, at git: Input should be a valid string."),
         (
             "MODULE_SERVICES",
             '{"a.b": "http://git"}',

@@ -1,0 +1,40 @@
+"""Words what is wrong with a setting, in one sentence that names the place where it was written."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from toolfleet_registry.config import setting_sources
+
+_KINDS = frozenset({"folder", "mcp", "openapi"})  # of a host, which pydantic puts into the place
+
+
+def sentence_of(error: Any, fields: Mapping[str, FieldInfo], overrides: Mapping[str, Any]) -> str:
+    """What one of pydantic's errors says of a setting; `overrides` were given as arguments. Shows no secret."""
+    reason = error["msg"].removeprefix("Value error, ")
+    if not error["loc"]:
+        return f"{reason}."
+    name, *inner = (str(part) for part in error["loc"])
+    shown = _shown(name, overrides)
+    if error["type"] == "extra_forbidden" and not inner:
+        like = setting_sources.likeliest(name, fields)
+        return f"{shown}: there is no such setting{'.' if like is None else f'; did you mean {like}?'}"
+    if place := ".".join(part for part in inner if part not in _KINDS):
+        shown = f"{shown}, at {place}"
+    if error["type"] == "extra_forbidden":
+        return f"{shown}: there is no such field."
+    # Our own words say enough; and a URL, or a table, may hold a password that must not be shown.
+    if error["type"] == "value_error" or inner or not fields[name].repr:
+        return f"{shown}: {reason}."
+    return f"{shown}: {reason}, not {error['input']!r}."
+
+
+def _shown(name: str, overrides: Mapping[str, Any]) -> str:
+    """What a wrong setting is called where it was written."""
+    if name not in overrides:
+        origin = setting_sources.origin_of(name, start=Path.cwd())
+        if origin.source == "file":
+            return f"{origin.place}: {name}"
+    return setting_sources.PREFIX + name.upper()
