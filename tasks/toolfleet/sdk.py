@@ -6,11 +6,12 @@ somebody asks for them.
 
 from typing import TYPE_CHECKING
 
+from toolfleet_modules.requests.status import StatusAnswer
 from toolfleet_modules.sdk.marks import tool
 from toolfleet_modules.sdk.module import Module
 from toolfleet_registry.functions.call_context import Context
 from toolfleet_registry.functions.encoded_bytes import Media
-from toolfleet_registry.functions.failures import ModuleBusy, ToolError
+from toolfleet_registry.functions.failures import Accepted, ModuleBusy, ToolError
 from toolfleet_registry.functions.files import Audio, File, Image
 from toolfleet_registry.once.memory import MemoryReplies
 from toolfleet_registry.once.port import OnceStore as Replies
@@ -35,6 +36,7 @@ else:
     )
 
 __all__ = [
+    "Accepted",
     "Audio",
     "Context",
     "File",
@@ -49,6 +51,7 @@ __all__ = [
     "RedisReplies",
     "Replies",
     "SQLiteReplies",
+    "StatusAnswer",
     "ToolError",
     "hide_process",
     "tool",

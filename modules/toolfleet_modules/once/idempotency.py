@@ -175,6 +175,8 @@ class IdempotentRuns:
             await claim.undo()
         elif reply.is_stopped:
             await claim.end("stopped")
+        elif reply.handle:
+            await claim.end("accepted", reply.body)
         else:
             await claim.end("done" if reply.is_success else "failed", reply.body)
         return reply
@@ -204,8 +206,8 @@ def _judged(record: Record, work: Work, tool: Runnable) -> Reply | str:
         raise KeyReused("This Idempotency-Key was used for another request.")
     if record.state == "running" and record.until > time.time():
         return "wait"
-    if record.state == "done" or (record.state == "failed" and not _runs_again(tool, record)):
-        return Reply(record.reply, is_success=record.state == "done")
+    if record.state in {"done", "accepted"} or (record.state == "failed" and not _runs_again(tool, record)):
+        return Reply.kept(record.reply, is_success=record.state == "done")
     if record.state == "failed" or tool.is_repeatable:
         return "again"
     return _unknown(tool, "was begun under this call id before, and nobody knows how far it came")
@@ -237,4 +239,6 @@ def _reconciliation(record: Record | None) -> dict[str, Any]:
         return {**json.loads(record.reply), "state": "done"}
     if record.state == "refused":
         return {"state": "none"}
+    if record.state == "accepted":
+        return {"state": "running", "handle": Reply.kept(record.reply).handle}
     return {"state": "running" if record.until > time.time() else "unknown"}

@@ -9,6 +9,7 @@ from typing import Any, Self
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from toolfleet_registry.contracts import EffectState
+from toolfleet_registry.contracts.acceptance import check_acceptance
 from toolfleet_registry.contracts.result_files import MOST_FILES
 from toolfleet_registry.functions.files import Gathered
 from toolfleet_registry.system.http_bodies import loads_strict
@@ -20,13 +21,15 @@ _log = logging.getLogger("toolfleet.sdk")
 class Reply:
     """A reply's JSON. `is_success` is what it says; `surely_nothing`: that nothing has happened.
 
-    `is_stopped`: the tool was stopped in the middle, and nobody knows how far it came.
+    `is_stopped`: the tool was stopped in the middle, and nobody knows how far it came. `handle`: under which name the module
+    goes on with a call that it has accepted; empty for one that has ended.
     """
 
     body: str
     is_success: bool = False
     surely_nothing: bool = False
     is_stopped: bool = False
+    handle: str = ""
 
     @classmethod
     def success(cls, tool_name: str, result: Any, *, most_bytes: int) -> Self:
@@ -67,6 +70,24 @@ class Reply:
         if retryable:
             content["retryable"] = True
         return cls(_written(content), surely_nothing=effect_state == "none")
+
+    @classmethod
+    def accepted(cls, tool_name: str, handle: str, *, poll_after_seconds: float | None = None) -> Self:
+        """The module has begun, and goes on by itself: the fleet asks `/status` for `handle`, first after so many seconds.
+
+        Raises `ValueError` for a handle that is not 1 to 512 printable characters, and for seconds that are no time.
+        """
+        check_acceptance(handle, poll_after_seconds)
+        content: dict[str, Any] = {"tool_name": tool_name, "accepted": True, "handle": handle}
+        if poll_after_seconds is not None:
+            content["poll_after_seconds"] = poll_after_seconds
+        return cls(_written(content), handle=handle)
+
+    @classmethod
+    def kept(cls, body: str, *, is_success: bool = False) -> Self:
+        """A reply that was given before, from its JSON."""
+        handle = json.loads(body).get("handle") if not is_success and '"accepted"' in body else None
+        return cls(body, is_success=is_success, handle=handle if isinstance(handle, str) else "")
 
     @classmethod
     def stopped(cls, tool_name: str) -> Self:

@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
 from toolfleet_registry.contracts import Conversation, ModuleMessage
+from toolfleet_registry.contracts.acceptance import LONGEST_HANDLE
 
 _CONVERSATION = frozenset(Conversation.model_fields)
 _LONGEST_ID = 256
@@ -45,6 +46,14 @@ class ReconcileRequest(ModuleMessage):
     """What `POST /reconcile` takes."""
 
     call_id: str = Field(max_length=_LONGEST_ID)
+
+
+class StatusRequest(ModuleMessage):
+    """What `POST /status` takes: a call that was accepted, and its handle. `cancel`: nobody wants it any more."""
+
+    call_id: str = Field(max_length=_LONGEST_ID)
+    handle: str = Field(min_length=1, max_length=LONGEST_HANDLE)
+    cancel: bool = False
 
 
 class HeaderRefused(Exception):
@@ -137,6 +146,7 @@ __all__ = [
     "ExecuteRequest",
     "HeaderRefused",
     "ReconcileRequest",
+    "StatusRequest",
     "TooLarge",
     "TooSlow",
     "ValidationError",

@@ -1,13 +1,13 @@
-"""Builds a module's ASGI app: the contract's four routes."""
+"""Builds a module's ASGI app: the contract's routes."""
 
 import asyncio
 import contextlib
 import inspect
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from starlette.applications import Starlette
@@ -16,9 +16,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from toolfleet_modules.once.accepted_calls import AcceptedCalls, NotFollowed
 from toolfleet_modules.once.idempotency import IdempotentRuns
 from toolfleet_modules.requests.authentication import CallerCheck, CallerRefused
-from toolfleet_modules.requests.request import ReconcileRequest, TooLarge, TooSlow, read_body
+from toolfleet_modules.requests.request import ReconcileRequest, StatusRequest, TooLarge, TooSlow, read_body
 from toolfleet_modules.sdk.execute import Execute, Limits
 from toolfleet_modules.sdk.protocol import AppParts
 from toolfleet_modules.sdk.tool import in_words
@@ -29,19 +30,21 @@ from toolfleet_registry.once.patient_store import PatientStore
 STORE_SECONDS = 3.0  # for one answer of the store's; the fleet waits 5 s for a reconciliation
 _QUESTION_BYTES = 64 * 2**10
 
+Asked = TypeVar("Asked", ReconcileRequest, StatusRequest)
+
 
 def app_of(module: AppParts) -> Starlette:
     """The app. Raises `RuntimeError` if the module has a key, and nothing to check tokens with."""
     routes = _Routes(module)
-    return Starlette(
-        routes=[
-            Route("/manifest", routes.manifest),
-            Route("/health", routes.health),
-            Route("/execute", routes.execute, methods=["POST"]),
-            Route("/reconcile", routes.reconcile, methods=["POST"]),
-        ],
-        lifespan=lambda _: routes.lifespan(),
-    )
+    known = [
+        Route("/manifest", routes.manifest),
+        Route("/health", routes.health),
+        Route("/execute", routes.execute, methods=["POST"]),
+        Route("/reconcile", routes.reconcile, methods=["POST"]),
+    ]
+    if routes.accepted is not None:
+        known.append(Route("/status", routes.status, methods=["POST"]))
+    return Starlette(routes=known, lifespan=lambda _: routes.lifespan())
 
 
 class _Routes:
@@ -51,9 +54,9 @@ class _Routes:
         self._manifest = _ManifestText(module)
         self._store = PatientStore(module.replies, seconds=STORE_SECONDS)
         self._runs = IdempotentRuns(self._store)
-        self.execute = _OfThisLoop(
-            lambda: Execute(lambda: module.tools, self._runs, self._callers, Limits(**module.limits))
-        )
+        self.accepted = None if module.follower is None else AcceptedCalls(self._store, module.follower)
+        limits = Limits(**module.limits, accepts=self.accepted is not None)
+        self.execute = _OfThisLoop(lambda: Execute(lambda: module.tools, self._runs, self._callers, limits))
 
     async def manifest(self, _: Request) -> Response:
         return Response(self._manifest.now(), media_type="application/json")
@@ -62,20 +65,35 @@ class _Routes:
         return JSONResponse({"status": "ok", "module": self._module.name, **asdict(self.execute.now.counts)})
 
     async def reconcile(self, request: Request) -> Response:
+        return await self._answer(request, ReconcileRequest, self._became)
+
+    async def status(self, request: Request) -> Response:
+        return await self._answer(request, StatusRequest, self._where)
+
+    async def _became(self, question: ReconcileRequest) -> dict[str, Any]:
+        answer = await self._runs.answer(question.call_id, young_seconds=self._module.longest_call_seconds)
+        if self.accepted is None or "handle" not in answer:
+            return answer
+        with contextlib.suppress(NotFollowed):  # then it is known as accepted, and no more
+            return await self.accepted.status(question.call_id, answer["handle"])
+        return answer
+
+    async def _where(self, question: StatusRequest) -> dict[str, Any]:
+        if self.accepted is None:
+            return {"call_id": question.call_id, "state": "unknown"}
+        return await self.accepted.status(question.call_id, question.handle, cancel=question.cancel)
+
+    async def _answer(
+        self, request: Request, form: type[Asked], answer: Callable[[Asked], Awaitable[dict[str, Any]]]
+    ) -> Response:
+        """The response to a question about one call, which is read in its `form`."""
         try:
             caller = self._callers.verify(request.headers)
-            question = ReconcileRequest.model_validate_json(await read_body(request, _QUESTION_BYTES))
+            question = form.model_validate_json(await read_body(request, _QUESTION_BYTES))
             self._callers.permission(caller, jti=question.call_id)
-            young = self._module.longest_call_seconds
-            return JSONResponse(await self._runs.answer(question.call_id, young_seconds=young))
-        except ValidationError as exc:
-            return JSONResponse({"detail": in_words(exc)}, 422)
-        except TooLarge:
-            return JSONResponse({"detail": f"The request is larger than {_QUESTION_BYTES} bytes."}, 413)
-        except TooSlow as exc:
-            return JSONResponse({"detail": str(exc)}, 408, {"Connection": "close"})
-        except CallerRefused as exc:
-            return JSONResponse({"detail": str(exc)}, 403)
+            return JSONResponse(await answer(question))
+        except (NotFollowed, ValidationError, TooLarge, TooSlow, CallerRefused) as exc:
+            return _refusal(exc)
         except ClientDisconnect:
             return Response(status_code=499)
 
@@ -124,6 +142,17 @@ class _OfThisLoop:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self.now(scope, receive, send)
+
+
+def _refusal(exc: Exception) -> Response:
+    """The response to a question that is not answered."""
+    if isinstance(exc, ValidationError):
+        return JSONResponse({"detail": in_words(exc)}, 422)
+    if isinstance(exc, TooLarge):
+        return JSONResponse({"detail": f"The request is larger than {_QUESTION_BYTES} bytes."}, 413)
+    if isinstance(exc, TooSlow):
+        return JSONResponse({"detail": str(exc)}, 408, {"Connection": "close"})
+    return JSONResponse({"detail": str(exc)}, 403 if isinstance(exc, CallerRefused) else 503)
 
 
 def _text_of(manifest: ModuleManifest) -> str:

@@ -41,6 +41,8 @@ class ModuleResult:
     """Whether the module says that a repeat may help and does no harm."""
     files: tuple[ResultFile, ...] = ()
     """The images and other files that it returned."""
+    handle: str = ""
+    """Under which handle the module goes on with it, if it has accepted it; then it is neither a success nor a failure yet."""
 
 
 class ModuleClient:
@@ -105,8 +107,16 @@ class ModuleClient:
 
     async def reconcile(self, call_id: str) -> dict[str, Any]:
         """What the module says became of a call."""
-        headers = {"Toolfleet-Caller": self._token("", None, call_id, None, 60)} if self._module.key else {}
-        response = await self.http.post("/reconcile", json={"call_id": call_id}, headers=headers)
+        return await self._ask("/reconcile", {"call_id": call_id})
+
+    async def status(self, call_id: str, handle: str, *, cancel: bool = False) -> dict[str, Any]:
+        """Where the module says that a call is that it has accepted. `cancel`: nobody wants it any more."""
+        return await self._ask("/status", {"call_id": call_id, "handle": handle} | ({"cancel": True} if cancel else {}))
+
+    async def _ask(self, path: str, question: dict[str, Any]) -> dict[str, Any]:
+        token = self._token("", None, question["call_id"], None, 60) if self._module.key else ""
+        headers = {"Toolfleet-Caller": token} if token else {}
+        response = await self.http.post(path, json=question, headers=headers)
         answer: dict[str, Any] = response.raise_for_status().json()
         return answer
 
@@ -141,6 +151,16 @@ def _result(response: httpx.Response, tool_name: str, call_id: str) -> ModuleRes
             status=response.status_code,
             retry_after_seconds=float(wait) if wait else None,
             call_id=call_id,
+        )
+    if last.get("accepted") is True:
+        wait = last.get("poll_after_seconds")
+        return ModuleResult(
+            tool_name,
+            success=False,
+            call_id=call_id,
+            progress=progress,
+            handle=last["handle"],
+            retry_after_seconds=wait,
         )
     return ModuleResult(
         tool_name,

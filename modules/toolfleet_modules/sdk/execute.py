@@ -41,23 +41,31 @@ _GRACE_SECONDS = 1.0  # for a tool whose time is over to end by itself
 
 @dataclass(slots=True)
 class Counts:
-    """What became of the calls since the module started. `cancelled`: the client went away before the end."""
+    """What became of the calls since the module started. `cancelled`: the client went away before the end.
+
+    `accepted`: they went on by themselves; how they ended is not counted.
+    """
 
     running: int = 0
     succeeded: int = 0
     failed: int = 0
     cancelled: int = 0
+    accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`calls`: at work at once, `threads`: of them in plain functions; `progress_seconds`: between two lines of progress."""
+    """`calls`: at work at once, `threads`: of them in plain functions; `progress_seconds`: between two lines of progress.
+
+    `accepts`: whether somebody knows where calls are that the module has accepted.
+    """
 
     calls: int
     threads: int
     request_bytes: int
     result_bytes: int
     progress_seconds: float
+    accepts: bool = False
 
 
 class Execute:
@@ -72,7 +80,7 @@ class Execute:
     ) -> None:
         self.counts = Counts()
         self._offer, self._runs, self._callers, self._limits = offer, runs, callers, limits
-        self._means = RunMeans(Threads(limits.threads), limits.result_bytes)
+        self._means = RunMeans(Threads(limits.threads), limits.result_bytes, accepts=limits.accepts)
         self._senders = Senders()
         self._works: dict[str, Work] = {}
         self._all: set[Work] = set()
@@ -204,6 +212,8 @@ class Execute:
     def _counted(self, reply: Reply) -> Response:
         if reply.is_stopped:
             self.counts.cancelled += 1
+        elif reply.handle:
+            self.counts.accepted += 1
         elif reply.is_success:
             self.counts.succeeded += 1
         else:

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from toolfleet_modules.requests.authentication import KEY_VARIABLE
+from toolfleet_modules.requests.status import Follower
+from toolfleet_modules.sdk.follower import FunctionFollower
 from toolfleet_modules.sdk.offer import Facts
 from toolfleet_modules.sdk.protocol import Hook, Lifespan
 from toolfleet_modules.sdk.tool import Tool
@@ -83,6 +85,7 @@ class Module:
         self.startup: list[Hook] = []
         self.shutdown: list[Hook] = []
         self.lifespans: list[Lifespan] = []
+        self.follower: Follower | None = None
         self._key = key
         self._tools: dict[str, Tool] = {}
         self._app: Starlette | None = None
@@ -114,6 +117,16 @@ class Module:
         if tool.definition.name in self._tools:
             raise ValueError(f"{self.name!r} has two tools named {tool.definition.name!r}.")
         self._tools[tool.definition.name] = tool
+        return function
+
+    def status(self, function: F) -> F:
+        """Have this function say where a call is that a tool has accepted: `async def where(handle, *, cancel) -> StatusAnswer`.
+
+        Plain or async. `cancel`: nobody wants the call any more. Raises `ValueError` if there is one already.
+        """
+        if self._app is not None or self.follower is not None:
+            raise ValueError(f"{self.name!r} has its {'app' if self._app else 'status'} already.")
+        self.follower = FunctionFollower(function)
         return function
 
     def on_startup(self, hook: F) -> F:
@@ -155,7 +168,7 @@ class Module:
 
     @property
     def app(self) -> "Starlette":
-        """The ASGI app, made at the first use: /manifest, /execute, /health, /reconcile. Raises `ImportError`."""
+        """The ASGI app, made at the first use, with the contract's routes. Raises `ImportError`."""
         if self._app is None:
             with _naming_what_to_install("app", "toolfleet-sdk"):
                 from toolfleet_modules.sdk.app import app_of  # noqa: PLC0415 - a manifest needs no starlette

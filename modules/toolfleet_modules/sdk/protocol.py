@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from toolfleet_modules.requests.status import Follower
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.once.port import OnceStore
 
@@ -56,6 +57,11 @@ class AppParts(ModuleIdentity, Protocol):
     @property
     def longest_call_seconds(self) -> float:
         """How long a caller may wait for one call, retries included."""
+        ...
+
+    @property
+    def follower(self) -> Follower | None:
+        """Who knows the calls that the module has accepted; `None` where it accepts none."""
         ...
 
     @property

@@ -11,7 +11,7 @@ from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.requests.task_guard import TaskExit
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.functions.call_context import Context
-from toolfleet_registry.functions.failures import ModuleBusy, ToolError
+from toolfleet_registry.functions.failures import Accepted, ModuleBusy, ToolError
 from toolfleet_registry.functions.signature import Signature
 from toolfleet_registry.functions.threads import NotBegun, Threads
 
@@ -54,10 +54,14 @@ class FunctionTool(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunMeans:
-    """What a module's runs share: `threads` for plain functions, and how many bytes a result has at most."""
+    """What a module's runs share: `threads` for plain functions, and how many bytes a result has at most.
+
+    `accepts`: whether a tool may go on by itself.
+    """
 
     threads: Threads
     most_bytes: int
+    accepts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +103,8 @@ class ToolRun:
             )
             if inspect.isawaitable(result):  # a plain function that makes a coroutine, as a decorated one may
                 result = await result
-        except ToolError as exc:
-            return self._error_reply(exc)
+        except (ToolError, Accepted) as exc:
+            return self._acceptance(exc) if isinstance(exc, Accepted) else self._error_reply(exc)
         except (ModuleBusy, NotBegun, asyncio.CancelledError, GeneratorExit):
             raise
         except TaskExit as exc:
@@ -109,7 +113,20 @@ class ToolRun:
             return self._broken_together(exc)
         except BaseException as exc:  # noqa: BLE001 - the edge: it becomes a reply, and the log has it; SystemExit would end us
             return self._broken(exc)
+        return self._result_reply(result)
+
+    def _result_reply(self, result: Any) -> Reply:
+        if isinstance(result, Accepted):
+            return self._acceptance(result)
         return Reply.success(self.name, result, most_bytes=self.means.most_bytes)
+
+    def _acceptance(self, accepted: Accepted) -> Reply:
+        if self.means.accepts:
+            return Reply.accepted(self.name, accepted.handle, poll_after_seconds=accepted.poll_after_seconds)
+        _log.error("%s goes on by itself, and its module has no status: nobody can know how it ends", self.name)
+        return Reply.failure(
+            self.name, f"{self.name} has begun, and its module cannot say how it ends.", effect_state="unknown"
+        )
 
     def _error_reply(self, error: ToolError) -> Reply:
         retryable = error.retryable and self.tool.definition.effect != "once"

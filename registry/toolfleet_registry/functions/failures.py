@@ -1,6 +1,7 @@
 """Defines what a tool may raise that means something to its caller. Anything else is a bug, and is reported as one."""
 
 from toolfleet_registry.contracts import EffectState
+from toolfleet_registry.contracts.acceptance import check_acceptance
 
 
 class ToolError(Exception):
@@ -32,6 +33,19 @@ class ModuleBusy(Exception):
             raise ValueError(f"retry_after_seconds must be 0 to {_LONGEST_SECONDS}, not {retry_after_seconds!r}")
         self.retry_after_seconds = retry_after_seconds
         super().__init__(f"Busy. Come back in {retry_after_seconds:g} s.")
+
+
+class Accepted(Exception):
+    """A tool has begun what was asked, and goes on by itself, under a `handle` of 1 to 512 printable characters.
+
+    Raise it, or return it. The fleet keeps no place for the call meanwhile, and asks the module's `status` for the handle, first
+    after `poll_after_seconds`. Raises `ValueError` for what is no handle, or no time.
+    """
+
+    def __init__(self, handle: str, *, poll_after_seconds: float | None = None) -> None:
+        check_acceptance(handle, poll_after_seconds)
+        self.handle, self.poll_after_seconds = handle, poll_after_seconds
+        super().__init__(f"It goes on as {handle!r}.")
 
 
 _LONGEST_SECONDS = 86_400  # more is no coming back

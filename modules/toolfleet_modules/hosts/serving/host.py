@@ -6,6 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from starlette.applications import Starlette
 
+from toolfleet_modules.requests.status import Follower
 from toolfleet_modules.sdk.app import app_of
 from toolfleet_modules.sdk.protocol import Hook, Lifespan
 from toolfleet_modules.sdk.served_tool import ServedTool
@@ -23,7 +24,8 @@ Listener = Callable[[], Awaitable[None]]
 class Host(Generic[Served]):
     """A module whose `app` serves `tools`, by their full names. What makes them sets `tools`, and calls `tell`.
 
-    `calls`: at work at once; `longest_call_seconds`: how long a caller may wait for one, retries included.
+    `calls`: at work at once; `longest_call_seconds`: how long a caller may wait for one, retries included. What accepts calls
+    sets `follower` before `app` is used.
     """
 
     def __init__(  # noqa: PLR0913 - each is a fact of its own, by name
@@ -56,6 +58,7 @@ class Host(Generic[Served]):
         self.shutdown: Sequence[Hook] = ()
         self.lifespans: Sequence[Lifespan] = () if lifespan is None else (lifespan,)
         self.tools: Mapping[str, Served] = {}
+        self.follower: Follower | None = None
         self._app: Starlette | None = None
         self._listener = listener
 
