@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from toolfleet_registry.contracts import PublishedCall, Terms
-from toolfleet_registry.contracts.outcomes import Attempt, Health
+from toolfleet_registry.contracts.outcomes import Attempt, Health, Standing
 from toolfleet_registry.time.lease import Lease
 
 
@@ -35,6 +35,15 @@ class Runner(Protocol):
         """What `call`, begun before, came to, as its module remembers it; `None` if it does not say so in time.
 
         Nothing is executed, and without a live `lease` nothing is asked. Takes `seconds` at most; raises `CancelledError` only.
+        """
+        ...
+
+    async def status(
+        self, call: PublishedCall, handle: str, *, seconds: float, lease: Lease, cancel: bool = False
+    ) -> Standing:
+        """Where `call` is that its module has accepted under `handle`. `cancel`: the module is told that nobody wants it any more.
+
+        Without a live `lease` nothing is asked. Takes `seconds` at most; raises `CancelledError` only.
         """
         ...
 

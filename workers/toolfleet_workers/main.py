@@ -53,6 +53,8 @@ def make_worker_app(settings: Settings) -> FleetApp:
     app.runner = CallRunner(
         executor,
         middleware=[CallLog(), permission, ResultCheck(tools)],
+        statuses=http.statuses,
+        checks=1,  # the last
         definitions=tools,
         wait_for=permission.wait_for,
         closing=[tools, served],

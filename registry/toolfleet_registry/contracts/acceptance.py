@@ -25,6 +25,17 @@ class StillAtWork:
     poll_after_seconds: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class StatusMissing:
+    """A module has said nothing of a call that it has accepted, and is asked again.
+
+    `is_silent`: it was there and did not answer in time; `is_unreached`: no connection could be made. Else it answered something.
+    """
+
+    is_silent: bool = False
+    is_unreached: bool = False
+
+
 def check_acceptance(handle: object, poll_after_seconds: float | None = None) -> None:
     """Raise `ValueError`, with a reason that can be shown, for a handle or a time that is none."""
     if not is_handle(handle):

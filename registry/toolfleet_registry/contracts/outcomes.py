@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, TypeAlias
 
+from toolfleet_registry.contracts.acceptance import Acceptance, StatusMissing, StillAtWork
 from toolfleet_registry.contracts.calls import ToolResult
 
 AuditOutcome = Literal["success", "failed", "refused", "unknown"]
@@ -48,6 +49,7 @@ class Attempt:
 
     `says_retryable`: whether the module says of a failure that a repeat may help and does no harm.
     `unreached`: where no connection could be made, whether the module may be the reason (`AWAY`) or not (`UNKNOWN`).
+    `acceptance`: the module goes on with the call by itself; for whoever cannot follow it there, its outcome is unknown.
     """
 
     outcome: Outcome
@@ -55,3 +57,8 @@ class Attempt:
     retry_after_seconds: float | None = None
     unreached: Health | None = None
     says_retryable: bool = False
+    acceptance: Acceptance | None = None
+
+
+Standing: TypeAlias = Attempt | StillAtWork | StatusMissing
+"""Where an accepted call is: how it ended (as `outcome_unknown` if its module does not know it), at work, or nobody has said so."""

@@ -3,10 +3,12 @@
 import asyncio
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from toolfleet_registry.contracts import PublishedCall, Terms, ToolDefinition
-from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
+from toolfleet_registry.contracts.acceptance import StatusMissing
+from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome, Standing
 from toolfleet_registry.errors import ToolNotKnown
 from toolfleet_registry.policy.limits import terms_of
 from toolfleet_registry.system.loggers import get_logger
@@ -84,17 +86,31 @@ class DefinitionCache(Protocol):
         ...
 
 
+class StatusSource(Protocol):
+    """Knows where calls are that modules have accepted."""
+
+    async def status(
+        self, call: PublishedCall, handle: str, *, seconds: float, lease: Lease, cancel: bool = False
+    ) -> Standing:
+        """Where the call is that was accepted under `handle`, found out within `seconds`; `cancel`: nobody wants it any more."""
+        ...
+
+
 class CallRunner:
     """What a worker's app gets as its runner. The first of `middleware` is the outermost; `closing` ends with us.
+
+    `statuses` knows where calls are that modules have accepted; what these come to passes the last `checks` of the middleware.
 
     `wait_for` says how long a call must wait of whose tool the definitions know nothing; `None`: not at all.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is not obvious has a default
         self,
         executor: Executor,
         middleware: Sequence[Middleware],
         *,
+        statuses: StatusSource | None = None,
+        checks: int = 0,
         definitions: DefinitionCache | None = None,
         wait_for: Callable[[PublishedCall], float | None] = lambda _: None,
         closing: Sequence[Closable] = (),
@@ -103,6 +119,8 @@ class CallRunner:
         self._definitions = definitions
         self._wait_for = wait_for
         self._middleware = tuple(middleware)
+        self._checks = self._middleware[len(self._middleware) - checks :]
+        self._statuses = statuses
         self._closing = (executor, *closing)
 
     async def run(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt:
@@ -164,6 +182,23 @@ class CallRunner:
             log.warning("reconcile_failed", call_id=call.call_id, tool=call.tool_name, error=error_text(exc))
             return None
 
+    async def status(
+        self, call: PublishedCall, handle: str, *, seconds: float, lease: Lease = UNBOUNDED, cancel: bool = False
+    ) -> Standing:
+        """Where the module says that a call is that it has accepted. Lets `CancelledError` pass; a defect of ours is logged."""
+        if self._statuses is None:
+            return StatusMissing()
+        try:
+            found = await self._statuses.status(call, handle, seconds=seconds, lease=lease, cancel=cancel)
+            if not isinstance(found, Attempt):
+                return found
+            return await compose(self._checks, _Ended(found))(call)
+        except asyncio.CancelledError:  # first: the pool's soft limit is both this and an Exception
+            raise
+        except Exception as exc:  # noqa: BLE001 - the call goes on all the same, and is asked for again
+            log.warning("status_failed", call_id=call.call_id, tool=call.tool_name, error=error_text(exc))
+            return StatusMissing()
+
     async def probe(self, module: str, *, seconds: float) -> Health:
         """Whether the module is there. Lets `CancelledError` pass; a defect of ours is logged, and says nothing of the module."""
         try:
@@ -184,6 +219,16 @@ def compose(middleware: Sequence[Middleware], innermost: Proceed) -> Proceed:
     for layer in reversed(middleware):
         proceed = _Layer(layer, proceed)
     return proceed
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """What comes last for a call that has ended."""
+
+    attempt: Attempt
+
+    async def __call__(self, _: PublishedCall) -> Attempt:
+        return self.attempt
 
 
 class _Layer:

@@ -172,7 +172,13 @@ async def test_a_status_is_for_the_fleet_only() -> None:
         assert await _status_of(client, question, {"Toolfleet-Caller": token}) == 403
         assert await _status_of(client, question, {}) == 403
     async with make_owls(Hatchery()).client() as client:
-        for wrong in ({"call_id": "c1"}, {"call_id": "c1", "handle": ""}, {"call_id": "c1", "handle": "x" * 513}, []):
+        wrongs: tuple[Any, ...] = (
+            {"call_id": "c1"},
+            {"call_id": "c1", "handle": ""},
+            {"call_id": "c1", "handle": "x" * 513},
+            [],
+        )
+        for wrong in wrongs:
             assert await _status_of(client, wrong, {}) == 422
 
 

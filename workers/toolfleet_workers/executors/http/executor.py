@@ -22,7 +22,7 @@ from toolfleet_workers.executors.http.module_client import HttpClientPort, Modul
 from toolfleet_workers.executors.http.ndjson import is_stream, read_last_line
 from toolfleet_workers.executors.http.no_reply import Blocked, NoReply, ReplyBroken
 from toolfleet_workers.executors.http.reconcile import QUESTION_HEADERS, build_question, judge_answer
-from toolfleet_workers.executors.http.reply import judge_reply
+from toolfleet_workers.executors.http.reply import judge_reply, too_large
 from toolfleet_workers.executors.http.reply_body import read_reply
 from toolfleet_workers.executors.http.request import (
     COMMON_HEADERS,
@@ -31,6 +31,7 @@ from toolfleet_workers.executors.http.request import (
     ModuleRequest,
     build_request,
 )
+from toolfleet_workers.executors.http.status import HttpStatuses, StatusTarget
 from toolfleet_workers.executors.http.statuses import judge_status
 from toolfleet_workers.executors.http.target import Target
 from toolfleet_workers.runner.attempts import error_text, too_late, unsuccessful
@@ -67,6 +68,7 @@ class HttpExecutor:
         self._max_reply_bytes = max_reply_bytes
         self._caller_token = caller_token
         self._client = client
+        self.statuses = HttpStatuses(client, self._status_of, max_reply_bytes, caller_token)
         self.serve(services, headers=headers)
 
     def serve(
@@ -191,15 +193,16 @@ class HttpExecutor:
             read = read_last_line if is_stream(response) else read_reply
             return self._judged(judge_reply, call, await read(response, self._max_reply_bytes))
         except BodyTooLarge as exc:
-            text = f"Tool execution error: the module's reply is larger than {exc.limit} bytes"
-            return unsuccessful(call, Outcome.UNKNOWN, "result_too_large", text)
+            return too_large(call, exc)
         except BodyUnreadable as exc:
             text = f"Tool execution error: the module's reply is invalid: {exc}"
             return unsuccessful(call, Outcome.UNKNOWN, "invalid_response", text)
 
     async def _judge_error(self, call: PublishedCall, response: ModuleResponse) -> Attempt:
-        own = self._headers_of(call)
-        attempt = judge_status(call, response, own.hide(await start_of_error(response)))
+        own, body = self._headers_of(call), await start_of_error(response)
+        if response.status == HTTPStatus.ACCEPTED and (attempt := judge_reply(call, body)).acceptance is not None:
+            return attempt
+        attempt = judge_status(call, response, own.hide(body))
         if response.status != HTTPStatus.UNAUTHORIZED:
             return attempt
         advice = own.advice(response.status)
@@ -212,10 +215,14 @@ class HttpExecutor:
     def _judged(self, judge: Callable[[PublishedCall, bytes], _End], call: PublishedCall, body: bytes) -> _End:
         """The end of the call. An error that quotes what only the module and we shall know is read without it."""
         attempt = judge(call, body)
-        if attempt is None or attempt.outcome is Outcome.SUCCESS:
+        if attempt is None or attempt.outcome is Outcome.SUCCESS or attempt.acceptance is not None:
             return attempt
         shown = self._headers_of(call).hide(body)
         return attempt if shown is body else judge(call, shown)
+
+    def _status_of(self, call: PublishedCall) -> StatusTarget | None:
+        known = self._modules.get(call.tool_name.partition(".")[0])
+        return None if known is None else StatusTarget(known.status, known.headers)
 
     def _headers_of(self, call: PublishedCall) -> ModuleHeaders:
         return self._headers.get(call.tool_name.partition(".")[0], NO_HEADERS)
@@ -228,6 +235,7 @@ class _Module:
     url: str
     call: Target
     question: Target
+    status: Target
     health: Target
     headers: ModuleHeaders
 
@@ -241,6 +249,7 @@ class _Module:
             url,
             call=Target.of(f"{base}/execute", {**COMMON_HEADERS, **own}),
             question=Target.of(f"{base}/reconcile", {**QUESTION_HEADERS, **own}),
+            status=Target.of(f"{base}/status", {**QUESTION_HEADERS, **own}),
             health=Target.of(f"{base}/health", {**PROBE_HEADERS, **own}, method="GET"),
             headers=headers,
         )

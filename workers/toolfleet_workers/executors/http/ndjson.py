@@ -78,7 +78,7 @@ class _Lines:
             latest = self._ended() or latest
         self._add(rest)
         if latest is not None:
-            _tell(latest)
+            tell_progress(latest)
 
     def finish(self) -> bytes:
         """The reply, when all was sent."""
@@ -136,8 +136,8 @@ def _progress_in(line: bytes) -> dict[str, Any] | None:
     return fields
 
 
-def _tell(fields: dict[str, Any]) -> None:
-    """A share that lies a little outside, as rounding makes it, is taken for the nearer end."""
+def tell_progress(fields: dict[str, Any]) -> None:
+    """Report a module's `progress` and `message`. A share that lies a little outside, as rounding makes it, is taken for the nearer end."""
     fraction, message = fields["progress"], fields.get("message")
     is_number = isinstance(fraction, int | float) and not isinstance(fraction, bool)
     known = fraction if is_number and (isinstance(fraction, int) or math.isfinite(fraction)) else None

@@ -1,8 +1,8 @@
 """Asks a module what became of a call that was lost, and judges its answer.
 
 `POST {url}/reconcile` with `{"call_id"}`. The answer is `{"call_id", "state"}` and for a call that is `done` what
-`/execute` would have answered: `success`, `result`, `error`, `effect_state`, `retryable`. The endpoint is optional; whatever is not
-such an answer is none.
+`/execute` would have answered: `success`, `result`, `error`, `effect_state`, `retryable`; for one that is `running` and was accepted, its
+`handle`. The endpoint is optional; whatever is not such an answer is none.
 """
 
 import json
@@ -11,9 +11,11 @@ from typing import Any, Literal
 from pydantic import ConfigDict, ValidationError, ValidationInfo, model_validator
 
 from toolfleet_registry.contracts import ModuleMessage, PublishedCall, ToolResult
+from toolfleet_registry.contracts.acceptance import Acceptance, is_handle
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.system.http_bodies import loads_strict
 from toolfleet_registry.time.lease import UNBOUNDED, Lease
+from toolfleet_workers.executors.http.acceptance import accepted
 from toolfleet_workers.executors.http.reply import ModuleReply, attempt_of, why_invalid
 from toolfleet_workers.executors.http.request import COMMON_HEADERS, CallerToken, ModuleRequest, request_about
 from toolfleet_workers.executors.http.target import Target
@@ -44,10 +46,12 @@ def judge_answer(call: PublishedCall, body: bytes) -> Attempt | None:
         answer = ReconcileAnswer.model_validate(loads_strict(body), context=call.call_id)
         match answer.state:
             case "done":
-                return _done(call, answer)
+                return attempt_done(call, answer)
             case "none":
                 text = "Tool execution error: the module did not reply; it says that it has not executed the call"
                 return unsuccessful(call, Outcome.NOT_SENT, "module_error", text)
+            case "running" if is_handle(answer.handle):
+                return accepted(call, Acceptance(answer.handle))
             case "running" | "unknown":
                 return None
     except ValidationError as exc:
@@ -66,6 +70,7 @@ class ReconcileAnswer(ModuleMessage):
     error: Any = None
     effect_state: Any = None
     retryable: Any = None
+    handle: Any = None
 
     @model_validator(mode="after")
     def _check(self, info: ValidationInfo) -> "ReconcileAnswer":
@@ -74,7 +79,8 @@ class ReconcileAnswer(ModuleMessage):
         return self
 
 
-def _done(call: PublishedCall, answer: ReconcileAnswer) -> Attempt:
+def attempt_done(call: PublishedCall, answer: ReconcileAnswer) -> Attempt:
+    """How a call ended that its module has done. Raises `ValidationError`."""
     if answer.success is None:
         text = "Tool execution error: the module has executed the call, and its reply is lost"
         return Attempt(Outcome.FAILED, ToolResult.failed(call.tool_name, "module_error", text, effect_state="done"))

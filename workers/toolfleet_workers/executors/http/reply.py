@@ -7,8 +7,10 @@ from pydantic import ConfigDict, ValidationError, ValidationInfo, field_validato
 
 from toolfleet_registry.contracts import EffectState, ModuleMessage, PublishedCall, ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.errors import BodyTooLarge
 from toolfleet_registry.system.http_bodies import loads_strict
 from toolfleet_workers.executors.error_text import readable
+from toolfleet_workers.executors.http.acceptance import is_acceptance, judge_acceptance
 from toolfleet_workers.executors.http.reply_files import files_of
 from toolfleet_workers.runner.attempts import unsuccessful
 
@@ -57,7 +59,10 @@ class ModuleReply(ModuleMessage):
 def judge_reply(call: PublishedCall, body: bytes) -> Attempt:
     """What the body of a reply with status 200 means for the call."""
     try:
-        reply = ModuleReply.model_validate(loads_strict(body), context=call.tool_name)
+        document = loads_strict(body)
+        if is_acceptance(document):
+            return judge_acceptance(call, document)
+        reply = ModuleReply.model_validate(document, context=call.tool_name)
     except ValidationError as exc:
         return _unusable(call, why_invalid(exc))
     except ValueError as exc:
@@ -93,6 +98,12 @@ def with_reply(attempt: Attempt, call: PublishedCall, body: bytes) -> Attempt:
         return attempt
     result = attempt.result.model_copy(update={"effect_state": reply.effect_state or attempt.result.effect_state})
     return replace(attempt, result=result, says_retryable=reply.retryable)
+
+
+def too_large(call: PublishedCall, exc: BodyTooLarge) -> Attempt:
+    """The end of a call whose reply is not read."""
+    text = f"Tool execution error: the module's reply is larger than {exc.limit} bytes"
+    return unsuccessful(call, Outcome.UNKNOWN, "result_too_large", text)
 
 
 def why_invalid(exc: ValidationError) -> str:

@@ -1,0 +1,164 @@
+"""Asks a module where a call is that it has accepted, and judges its answer.
+
+`POST {url}/status` with `{"call_id", "handle"}`, and `"cancel": true` where nobody wants the call any more. The answer is that of
+`/reconcile`, with `poll_after_seconds`, `progress` and `message` while the call is `running`. Whoever accepts calls has the endpoint.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.contracts.acceptance import StatusMissing, StillAtWork, is_poll_time
+from toolfleet_registry.contracts.outcomes import Attempt, Outcome, Standing
+from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable
+from toolfleet_registry.headers.module_headers import ModuleHeaders
+from toolfleet_registry.system.http_bodies import loads_strict
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time.lease import UNBOUNDED, Lease, LeaseOver
+from toolfleet_workers.executors.http.module_client import HttpClientPort, SendProgress
+from toolfleet_workers.executors.http.ndjson import tell_progress
+from toolfleet_workers.executors.http.no_reply import Blocked, NoReply, NotConnected
+from toolfleet_workers.executors.http.reconcile import ReconcileAnswer, attempt_done
+from toolfleet_workers.executors.http.reply import too_large, why_invalid
+from toolfleet_workers.executors.http.reply_body import read_reply
+from toolfleet_workers.executors.http.request import CallerToken, ModuleRequest, request_about
+from toolfleet_workers.executors.http.target import Target
+from toolfleet_workers.runner.attempts import error_text, unsuccessful
+
+log = get_logger(__name__)
+
+# With these a module says that it knows no such call, or follows none.
+_NOT_KNOWN = frozenset(
+    {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.GONE, HTTPStatus.NOT_IMPLEMENTED}
+)
+
+
+class StatusTarget(NamedTuple):
+    """A module's `/status`, and what goes with each request to the module."""
+
+    target: Target
+    headers: ModuleHeaders
+
+
+class HttpStatuses:
+    """Asks by `client`; `find` says where, `None` for a module that is not known. A larger answer than `max_reply_bytes` is not read."""
+
+    def __init__(
+        self,
+        client: HttpClientPort,
+        find: Callable[[PublishedCall], StatusTarget | None],
+        max_reply_bytes: int,
+        caller_token: CallerToken | None,
+    ) -> None:
+        self._client, self._find = client, find
+        self._max_reply_bytes, self._caller_token = max_reply_bytes, caller_token
+
+    async def status(
+        self, call: PublishedCall, handle: str, *, seconds: float, lease: Lease = UNBOUNDED, cancel: bool = False
+    ) -> Standing:
+        """Ask the call's module where the call is that it has accepted under `handle`, within `seconds`.
+
+        `cancel`: and say that nobody wants it any more.
+        """
+        found, progress, token = self._find(call), SendProgress(), self._caller_token
+        if found is None:
+            return StatusMissing()
+        try:
+            question = build_status_question(
+                call, found.target, handle, seconds=seconds, lease=lease, caller_token=token, cancel=cancel
+            )
+            async with asyncio.timeout(seconds):
+                return await self._ask(call, question, found.headers, progress)
+        except (TimeoutError, NoReply, LeaseOver, BodyUnreadable, ValueError) as exc:
+            error = str(exc) if isinstance(exc, BodyUnreadable | ValueError) else error_text(exc)
+            log.warning("status_unanswered", call_id=call.call_id, tool=call.tool_name, error=error)
+            return _missing(exc, is_sent=progress.sent)
+
+    async def _ask(
+        self, call: PublishedCall, question: ModuleRequest, headers: ModuleHeaders, progress: SendProgress
+    ) -> Standing:
+        response = await self._client.post(question, progress)
+        try:
+            if response.status in _NOT_KNOWN:
+                return _not_known(call)
+            if response.status != HTTPStatus.OK:
+                raise BodyUnreadable(f"status {response.status}")
+            body = await read_reply(response, self._max_reply_bytes)
+        except BodyTooLarge as exc:
+            return too_large(call, exc)
+        finally:
+            response.release()
+        found = judge_status_answer(call, body)
+        is_failure = isinstance(found, Attempt) and not found.result.success
+        shown = headers.hide(body) if is_failure else body
+        return found if shown is body else judge_status_answer(call, shown)
+
+
+class ModuleStatusAnswer(ReconcileAnswer):
+    """The fields beyond those of a reconciliation count while the call is `running`."""
+
+    poll_after_seconds: Any = None
+    progress: Any = None
+    message: Any = None
+
+
+def build_status_question(  # noqa: PLR0913 - what the question consists of
+    call: PublishedCall,
+    target: Target,
+    handle: str,
+    *,
+    seconds: float,
+    lease: Lease = UNBOUNDED,
+    caller_token: CallerToken | None = None,
+    cancel: bool = False,
+) -> ModuleRequest:
+    """The request that asks where `call` is; `target` is its module's `/status`."""
+    question: dict[str, Any] = {"call_id": call.call_id, "handle": handle}
+    if cancel:
+        question["cancel"] = True
+    body = json.dumps(question).encode()
+    return request_about(call, target, body, seconds=seconds, lease=lease, caller_token=caller_token)
+
+
+def judge_status_answer(call: PublishedCall, body: bytes) -> Attempt | StillAtWork:
+    """What the module says of the call; progress is reported. One that it does not know has ended as unknown.
+
+    A module that says `none` of what it has accepted contradicts itself: it is believed no more than one that knows nothing.
+    Raises `ValueError`, with a reason that can be shown, if `body` is no answer to this question.
+    """
+    try:
+        answer = ModuleStatusAnswer.model_validate(loads_strict(body), context=call.call_id)
+        match answer.state:
+            case "done":
+                return attempt_done(call, answer)
+            case "running":
+                return _at_work(answer)
+            case "none" | "unknown":
+                return _not_known(call)
+    except ValidationError as exc:
+        raise ValueError(why_invalid(exc)) from exc
+
+
+def _not_known(call: PublishedCall) -> Attempt:
+    """The module does not know the call that it has accepted."""
+    text = "Tool execution error: the module had begun the call, and does not know it any more"
+    return unsuccessful(call, Outcome.UNKNOWN, "outcome_unknown", text)
+
+
+def _missing(exc: Exception, *, is_sent: bool) -> StatusMissing:
+    """What it means that a question was not answered, for this reason; `is_sent`: it may have been read."""
+    if isinstance(exc, TimeoutError):
+        return StatusMissing(is_silent=is_sent, is_unreached=not is_sent)
+    return StatusMissing(is_unreached=isinstance(exc, NotConnected) and not isinstance(exc, Blocked))
+
+
+def _at_work(answer: ModuleStatusAnswer) -> StillAtWork:
+    if answer.progress is not None or answer.message is not None:
+        tell_progress({"progress": answer.progress, "message": answer.message})
+    seconds = answer.poll_after_seconds
+    return StillAtWork(float(seconds) if is_poll_time(seconds) else None)
