@@ -9,6 +9,7 @@ from toolfleet_cli.hosting.secret_values import read_secrets
 from toolfleet_modules.hosts.folder.folder_host import FolderHost
 from toolfleet_modules.hosts.folder.options import FolderOptions
 from toolfleet_modules.hosts.folder.scan import ScanRules
+from toolfleet_modules.hosts.packages.installer import InstallOptions
 from toolfleet_modules.hosts.processes.fence import Fence
 from toolfleet_modules.requests.authentication import KEY_VARIABLE
 from toolfleet_registry.config.host_specs import FencedSpec, FolderSpec, SecretSource
@@ -40,6 +41,12 @@ def options_of(settings: Settings, spec: FolderSpec, name: str, folder: Path, *,
         security=settings.tool_security,
         rules=ScanRules().without(settings.tool_allowed_imports),
         fence=fence_of(spec, name, settings.secrets),
+        packages=InstallOptions(
+            (beside / settings.tool_environments).resolve(),
+            allow_builds=spec.allow_builds,
+            options=settings.tool_install_options,
+            seconds=settings.tool_install_seconds,
+        ),
         secrets=read_secrets(spec.secrets, settings.secrets, folder=beside),
         debounce_ms=settings.tool_debounce_ms,
         load_seconds=settings.tool_load_seconds,

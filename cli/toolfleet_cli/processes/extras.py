@@ -9,7 +9,7 @@ _LIBRARIES = {
     "flower": ("flower",),
     "up": ("httptools", "flower"),
     "demo": ("httptools", "flower"),
-    "host": ("starlette", "uvicorn", "watchfiles"),
+    "host": ("packaging", "starlette", "uvicorn", "watchfiles"),
 }
 _EXTRAS = {"host": "hosts"}  # for others, `worker`
 

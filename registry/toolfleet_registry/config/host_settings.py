@@ -2,6 +2,7 @@
 
 import os
 import re
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
@@ -34,6 +35,13 @@ class HostSettings(BaseSettings):
     tool_processes: Count = os.cpu_count() or 1
     """How many calls of tools with `runs_in="process"` run at once in a host."""
 
+    tool_environments: Path = Path(".toolfleet/environments")
+    """Where packages are kept that tool files ask for, each set under its digest; a relative one is beside `toolfleet.toml`."""
+    tool_install_seconds: Seconds = 300
+    """How long `uv` may take to install such packages."""
+    tool_install_options: Annotated[tuple[str, ...], NoDecode] = ()
+    """More options for `uv pip install`, such as `--index-url` with its value: blank-separated or JSON."""
+
     @field_validator("hosts", "secrets", mode="before")
     @classmethod
     def _read_hosts(cls, value: Any) -> Any:
@@ -56,6 +64,13 @@ class HostSettings(BaseSettings):
             if not re.fullmatch(NAME_FORM, name):
                 raise ValueError(f"a secret cannot be named {name[:80]!r}: name it as an environment variable")
         return secrets
+
+    @field_validator("tool_install_options", mode="before")
+    @classmethod
+    def _read_options(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        return read_json(value) if value.lstrip().startswith("[") else value.split()
 
     @field_validator("tool_allowed_imports", mode="before")
     @classmethod

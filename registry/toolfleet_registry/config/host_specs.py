@@ -65,6 +65,8 @@ class FolderSpec(FencedSpec):
 
     folder: Path
     """The folder; a relative one is beside the file that names it."""
+    allow_builds: bool = False
+    """Whether packages are installed that have no wheel: their own code is run then, outside of the fence."""
 
 
 class McpSpec(FencedSpec):

@@ -34,4 +34,4 @@ async def file_changes(folder: Path, *, debounce_ms: int) -> AsyncGenerator[None
 
 def _is_source(change: Change, path: str) -> bool:
     del change
-    return path.endswith(".py")
+    return path.endswith((".py", "requirements.txt"))

@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from toolfleet_modules.hosts.folder.file_changes import file_changes
+from toolfleet_modules.hosts.folder.file_packages import FilePackages, Files
 from toolfleet_modules.hosts.folder.generation import Generation
 from toolfleet_modules.hosts.folder.load_errors import LoadErrors, Served
-from toolfleet_modules.hosts.folder.loader import Files, HostFailed, Loader
+from toolfleet_modules.hosts.folder.loader import HostFailed, Loader
 from toolfleet_modules.hosts.folder.options import FolderOptions
 from toolfleet_modules.hosts.folder.scanned_files import ScannedFiles
 from toolfleet_modules.hosts.folder.source_files import FolderReading, FolderUnreadable, SourceFolder
@@ -48,11 +49,14 @@ class FolderHost(Host[HostedTool]):
         self._scanned = ScannedFiles(options)
         self._errors = LoadErrors()
         self._spare = SpareProcess(options.fence, options.secrets)
-        self._loader = Loader(options, self._spare.take)
+        self._packages = FilePackages(options.folder, options.packages, self._packages_ended)
+        self._loader = Loader(options, self._packages, self._spare.take)
         self._generation: Generation | None = None
         self._reading: FolderReading | None = None
+        self._is_outdated = False  # packages have come since
         self._retiring: dict[asyncio.Task[None], Generation] = {}
         self._loading = asyncio.Lock()
+        self._reloading: set[asyncio.Task[None]] = set()
 
     @property
     def manifest(self) -> ModuleManifest:
@@ -74,8 +78,12 @@ class FolderHost(Host[HostedTool]):
             except FolderUnreadable as exc:
                 self._reading = None
                 return await self._tell(is_changed=self._errors.set_unreadable(self._options.folder, str(exc)))
-            if not is_forced and self._reading == reading:
+            is_outdated, self._is_outdated = self._is_outdated or self._packages.sets.is_due, False
+            if not is_forced and not is_outdated and self._reading == reading:
                 return False
+            self._packages.sets.forget_failures(is_forced=is_forced)
+            if is_forced:
+                self._loader.forget_stopped()
             try:
                 is_other = await self._serve(reading)
             except (HostFailed, OSError) as exc:
@@ -96,9 +104,14 @@ class FolderHost(Host[HostedTool]):
         kept = {stem: each for stem, each in before.items() if f"{stem}.py" in reading.faults and stem not in refused}
         files: Files = {each.stem: each for each in reading.files.values() if each.stem not in refused}
         allowed = {stem: each for stem, each in before.items() if stem not in refused}
-        loaded = await self._loader.load({**kept, **files}, allowed)
-        generation = Generation(loaded, self._options, self._loader, self._spare.take)
-        await generation.start()
+        files, waiting = self._packages.given(reading, files)
+        loaded = await self._loader.load({**kept, **files}, allowed, waiting)
+        generation = Generation(loaded, self._options, self._spare.take)
+        try:
+            await generation.start()
+        except BaseException:
+            await asyncio.shield(generation.aclose())
+            raise
         faults = {**generation.faults, **loaded.faults}
         served = Served(generation.files, (tool.stem for tool in generation.tools.values()))
         is_other = self._errors.renew(reading, self._scanned.findings(reading), faults, served)
@@ -119,12 +132,22 @@ class FolderHost(Host[HostedTool]):
             await self.tell()
         return is_changed
 
+    def _packages_ended(self) -> None:
+        """Packages have come, or cannot be had: the files are loaded with what there is."""
+        self._is_outdated = True
+        task = asyncio.ensure_future(self._reload_safely())
+        self._reloading.add(task)
+        task.add_done_callback(self._reloading.discard)
+
+    async def _reload_safely(self) -> None:
+        try:
+            await self.reload()
+        except Exception as exc:  # noqa: BLE001 - whatever it is: the next change is looked at all the same
+            _log.error("%s was not reloaded", self._options.folder, exc_info=exc)
+
     async def _watch(self) -> None:
         async for _ in file_changes(self._options.folder, debounce_ms=self._options.debounce_ms):
-            try:
-                await self.reload()
-            except Exception as exc:  # noqa: BLE001 - whatever it is: the next change is looked at all the same
-                _log.error("%s was not reloaded", self._options.folder, exc_info=exc)
+            await self._reload_safely()
 
     @asynccontextmanager
     async def _running(self) -> AsyncGenerator[None]:
@@ -134,8 +157,9 @@ class FolderHost(Host[HostedTool]):
         try:
             yield
         finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+            for task in (watching, *self._reloading):
+                task.cancel()
+            await asyncio.gather(watching, *self._reloading, self._packages.sets.aclose(), return_exceptions=True)
             for generation in self._retiring.values():
                 generation.hurry()  # and not cancelled: each has processes to end
             await asyncio.gather(*self._retiring, return_exceptions=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from toolfleet_modules.hosts.folder.scan import ScanFinding
-from toolfleet_modules.hosts.folder.source_files import FileFault, FolderReading, SourceFile
+from toolfleet_modules.hosts.folder.source_files import REQUIREMENTS_FILE, FileFault, FolderReading, SourceFile
 from toolfleet_registry.contracts.load_errors import InEffect, ToolLoadError
 from toolfleet_registry.time import machine_clock
 
@@ -38,7 +38,8 @@ class LoadErrors:
             _error(each, served.version_of(name.removesuffix(".py"), None)) for name, each in reading.faults.items()
         ]
         for stem, fault in sorted(faults.items()):
-            errors.append(_error(fault, served.version_of(stem, reading.files.get(f"{stem}.py"))))
+            in_effect = served.version_of(stem, reading.files.get(f"{stem}.py"))
+            errors.append(_error(fault, "previous" if stem == REQUIREMENTS_FILE else in_effect))
         for stem, found in findings.items():
             file = reading.files[f"{stem}.py"]
             what = ", ".join(f"{each.what} (line {each.line})" for each in found[:_MOST_FINDINGS])

@@ -1,9 +1,12 @@
-"""Loads the files of a tool folder into a new process: a file that does not load is left at the version before, or out."""
+"""Loads the files of a tool folder into new processes: a file that does not load is left at the version before, or out."""
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from toolfleet_modules.hosts.folder.file_packages import FilePackages, Files
 from toolfleet_modules.hosts.folder.options import FolderOptions
 from toolfleet_modules.hosts.folder.source_files import FileFault, SourceFile
 from toolfleet_modules.hosts.processes.load_plan import LoadOutcome, LoadPlan, SourceText
@@ -11,50 +14,73 @@ from toolfleet_modules.hosts.processes.tool_process import LoadStopped, ToolProc
 
 _log = logging.getLogger("toolfleet.host")
 
-Files = dict[str, SourceFile]
-"""By their names without `.py`."""
-
 
 class HostFailed(Exception):
     """No process can be started. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedFiles:
-    """A process with these files; `faults` has those that could not be used as they are now."""
+class LoadedGroup:
+    """A process with the files of a plan, and what came of it."""
 
     process: ToolProcess
-    files: Mapping[str, SourceFile]
+    plan: LoadPlan
     outcome: LoadOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedFiles:
+    """Processes with these files; `faults` has those that could not be used as they are now."""
+
+    groups: Sequence[LoadedGroup]
+    files: Mapping[str, SourceFile]
     faults: Mapping[str, FileFault]
 
 
 class Loader:
-    """Starts processes with `make`."""
+    """Starts processes with `make`: one for the files whose packages are in one place."""
 
-    def __init__(self, options: FolderOptions, make: Callable[[], Awaitable[ToolProcess]]) -> None:
+    def __init__(
+        self, options: FolderOptions, packages: FilePackages, make: Callable[[], Awaitable[ToolProcess]]
+    ) -> None:
         self._options = options
+        self._packages = packages
         self._make = make
         self._stopped: dict[
             str, FileFault
         ] = {}  # by digest: files that ended a process, or held it, are not tried again
 
-    def plan_of(self, files: Files, *, is_lazy: bool = False) -> LoadPlan:
-        """What a process is given."""
-        options = self._options
-        stems = [] if is_lazy else sorted(stem for stem, each in files.items() if each.has_tools)
-        texts = {stem: SourceText(str(each.path), each.text) for stem, each in files.items()}
-        return LoadPlan(options.name, texts, stems, options.threads, options.result_bytes)
+    def forget_stopped(self) -> None:
+        """Have files tried again that ended a process, or held it."""
+        self._stopped.clear()
 
-    async def load(self, files: Files, before: Files) -> LoadedFiles:
-        """Load `files`, and in the place of one that does not load the one of `before`. Raises `HostFailed`."""
+    async def load(self, files: Files, before: Files, waiting: Mapping[str, FileFault]) -> LoadedFiles:
+        """Load `files`, and in the place of one that does not load, or is `waiting` for its packages, the one of `before`. Raises `HostFailed`."""
         chosen = dict(files)
-        faults = {stem: known for stem, each in files.items() if (known := self._stopped.get(each.digest)) is not None}
-        for stem in faults:
+        stopped = {stem: known for stem, each in files.items() if (known := self._stopped.get(each.digest)) is not None}
+        faults = {**waiting, **stopped}
+        for stem in faults.keys() & chosen.keys():
             _step_back(chosen, stem, before)
         while True:
+            groups: list[LoadedGroup] = []
+            try:
+                back = await self._load_groups(chosen, before, faults, groups)
+            except BaseException:
+                await asyncio.shield(_end(groups))
+                raise
+            if not back:
+                return LoadedFiles(groups, chosen, faults)
+            await _end(groups)
+            for stem in back:
+                _step_back(chosen, stem, before)
+
+    async def _load_groups(
+        self, chosen: Files, before: Files, faults: dict[str, FileFault], groups: list[LoadedGroup]
+    ) -> list[str]:
+        """Start a process for each group; returns the files that must be left at another version, or out."""
+        for packages, stems in self._packages.groups(chosen).items():
             process = await self._make()
-            plan = self.plan_of(chosen)
+            plan = self._plan(chosen, sorted(stems), packages)
             try:
                 outcome = await process.load(plan, seconds=self._options.load_seconds)
             except LoadStopped as exc:
@@ -64,31 +90,43 @@ class Loader:
                 fault = FileFault(chosen[exc.stem].path, exc.kind, str(exc))
                 self._stopped[chosen[exc.stem].digest] = fault
                 faults.setdefault(exc.stem, fault)
-                _step_back(chosen, exc.stem, before)
-                continue
-            back = self._note(outcome, chosen, before, faults)
-            if not back:
-                return LoadedFiles(process, chosen, outcome, faults)
-            await process.end()
-            for stem in back:
-                chosen[stem] = before[stem]
+                return [exc.stem]
+            except BaseException:
+                await asyncio.shield(process.end())
+                raise
+            groups.append(LoadedGroup(process, plan, outcome))
+            if back := self._note(groups[-1], chosen, before, faults):
+                return back
+        return []
 
-    def _note(self, outcome: LoadOutcome, chosen: Files, before: Files, faults: dict[str, FileFault]) -> list[str]:
+    def _plan(self, files: Files, stems: Sequence[str], packages: Path | None) -> LoadPlan:
+        options = self._options
+        texts = {stem: SourceText(str(each.path), each.text) for stem, each in files.items()}
+        where = None if packages is None else str(packages)
+        return LoadPlan(options.name, texts, stems, options.threads, options.result_bytes, where)
+
+    def _note(self, group: LoadedGroup, chosen: Files, before: Files, faults: dict[str, FileFault]) -> list[str]:
         """Note what is wrong; returns the files for which there is another version to load.
 
         Where a file is broken that others import, those others are not to be blamed: they are tried again with its version before.
+        A file of another group has its own packages there: what is wrong with it here is its importer's fault.
         """
-        broken = [stem for stem in outcome.faults if stem in chosen]
+        found = group.outcome.faults
+        broken = [stem for stem in found if stem in chosen and (stem in group.plan.stems or not chosen[stem].has_tools)]
         helpers = [stem for stem in broken if not chosen[stem].has_tools and _has_other(chosen, stem, before)]
         blamed = helpers or broken
         for stem in blamed:
-            kind, message, line = outcome.faults[stem]
+            kind, message, line = found[stem]
             faults.setdefault(stem, FileFault(chosen[stem].path, kind, message, line))
         return [stem for stem in blamed if _has_other(chosen, stem, before)]
 
 
+async def _end(groups: Iterable[LoadedGroup]) -> None:
+    await asyncio.gather(*(each.process.end() for each in groups))
+
+
 def _has_other(chosen: Files, stem: str, before: Files) -> bool:
-    return stem in before and before[stem].digest != chosen[stem].digest
+    return stem in before and before[stem].version != chosen[stem].version
 
 
 def _step_back(chosen: Files, stem: str, before: Files) -> None:

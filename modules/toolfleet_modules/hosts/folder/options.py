@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from toolfleet_modules.hosts.folder.scan import ScanRules
+from toolfleet_modules.hosts.packages.installer import InstallOptions
 from toolfleet_modules.hosts.processes.fence import Fence
 from toolfleet_modules.hosts.serving.secrets import Secrets
 
@@ -15,7 +16,7 @@ Security = Literal["off", "warn", "strict"]
 
 @dataclass(frozen=True, slots=True)
 class FolderOptions:
-    """Names a folder, and bounds what is done with it. `secrets`: those that its tools may name.
+    """Names a folder, and bounds what is done with it. `secrets`: those that its tools may name; `packages`: how what they ask for is installed.
 
     `load_seconds`: for one file to be imported; `debounce_ms`: how long changes are gathered at most; `is_lazy`: files are
     imported with the first call of one of their tools; `threads`: of plain functions at once; `processes`: of tools with
@@ -29,6 +30,7 @@ class FolderOptions:
     security: Security = "warn"
     rules: ScanRules = field(default_factory=ScanRules)
     fence: Fence = field(default_factory=Fence)
+    packages: InstallOptions = field(default_factory=lambda: InstallOptions(Path(".toolfleet/environments").resolve()))
     secrets: Secrets = field(default_factory=lambda: Secrets({}))
     debounce_ms: int = 500
     load_seconds: float = 10.0

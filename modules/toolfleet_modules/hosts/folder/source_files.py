@@ -8,6 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from toolfleet_modules.hosts.packages.requirements import (
+    Requirements,
+    RequirementsFault,
+    listed_requirements,
+    requirements_in,
+)
+
+REQUIREMENTS_FILE = "requirements.txt"
+
 MOST_BYTES = 2**20  # of one file
 MOST_FILES = 10_000
 _PARSE_TRIES = 5
@@ -20,12 +29,21 @@ class FolderUnreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One file as it was read. `stem` is its name without `.py`, and what it is imported as; `digest` names its content."""
+    """One file as it was read. `stem` is its name without `.py`, and what it is imported as; `digest` names its content.
+
+    `requirements` are the packages that it asks for.
+    """
 
     path: Path
     text: str = field(repr=False)
     digest: str
     has_tools: bool
+    requirements: Requirements = frozenset()
+
+    @property
+    def version(self) -> tuple[str, Requirements]:
+        """What is another one when it is to be loaded anew."""
+        return self.digest, self.requirements
 
     @property
     def stem(self) -> str:
@@ -45,10 +63,14 @@ class FileFault:
 
 @dataclass(frozen=True, slots=True)
 class FolderReading:
-    """What a folder held at one time: by file names, sorted."""
+    """What a folder held at one time: by file names, sorted. `requirements`: those of its `requirements.txt`, for all of them."""
 
     files: Mapping[str, SourceFile]
     faults: Mapping[str, FileFault]
+    requirements: Requirements = frozenset()
+
+
+_Result = SourceFile | FileFault | Requirements
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +78,7 @@ class _Seen:
     """A file's state on disk when it was read, and what came of it."""
 
     state: tuple[int, int, int, int]
-    result: SourceFile | FileFault
+    result: _Result
     tree: ast.Module | None = None
 
 
@@ -84,6 +106,7 @@ class SourceFolder:
         return FolderReading(
             {name: result for name, result in results.items() if isinstance(result, SourceFile)},
             {name: result for name, result in results.items() if isinstance(result, FileFault)},
+            next((result for result in results.values() if isinstance(result, frozenset)), frozenset()),
         )
 
     def take_tree(self, name: str) -> ast.Module | None:
@@ -112,22 +135,32 @@ class SourceFolder:
 
 
 def _is_source(name: str) -> bool:
-    return name.endswith(".py") and not name.startswith(".") and name != "__init__.py"
+    is_python = name.endswith(".py") and not name.startswith(".") and name != "__init__.py"
+    return is_python or name == REQUIREMENTS_FILE
 
 
-def _read(root: Path, path: Path, found: os.stat_result) -> tuple[SourceFile | FileFault, ast.Module | None]:
+def _read(root: Path, path: Path, found: os.stat_result) -> tuple[_Result, ast.Module | None]:
     real = root / path.name
     if not stat.S_ISREG(found.st_mode):
         return FileFault(path, "FileRefused", "It is no file."), None
     if not real.resolve().is_relative_to(root):
         return FileFault(path, "SecurityError", "It is a link that leads out of the folder."), None
-    if not path.stem.isidentifier():
+    if not path.stem.isidentifier() and path.name != REQUIREMENTS_FILE:
         return FileFault(path, "FileRefused", "Its name is none that Python can import."), None
     if found.st_size > MOST_BYTES:
         return FileFault(path, "FileRefused", f"It has {found.st_size} bytes; at most {MOST_BYTES} are read."), None
     with real.open("rb") as file:
         data = file.read(MOST_BYTES + 1)
-    return _parsed(path, data)
+    return (_listed(path, data), None) if path.name == REQUIREMENTS_FILE else _parsed(path, data)
+
+
+def _listed(path: Path, data: bytes) -> Requirements | FileFault:
+    try:
+        return listed_requirements(data.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        return FileFault(path, "InstallError", "It is no text in UTF-8.")
+    except RequirementsFault as exc:
+        return FileFault(path, "InstallError", str(exc))
 
 
 def _parsed(path: Path, data: bytes) -> tuple[SourceFile | FileFault, ast.Module | None]:
@@ -142,8 +175,12 @@ def _parsed(path: Path, data: bytes) -> tuple[SourceFile | FileFault, ast.Module
         return FileFault(path, "SyntaxError", f"{exc.msg[:_SHOWN]}.", exc.lineno), None
     except (ValueError, RecursionError, MemoryError, SystemError) as exc:  # null bytes, or what is nested too deep
         return FileFault(path, "SyntaxError", f"It cannot be parsed: {str(exc)[:_SHOWN] or type(exc).__name__}."), None
+    try:
+        requirements = requirements_in(text)
+    except RequirementsFault as exc:
+        return FileFault(path, "InstallError", str(exc)), None
     digest = hashlib.sha256(data).hexdigest()
-    return SourceFile(path, text, digest, not path.name.startswith("_") and _has_tools(tree)), tree
+    return SourceFile(path, text, digest, not path.name.startswith("_") and _has_tools(tree), requirements), tree
 
 
 def _tree_of(text: str, path: Path) -> ast.Module:

@@ -18,13 +18,17 @@ class SourceText:
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """Which files a process can import, by their names without `.py`, and which it imports now. A result over `result_bytes` is refused."""
+    """Which files a process can import, by their names without `.py`, and which it imports now. A result over `result_bytes` is refused.
+
+    `packages` is a folder of packages that the files ask for.
+    """
 
     module: str
     files: Mapping[str, SourceText]
     stems: Sequence[str]
     threads: int
     result_bytes: int
+    packages: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

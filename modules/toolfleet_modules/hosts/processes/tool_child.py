@@ -19,7 +19,7 @@ from toolfleet_modules.hosts.processes.fence import enclose
 from toolfleet_modules.hosts.processes.frames import Frames, FramesClosed, Head
 from toolfleet_modules.hosts.processes.load_plan import SourceText
 from toolfleet_modules.hosts.processes.progress_sender import ProgressSender
-from toolfleet_modules.hosts.processes.tool_modules import ToolModules
+from toolfleet_modules.hosts.processes.tool_modules import ToolModules, find_packages_in
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.requests.task_guard import IN_TOOL, guard_tasks
 from toolfleet_modules.sdk.tool import Tool
@@ -62,6 +62,8 @@ class ToolChild:
         self._means = RunMeans(Threads(head["threads"]), head["result_bytes"])
         self._modules = ToolModules(head["module"], texts, head["secrets"])
         self._modules.install()
+        if head["packages"] is not None:
+            find_packages_in(head["packages"])
         for stem in head["stems"]:
             self._send({"kind": "loading", "file": stem})
             offered = [

@@ -121,6 +121,13 @@ class ToolModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return tool
 
 
+def find_packages_in(folder: str) -> None:
+    """Let Python find packages there, before those that the host has for itself, and after its own library."""
+    at = next((at for at, path in enumerate(sys.path) if path.endswith(("site-packages", "dist-packages"))), None)
+    sys.path.insert(len(sys.path) if at is None else at, folder)
+    importlib.invalidate_caches()
+
+
 class _InvalidTool(Exception):
     def __init__(self, message: str, line: int | None = None, kind: str = "InvalidTool") -> None:
         super().__init__(message)

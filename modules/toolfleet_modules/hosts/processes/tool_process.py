@@ -128,7 +128,7 @@ class ToolProcess:
         await self._until(lambda: self._is_ready, "", _START_SECONDS)
         texts = {stem: (each.path, each.text) for stem, each in plan.files.items()}
         head = {"kind": "load", "module": plan.module, "stems": list(plan.stems), "secrets": self.secrets.names}
-        limits = {"threads": plan.threads, "result_bytes": plan.result_bytes}
+        limits = {"threads": plan.threads, "result_bytes": plan.result_bytes, "packages": plan.packages}
         with contextlib.suppress(FramesClosed):
             self.frames.send({**head, **limits}, json.dumps(texts).encode())
         while self._loading.faults is None:

@@ -1,0 +1,1 @@
+"""Provides the packages that tool files ask for, in environments of the host's own."""
