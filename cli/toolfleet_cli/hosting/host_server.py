@@ -63,7 +63,8 @@ class ChangeNotice:
 def serve_host(host: ServedHost, address: str, port: int) -> int:
     """Serve it in the foreground. Returns the exit code. Raises `SettingsError` where nothing can listen."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(name)s: %(message)s", stream=sys.stderr)
-    logging.getLogger("watchfiles").setLevel(logging.WARNING)
+    for name in ("httpx", "watchfiles"):  # which tell of each request, and of each change
+        logging.getLogger(name).setLevel(logging.WARNING)
     hide_process()  # its tools are this user's processes, too: they must not read its key from its environment
     config = uvicorn.Config(
         host.app,

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from toolfleet_cli.hosting.folder import folder_host
 from toolfleet_cli.hosting.host_server import ServedHost
-from toolfleet_registry.config.host_specs import FolderSpec
+from toolfleet_cli.hosting.openapi import openapi_host
+from toolfleet_registry.config.host_specs import FolderSpec, OpenApiSpec
 from toolfleet_registry.config.setting_sources import find_toml
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings
@@ -19,6 +20,8 @@ def named_host(settings: Settings, name: str, *, start: Path) -> ServedHost:
     if isinstance(spec, FolderSpec):
         beside = toml_folder(start)
         return folder_host(settings, beside / spec.folder, beside=beside, name=name)
+    if isinstance(spec, OpenApiSpec):
+        return openapi_host(settings, name, spec, folder=toml_folder(start))
     raise SettingsError(f"[hosts.{name}] cannot be served yet.")
 
 

@@ -41,6 +41,56 @@ def folder(
 
 
 @app.command()
+def openapi(  # noqa: PLR0913 - each is an option
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The module's name.")],
+    *,
+    document: Annotated[str, typer.Option(metavar="FILE_OR_URL", help="The OpenAPI document, 3.0 or 3.1.")],
+    base: Annotated[
+        str | None, typer.Option(metavar="URL", help="Where the service is; without it, the document's first server.")
+    ] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option(help="Only operations with this tag. May be given several times.")
+    ] = None,
+    path: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Only operations of such a path: `/owls/*`. May be given several times."),
+    ] = None,
+    auth: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SCHEME=${SECRET}",
+            help="What is sent for a security scheme of the document; in quotes, as no shell may fill in the secret.",
+        ),
+    ] = None,
+    refresh: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="The pause between two looks at a document's URL.")
+    ] = 300,
+    address: Address = "127.0.0.1",
+    port: Port = 0,
+) -> None:
+    """Serve the operations of an OpenAPI document as a module's tools, in the foreground.
+
+    With TOOLFLEET_MODULE_KEY, only calls of the fleet are run.
+    """
+    need("host")
+    from toolfleet_cli.hosting.host_server import serve_host  # noqa: PLC0415 - as above
+    from toolfleet_cli.hosting.openapi import auth_of, openapi_host  # noqa: PLC0415 - as above
+    from toolfleet_registry.config.host_specs import OpenApiSpec  # noqa: PLC0415 - as above
+
+    spec = OpenApiSpec(
+        document=document,
+        base=base,
+        tags=tuple(tag or ()),
+        paths=tuple(path or ()),
+        auth=auth_of(auth or ()),
+        refresh_seconds=refresh,
+    )
+    host = openapi_host(load_settings(), name, spec, folder=Path.cwd())
+    say(f"{host.name}: the operations of {document}")
+    raise typer.Exit(serve_host(host, address, port))
+
+
+@app.command()
 def run(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The NAME of `[hosts.NAME]` in `toolfleet.toml`.")],
     *,

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from toolfleet_registry.config.setting_values import Count
+from toolfleet_registry.config.setting_values import Count, Seconds
 
 NAME_FORM = r"[A-Za-z_][A-Za-z0-9_]{0,99}"
 """What a secret can be named: as an environment variable is."""
@@ -107,6 +107,10 @@ class OpenApiSpec(HostBase):
     """Only operations whose path matches one of these patterns (`/owls/*`), if any are named."""
     auth: dict[str, str] = {}
     """The document's security schemes by name, each with what is sent for it; `${NAME}` stands for the secret of this name."""
+    refresh_seconds: Seconds = 300
+    """The pause between two looks at a document that has a URL; a file is read again when it changes."""
+    checks_results: bool = True
+    """Whether results are held against the document: of a service that does not keep to it, nothing else would come through."""
 
 
 def _kind_of(value: Any) -> str | None:

@@ -36,6 +36,11 @@ class Secrets:
         """Which there are."""
         return list(self._values)
 
+    def with_values(self, values: Mapping[str, str]) -> "Secrets":
+        """These, and what was made of them, which is hidden as they are. What is too short to be hidden is left out."""
+        made = {name: value for name, value in values.items() if len(value) >= _SHORTEST}
+        return Secrets({**self._values, **made})
+
     def plain(self, names: Iterable[str]) -> dict[str, str]:
         """The values of these, for whoever uses them. Raises `SecretUnknown`."""
         return {name: self._value(name) for name in names}

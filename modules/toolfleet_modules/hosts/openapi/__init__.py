@@ -1,0 +1,1 @@
+"""Serves the operations of an OpenAPI document as a module's tools."""

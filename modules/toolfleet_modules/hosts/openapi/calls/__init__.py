@@ -1,0 +1,1 @@
+"""Makes HTTP requests of calls, and replies of what services answer."""

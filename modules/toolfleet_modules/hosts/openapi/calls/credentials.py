@@ -1,0 +1,91 @@
+"""Sends what a document's security schemes want, made of secrets, and hides it wherever it could come back."""
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import quote
+
+from toolfleet_modules.hosts.openapi.documents.document import OpenApiDocument, OperationRefused
+from toolfleet_modules.hosts.serving.secrets import Secrets, SecretUnknown
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """What is sent for one scheme: a header, a part of the query, or a cookie."""
+
+    place: Literal["header", "query", "cookie"]
+    name: str
+    value: str
+
+    def __repr__(self) -> str:
+        return f"Credential({self.place} {self.name})"
+
+
+class Credentials:
+    """What there is for the schemes of one document. `auth`: scheme -> text with `${NAME}` for secrets.
+
+    `hidden` has the secrets, and what is made of them. `faults`: scheme -> why it cannot be used.
+    """
+
+    def __init__(self, document: OpenApiDocument, auth: Mapping[str, str], secrets: Secrets) -> None:
+        self.faults: dict[str, str] = {}
+        self._found: dict[str, Credential] = {}
+        sent = dict[str, str]()
+        for scheme, text in auth.items():
+            try:
+                credential = _credential(document, scheme, secrets.fill(text))
+            except (OperationRefused, SecretUnknown) as exc:
+                self.faults[scheme] = str(exc)
+                continue
+            self._found[scheme] = credential
+            sent[f"of {scheme}"] = credential.value.removeprefix("Basic ").removeprefix("Bearer ")
+        self.hidden = secrets.with_values(sent)
+
+    def of(self, security: Sequence[Mapping[str, Any]]) -> Sequence[Credential]:
+        """What is sent for the first alternative that can be met; one that wants nothing comes last. Raises `OperationRefused`."""
+        if not security:
+            return ()
+        for schemes in sorted(security, key=lambda each: not each):
+            if all(scheme in self._found for scheme in schemes):
+                return [self._found[scheme] for scheme in schemes]
+        wanted = " or ".join(" and ".join(schemes) for schemes in security)[:200]
+        why = next((f" {self.faults[each]}" for schemes in security for each in schemes if each in self.faults), "")
+        raise OperationRefused("CredentialMissing", f"It needs {wanted}: name its secret under `auth`.{why}")
+
+
+def _credential(document: OpenApiDocument, scheme: str, value: str) -> Credential:
+    """Raises `OperationRefused` for a scheme that is not there, or of no kind that a secret is enough for."""
+    node = document.security_schemes.get(scheme)
+    if node is None:
+        known = ", ".join(document.security_schemes) or "none"
+        raise OperationRefused(
+            "SchemeUnknown", f"The document has no security scheme {scheme!r}; it has {known[:200]}."
+        )
+    if not value.isprintable() or not value.strip():
+        raise OperationRefused(
+            "SchemeUnknown", f"What is to be sent for {scheme!r} is empty, or has control characters."
+        )
+    found = document.resolved(node)
+    kind, name, place = found.get("type"), found.get("name"), found.get("in")
+    if kind == "apiKey" and isinstance(name, str) and name.isprintable() and place in {"header", "query", "cookie"}:
+        return Credential(place, name, value)
+    http = str(found.get("scheme", "")).lower() if kind == "http" else ""
+    if http == "basic":
+        return Credential("header", "Authorization", f"Basic {b64encode(value.encode()).decode()}")
+    if http == "bearer" or kind in {"oauth2", "openIdConnect"}:
+        return Credential("header", "Authorization", f"Bearer {value}")
+    raise OperationRefused("SchemeUnknown", f"The scheme {scheme!r} is {kind} {http}: a secret is not enough for it.")
+
+
+def with_credentials(
+    credentials: Sequence[Credential], headers: dict[str, str], query: list[str], cookies: list[str]
+) -> None:
+    """Put them where they belong: they count more than what stands there."""
+    for each in credentials:
+        if each.place == "header":
+            headers[each.name] = each.value
+        elif each.place == "query":
+            query.append(f"{quote(each.name, safe='')}={quote(each.value, safe='')}")
+        else:
+            cookies.append(f"{quote(each.name, safe='')}={quote(each.value, safe='')}")

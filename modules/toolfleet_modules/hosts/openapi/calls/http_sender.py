@@ -1,0 +1,158 @@
+"""Sends requests to a service, each once, and reads its answers within bounds of time and size."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from urllib.parse import urljoin
+
+import httpx
+
+from toolfleet_modules.hosts.openapi.calls.outgoing_request import OutgoingRequest
+from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable
+from toolfleet_registry.functions.threads import NotBegun
+from toolfleet_registry.system.http_bodies import BodyReader
+
+_CONNECT_SECONDS = 10.0
+_KEPT_SECONDS = 5.0  # that a connection without a request is kept: services close theirs a little later
+_CONNECTIONS = 200
+_KEPT = 50
+_MOST_REDIRECTS = 5
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_FOLLOWING = frozenset({"GET", "HEAD"})
+
+
+class NothingSent(Exception):
+    """No connection came about, so that nothing has happened. The message, a clause, says why."""
+
+
+class AnswerMissing(Exception):
+    """The request was sent, and no usable answer came: nobody knows what has happened. The message, a clause, says why."""
+
+
+class AnswerUnreadable(Exception):
+    """The service has answered with `status`, and what it says cannot be read. The message, a clause, says why."""
+
+    def __init__(self, status: int, message: str) -> None:
+        self.status = status
+        super().__init__(message)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAnswer:
+    """What a service says. `headers` have names in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def is_redirect(self) -> bool:
+        """Whether it sends whoever asked elsewhere."""
+        return self.status in _REDIRECTS and "location" in self.headers
+
+
+class HttpSender:
+    """Sends over connections that calls share. No cookie is kept, nothing of the environment is sent, and no URL is logged.
+
+    `most_bytes`: of an answer, as sent and unpacked.
+    """
+
+    def __init__(self, *, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._transport: httpx.AsyncHTTPTransport | None = None
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Hold the connections meanwhile, in the loop that runs."""
+        limits = httpx.Limits(
+            max_connections=_CONNECTIONS, max_keepalive_connections=_KEPT, keepalive_expiry=_KEPT_SECONDS
+        )
+        # A client around it would log each URL, with a key that is in its query.
+        async with httpx.AsyncHTTPTransport(trust_env=False, limits=limits) as transport:
+            self._transport = transport
+            try:
+                yield
+            finally:
+                self._transport = None
+
+    async def send(self, request: OutgoingRequest, *, seconds: float, may_begin: Callable[[], bool]) -> ServiceAnswer:
+        """The answer, within `seconds`; a redirect is followed within its origin, of a GET or HEAD.
+
+        Raises `NothingSent`, `AnswerMissing`, `AnswerUnreadable` and `NotBegun`.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                url, answer = request.url, await self._sent(request, request.url, seconds, may_begin)
+                for _ in range(_MOST_REDIRECTS):
+                    target = _within_origin(url, answer) if request.method in _FOLLOWING else None
+                    if target is None:
+                        break
+                    url = target
+                    answer = await self._sent(request, url, seconds, may_begin)
+                return answer
+        except TimeoutError:
+            raise AnswerMissing(f"no answer came within {seconds:g} s") from None
+
+    async def _sent(
+        self, request: OutgoingRequest, url: str, seconds: float, may_begin: Callable[[], bool]
+    ) -> ServiceAnswer:
+        if self._transport is None:
+            raise NothingSent("its host is not running")
+        connect = min(seconds, _CONNECT_SECONDS)
+        headers = {"Accept-Encoding": "gzip", "User-Agent": "toolfleet", **request.headers}
+        encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+        timeouts = {"connect": connect, "pool": connect}  # the rest is bounded as a whole
+        try:
+            made = httpx.Request(
+                request.method, url, headers=encoded, content=request.body or None, extensions={"timeout": timeouts}
+            )
+            if not may_begin():
+                raise NotBegun
+            response = await self._transport.handle_async_request(made)
+        except (httpx.ConnectError, httpx.ConnectTimeout):
+            raise NothingSent("there is no connection to it") from None
+        except httpx.PoolTimeout:
+            raise NothingSent("all connections to it are in use") from None
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError):
+            raise NothingSent("its request cannot be sent") from None
+        except httpx.HTTPError as exc:
+            raise AnswerMissing(f"the connection was lost ({type(exc).__name__})") from None
+        try:
+            return await self._read(request.method, response)
+        finally:
+            await response.aclose()
+
+    async def _read(self, method: str, response: httpx.Response) -> ServiceAnswer:
+        headers = {name.lower(): value for name, value in response.headers.items()}
+        try:
+            reader = BodyReader(
+                self._most_bytes,
+                encoding=headers.get("content-encoding", ""),
+                announced=headers.get("content-length", "") if method != "HEAD" else "",
+            )
+            async for chunk in response.aiter_raw():
+                reader.feed(chunk)
+            body = reader.finish()
+        except (BodyTooLarge, BodyUnreadable) as exc:
+            raise AnswerUnreadable(response.status_code, str(exc)) from None
+        except httpx.HTTPError as exc:
+            raise AnswerMissing(f"the connection was lost in its answer ({type(exc).__name__})") from None
+        return ServiceAnswer(response.status_code, headers, body)
+
+
+def origin_of(url: str) -> tuple[str, str, int | None]:
+    """Scheme, host and port, of which the usual one is `None`."""
+    parsed = httpx.URL(url)
+    return parsed.scheme, parsed.host, parsed.port
+
+
+def _within_origin(url: str, answer: ServiceAnswer) -> str | None:
+    """Where a redirect leads, if that is the same origin."""
+    if not answer.is_redirect:
+        return None
+    try:
+        target = urljoin(url, answer.headers["location"])
+        return target if origin_of(target) == origin_of(url) and not httpx.URL(target).userinfo else None
+    except (httpx.InvalidURL, ValueError):
+        return None

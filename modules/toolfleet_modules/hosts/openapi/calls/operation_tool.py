@@ -1,0 +1,105 @@
+"""Makes a module's tool of an operation: a call is a request to its service."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from toolfleet_modules.hosts.openapi.calls.answer_reply import reply_of
+from toolfleet_modules.hosts.openapi.calls.http_sender import (
+    AnswerMissing,
+    AnswerUnreadable,
+    HttpSender,
+    NothingSent,
+)
+from toolfleet_modules.hosts.openapi.calls.outgoing_request import OutgoingRequest, RequestForm
+from toolfleet_modules.hosts.openapi.calls.parameter_values import ValueRefused
+from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_modules.requests.reply import Reply
+from toolfleet_modules.sdk.tool_run import RunMeans
+from toolfleet_registry.contracts import EffectState, ToolDefinition
+from toolfleet_registry.functions.call_context import Context
+from toolfleet_registry.functions.threads import NotBegun
+from toolfleet_registry.schemas.validation import checked
+
+_LONGEST_SECONDS = 300.0  # for a call whose caller has set no end
+_SUCCEEDING = range(200, 300)
+
+
+@dataclass(frozen=True, slots=True)
+class OperationTool:
+    """`form` makes its requests, `sender` sends them; what comes back is shown without `secrets`."""
+
+    definition: ToolDefinition
+    form: RequestForm
+    sender: HttpSender
+    secrets: Secrets
+
+    @property
+    def argument_names(self) -> frozenset[str]:
+        """The names of the arguments that a model writes."""
+        return frozenset(each.argument for each in self.form.plan.fields)
+
+    def begin(self, arguments: Mapping[str, Any], context: Context, means: RunMeans) -> "OperationRun | Reply":
+        """A run with these arguments, or what to tell whoever sent them."""
+        name = self.definition.name
+        held = checked(self.definition, dict(arguments))
+        if held.arguments is None:
+            return Reply.failure(name, f"Invalid arguments for {name}: {held.fault}", effect_state="none")
+        try:
+            request = self.form.request(held.arguments, context.call_id)
+        except ValueRefused as exc:
+            return Reply.failure(name, f"Invalid arguments for {name}: {exc}", effect_state="none")
+        return OperationRun(self, request, context, means.most_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class OperationRun:
+    """One run."""
+
+    tool: OperationTool
+    request: OutgoingRequest
+    context: Context
+    most_bytes: int
+
+    @property
+    def name(self) -> str:
+        """The tool's name."""
+        return self.tool.definition.name
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether a second run does nothing more than the first."""
+        return self.tool.definition.effect in {"read", "idempotent"}
+
+    @property
+    def reruns_failures(self) -> bool:
+        """Whether a call that failed runs again when it is repeated."""
+        return self.is_repeatable
+
+    async def run(self) -> Reply:
+        """Send the request. Raises `ModuleBusy`, `NotBegun` and `asyncio.CancelledError`."""
+        reply = await self._replied()
+        return replace(reply, body=self.tool.secrets.hide(reply.body))
+
+    async def _replied(self) -> Reply:
+        name, is_repeatable = self.name, self.is_repeatable
+        left = self.context.seconds_left
+        seconds = _LONGEST_SECONDS if left is None else min(left, _LONGEST_SECONDS)
+        if seconds <= 0:
+            raise NotBegun
+        may_begin = self.context._may_begin  # noqa: SLF001 - asked immediately before it is sent
+        try:
+            answer = await self.tool.sender.send(self.request, seconds=seconds, may_begin=may_begin)
+        except NothingSent as exc:
+            return Reply.failure(
+                name, f"{name}: its service was not reached: {exc}.", effect_state="none", retryable=True
+            )
+        except AnswerMissing as exc:
+            error = f"{name}: it is not known what its service has done: {exc}."
+            return Reply.failure(name, error, effect_state="unknown", retryable=is_repeatable)
+        except AnswerUnreadable as exc:
+            state: EffectState = "done" if exc.status in _SUCCEEDING else "unknown"
+            return Reply.failure(name, f"{name} has answered with status {exc.status}: {exc}.", effect_state=state)
+        return reply_of(
+            name, answer, is_repeatable=is_repeatable, most_bytes=self.most_bytes, secrets=self.tool.secrets
+        )

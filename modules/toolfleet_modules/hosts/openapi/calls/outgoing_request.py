@@ -1,0 +1,109 @@
+"""Makes the HTTP request of a call: what the service is sent for these arguments."""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from toolfleet_modules.hosts.openapi.calls.credentials import Credential, with_credentials
+from toolfleet_modules.hosts.openapi.calls.parameter_values import (
+    ValueRefused,
+    cookie_parts,
+    header_text,
+    path_text,
+    query_parts,
+)
+from toolfleet_modules.hosts.openapi.calls.request_body import body_of
+from toolfleet_modules.hosts.openapi.documents.input_fields import InputField, InputPlan
+from toolfleet_registry.system.randomness import uuid4
+
+_DOTS = frozenset({".", ".."})  # segments that would name another path
+_NAMESPACE = uuid.UUID("6f1f5c3e-6f0f-5d3a-9f7a-0a7f3b1c2d4e")
+_SHORTEST_KEY = 16
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingRequest:
+    """A request that is ready. `url` has its query; `body` is empty where there is none."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str]
+    body: bytes = b""
+
+    def __repr__(self) -> str:
+        return f"OutgoingRequest({self.method})"  # the URL may have a key in its query
+
+
+@dataclass(frozen=True, slots=True)
+class RequestForm:
+    """Says how an operation's requests are made: `base` and `path` are its address, `plan` its arguments."""
+
+    method: str
+    base: str
+    path: str
+    plan: InputPlan
+    credentials: Sequence[Credential]
+
+    def request(self, arguments: Mapping[str, Any], call_id: str | None) -> OutgoingRequest:
+        """The request for these arguments, which fit the plan's schema. Raises `ValueRefused`."""
+        query, cookies, properties = list[str](), list[str](), dict[str, Any]()
+        headers = {"Accept": "application/json, */*;q=0.8"}
+        for field in self.plan.fields:
+            if field.argument not in arguments:
+                continue
+            value = arguments[field.argument]
+            if field.place == "body":
+                properties[field.name] = value
+            elif value is None:
+                continue  # nothing that a text could say
+            elif field.place == "query":
+                query += query_parts(field, value)
+            elif field.place == "header":
+                headers[field.name] = header_text(field, value)
+            elif field.place == "cookie":
+                cookies += cookie_parts(field, value)
+        if self.plan.key_header is not None:
+            headers[self.plan.key_header] = key_of(call_id, self.plan.key_schema or {})
+        with_credentials(self.credentials, headers, query, cookies)
+        if cookies:
+            headers["Cookie"] = "; ".join(cookies)
+        body = self._body(properties, headers)
+        url = f"{self.base}{self._path(arguments)}"
+        return OutgoingRequest(self.method.upper(), f"{url}?{'&'.join(query)}" if query else url, headers, body)
+
+    def _path(self, arguments: Mapping[str, Any]) -> str:
+        path = self.path
+        for field in self.plan.fields:
+            if field.place == "path":
+                path = path.replace(f"{{{field.name}}}", _segment(field, arguments))
+        if _DOTS & set(path.split("/")):
+            raise ValueRefused("An argument would make another path of the request's: it is dots only.")
+        return path
+
+    def _body(self, properties: Mapping[str, Any], headers: dict[str, str]) -> bytes:
+        plan = self.plan.body
+        if plan is None or not (properties or plan.is_required):
+            return b""
+        value = properties if plan.properties is not None else next(iter(properties.values()), None)
+        headers["Content-Type"], body = body_of(plan, value)
+        return body
+
+
+def key_of(call_id: str | None, schema: Mapping[str, Any]) -> str:
+    """The call's id as an idempotency key: as a UUID, or shortened, where the schema wants that. A call without one gets any."""
+    text = call_id or uuid4().hex
+    if schema.get("format") == "uuid":
+        return str(uuid.uuid5(_NAMESPACE, text))
+    longest = schema.get("maxLength")
+    if isinstance(longest, int) and len(text) > longest >= _SHORTEST_KEY:
+        return sha256(text.encode()).hexdigest()[:longest]
+    return text
+
+
+def _segment(field: InputField, arguments: Mapping[str, Any]) -> str:
+    value = arguments.get(field.argument)
+    if value is None:
+        raise ValueRefused(f"{field.argument} is missing, and is a part of the path.")
+    return path_text(field, value)

@@ -1,0 +1,121 @@
+"""Writes arguments as OpenAPI's styles have them: in paths, queries, headers and cookies."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from toolfleet_modules.hosts.openapi.documents.input_fields import InputField
+
+_IN_QUERY = ":/?@!$'()*,;"  # of the reserved ones, those that mean nothing in a query
+
+
+class ValueRefused(Exception):
+    """A value cannot be written where it is to stand. The message, a sentence, says why."""
+
+
+def path_text(field: InputField, value: Any) -> str:
+    """What stands in the path, for `/owls/{id}` one segment or a part of it. Raises `ValueRefused` for an empty text."""
+    name = _quoted(field.name)
+    if isinstance(value, dict) and not field.is_json:
+        pairs = [(_quoted(key), _quoted(text_of(each))) for key, each in value.items()]
+        text = _joined_object(field, name, pairs)
+    elif isinstance(value, list) and not field.is_json:
+        text = _joined_list(field, name, [_quoted(text_of(each)) for each in value])
+    else:
+        written = _quoted(_whole(field, value))
+        named = f"{name}={written}" if written else name
+        text = {"simple": written, "label": f".{written}", "matrix": f";{named}"}[field.style]
+    if not text:
+        raise ValueRefused(f"{field.argument} is empty, and is a part of the path.")
+    return text
+
+
+def query_parts(field: InputField, value: Any) -> list[str]:
+    """`name=value` for the query, quoted; of a value that is exploded there are several."""
+    name = _quoted(field.name)
+    safe = _IN_QUERY if field.is_reserved else ""
+    if isinstance(value, dict) and not field.is_json:
+        return _object_parts(field, name, value, safe)
+    if isinstance(value, list) and not field.is_json:
+        texts = [quote(text_of(each), safe=safe) for each in value]
+        if field.explode or not texts:
+            return [f"{name}={each}" for each in texts]
+        return [f"{name}={_DELIMITERS[field.style].join(texts)}"]
+    return [f"{name}={quote(_whole(field, value), safe=safe)}"]
+
+
+def header_text(field: InputField, value: Any) -> str:
+    """A header's value, as it stands. Raises `ValueRefused` for what no header can have."""
+    if isinstance(value, dict) and not field.is_json:
+        equals = "=" if field.explode else ","
+        text = ",".join(f"{key}{equals}{text_of(each)}" for key, each in value.items())
+    elif isinstance(value, list) and not field.is_json:
+        text = ",".join(map(text_of, value))
+    else:
+        text = _whole(field, value)
+    if not text.isprintable():
+        raise ValueRefused(f"{field.argument} has characters that a header cannot have.")
+    return text.strip()
+
+
+def cookie_parts(field: InputField, value: Any) -> list[str]:
+    """`name=value` for the header `Cookie`, quoted."""
+    return query_parts(field, value)
+
+
+def text_of(value: Any) -> str:
+    """One value as a text: JSON's own words, and JSON of what is nested."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _whole(field: InputField, value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) if field.is_json else text_of(value)
+
+
+def _joined_list(field: InputField, name: str, texts: list[str]) -> str:
+    if field.style == "matrix":
+        if field.explode:
+            return "".join(f";{name}={each}" for each in texts)
+        return f";{name}={','.join(texts)}"
+    if field.style == "label":
+        return f".{('.' if field.explode else ',').join(texts)}"
+    return ",".join(texts)
+
+
+def _joined_object(field: InputField, name: str, pairs: list[tuple[str, str]]) -> str:
+    equals = "=" if field.explode else ","
+    texts = [f"{key}{equals}{each}" for key, each in pairs]
+    if field.style == "matrix":
+        return "".join(f";{each}" for each in texts) if field.explode else f";{name}={','.join(texts)}"
+    if field.style == "label":
+        return f".{('.' if field.explode else ',').join(texts)}"
+    return ",".join(texts)
+
+
+def _object_parts(field: InputField, name: str, value: Mapping[str, Any], safe: str) -> list[str]:
+    if field.style == "deepObject":
+        return [part for key, each in value.items() for part in _deep(f"{name}%5B{_quoted(key)}%5D", each, safe)]
+    pairs = [(_quoted(key), quote(text_of(each), safe=safe)) for key, each in value.items()]
+    if field.explode and field.style == "form":
+        return [f"{key}={each}" for key, each in pairs]
+    delimiter = _DELIMITERS[field.style]
+    return [f"{name}={delimiter.join(part for pair in pairs for part in pair)}"] if pairs else []
+
+
+def _deep(name: str, value: Any, safe: str) -> list[str]:
+    """The specification leaves open how deeper values look; this is what most services read."""
+    if isinstance(value, dict):
+        return [part for key, each in value.items() for part in _deep(f"{name}%5B{_quoted(key)}%5D", each, safe)]
+    if isinstance(value, list):
+        return [part for each in value for part in _deep(name, each, safe)]
+    return [f"{name}={quote(text_of(value), safe=safe)}"]
+
+
+def _quoted(text: str) -> str:
+    return quote(text, safe="")
+
+
+_DELIMITERS = {"form": ",", "spaceDelimited": "%20", "pipeDelimited": "%7C", "deepObject": ","}

@@ -1,0 +1,161 @@
+"""Makes tools of a document's operations: those that cannot be one are listed with the reason."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urljoin
+
+import httpx
+
+from toolfleet_modules.hosts.openapi.calls.credentials import Credentials
+from toolfleet_modules.hosts.openapi.calls.http_sender import HttpSender
+from toolfleet_modules.hosts.openapi.calls.operation_tool import OperationTool
+from toolfleet_modules.hosts.openapi.calls.outgoing_request import RequestForm
+from toolfleet_modules.hosts.openapi.documents.document import (
+    DocumentWrong,
+    OpenApiDocument,
+    OperationRefused,
+    digest_of,
+)
+from toolfleet_modules.hosts.openapi.documents.input_fields import InputPlan, input_plan
+from toolfleet_modules.hosts.openapi.documents.json_schemas import SchemaTranslator
+from toolfleet_modules.hosts.openapi.documents.operation_names import method_name
+from toolfleet_modules.hosts.openapi.documents.operations import Operation, OperationFault, operations_of
+from toolfleet_modules.hosts.openapi.documents.output_schema import output_schema
+from toolfleet_modules.hosts.openapi.options import OpenApiOptions
+from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_registry.contracts import ToolDefinition
+from toolfleet_registry.contracts.tool_definition import Effect
+from toolfleet_registry.schemas.validation import schema_fault
+from toolfleet_registry.time import machine_clock
+
+MOST_TOOLS = 2000
+"""Of a module."""
+
+_BUILD_SECONDS = 60.0
+_MOST_DESCRIBED = 4000  # characters
+_VERSION_LENGTH = 12  # of a digest's characters
+_EFFECTS: Mapping[str, Effect] = {
+    "get": "read",
+    "head": "read",
+    "put": "idempotent",
+    "delete": "idempotent",
+    "post": "once",
+    "patch": "once",
+}
+
+
+@dataclass
+class DocumentTools:
+    """`tools` by their full names; `faults`: what is no tool, and why."""
+
+    tools: dict[str, OperationTool] = field(default_factory=dict)
+    faults: list[OperationFault] = field(default_factory=list)
+
+
+def tools_of(document: OpenApiDocument, options: OpenApiOptions, sender: HttpSender) -> DocumentTools:
+    """The tools, of a large document in some seconds of work. Raises `DocumentWrong` for what takes too long."""
+    return _Building(document, options, sender).all()
+
+
+class _Building:
+    def __init__(self, document: OpenApiDocument, options: OpenApiOptions, sender: HttpSender) -> None:
+        self._document, self._options, self._sender = document, options, sender
+        self._inputs, self._outputs = SchemaTranslator(document, "input"), SchemaTranslator(document, "output")
+        self._credentials = Credentials(document, options.auth, options.secrets)
+        self._found = DocumentTools()
+        self._labels: dict[str, str] = {}
+
+    def all(self) -> DocumentTools:
+        options, found = self._options, self._found
+        give_up_at = machine_clock.monotonic() + _BUILD_SECONDS
+        found.faults += [
+            OperationFault(f"auth {name}", "SchemeUnknown", why) for name, why in self._credentials.faults.items()
+        ]
+        for each in operations_of(self._document, tags=options.tags, paths=options.paths):
+            if machine_clock.monotonic() > give_up_at:
+                raise DocumentWrong(f"Its tools cannot be made within {_BUILD_SECONDS:g} s.")
+            if isinstance(each, OperationFault):
+                found.faults.append(each)
+                continue
+            try:
+                self._add(each)
+            except OperationRefused as exc:
+                found.faults.append(OperationFault(each.label, exc.kind, str(exc)))
+            except RecursionError:
+                found.faults.append(OperationFault(each.label, "InvalidSchema", "Its schemas are nested too deep."))
+        return found
+
+    def _add(self, operation: Operation) -> None:
+        if len(self._found.tools) >= MOST_TOOLS:
+            raise OperationRefused("TooManyTools", f"There are {MOST_TOOLS} tools already: choose by tags or paths.")
+        base = base_of(operation, self._options)
+        credentials = self._credentials.of(operation.security)
+        plan = input_plan(operation, self._inputs, {(each.place, each.name.lower()) for each in credentials})
+        name = f"{self._options.name}.{method_name(operation)}"
+        if name in self._labels:
+            raise OperationRefused(
+                "DuplicateTool", f"{self._labels[name]} has its operationId, too: that one is served."
+            )
+        form = RequestForm(operation.method, base, operation.path, plan, credentials)
+        definition = self._definition(operation, name, plan, form)
+        if fault := schema_fault(definition):
+            raise OperationRefused("InvalidSchema", f"It cannot be a tool: {fault}.")
+        self._found.tools[name] = OperationTool(definition, form, self._sender, self._credentials.hidden)
+        self._labels[name] = operation.label
+
+    def _definition(self, operation: Operation, name: str, plan: InputPlan, form: RequestForm) -> ToolDefinition:
+        hidden: Secrets = self._credentials.hidden
+        effect = _EFFECTS[operation.method]
+        said: dict[str, Any] = {
+            "name": name,
+            "description": hidden.hide(operation.summary[:_MOST_DESCRIBED] or operation.label),
+            "input_schema": plan.schema,
+            "output_schema": self._output(operation),
+            "tags": list(operation.tags),
+            "effect": "idempotent" if effect == "once" and plan.key_header is not None else effect,
+            "deprecated": operation.is_deprecated,
+        }
+        sent = [[each.argument, each.name, each.place, each.style, each.explode] for each in plan.fields]
+        body = None if plan.body is None else plan.body.media_type
+        digest = digest_of([said, form.method, form.base, form.path, sent, body, plan.key_header])
+        return ToolDefinition.model_validate({**said, "version": digest[:_VERSION_LENGTH], "code_digest": digest})
+
+    def _output(self, operation: Operation) -> dict[str, Any] | None:
+        if not self._options.checks_results:
+            return None
+        return output_schema(operation, self._document, self._outputs)
+
+
+def base_of(operation: Operation, options: OpenApiOptions) -> str:
+    """Where the operation's service is: as the options say, else by the document's own first server. Raises `OperationRefused`."""
+    if options.base is not None:
+        return options.base.rstrip("/")
+    if not operation.servers or not isinstance(operation.servers[0], dict):
+        raise OperationRefused("ServerUnknown", "The document names no server: say where the service is (base).")
+    server = operation.servers[0]
+    url = server.get("url")
+    text = url if isinstance(url, str) else ""
+    variables = server.get("variables")
+    for name, each in variables.items() if isinstance(variables, dict) else ():
+        text = text.replace(f"{{{name}}}", str(each.get("default", "")) if isinstance(each, dict) else "")
+    if options.document.startswith(("http://", "https://")):
+        text = urljoin(options.document, text)
+    if fault := base_fault(text):
+        raise OperationRefused("ServerUnknown", f"The document's server {fault}: say where the service is (base).")
+    return text.rstrip("/")
+
+
+def base_fault(url: str) -> str | None:
+    """What is wrong with a service's address, as a clause; `None`: nothing."""
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        return "is no URL"
+    if parsed.scheme not in {"http", "https"} or not parsed.host:
+        return "is no URL of http or https"
+    if parsed.userinfo:
+        return "has a user or a password in its URL, which belong into a secret"
+    if parsed.query or parsed.fragment or "{" in url:
+        return "has a query, a fragment or a variable in its URL"
+    return None

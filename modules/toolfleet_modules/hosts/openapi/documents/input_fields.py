@@ -1,0 +1,174 @@
+"""Plans a tool's arguments: which of an operation's parameters, or which part of its body, each one is."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from toolfleet_modules.hosts.openapi.documents.body_plan import BodyPlan, body_plan
+from toolfleet_modules.hosts.openapi.documents.document import OperationRefused
+from toolfleet_modules.hosts.openapi.documents.json_schemas import SchemaTranslator
+from toolfleet_modules.hosts.openapi.documents.operation_names import argument_name
+from toolfleet_modules.hosts.openapi.documents.operations import Operation
+
+Place = Literal["path", "query", "header", "cookie", "body"]
+
+WHOLE_BODY = "body"
+"""The argument that is the whole body, where its parts cannot stand beside the parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputField:
+    """One argument: the parameter `name` of a place, or a property of the body. `is_json`: its text is JSON."""
+
+    argument: str
+    name: str
+    place: Place
+    is_required: bool
+    schema: Any
+    style: str = "form"
+    explode: bool = True
+    is_reserved: bool = False
+    is_json: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InputPlan:
+    """`schema` is the JSON Schema of all `fields`. `key_header` carries the call's id, for which `key_schema` holds."""
+
+    fields: Sequence[InputField]
+    body: BodyPlan | None
+    schema: Mapping[str, Any]
+    key_header: str | None = None
+    key_schema: Mapping[str, Any] | None = None
+
+
+def input_plan(
+    operation: Operation, translator: SchemaTranslator, taken: Collection[tuple[str, str]] = ()
+) -> InputPlan:
+    """The plan. `taken` are places and names in small letters that credentials are sent in. Raises `OperationRefused`."""
+    references = set[str]()
+    fields, key = list[InputField](), None
+    for parameter in operation.parameters:
+        place, name = parameter["in"], parameter["name"]
+        if (place, name.lower()) in taken or (place == "header" and name.lower() in _IGNORED):
+            continue
+        if place == "header" and name.lower() in _FORBIDDEN:
+            raise OperationRefused("UnsupportedParameter", f"It takes the header {name!r}, which is the connection's.")
+        if place == "header" and _is_key(name):
+            key = parameter
+            continue
+        fields.append(_parameter_field(parameter, translator, references))
+    _check_path(operation, fields)
+    body = None if operation.body is None else body_plan(operation.body, translator, references)
+    if body is not None:
+        fields += _body_fields(body)
+    named = _named(fields)
+    schema = _schema_of(named, translator, references)
+    if key is None:
+        return InputPlan(named, body, schema)
+    key_schema = key.get("schema")
+    return InputPlan(named, body, schema, key["name"], key_schema if isinstance(key_schema, dict) else {})
+
+
+def _parameter_field(parameter: Mapping[str, Any], translator: SchemaTranslator, references: set[str]) -> InputField:
+    place: Place = parameter["in"]
+    style = parameter.get("style", _STYLES[place])
+    if style not in _ALLOWED[place]:
+        raise OperationRefused("UnsupportedParameter", f"{parameter['name'][:80]!r} has the style {str(style)[:40]!r}.")
+    content = parameter.get("content")
+    is_json = False
+    schema = parameter.get("schema", {})
+    if isinstance(content, dict) and content:
+        media, said = next(iter(content.items()))
+        schema = said.get("schema", {}) if isinstance(said, dict) else {}
+        is_json = "json" in media
+    translated = translator.translate(schema, references)
+    return InputField(
+        "",
+        parameter["name"],
+        place,
+        place == "path" or parameter.get("required") is True,
+        _described(translated, parameter),
+        style,
+        parameter.get("explode", style in {"form", "deepObject"}) is True,
+        parameter.get("allowReserved") is True,
+        is_json,
+    )
+
+
+def _described(schema: Any, parameter: Mapping[str, Any]) -> Any:
+    """With what a parameter says of itself, for a model to read."""
+    said = dict(schema) if isinstance(schema, dict) else {} if schema is True else {"not": {}}
+    words = parameter.get("description")
+    if isinstance(words, str) and words.strip():
+        own = said.get("description")
+        said["description"] = f"{words.strip()} {own}" if isinstance(own, str) and own != words else words.strip()
+    if "example" in parameter and "examples" not in said:
+        said["examples"] = [parameter["example"]]
+    if parameter.get("deprecated") is True:
+        said["deprecated"] = True
+    return said
+
+
+def _check_path(operation: Operation, fields: Sequence[InputField]) -> None:
+    """Each place of the path has its parameter."""
+    given = {each.name for each in fields if each.place == "path"}
+    wanted = {part.partition("}")[0] for part in operation.path.split("{")[1:]}
+    if given != wanted:
+        odd = min(given ^ wanted)
+        raise OperationRefused("InvalidOperation", f"Its path and its path parameters differ in {odd[:80]!r}.")
+
+
+def _body_fields(body: BodyPlan) -> list[InputField]:
+    if body.properties is None:
+        schema = body.schema if isinstance(body.schema, dict) else {}
+        return [InputField("", WHOLE_BODY, "body", body.is_required, schema)]
+    return [InputField("", name, "body", name in body.required, schema) for name, schema in body.properties.items()]
+
+
+def _named(fields: Sequence[InputField]) -> list[InputField]:
+    """Each under the name of its own; two with one name say where they stand, such as `id_in_path`."""
+    counted = Counter(argument_name(each.name) for each in fields)
+    plain = {name for name, count in counted.items() if count == 1}
+    named, known = list[InputField](), set[str]()
+    for each in fields:
+        name = argument_name(each.name)
+        if name not in plain:
+            name = argument_name(f"{each.name}_in_{each.place}")
+            if name in counted or name in known:
+                name = argument_name(f"{each.name} in {each.place}")  # which ends in a digest: a blank is no name's
+        known.add(name)
+        named.append(replace(each, argument=name))
+    return named
+
+
+def _schema_of(fields: Sequence[InputField], translator: SchemaTranslator, references: set[str]) -> dict[str, Any]:
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {each.argument: each.schema for each in fields},
+        "required": [each.argument for each in fields if each.is_required],
+        "additionalProperties": False,
+    }
+    definitions = translator.definitions(references)
+    return {**schema, "$defs": definitions} if definitions else schema
+
+
+def _is_key(name: str) -> bool:
+    """Whether a header is there so that a repeat does nothing more."""
+    return name.lower().replace("_", "-").removeprefix("x-") in _KEYS
+
+
+_KEYS = frozenset({"idempotency-key", "idempotency-id", "idempotency-token", "idempotent-key"})
+_IGNORED = frozenset({"accept", "content-type", "authorization"})  # as the specification says
+_FORBIDDEN = frozenset(
+    """accept-encoding connection content-encoding content-length cookie expect host keep-alive te trailer
+    transfer-encoding upgrade""".split()  # noqa: SIM905 - one text is read more easily than a list
+)
+_STYLES: Mapping[Place, str] = {"path": "simple", "query": "form", "header": "simple", "cookie": "form"}
+_ALLOWED: Mapping[Place, frozenset[str]] = {
+    "path": frozenset({"simple", "label", "matrix"}),
+    "query": frozenset({"form", "spaceDelimited", "pipeDelimited", "deepObject"}),
+    "header": frozenset({"simple"}),
+    "cookie": frozenset({"form"}),
+}

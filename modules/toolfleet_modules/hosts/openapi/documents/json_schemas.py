@@ -1,0 +1,167 @@
+"""Translates a document's schemas to JSON Schema 2020-12: for what a service takes, or for what it returns."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
+
+from toolfleet_modules.hosts.openapi.documents.document import OpenApiDocument, OperationRefused, digest_of
+
+Direction = Literal["input", "output"]
+
+_MOST_DEFINITIONS = 2000  # of one schema: what has more is larger than a tool's schema may be
+_SHOWN = 120
+
+
+class SchemaTranslator:
+    """Translates for one direction. What a schema refers to is collected, and stands in `$defs` of the tool's schema.
+
+    Properties that only the other direction has (`readOnly`, `writeOnly`) are left out. In inputs a default is words only:
+    it is what the service does without a value, and one that is filled in and sent could change something.
+    """
+
+    def __init__(self, document: OpenApiDocument, direction: Direction) -> None:
+        self._document = document
+        self._is_input = direction == "input"
+        self._hidden = "readOnly" if self._is_input else "writeOnly"
+        self._definitions: dict[str, tuple[Any, frozenset[str]]] = {}
+
+    def translate(self, schema: Any, references: set[str]) -> Any:
+        """The schema; what it refers to is added to `references`. Raises `OperationRefused`."""
+        if isinstance(schema, bool):
+            return schema
+        if not isinstance(schema, dict):
+            raise OperationRefused("InvalidSchema", f"There is {type(schema).__name__} where a schema should be.")
+        if unknown := _UNKNOWN & schema.keys():
+            raise OperationRefused("UnsupportedSchema", f"Its schema has {min(unknown)}, which is not read.")
+        reference = schema.get("$ref")
+        if isinstance(reference, str):
+            return self._referring(reference, schema, references)
+        return self._nullable(schema, self._plain(schema, references))
+
+    def definitions(self, references: Iterable[str]) -> dict[str, Any]:
+        """What is to stand in `$defs` for these, and for what they refer to in turn. Raises `OperationRefused`."""
+        found, waiting = dict[str, Any](), list(references)
+        while waiting:
+            reference = waiting.pop()
+            name = definition_name(reference)
+            if name in found:
+                continue
+            if len(found) >= _MOST_DEFINITIONS:
+                raise OperationRefused("SchemaTooLarge", f"Its schema refers to more than {_MOST_DEFINITIONS} others.")
+            found[name], further = self._definition(reference)
+            waiting.extend(further)
+        return dict(sorted(found.items()))
+
+    def resolved(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The schema itself, or the one that it is a reference to. Raises `OperationRefused`."""
+        return self._document.resolved(schema)
+
+    def is_hidden(self, schema: Any) -> bool:
+        """Whether a property is for the other direction only."""
+        return isinstance(schema, dict) and self._document.resolved(schema).get(self._hidden) is True
+
+    def _definition(self, reference: str) -> tuple[Any, frozenset[str]]:
+        if reference not in self._definitions:
+            further = set[str]()
+            translated = self.translate(self._document.at(reference), further)
+            self._definitions[reference] = translated, frozenset(further)
+        return self._definitions[reference]
+
+    def _referring(self, reference: str, schema: Mapping[str, Any], references: set[str]) -> dict[str, Any]:
+        if not isinstance(self._document.at(reference), dict | bool):
+            raise OperationRefused("InvalidSchema", f"It refers to {reference[:_SHOWN]!r}, which is no schema.")
+        references.add(reference)
+        said = {"$ref": f"#/$defs/{definition_name(reference)}"}
+        if self._document.is_30:  # whose references have no neighbours that mean something
+            return {**said, **{name: schema[name] for name in ("description",) if isinstance(schema.get(name), str)}}
+        return {**self._plain({name: each for name, each in schema.items() if name != "$ref"}, references), **said}
+
+    def _plain(self, schema: Mapping[str, Any], references: set[str]) -> dict[str, Any]:
+        """Without what OpenAPI has beyond JSON Schema, and with what it writes otherwise."""
+        said: dict[str, Any] = {}
+        for keyword, value in schema.items():
+            if keyword in _DROPPED or keyword.startswith("x-") or (keyword == "default" and self._is_input):
+                continue
+            said[keyword] = self._part(keyword, value, references)
+        self._leave_out(schema, said)
+        _set_bounds(schema, said)
+        if "example" in schema and "examples" not in said:
+            said["examples"] = [schema["example"]]
+        if self._is_input and schema.get("default") is not None:
+            words = f"Without it the service takes {_shown(schema['default'])}."
+            said["description"] = f"{said['description']} {words}" if _is_text(said.get("description")) else words
+        return said
+
+    def _part(self, keyword: str, value: Any, references: set[str]) -> Any:
+        translate: Callable[[Any], Any] = lambda each: self.translate(each, references)  # noqa: E731 - named for its type
+        if keyword in _ONE and isinstance(value, dict | bool):
+            return translate(value)
+        if keyword in _LISTED and isinstance(value, list):
+            return [translate(each) for each in value]
+        if keyword in _NAMED and isinstance(value, dict):
+            return {name: translate(each) for name, each in value.items()}
+        return value
+
+    def _leave_out(self, schema: Mapping[str, Any], said: dict[str, Any]) -> None:
+        properties = schema.get("properties")
+        members = properties.items() if isinstance(properties, dict) else ()
+        hidden = {name for name, each in members if self.is_hidden(each)}
+        if hidden:
+            said["properties"] = {name: each for name, each in said["properties"].items() if name not in hidden}
+        if isinstance(said.get("required"), list):
+            said["required"] = [name for name in said["required"] if name not in hidden]
+        elif "required" in said:  # a flag at a property, as Swagger 1 had it
+            del said["required"]
+
+    def _nullable(self, schema: Mapping[str, Any], said: dict[str, Any]) -> dict[str, Any]:
+        """3.0 has no type `null`, but a flag."""
+        if not self._document.is_30 or schema.get("nullable") is not True:
+            return said
+        if isinstance(said.get("enum"), list) and None not in said["enum"]:
+            said["enum"] = [*said["enum"], None]
+        if isinstance(said.get("type"), str):
+            return {**said, "type": [said["type"], "null"]}
+        if _COMBINING.isdisjoint(said):
+            return said
+        words: dict[str, Any] = {name: said.pop(name) for name in ("title", "description") if name in said}
+        return {**words, "anyOf": [said, {"type": "null"}]}
+
+
+def definition_name(reference: str) -> str:
+    """What a place of the document is called in `$defs`: as in its components, if that is plain and says enough."""
+    name = reference.rpartition("/")[2]
+    if re.fullmatch(r"#/components/schemas/[A-Za-z0-9_.-]+", reference):
+        return name
+    return f"{re.sub('[^A-Za-z0-9_.-]+', '_', name)[:60]}-{digest_of(reference)[:8]}"
+
+
+def _set_bounds(schema: Mapping[str, Any], said: dict[str, Any]) -> None:
+    """In 3.0 `exclusiveMinimum` is a flag at `minimum`, as in JSON Schema's draft 4."""
+    for bound in ("Minimum", "Maximum"):
+        flag, plain = f"exclusive{bound}", bound.lower()
+        if isinstance(schema.get(flag), bool):
+            del said[flag]
+            if schema[flag] and plain in said:
+                said[flag] = said.pop(plain)
+
+
+def _shown(value: Any) -> str:
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+_DROPPED = frozenset(
+    {"discriminator", "example", "externalDocs", "nullable", "readOnly", "writeOnly", "xml", "$schema", "$comment"}
+)
+_UNKNOWN = frozenset({"$anchor", "$dynamicAnchor", "$dynamicRef", "$id", "$recursiveRef"})
+_ONE = frozenset(
+    """additionalProperties contains contentSchema else if items not propertyNames then unevaluatedItems
+    unevaluatedProperties""".split()  # noqa: SIM905 - one text is read more easily than a list
+)
+_LISTED = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+_NAMED = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})
+_COMBINING = frozenset({"allOf", "anyOf", "oneOf", "not", "$ref"})

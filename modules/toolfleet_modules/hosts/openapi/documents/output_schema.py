@@ -1,0 +1,37 @@
+"""Makes a tool's output schema of the answers that an operation says mean success."""
+
+from typing import Any
+
+from toolfleet_modules.hosts.openapi.documents.body_plan import is_json
+from toolfleet_modules.hosts.openapi.documents.document import OpenApiDocument, OperationRefused
+from toolfleet_modules.hosts.openapi.documents.json_schemas import SchemaTranslator
+from toolfleet_modules.hosts.openapi.documents.operations import Operation
+
+
+def output_schema(
+    operation: Operation, document: OpenApiDocument, translator: SchemaTranslator
+) -> dict[str, Any] | None:
+    """The schema; `None` where an answer may be anything else than JSON that is described. Raises `OperationRefused`."""
+    found, references = list[Any](), set[str]()
+    for status, node in operation.responses.items():
+        if not str(status).startswith("2"):
+            continue
+        content = document.resolved(node).get("content")
+        if not isinstance(content, dict) or not content or operation.method == "head":
+            found.append({"type": "null"})
+            continue
+        for media_type, said in content.items():
+            schema = said.get("schema") if isinstance(said, dict) else None
+            if not is_json(media_type) or schema is None:
+                return None
+            found.append(translator.translate(schema, references))
+    different = [each for number, each in enumerate(found) if each not in found[:number]]
+    if not different:
+        return None
+    if not all(isinstance(each, dict) for each in different):
+        raise OperationRefused("InvalidSchema", "A response's schema is no object.")
+    schema = dict(different[0]) if len(different) == 1 else {"anyOf": different}
+    definitions = translator.definitions(references)
+    if not definitions:
+        return schema
+    return {**schema, "$defs": {**schema.get("$defs", {}), **definitions}}

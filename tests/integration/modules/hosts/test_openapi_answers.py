@@ -1,0 +1,178 @@
+"""Operations of an OpenAPI document as tools: what a service's answer means for a call."""
+
+import asyncio
+from base64 import b64decode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.hosts.bird_service import PNG, BirdService, bird_service, document, operation, parameter
+from support.hosts.openapi_document import HostedDocument, hosted_document
+from support.servers.web_site import web_site
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.asyncio
+
+METHODS = ("get", "put", "post")
+PATHS: dict[str, Any] = {
+    "/status/{code}": {
+        method: operation(
+            f"{method}_status", parameter("code", "path"), parameter("retry-after"), parameter("location")
+        )
+        for method in METHODS
+    },
+    "/content/{kind}": {"get": operation("content", parameter("kind", "path"))},
+    "/slow": {method: operation(f"{method}_slow") for method in METHODS},
+    "/silent": {method: operation(f"{method}_silent") for method in METHODS},
+}
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[BirdService]:
+    with bird_service() as running:
+        yield running
+
+
+async def status(birds: HostedDocument, method: str, code: int, **headers: str) -> tuple[Any, ...]:
+    """Whether it succeeded, the effect, whether a repeat may help, and when to come back; 503 is the host being busy."""
+    ended = await birds.call(f"{method}_status", code=code, **headers)
+    return ended.success, ended.effect_state, ended.retryable, ended.retry_after_seconds
+
+
+async def test_each_kind_of_content_is_a_result(service: BirdService, tmp_path: Path) -> None:
+    """JSON as it is, text in its own encoding, nothing as null, and anything else as a file."""
+    async with hosted_document(tmp_path, document(PATHS), base=service.url) as birds:
+        text, empty, packed, image, mislabelled, named = [
+            await birds.call("content", kind=kind)
+            for kind in ("text", "empty", "gzip", "image", "mislabelled", "named")
+        ]
+
+        assert (text.result, empty.result, packed.result) == ("hoot ü", None, {"owls": 5})
+        assert [(file.kind, file.media_type, b64decode(file.data)) for file in image.files] == [
+            ("image", "image/png", PNG)
+        ]
+        assert mislabelled.files[0].media_type == "image/png"
+        assert (named.files[0].name, named.files[0].media_type) == ("owls.pdf", "application/pdf")
+
+
+@pytest.mark.parametrize(("kind", "words"), [("broken", "not JSON"), ("large", "100000"), ("bomb", "100000")])
+async def test_an_answer_that_cannot_be_used_has_had_its_effect(
+    service: BirdService, tmp_path: Path, kind: str, words: str
+) -> None:
+    """What is no JSON, or more than may be read, also once it is unpacked."""
+    async with hosted_document(tmp_path, document(PATHS), base=service.url, result_bytes=100_000) as birds:
+        failed = await birds.call("content", kind=kind)
+
+        assert (failed.success, failed.effect_state) == (False, "done")
+        assert words in str(failed.error)
+
+
+@pytest.mark.parametrize(
+    ("code", "get", "put", "post"),
+    [
+        # success, effect, whether a repeat may help, when to come back
+        (201, (True, None, False, None), (True, None, False, None), (True, None, False, None)),
+        (400, (False, "none", False, None), (False, "none", False, None), (False, "none", False, None)),
+        (404, (False, "none", False, None), (False, "none", False, None), (False, "none", False, None)),
+        (408, (False, "none", False, 1.0), (False, "none", False, 1.0), (False, "none", False, 1.0)),
+        (429, (False, "none", False, 1.0), (False, "none", False, 1.0), (False, "none", False, 1.0)),
+        (500, (False, "unknown", True, None), (False, "unknown", True, None), (False, "unknown", False, None)),
+        # Without a time, whoever says 503 may be a proxy whose connection broke after the request.
+        (503, (False, "none", False, 1.0), (False, "none", False, 1.0), (False, "unknown", False, None)),
+        (301, (False, "none", False, None), (False, "none", False, None), (False, "none", False, None)),
+        (303, (False, "none", False, None), (False, "none", False, None), (False, "unknown", False, None)),
+    ],
+)
+async def test_a_status_says_what_has_happened(
+    service: BirdService, tmp_path: Path, code: int, get: Any, put: Any, post: Any
+) -> None:
+    """Of reads, of what may be repeated, and of what is for once."""
+    async with hosted_document(tmp_path, document(PATHS), base=service.url) as birds:
+        assert [await status(birds, method, code) for method in METHODS] == [get, put, post]
+
+
+async def test_a_service_says_when_to_come_back(service: BirdService, tmp_path: Path) -> None:
+    """In seconds, also with 503, which is believed then; nonsense is a second."""
+    async with hosted_document(tmp_path, document(PATHS), base=service.url) as birds:
+        assert await status(birds, "post", 503, **{"retry-after": "7"}) == (False, "none", False, 7.0)
+        assert await status(birds, "post", 429, **{"retry-after": "soon"}) == (False, "none", False, 1.0)
+
+
+async def test_an_error_is_told_in_the_services_words(service: BirdService, tmp_path: Path) -> None:
+    """With its status: a model reads it and does something else."""
+    async with hosted_document(tmp_path, document(PATHS), base=service.url) as birds:
+        failed = await birds.call("get_status", code=404)
+
+        assert failed.error == "birds.get_status has answered with status 404 (Not Found): You have said None."
+
+
+async def test_a_redirect_is_followed_within_the_origin_only(service: BirdService, tmp_path: Path) -> None:
+    """Of reads: another server is sent nothing."""
+    async with web_site() as other, hosted_document(tmp_path, document(PATHS), base=service.url) as birds:
+        other.page("/owls", b"{}")
+        within = await birds.call("get_status", code=302, location="/owls?day=3")
+        elsewhere = await birds.call("get_status", code=302, location=f"http://127.0.0.1:{other.port}/owls")
+        wrote = await birds.call("put_status", code=307, location="/owls?day=3")
+        endless = await birds.call("get_status", code=302, location="/status/302?location=/status/302")
+
+        assert within.result["query"] == "day=3"
+        assert (elsewhere.success, elsewhere.effect_state, other.asked) == (False, "none", [])
+        assert (wrote.success, wrote.effect_state) == (False, "none")
+        assert not endless.success
+
+
+async def test_nobody_listens(tmp_path: Path) -> None:
+    """Nothing has happened, and a repeat may help."""
+    async with hosted_document(tmp_path, document(PATHS), base="http://127.0.0.1:1") as birds:
+        for method in METHODS:
+            failed = await birds.call(f"{method}_slow")
+            assert (failed.success, failed.effect_state, failed.retryable) == (False, "none", True)
+
+
+async def test_a_connection_is_lost_after_the_request(tmp_path: Path) -> None:
+    """Nobody knows what has happened; only what may be repeated is."""
+    async with web_site() as site:
+        site.pages["/silent"] = b""
+        site.pages["/slow"] = b""
+        base = f"http://127.0.0.1:{site.port}"
+        async with hosted_document(tmp_path, document(PATHS), base=base) as birds:
+            lost = [await birds.call(f"{method}_slow") for method in METHODS]
+            late = await birds.client.send("birds.post_silent", {}, seconds=0.3)
+
+        assert [(each.effect_state, each.retryable) for each in lost] == [
+            ("unknown", True),
+            ("unknown", True),
+            ("unknown", False),
+        ]
+        assert (late.success, late.effect_state) == (False, "unknown")
+
+
+async def test_a_call_that_is_given_up_ends_its_request(service: BirdService, tmp_path: Path) -> None:
+    """The host waits for nothing that nobody wants."""
+    async with hosted_document(tmp_path, document(PATHS), base=service.url) as birds:
+        calling = asyncio.ensure_future(birds.client.send("birds.post_slow", {}, seconds=1))
+        await wait_until(lambda: "POST /slow" in service.asked(), "the request has come")
+        ended = await calling
+
+        assert (ended.success, ended.effect_state) == (False, "unknown")
+
+
+async def test_a_repeat_of_a_call_gets_what_the_first_came_to(service: BirdService, tmp_path: Path) -> None:
+    """A POST is sent once for each call id, however often the call comes."""
+    paths = {"/once": {"post": operation("post")}}
+    async with hosted_document(tmp_path, document(paths), base=service.url) as birds:
+        replies = [await birds.client.send("birds.post", {}, call_id="call-1") for _ in range(3)]
+
+        assert service.asked().count("POST /once") == 1
+        assert replies[0].result == replies[2].result
+        assert (await birds.client.reconcile("call-1"))["state"] == "done"
+
+
+async def test_cookies_of_one_call_are_not_sent_with_another(service: BirdService, tmp_path: Path) -> None:
+    """Callers share connections, and nothing else."""
+    paths = {**PATHS, "/owls": {"get": operation("get")}}
+    async with hosted_document(tmp_path, document(paths), base=service.url) as birds:
+        assert (await birds.call("content", kind="cookie")).success
+        assert "cookie" not in (await birds.call("get")).result["headers"]

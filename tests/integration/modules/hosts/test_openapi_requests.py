@@ -1,0 +1,219 @@
+"""Operations of an OpenAPI document as tools: what a service is sent for a call's arguments."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.hosts.bird_service import BirdService, bird_service, document, json_body, operation, parameter
+from support.hosts.openapi_document import hosted_document
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[BirdService]:
+    with bird_service() as running:
+        yield running
+
+
+NEST = {
+    "type": "object",
+    "properties": {"trees": {"type": "integer"}, "name": {"type": "string"}},
+    "required": ["name"],
+}
+
+
+async def test_parameters_stand_where_the_document_says(service: BirdService, tmp_path: Path) -> None:
+    """In the path, the query, a header and a cookie, quoted as each place needs it."""
+    find = operation(
+        "find",
+        parameter("wood", "path", {"type": "string"}),
+        parameter("kinds", "query", {"type": "array", "items": {"type": "string"}}),
+        parameter("where", "query", {"type": "object"}, style="deepObject"),
+        parameter("X-Night", "header", {"type": "integer"}),
+        parameter("nest", "cookie", {"type": "string"}),
+        parameter("left out", "query", {"type": "string"}),
+    )
+    async with hosted_document(tmp_path, document({"/woods/{wood}/owls": {"get": find}}), base=service.url) as birds:
+        arguments = {"wood": "a/b ü", "kinds": ["barn", "tawny&"], "where": {"lat": 1.5}, "X-Night": 3, "nest": "n;1"}
+        done = await birds.call("find", **arguments)
+
+        assert done.success, done.error
+        assert done.result["path"] == "/woods/a%2Fb%20%C3%BC/owls"
+        assert done.result["query"] == "kinds=barn&kinds=tawny%26&where%5Blat%5D=1.5"
+        assert done.result["headers"]["x-night"] == "3"
+        assert done.result["headers"]["cookie"] == "nest=n%3B1"
+        assert birds.host.tools["birds.find"].definition.effect == "read"
+
+
+async def test_names_that_clash_say_where_they_stand(service: BirdService, tmp_path: Path) -> None:
+    """Each is an argument of its own, and each value goes where it belongs."""
+    put = operation(
+        "put",
+        parameter("name", "path"),
+        parameter("name", "query"),
+        requestBody=json_body(NEST),
+    )
+    async with hosted_document(tmp_path, document({"/nests/{name}": {"put": put}}), base=service.url) as birds:
+        arguments = {"name_in_path": "a", "name_in_query": "b", "name_in_body": "c", "trees": 2}
+        done = await birds.call("put", **arguments)
+
+        assert set(birds.input_schema("put")["properties"]) == set(arguments)
+        assert birds.input_schema("put")["required"] == ["name_in_path", "name_in_body"]
+        assert (done.result["path"], done.result["query"]) == ("/nests/a", "name=b")
+        assert json.loads(done.result["body"]) == {"name": "c", "trees": 2}
+        assert birds.host.tools["birds.put"].definition.effect == "idempotent"
+
+
+@pytest.mark.parametrize(
+    ("body", "arguments", "media_type", "sent"),
+    [
+        (json_body(NEST), {"name": "ü"}, "application/json", '{"name":"ü"}'),
+        (json_body({"type": "array"}), {"body": [1, None]}, "application/json", "[1,null]"),
+        (json_body({"properties": {"n": {}}}, required=False), {}, None, ""),
+        (json_body({"properties": {"n": {}}}), {}, "application/json", "{}"),
+        (
+            json_body({"type": "object", "additionalProperties": {"type": "integer"}}),
+            {"body": {"any": 1}},
+            "application/json",
+            '{"any":1}',
+        ),
+        (
+            json_body(NEST, media_type="application/x-www-form-urlencoded"),
+            {"name": "a b&", "trees": 2},
+            "application/x-www-form-urlencoded",
+            "trees=2&name=a+b%26",
+        ),
+        (json_body({"type": "string"}, media_type="text/plain"), {"body": "hoot"}, "text/plain; charset=utf-8", "hoot"),
+        (
+            json_body({}, media_type="application/octet-stream"),
+            {"body": "aG9vdA=="},
+            "application/octet-stream",
+            "hoot",
+        ),
+    ],
+    ids=["json", "json, no object", "optional", "all optional", "any members", "form", "text", "bytes"],
+)
+async def test_bodies_are_written_as_the_document_says(
+    service: BirdService,
+    tmp_path: Path,
+    body: dict[str, Any],
+    arguments: dict[str, Any],
+    media_type: str | None,
+    sent: str,
+) -> None:
+    """The properties of a plain object are arguments of their own; what is no plain object is the argument `body`."""
+    post = operation("post", requestBody=body)
+    async with hosted_document(tmp_path, document({"/nests": {"post": post}}), base=service.url) as birds:
+        done = await birds.call("post", **arguments)
+
+        assert done.success, done.error
+        assert (done.result["headers"].get("content-type"), done.result["body"]) == (media_type, sent)
+
+
+async def test_several_parts_have_texts_json_and_files(service: BirdService, tmp_path: Path) -> None:
+    """Bytes come as base64, and go as a file."""
+    schema = {
+        "type": "object",
+        "required": ["name"],
+        "properties": {
+            "name": {"type": "string"},
+            "marks": {"type": "array", "items": {"type": "integer"}},
+            "egg": {"type": "object"},
+            "photo": {"type": "string", "format": "binary"},
+        },
+    }
+    post = operation("post", requestBody=json_body(schema, media_type="multipart/form-data"))
+    async with hosted_document(tmp_path, document({"/nests": {"post": post}}), base=service.url) as birds:
+        done = await birds.call("post", name="a", marks=[1, 2], egg={"size": 3}, photo="aG9vdA==")
+        wrong = await birds.call("post", name="a", photo="§")
+
+        boundary = done.result["headers"]["content-type"].removeprefix("multipart/form-data; boundary=")
+        parts = done.result["body"].split(f"--{boundary}")
+        assert [part.strip().rpartition("\r\n\r\n")[2] for part in parts[1:-1]] == ["a", "1", "2", '{"size":3}', "hoot"]
+        assert 'name="photo"; filename="photo"' in parts[-2]
+        assert "application/json" in parts[-3]
+        assert (wrong.success, wrong.effect_state) == (False, "none")
+
+
+async def test_an_idempotency_header_carries_the_calls_id(service: BirdService, tmp_path: Path) -> None:
+    """No model sees it; the tool is idempotent then, and a repeat says the same."""
+    paths = {
+        "/plain": {"post": operation("plain", parameter("Idempotency-Key", "header"))},
+        "/uuid": {"post": operation("uuid", parameter("X-Idempotency-Key", "header", {"format": "uuid"}))},
+        "/none": {"post": operation("none")},
+    }
+    async with hosted_document(tmp_path, document(paths), base=service.url) as birds:
+        plain = await birds.client.send("birds.plain", {}, call_id="call-1")
+        uuids = [
+            (await birds.client.send("birds.uuid", {}, call_id=call_id)).result["headers"]["x-idempotency-key"]
+            for call_id in ("call-2", "call-3")
+        ]
+
+        assert plain.result["headers"]["idempotency-key"] == "call-1"
+        assert birds.input_schema("plain")["properties"] == {}
+        assert len(set(uuids)) == 2
+        assert all(len(each) == 36 for each in uuids)
+        effects = {name: tool.definition.effect for name, tool in birds.host.tools.items()}
+        assert effects == {"birds.plain": "idempotent", "birds.uuid": "idempotent", "birds.none": "once"}
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("", "is a part of the path"),
+        ("..", "another path"),
+        (".", "another path"),
+    ],
+)
+async def test_an_argument_makes_no_other_path(service: BirdService, tmp_path: Path, value: str, words: str) -> None:
+    """`DELETE /owls/` would mean all of them: nothing is sent."""
+    delete = operation("delete", parameter("id", "path", {"type": "string"}))
+    async with hosted_document(
+        tmp_path, document({"/private/owls/{id}": {"delete": delete}}), base=service.url
+    ) as birds:
+        refused = await birds.call("delete", id=value)
+
+        assert (refused.success, refused.effect_state) == (False, "none")
+        assert words in str(refused.error)
+        assert not [each for each in service.asked() if "private" in each]
+
+
+async def test_an_argument_adds_no_header(service: BirdService, tmp_path: Path) -> None:
+    """Line ends in one are refused; names that are the connection's close the tool."""
+    paths = {
+        "/a": {"get": operation("a", parameter("X-Owl", "header", {"type": "string"}))},
+        "/b": {"get": operation("b", parameter("Host", "header", {"type": "string"}))},
+        "/c": {"get": operation("c", parameter("Authorization", "header", {"type": "string"}))},
+    }
+    async with hosted_document(tmp_path, document(paths), base=service.url) as birds:
+        refused = await birds.call("a", **{"X-Owl": "a\r\nX-Other: b"})
+
+        assert (refused.success, refused.effect_state) == (False, "none")
+        assert birds.errors() == {"GET /b": "UnsupportedParameter"}
+        assert birds.input_schema("c")["properties"] == {}
+
+
+async def test_arguments_are_checked_before_anything_is_sent(service: BirdService, tmp_path: Path) -> None:
+    """By the document's schemas; one that there is not is refused, too."""
+    get = operation("get", parameter("day", "query", {"type": "integer", "maximum": 7}, required=True))
+    async with hosted_document(tmp_path, document({"/checked": {"get": get}}), base=service.url) as birds:
+        for arguments in ({}, {"day": 8}, {"day": "x"}, {"day": 1, "night": 2}):
+            refused = await birds.call("get", **arguments)
+            assert (refused.success, refused.effect_state) == (False, "none")
+
+        assert "GET /checked" not in service.asked()
+
+
+async def test_a_default_is_said_and_not_sent(service: BirdService, tmp_path: Path) -> None:
+    """What a partial change does not name stays as it is in the service."""
+    schema = {"type": "object", "properties": {"state": {"type": "string", "default": "new"}, "n": {"type": "integer"}}}
+    patch = operation("patch", requestBody=json_body(schema))
+    async with hosted_document(tmp_path, document({"/nests": {"patch": patch}}), base=service.url) as birds:
+        done = await birds.call("patch", n=1)
+
+        assert done.result["body"] == '{"n":1}'
+        assert "takes new" in birds.input_schema("patch")["properties"]["state"]["description"]

@@ -1,0 +1,120 @@
+"""Security schemes of an OpenAPI document: made of secrets, sent where they belong, and shown to nobody."""
+
+import json
+import logging
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.hosts.bird_service import BirdService, bird_service, document, operation, parameter
+from support.hosts.openapi_document import hosted_document
+from toolfleet_modules.hosts.serving.secrets import Secrets
+
+pytestmark = pytest.mark.asyncio
+
+VALUE = 'planted/"ü 0123456789'
+SECRETS = Secrets({"KEY": VALUE})
+BASIC = b64encode(f"ada:{VALUE}".encode()).decode()
+SCHEMES: dict[str, Any] = {
+    "header": {"type": "apiKey", "in": "header", "name": "X-Owl-Key"},
+    "query": {"type": "apiKey", "in": "query", "name": "owl_key"},
+    "cookie": {"type": "apiKey", "in": "cookie", "name": "owl"},
+    "basic": {"type": "http", "scheme": "basic"},
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "oauth": {"type": "oauth2", "flows": {}},
+    "digest": {"type": "http", "scheme": "digest"},
+    "tls": {"type": "mutualTLS"},
+}
+PLAIN = "planted-secret-0123456789"
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[BirdService]:
+    with bird_service() as running:
+        yield running
+
+
+def secured(paths: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return document(paths, components={"securitySchemes": SCHEMES}, **more)
+
+
+@pytest.mark.parametrize("scheme", ["header", "query", "cookie", "basic", "bearer", "oauth"])
+async def test_a_value_that_comes_back_is_hidden(
+    service: BirdService, tmp_path: Path, scheme: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A service that echoes all that it is sent shows names only: in results, in errors, in logs and in the manifest."""
+    caplog.set_level(logging.DEBUG)
+    paths = {
+        "/echo": {"get": operation("echo", security=[{scheme: []}])},
+        "/status/{code}": {"get": operation("status", parameter("code", "path"), security=[{scheme: []}])},
+    }
+    text = "ada:${KEY}" if scheme == "basic" else "${KEY}"
+    value = PLAIN if scheme == "header" else VALUE  # a header's echo, in latin-1, is another text
+    secrets = Secrets({"KEY": PLAIN if scheme in {"header", "bearer", "oauth", "basic"} else value})
+    async with hosted_document(
+        tmp_path, secured(paths), base=service.url, auth={scheme: text}, secrets=secrets
+    ) as birds:
+        echoed = await birds.call("echo")
+        failed = await birds.call("status", code=400)
+
+        assert echoed.success, echoed.error
+        assert "[secret " in json.dumps(echoed.result)
+        shown = json.dumps([echoed.result, failed.error, birds.host.manifest.model_dump()]) + caplog.text
+        for planted in (PLAIN, VALUE, "0123456789", b64encode(f"ada:{PLAIN}".encode()).decode()):
+            assert planted not in shown
+
+
+async def test_a_scheme_is_sent_where_the_document_says(service: BirdService, tmp_path: Path) -> None:
+    """What a model writes in its place is no argument at all."""
+    paths = {
+        "/echo": {
+            "get": operation(
+                "echo",
+                parameter("owl_key", "query"),
+                parameter("x-owl-key", "header"),
+                parameter("day"),
+                security=[{"query": [], "header": []}],
+            )
+        }
+    }
+    auth = {"query": "q-${KEY}", "header": "h-${KEY}"}
+    async with hosted_document(
+        tmp_path, secured(paths), base=service.url, auth=auth, secrets=Secrets({"KEY": PLAIN})
+    ) as birds:
+        echoed = await birds.call("echo", day=3)
+
+        assert set(birds.input_schema("echo")["properties"]) == {"day"}
+        assert echoed.result["query"] == "day=3&owl_key=[secret of query]"
+        assert echoed.result["headers"]["x-owl-key"] == "[secret of header]"
+
+
+async def test_an_operation_without_its_secret_is_closed_and_listed(service: BirdService, tmp_path: Path) -> None:
+    """The first alternative that can be met is taken; nothing at all only where that is one of them."""
+    paths = {
+        "/either": {"get": operation("either", security=[{"header": []}, {"bearer": []}])},
+        "/both": {"get": operation("both", security=[{"header": [], "bearer": []}])},
+        "/free": {"get": operation("free", security=[{}, {"header": []}])},
+        "/none": {"get": operation("none", security=[])},
+        "/global": {"get": operation("global")},
+    }
+    body = secured(paths, security=[{"header": []}])
+    async with hosted_document(
+        tmp_path, body, base=service.url, auth={"bearer": "${KEY}"}, secrets=Secrets({"KEY": PLAIN})
+    ) as birds:
+        assert birds.errors() == {"GET /both": "CredentialMissing", "GET /global": "CredentialMissing"}
+        either, free = await birds.call("either"), await birds.call("free")
+        assert either.result["headers"]["authorization"] == "Bearer [secret KEY]"
+        assert "authorization" not in free.result["headers"]
+
+
+async def test_schemes_that_a_secret_is_not_enough_for_are_named(service: BirdService, tmp_path: Path) -> None:
+    """And those that the document does not have."""
+    auth = {"digest": "${KEY}", "tls": "${KEY}", "other": "${KEY}", "header": "${MISSING}"}
+    async with hosted_document(
+        tmp_path, secured({}), base=service.url, auth=auth, secrets=Secrets({"KEY": PLAIN})
+    ) as birds:
+        assert birds.errors() == {f"auth {name}": "SchemeUnknown" for name in auth}
+        assert "no secret named 'MISSING'" in [each.message for each in birds.errors_listed()][-1]

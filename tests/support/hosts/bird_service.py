@@ -1,0 +1,140 @@
+"""A REST service in a process of its own, which tells what it was asked: for hosts of OpenAPI documents."""
+
+import asyncio
+import base64
+import gzip
+import json
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from support.processes import next_line, python_program
+from support.worker_process import TESTS
+
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
+)
+
+_PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import socket, uvicorn
+from support.hosts.bird_service import app
+
+listener = socket.socket()
+listener.bind(("127.0.0.1", 0))
+print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
+uvicorn.Server(uvicorn.Config(app, log_level="critical")).run(sockets=[listener])
+"""
+_asked: list[str] = []
+
+
+async def _echo(request: Request) -> Response:
+    """What came: the path and the query as they were sent, headers, and the body as text."""
+    _asked.append(f"{request.method} {request.url.path}")
+    return JSONResponse(
+        {
+            "method": request.method,
+            "path": request.scope["raw_path"].decode(),
+            "query": request.scope["query_string"].decode(),
+            "arguments": dict(request.query_params),
+            "headers": dict(request.headers),
+            "body": (await request.body()).decode(),
+        }
+    )
+
+
+async def _status(request: Request) -> Response:
+    """The status that is in the path, with `retry-after` and `location` of the query."""
+    _asked.append(f"{request.method} {request.url.path}")
+    headers = {name: value for name, value in request.query_params.items() if name in {"retry-after", "location"}}
+    text = f"You have said {request.headers.get('authorization')}."
+    return Response(text, request.path_params["code"], headers, "text/plain")
+
+
+async def _content(request: Request) -> Response:
+    """A body of some kind."""
+    bodies: dict[str, tuple[bytes, str, dict[str, str]]] = {
+        "text": ("hoot ü".encode("latin-1"), "text/plain; charset=latin-1", {}),
+        "image": (PNG, "image/png", {}),
+        "mislabelled": (PNG, "image/jpeg", {}),
+        "named": (b"%PDF-1.7", "application/pdf", {"content-disposition": 'attachment; filename="../owls.pdf"'}),
+        "empty": (b"", "application/json", {}),
+        "broken": (b'{"owls": ', "application/json", {}),
+        "large": (json.dumps("o" * 200_000).encode(), "application/json", {}),
+        "bomb": (gzip.compress(b"0" * 50_000_000), "application/json", {"content-encoding": "gzip"}),
+        "gzip": (gzip.compress(b'{"owls": 5}'), "application/json", {"content-encoding": "gzip"}),
+        "wrong": (b'{"owls": "five"}', "application/json", {}),
+        "cookie": (b"{}", "application/json", {"set-cookie": "session=of-somebody; Path=/"}),
+    }
+    body, media_type, headers = bodies[request.path_params["kind"]]
+    return Response(body, 200, headers, media_type)
+
+
+async def _slow(request: Request) -> Response:
+    _asked.append(f"{request.method} {request.url.path}")
+    await asyncio.sleep(30)
+    return Response()
+
+
+async def _all_asked(_: Request) -> Response:
+    return JSONResponse(_asked)
+
+
+_ANY = ["GET", "HEAD", "PUT", "DELETE", "POST", "PATCH"]
+app = Starlette(
+    routes=[
+        Route("/asked", _all_asked),
+        Route("/status/{code:int}", _status, methods=_ANY),
+        Route("/content/{kind}", _content, methods=_ANY),
+        Route("/slow", _slow, methods=_ANY),
+        Route("/{rest:path}", _echo, methods=_ANY),
+    ]
+)
+
+
+@dataclass
+class BirdService:
+    """Where it is."""
+
+    url: str
+
+    def asked(self) -> list[str]:
+        """The requests that came, as `GET /owls`; not those for contents."""
+        found: list[str] = httpx.get(f"{self.url}/asked").json()
+        return found
+
+
+@contextmanager
+def bird_service() -> Generator[BirdService]:
+    """The service, until the end of the block."""
+    with python_program(_PROGRAM, TESTS) as process:
+        yield BirdService(next_line(process))
+
+
+def document(paths: dict[str, Any], *, version: str = "3.1.0", **more: Any) -> dict[str, Any]:
+    """An OpenAPI document with these paths."""
+    return {"openapi": version, "info": {"title": "Birds", "version": "1"}, "paths": paths, **more}
+
+
+def operation(operation_id: str | None, *parameters: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """An operation; its parameters are as the document has them."""
+    named = {} if operation_id is None else {"operationId": operation_id}
+    return {**named, "parameters": list(parameters), "responses": {"200": {"description": "Fine."}}, **more}
+
+
+def parameter(name: str, place: str = "query", schema: Any = None, **more: Any) -> dict[str, Any]:
+    """A parameter, of any type."""
+    return {"name": name, "in": place, "required": place == "path", "schema": schema or {}, **more}
+
+
+def json_body(schema: dict[str, Any], *, required: bool = True, media_type: str = "application/json") -> dict[str, Any]:
+    """A request's body."""
+    return {"required": required, "content": {media_type: {"schema": schema}}}

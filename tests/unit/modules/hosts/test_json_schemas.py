@@ -1,0 +1,162 @@
+"""Schemas of OpenAPI documents as JSON Schema 2020-12."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from support.hosts.bird_service import document
+from toolfleet_modules.hosts.openapi.documents.document import OpenApiDocument, OperationRefused
+from toolfleet_modules.hosts.openapi.documents.json_schemas import Direction, SchemaTranslator
+
+SCHEMAS: dict[str, Any] = {
+    "Owl": {
+        "type": "object",
+        "required": ["id", "name", "pass"],
+        "properties": {
+            "id": {"type": "integer", "readOnly": True},
+            "name": {"type": "string"},
+            "pass": {"type": "string", "writeOnly": True},
+            "mate": {"$ref": "#/components/schemas/Owl"},
+        },
+    }
+}
+
+
+def translated(
+    schema: Any, *, version: str = "3.0.3", direction: Direction = "input", schemas: dict[str, Any] | None = None
+) -> Any:
+    body = document({}, version=version, components={"schemas": SCHEMAS if schemas is None else schemas})
+    translator, references = SchemaTranslator(OpenApiDocument.of(body), direction), set[str]()
+    found = translator.translate(schema, references)
+    definitions = translator.definitions(references)
+    return {**found, "$defs": definitions} if definitions else found
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ({"type": "string", "nullable": True}, {"type": ["string", "null"]}),
+        ({"type": "string", "nullable": True, "enum": ["a"]}, {"type": ["string", "null"], "enum": ["a", None]}),
+        (
+            {"nullable": True, "allOf": [{"type": "string"}]},
+            {"anyOf": [{"allOf": [{"type": "string"}]}, {"type": "null"}]},
+        ),
+        ({"nullable": True}, {}),
+        ({"minimum": 1, "exclusiveMinimum": True}, {"exclusiveMinimum": 1}),
+        ({"maximum": 1, "exclusiveMaximum": False}, {"maximum": 1}),
+        ({"exclusiveMaximum": True}, {}),
+        ({"example": 1, "x-more": 2, "xml": {}, "externalDocs": {}, "discriminator": {}}, {"examples": [1]}),
+        ({"properties": {"example": {"example": 1}}}, {"properties": {"example": {"examples": [1]}}}),
+        ({"enum": [{"nullable": True}]}, {"enum": [{"nullable": True}]}),
+        ({"type": "string", "required": True}, {"type": "string"}),
+        ({"items": {"nullable": True, "type": "integer"}}, {"items": {"type": ["integer", "null"]}}),
+    ],
+)
+def test_a_schema_of_3_0_becomes_one_of_2020_12(schema: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Flags become what they mean, and what only OpenAPI has is left out."""
+    assert translated(schema) == expected
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ({"type": ["string", "null"], "nullable": True}, {"type": ["string", "null"]}),
+        ({"exclusiveMinimum": 1}, {"exclusiveMinimum": 1}),
+        ({"const": None, "examples": [1], "example": 2}, {"const": None, "examples": [1]}),
+        ({"prefixItems": [{"example": 1}]}, {"prefixItems": [{"examples": [1]}]}),
+        (True, True),
+    ],
+)
+def test_a_schema_of_3_1_is_one_already(schema: Any, expected: Any) -> None:
+    """But for what only OpenAPI has."""
+    assert translated(schema, version="3.1.0") == expected
+
+
+@pytest.mark.parametrize(
+    ("direction", "names"), [("input", {"name", "pass", "mate"}), ("output", {"id", "name", "mate"})]
+)
+def test_each_direction_has_its_own_properties(direction: Direction, names: set[str]) -> None:
+    """What is only read is no input, what is only written no output; a circle refers to itself."""
+    schema = translated({"$ref": "#/components/schemas/Owl"}, direction=direction)
+
+    assert set(schema["$defs"]["Owl"]["properties"]) == names
+    assert set(schema["$defs"]["Owl"]["required"]) == names - {"mate"}
+    assert schema["$defs"]["Owl"]["properties"]["mate"] == {"$ref": "#/$defs/Owl"}
+    Draft202012Validator.check_schema(schema)
+
+
+def test_references_have_neighbours_in_3_1_only() -> None:
+    """In 3.0 they mean nothing, but for a description."""
+    schema = {"$ref": "#/components/schemas/Owl", "description": "An owl.", "maxProperties": 3}
+
+    assert "maxProperties" not in translated(schema)
+    assert translated(schema, version="3.1.0")["maxProperties"] == 3
+    assert translated(schema)["description"] == "An owl."
+
+
+def test_names_that_look_the_same_stay_apart() -> None:
+    """Places of any kind can be referred to."""
+    schemas = {"a b": {"type": "string"}, "a/b": {"type": "integer"}, "a": {"b": {"type": "null"}}}
+    references = ["#/components/schemas/a%20b", "#/components/schemas/a~1b", "#/components/schemas/a/b"]
+    schema = translated({"anyOf": [{"$ref": each} for each in references]}, schemas=schemas)
+
+    assert sorted(each["type"] for each in schema["$defs"].values()) == ["integer", "null", "string"]
+    assert Draft202012Validator(schema).is_valid("hoot")
+
+
+@pytest.mark.parametrize(
+    ("schema", "kind"),
+    [
+        ({"$ref": "owls.json"}, "ExternalReference"),
+        ({"$ref": "http://owls.test/x"}, "ExternalReference"),
+        ({"$ref": "#/components/schemas/None"}, "ReferenceUnknown"),
+        ({"$ref": "#Owl"}, "ReferenceUnknown"),
+        ({"$ref": "#/openapi"}, "InvalidSchema"),
+        ({"$dynamicRef": "#owl"}, "UnsupportedSchema"),
+        ({"properties": {"a": 3}}, "InvalidSchema"),
+        (3, "InvalidSchema"),
+    ],
+)
+def test_what_is_not_in_the_document_is_refused(schema: Any, kind: str) -> None:
+    """Nothing is fetched."""
+    with pytest.raises(OperationRefused) as caught:
+        translated(schema, version="3.1.0")
+    assert caught.value.kind == kind
+
+
+PARTS = st.recursive(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "type": st.sampled_from(["string", "integer", "object", "array"]),
+            "nullable": st.booleans(),
+            "example": st.integers(),
+            "enum": st.lists(st.integers(), min_size=1, max_size=2, unique=True),
+            "minimum": st.integers(),
+            "exclusiveMinimum": st.booleans(),
+            "readOnly": st.booleans(),
+            "default": st.integers(),
+        },
+    ),
+    lambda inner: st.fixed_dictionaries(
+        {},
+        optional={
+            "properties": st.dictionaries(st.sampled_from("abc"), inner, max_size=2),
+            "required": st.lists(st.sampled_from("abc"), max_size=2, unique=True),
+            "items": inner,
+            "allOf": st.lists(inner, min_size=1, max_size=2),
+            "additionalProperties": st.one_of(st.booleans(), inner),
+        },
+    ),
+    max_leaves=8,
+)
+
+
+@given(PARTS)
+def test_every_schema_of_3_0_is_one_of_2020_12_afterwards(schema: dict[str, Any]) -> None:
+    """As the draft's own schema says, in both directions."""
+    for direction in ("input", "output"):
+        Draft202012Validator.check_schema(translated(schema, direction=direction))
