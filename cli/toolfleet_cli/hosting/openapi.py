@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from toolfleet_cli.hosting.host_server import FleetNews, check_host_name
+from toolfleet_cli.hosting.host_server import ChangeNotice, check_host_name
 from toolfleet_cli.hosting.secret_values import read_secrets
 from toolfleet_modules.hosts.openapi.document_source import is_url
 from toolfleet_modules.hosts.openapi.document_tools import base_fault
@@ -42,7 +42,7 @@ def openapi_host(settings: Settings, name: str, spec: OpenApiSpec, *, folder: Pa
             checks_results=spec.checks_results,
             longest_call_seconds=settings.max_timeout,
         ),
-        listener=FleetNews(settings),
+        listener=ChangeNotice(settings),
     )
 
 
