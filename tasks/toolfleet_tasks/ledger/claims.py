@@ -17,6 +17,7 @@ from toolfleet_registry.contracts import EffectState, PublishedCall, ToolResult
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.time.lease import ALLOWANCE_SECONDS
+from toolfleet_tasks.ledger.accepted_attempt import AcceptedAttempt
 from toolfleet_tasks.ledger.keys import CallKeys
 from toolfleet_tasks.lua import ledger as scripts
 from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionLost
@@ -24,12 +25,12 @@ from toolfleet_tasks.redis.durable_write import write_durably
 
 log = get_logger(__name__)
 
-Granted = Literal["go", "unknown", "exhausted", "open", "killed"]
-"""What a claim was granted for: to run an attempt, or to end a call that must not be run again, or not now, or kills workers."""
+Granted = Literal["go", "accepted", "unknown", "exhausted", "open", "killed"]
+"""What a claim was granted for: to run an attempt, to ask where one is that the module goes on with, or to end a call that must not be run again, or not now, or kills workers."""
 
 _NEVER = (-math.inf, -math.inf)
-Refusal = Literal["done", "busy", "full", "away", "queued", "newer"]
-"""Why there is no claim: the call has ended, another worker is at it, or its module runs as many calls as it may, is away and will
+Refusal = Literal["done", "early", "busy", "full", "away", "queued", "newer"]
+"""Why there is no claim: the call has ended, its module goes on with it and is asked later, another worker is at it, or its module runs as many calls as it may, is away and will
 be looked for soon, or is back and lets calls in one after the other; or its record is for workers of a newer version."""
 
 _RENEWALS = 4  # a lease is begun anew so often within its time: some may fail
@@ -41,7 +42,7 @@ class Claim:
     """One call in this process's hands, under a fencing `token`.
 
     `attempts` counts those begun, this one included; `so_far` is what earlier ones may have done, `last` what the last
-    ended one came to, `log` how each ended. `rest_seconds`: until its module's open breaker lets one through. `keys`:
+    ended one came to, `accepted` the one that the module goes on with, `log` how each ended. `rest_seconds`: until its module's open breaker lets one through. `keys`:
     those of its scripts. `ttl_seconds`: how long its record lives. `on_lost` is called when others have the call. `begin_by`:
     when an attempt may last begin, by the clock that counts suspension and by the fleet's.
     """
@@ -53,6 +54,7 @@ class Claim:
     attempts: int = 0
     so_far: EffectState = "none"
     last: ToolResult | None = None
+    accepted: AcceptedAttempt | None = None
     log: str = ""
     rest_seconds: float = 0
     on_lost: Callable[[], object] = field(default=lambda: None)

@@ -24,8 +24,10 @@ from toolfleet_tasks.ledger import parameters as build
 from toolfleet_tasks.ledger.audit import Auditor, PartsOfLine, tail_of
 from toolfleet_tasks.ledger.claims import Claim, Claims, Granted, NotClaimed, Refusal
 from toolfleet_tasks.ledger.dead_letters import dead_letter, is_dead
+from toolfleet_tasks.ledger.earlier import EarlierAttempts
 from toolfleet_tasks.ledger.keys import CallKeys, LedgerKeys
 from toolfleet_tasks.ledger.parameters import Ended, How, Seconds, Stored
+from toolfleet_tasks.ledger.parked import ParkedCalls
 from toolfleet_tasks.ledger.retry import MAX_ATTEMPTS
 from toolfleet_tasks.ledger.window import LedgerWindow
 from toolfleet_tasks.lua.constants import LONGEST_LEASE_SECONDS
@@ -73,8 +75,10 @@ class Ledger:
         self._keys_of, self._keys_of_unknown = script_keys.of, script_keys.of_unknown
         self._writes_results = writes_results
         self._letters = seal_of(settings, purpose="dead letter")
-        self._results, self._attempts = Signatures(settings, "result"), Signatures(settings, "attempt")
+        self._results = Signatures(settings, "result")
         self.verifier = Verifier(connection, settings)
+        self._earlier = EarlierAttempts(settings, self.verifier)
+        self.parked = ParkedCalls(connection, settings.keys, self.claims, self._earlier)
         self._auditor = Auditor(settings)
         self._unanswered = dict[str, str]()  # by call id: the token of an end that was sent, and its answer lost
         self._name, self._wait_queue = randomness.uuid4().hex, itertools.count()
@@ -94,10 +98,12 @@ class Ledger:
             kind = answer[0].decode()
             if kind == "done":
                 return NotClaimed("done", result=await self.verifier.believed(call.call_id, answer[1]))
-            if kind in {"busy", "full", "away", "queued", "newer"}:
+            if kind in {"early", "busy", "full", "away", "queued", "newer"}:
                 return NotClaimed(cast("Refusal", kind), rest_seconds=answer[1] / 1000 if answer[1:] else 0)
             if answer[3]:  # else nobody has tried it before
-                claim.last = await self._last(call.call_id, answer[3])
+                claim.last = await self._earlier.last(call.call_id, answer[3])
+            if answer[6:] and answer[6]:
+                claim.accepted = await self._earlier.accepted(call.call_id, answer[6])
         except asyncio.CancelledError:  # it may be granted just now
             self.claims.give_back(claim)
             raise
@@ -130,7 +136,7 @@ class Ledger:
         """An attempt has ended, and another follows. False if others have the call by now."""
         text = json_text.dump(attempt.result)
         how, ttl = build.ended(claim.call, attempt, self._settings, seconds=seconds), self._seconds_of(claim.call)
-        signature = self._attempts.of(claim.call.call_id, text)
+        signature = self._earlier.signature(claim.call.call_id, text)
         parameters = build.of_close(claim, how, so_far=so_far, text=text, signature=signature, seconds=ttl)
         is_ours = await self._run(CLOSE, parameters)
         self.claims.drop(claim)
@@ -246,15 +252,6 @@ class Ledger:
 
     def _value(self, call_id: str, text: str) -> str:
         return celery_value(call_id, text, self._results.of(call_id, text))
-
-    async def _last(self, call_id: str, found: bytes) -> ToolResult | None:
-        """What an earlier attempt came to: its text, with the signature before it if there is one."""
-        signature, _, text = found.decode(errors="replace").partition(" ")
-        if found.startswith(b"{"):
-            signature, text = "", found.decode()
-        if not text or not await self.verifier.believes(call_id, "attempt", text, signature or None):
-            return None
-        return json_text.load(ToolResult, text)
 
     @property
     def connection(self) -> PipelinedConnection:

@@ -24,6 +24,9 @@ FIRST_PAUSE_MS, GROWTH = 1000, 1.5
 TOKENS = 4
 """So many calls begin at once when a module has come back; each that is answered lets two more in."""
 
+LONGEST_WAIT_MS = 120_000
+"""No call that its module goes on with waits longer until it is asked for: Redis's clock was set back."""
+
 YOUNG_MS, GLANCE_MS = 5000, 100
 """So long after a module has come back, calls wait for their turn, and ask again after so long."""
 
@@ -58,6 +61,7 @@ IN_LUA: dict[str, float | str] = {
     "KEPT_SECONDS": KEPT_SECONDS,
     "LONGEST_BRIDGE_SECONDS": LONGEST_BRIDGE_SECONDS,
     "LONGEST_LEASE_MS": int(LONGEST_LEASE_SECONDS * 1000),
+    "LONGEST_WAIT_MS": LONGEST_WAIT_MS,
     "MEMORY_MS": MEMORY_MS,
     "MOST_EVENTS_WAITING": MOST_EVENTS_WAITING,
     "RESTART": RESTART,

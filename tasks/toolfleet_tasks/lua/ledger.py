@@ -10,6 +10,8 @@ The record is a hash:
 - `log`: `<attempt> <outcome> <ms>;` for each that ended, or was found never closed
 - `state`: `done` once the call has its one result; `by`: who ended it; `result`: it, where Celery's own key is not written here
 - `known`, `known_line`: Celery's value and the end of the audit line of what its worker knows, which it asks the module about now
+- `accepted`: under which handle its module goes on with it, with its signature before it where the fleet signs; `ask_at` (ms): when it
+  is asked for again; `parked`: who has asked last; `recalled`: the module was told that nobody wants it any more
 - `v`: the version of these fields that whoever claims the call must know, if the first will not do
 - `size`: its bytes, if they count for its caller; `had`: what is to stand in its place once those who wait for it have it, too
 
@@ -20,10 +22,10 @@ such key, the record's stands in its place.
 from toolfleet_tasks.lua.files import script
 
 CLAIM = script("ledger/claim")
-"""Returns `done` with the stored result; `busy` with the rest of another's lease (ms); `full`; `away` with the ms that its module is
+"""Returns `done` with the stored result; `early` with the ms until somebody asks where the call is; `busy` with the rest of another's lease (ms); `full`; `away` with the ms that its module is
 likely to be so, or `queued` if that is back and lets calls in one after the other; `newer` for a record of a later version; or, with
-attempts begun, what they may have done, the last one's result (its signature and a space before it, if there is one), the log and the
-breaker's rest (ms): `go` (an attempt is begun), `unknown` (one was never closed, and must not be repeated), `exhausted`, `open` or
+attempts begun, what they may have done, the last one's result (its signature and a space before it, if there is one), the log, the
+breaker's rest (ms) and what is `accepted`: `accepted` (the module is to be asked where the call is), `go` (an attempt is begun), `unknown` (one was never closed, and must not be repeated), `exhausted`, `open` or
 `killed`: the call is to be ended under this token.
 """
 
@@ -43,6 +45,12 @@ Celery's value (of a call that had ended before, perhaps the result itself); or 
 
 READ = script("ledger/read")
 """Returns `queued`, `running`, `retrying` or `done`."""
+
+PARK = script("ledger/park")
+"""Returns 1; 2 if the call has ended meanwhile; or 0 if others have it by now."""
+
+RECALL = script("ledger/recall")
+"""Returns `recalled` with what is `accepted`, `open` if that call has not ended, or `none`."""
 
 UNCLAIM = script("ledger/unclaim")
 LET_GO = script("ledger/let_go")

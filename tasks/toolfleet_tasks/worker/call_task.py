@@ -4,6 +4,7 @@ from celery import Celery
 
 from toolfleet_tasks.ledger.retry import MAX_ATTEMPTS
 from toolfleet_tasks.messages.envelope import TASK
+from toolfleet_tasks.worker.accepted import follow_revocations
 from toolfleet_tasks.worker.canvas import CallTask
 from toolfleet_tasks.worker.execute import body
 
@@ -13,5 +14,6 @@ _REQUEST = "toolfleet_tasks.control.celery_request:FleetRequest"
 
 def register(app: Celery) -> None:
     """Give the app the task: acked when its result is stored, tried at most twice, limits from the message."""
+    follow_revocations()
     # One function for all apps: Celery warns of two with the same name.
     app.task(name=TASK, base=CallTask, bind=True, acks_late=True, max_retries=MAX_ATTEMPTS - 1, Request=_REQUEST)(body)

@@ -10,10 +10,10 @@ from functools import partial
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
 from toolfleet_registry.contracts import Audit, PublishedCall, ToolResult, decisions
+from toolfleet_registry.contracts.acceptance import Acceptance
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.contracts.progress import report_to
 from toolfleet_registry.errors import MessageRefused, NotPublished
-from toolfleet_registry.policy.limits import strictest
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN
 from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
@@ -31,10 +31,12 @@ from toolfleet_tasks.messages.json_text import NewerMessage
 from toolfleet_tasks.ports import Runner
 from toolfleet_tasks.publish.control_tasks import evaluate_soon
 from toolfleet_tasks.queues import SOFT_LIMIT_MARGIN
-from toolfleet_tasks.worker import ledgers, rejected
+from toolfleet_tasks.worker import accepted, ledgers, rejected
+from toolfleet_tasks.worker.audits import audit_of
 from toolfleet_tasks.worker.health_checks import checks_of
 from toolfleet_tasks.worker.progress import Reports
 from toolfleet_tasks.worker.reconciliation import as_said, is_asked, seconds_to_ask
+from toolfleet_tasks.worker.refusals import refusal_of
 from toolfleet_tasks.worker.republish import publish_again
 from toolfleet_tasks.worker.returned import returned, stored_end
 from toolfleet_tasks.worker.running_task import RunningTask
@@ -91,9 +93,11 @@ async def _claimed(
     if isinstance(claim := await checks_of(task.app, ledger).claim(call, deaths=deaths), NotClaimed):
         if claim.reason != "done":
             await rejected.put_off(task, call, claim)
+        await accepted.recall(task, ledger, call)
         if deaths is not None and deaths >= MOST_DEATHS:
             await rejected.bury(ledger, call, claim.result)
         return stored_end(task, claim.result)
+    claim.granted = accepted.granted_to(task, claim)
     with ledger.claims.holding(claim):
         return await _Execution(task, ledger, claim, known).run()
 
@@ -114,8 +118,8 @@ class _Execution:
 
     async def run(self) -> str:
         claim, tool_name = self._claim, self._call.tool_name
-        if claim.granted == "go":
-            return await self._go()
+        if claim.granted in {"go", "accepted"}:
+            return await (self._go() if claim.granted == "go" else self._ask())
         if claim.granted == "killed":
             return await self._killed()
         if claim.granted == "open":
@@ -123,7 +127,7 @@ class _Execution:
             return await self._finish(self._settled(away))
         if claim.granted == "exhausted" and claim.last is not None:
             return await self._finish(self._settled(claim.last))
-        happened = await self._reconcile()
+        happened = await self._reconciled()
         if happened is not None:
             return await self._finish(as_said(happened, self._call.effect))
         lost = fleet_results.outcome_unknown(tool_name, "the worker that ran it was lost.")
@@ -143,7 +147,7 @@ class _Execution:
     async def _go(self) -> str:
         lost = list[bool]()
         self._claim.on_lost = lambda: lost.append(True)  # before we wait for anything
-        refusal = await self._limited()
+        refusal = await refusal_of(self._ledger, self._claim, self._known, self._decisions)
         if lost:  # it was taken back, say, or Redis was away for longer than the lease
             raise self._late()
         if refusal is not None:
@@ -154,20 +158,24 @@ class _Execution:
         await self._on_lease()
         return await self._follow(await self._attempt(), seconds=fleet_clock.now() - self._started_at)
 
+    async def _ask(self) -> str:
+        """Ask where the call is that its module goes on with. It comes back, or it has ended."""
+        await self._on_lease()
+        ended, self._started_at = await accepted.ask(self._task, self._ledger, self._claim)
+        if ended is None:
+            raise self._late()
+        seconds = fleet_clock.now() - self._started_at
+        return await self._finish(as_said(ended, self._call.effect), attempt=ended, seconds=seconds)
+
+    async def _accepted(self, acceptance: Acceptance) -> Ignore | Reject:
+        """Have the call come back, whose module goes on with it."""
+        await accepted.begin(self._task, self._ledger, self._claim, acceptance, begun_at=self._started_at)
+        return self._late()
+
     async def _on_lease(self) -> None:
         """Hold the call for sure. After a pause, or while Redis was away, the lease may have run out before it was used."""
         if self._claim.seconds_left() <= 0 and not await self._ledger.claims.renewed(self._claim):
             raise self._late()
-
-    async def _limited(self) -> ToolResult | None:
-        """The refusal of a call that nobody knows, or that has reached a limit; its agent may not have looked, or not known of it."""
-        if isinstance(known := self._known, ToolResult):
-            decisions.note("permission", "not_known")
-            return known
-        if known is not None and known.requires_gate and "gate" not in self._decisions:
-            decisions.note("gate", "missing")
-        terms = strictest(self._call.terms, known)
-        return None if terms is None else await self._ledger.take(self._claim, terms)
 
     async def _attempt(self) -> Attempt:
         """One attempt within the limit and the time left. The one place that words a limit."""
@@ -191,6 +199,8 @@ class _Execution:
 
     async def _follow(self, attempt: Attempt, *, seconds: float) -> str:
         """What the table says: the retry, or the end. Where that would be unknown, the module is asked before."""
+        if attempt.acceptance is not None:
+            raise await self._accepted(attempt.acceptance)
         if attempt.unreached is not None:  # to be known before others may take the retry
             await checks_of(self._task.app, self._ledger).missed(self._call, attempt.unreached)
         follows = self._decide(attempt)
@@ -200,7 +210,7 @@ class _Execution:
         if is_asked(attempt, follows.result):
             # Until the module has said something, it is this that holds: for whoever cannot wait so long.
             self._ledger.note(self._claim, follows.result.model_copy(update={"audit": self._audit()}))
-            happened = await self._reconcile(attempt)
+            happened = await self._reconciled(attempt)
         result = follows.result if happened is None else as_said(happened, self._call.effect)
         return await self._finish(result, attempt=attempt, seconds=seconds)
 
@@ -220,6 +230,13 @@ class _Execution:
         if attempt.outcome is Outcome.SUCCESS:  # nearly every call: nobody is asked
             return False
         return self._task.app.settings.retry_undeclared or self._runner.retries_undeclared(self._call.tool_name)
+
+    async def _reconciled(self, attempt: Attempt | None = None) -> Attempt | None:
+        """What the call came to; where its module goes on with it, it comes back."""
+        happened = await self._reconcile(attempt)
+        if happened is not None and happened.acceptance is not None:
+            raise await self._accepted(happened.acceptance)
+        return happened
 
     async def _reconcile(self, attempt: Attempt | None = None) -> Attempt | None:
         if seconds_to_ask(self._call, attempt, now=fleet_clock.now()) <= 0:
@@ -273,16 +290,7 @@ class _Execution:
         return Reject(requeue=True) if self._task.is_followed else Ignore()
 
     def _audit(self) -> Audit:
-        now, call, request = fleet_clock.now(), self._call, self._task.request
-        return Audit(
-            call_id=call.call_id,
-            tool=call.tool_name,
-            ts=now,
-            attempts=self._attempts,
-            queued_ms=round(max(self._started_at - call.published_at, 0) * 1000, 1),  # an agent's clock may be ahead
-            duration_ms=round((now - self._started_at) * 1000, 1),
-            worker=request.hostname,
-        )
+        return audit_of(self._task, self._call, attempts=self._attempts, started_at=self._started_at)
 
 
 class _Superseded(CancelledError):

@@ -17,6 +17,7 @@ from toolfleet_tasks.queues import lane_of, queue_of
 from toolfleet_tasks.redis.connection import RedisConnectionClosed, RedisConnectionLost
 from toolfleet_tasks.results import stored as results
 from toolfleet_tasks.transport.quarantine import quarantine
+from toolfleet_tasks.worker.accepted import recall
 from toolfleet_tasks.worker.republish import publish_again
 from toolfleet_tasks.worker.running_task import RunningTask
 
@@ -29,7 +30,7 @@ _NEWER_SECONDS = 0.2  # until a call comes back that another worker is to have, 
 _FULL_SECONDS = 0.5  # until a call comes back whose module is at work on as many as it may be
 _BEFORE_DEADLINE_SECONDS = 1.0  # a call that comes back so early still gets an answer of ours
 _SHORTEST_WAIT_SECONDS = 0.2
-_BRIEF = frozenset({"away", "queued"})  # reasons for which a call may come again and again
+_BRIEF = frozenset({"away", "early", "queued"})  # reasons for which a call may come again and again
 
 
 async def refuse(task: RunningTask, ledger: Ledger, why: MessageRefused) -> str:
@@ -47,12 +48,15 @@ async def end_at_deadline(task: RunningTask, ledger: Ledger, call: PublishedCall
     data_id = ANY_DATA if is_first else ""
     while True:
         try:
-            return await ledger.end(call, fleet_results.at_deadline(call), data_id=data_id)
+            ended = await ledger.end(call, fleet_results.at_deadline(call), data_id=data_id)
         except RedisConnectionLost as exc:
             data_id = ""
             if isinstance(exc, RedisConnectionClosed):
                 raise
             await ledger.connected()
+        else:
+            await recall(task, ledger, call)
+            return ended
 
 
 async def bury(ledger: Ledger, call: PublishedCall, stored: str) -> None:

@@ -1,5 +1,6 @@
 """Republishes a call from a worker, for its one retry or because it cannot be run now, without blocking the loop."""
 
+from dataclasses import replace
 from typing import Any
 
 from toolfleet_tasks.messages.deaths import deaths_of
@@ -12,9 +13,15 @@ from toolfleet_tasks.worker.running_task import RunningTask
 _UNLIMITED: tuple[Any, Any] = (None, None)
 
 
-async def publish_again(task: RunningTask, delay: float, *, retries: int) -> None:
-    """Put a task's call into its queue again, not to be begun before `delay` seconds. Raises as `Publisher.republish` does."""
-    await worker_publisher(task.app).republish(_delivered(task), delay=delay, retries=retries)
+async def publish_again(task: RunningTask, delay: float, *, retries: int, forgets_deaths: bool = False) -> None:
+    """Put a task's call into its queue again, not to be begun before `delay` seconds. Raises as `Publisher.republish` does.
+
+    `forgets_deaths`: of the workers that have died with it, because it has done well since.
+    """
+    delivered = _delivered(task)
+    if forgets_deaths and delivered.died:
+        delivered = replace(delivered, died=())
+    await worker_publisher(task.app).republish(delivered, delay=delay, retries=retries)
 
 
 def _delivered(task: RunningTask) -> Delivered:

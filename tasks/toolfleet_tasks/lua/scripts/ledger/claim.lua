@@ -6,12 +6,12 @@
 -- keys: record, result, caller_limit, running, breaker, intent, dead, dead_order, data_id, audit_stream
 -- args: token, call_id, lease_ms, effect, seconds, bound, most_attempts, killed, patience_ms, can_reach
 -- include: now, ledger/kept_success, breaker/pass, overload/running
--- constants: VERSION
+-- constants: VERSION, LONGEST_WAIT_MS
 
 bound, most_attempts = tonumber(bound), tonumber(most_attempts)
 local lease_end = now + lease_ms
 local found = redis.call('HMGET', record, 'state', 'token', 'lease', 'begun', 'effect', 'so_far', 'last', 'log', 'as',
-  'result', 'last_signature', 'lapsed', 'v')
+  'result', 'last_signature', 'lapsed', 'v', 'accepted', 'ask_at')
 if tonumber(found[13] or 1) > VERSION then return {'newer'} end
 local state, holder, lease, begun = found[1], found[2], tonumber(found[3] or 0), tonumber(found[4] or 0)
 local so_far, last, log, as = found[6] or 'none', found[7] or '', found[8] or '', found[9]
@@ -24,7 +24,7 @@ end
 if holder == token then -- the answer was lost, and the lease may have run out meanwhile
   redis.call('HSET', record, 'lease', lease_end)
   if bound > 0 then running_renew(running, call_id, lease_end) end
-  return {as, begun, so_far, last, log}
+  return {as, begun, so_far, last, log, 0, found[14] or ''}
 end
 if holder and lease > lease_end + 1000 then -- Redis's clock was set back: it must not hold for that much longer
   lease = lease_end
@@ -33,8 +33,16 @@ end
 if holder and lease > now then return {'busy', lease - now} end
 local kind
 local lapsed = tonumber(found[12] or 0)
-if holder and as ~= 'go' then
-  kind = as -- who was to end the call has died
+if not holder and found[14] then
+  -- Its module goes on with it. A second message of the call comes too early; and one that is silent for all is left alone.
+  local rest = (tonumber(found[15]) or 0) - now
+  local state, pause = breaker_state(breaker, now)
+  if state == 'open' then rest = math.max(rest, pause) end
+  if rest > 0 and rest < LONGEST_WAIT_MS then return {'early', rest} end
+  kind = 'accepted'
+elseif holder and as ~= 'go' then
+  kind = as -- who was to end the call has died, or who asked where it is
+  if as == 'accepted' and lease > 0 then lapsed = lapsed + 1 end
 elseif holder then
   log, so_far = log .. begun .. ' never_closed 0;', 'unknown'
   if lease > 0 then lapsed = lapsed + 1 end -- else whoever had it has let it go
@@ -43,7 +51,7 @@ else
   kind = begun < most_attempts and 'go' or 'exhausted'
 end
 local is_killed = killed == 'yes' or (killed == 'lapsed' and lapsed >= most_attempts)
-if is_killed and (kind == 'go' or kind == 'unknown') then kind = 'killed' end
+if is_killed and (kind == 'go' or kind == 'unknown' or kind == 'accepted') then kind = 'killed' end
 if kind == 'go' and bound > 0 and running_take(running, call_id, now, lease_end, bound) == 0 then return {'full'} end
 local rest, is_soon, state_of_module = 0, false, ''
 if kind == 'go' then rest, is_soon, state_of_module = breaker_pass(breaker, now, can_reach == '1') end
@@ -57,4 +65,4 @@ redis.call('HSET', record, 'token', token, 'lease', lease_end, 'begun', begun, '
   'so_far', so_far, 'log', log, 'as', kind)
 if lapsed > 0 then redis.call('HSET', record, 'lapsed', lapsed) end
 redis.call('EXPIRE', record, seconds)
-return {kind, begun, so_far, last, log, rest}
+return {kind, begun, so_far, last, log, rest, found[14] or ''}

@@ -19,7 +19,8 @@ if found[1] ~= token and found[2] ~= token and (found[1] or found[4]) then retur
 if found[2] == token and found[1] then return 0 end
 if found[2] ~= token then log = noted(log) end
 redis.call('HSET', record, 'state', 'done', 'by', token, 'begun', attempt, 'log', log)
-redis.call('HDEL', record, 'token', 'lease', 'as', 'last', 'last_signature', 'known', 'known_line')
+redis.call('HDEL', record, 'token', 'lease', 'as', 'last', 'last_signature', 'known', 'known_line', 'accepted',
+  'ask_at', 'parked')
 if value == '' then
   redis.call('HSET', record, 'result', announcement)
 else

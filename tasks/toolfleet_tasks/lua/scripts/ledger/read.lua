@@ -1,5 +1,5 @@
 -- Where a call is.
 -- keys: record
 
-local found = redis.call('HMGET', record, 'state', 'token', 'begun')
-return found[1] or (found[2] and 'running') or (found[3] and 'retrying') or 'queued'
+local found = redis.call('HMGET', record, 'state', 'token', 'begun', 'accepted')
+return found[1] or ((found[2] or found[4]) and 'running') or (found[3] and 'retrying') or 'queued'

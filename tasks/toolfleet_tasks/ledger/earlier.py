@@ -1,0 +1,44 @@
+"""Reads what the ledger has of a call's earlier attempts, as far as its workers have signed it."""
+
+from toolfleet_registry.contracts import ToolResult
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.ledger.accepted_attempt import AcceptedAttempt
+from toolfleet_tasks.messages import json_text
+from toolfleet_tasks.messages.signatures import Signatures
+from toolfleet_tasks.results.verifier import Verifier
+
+
+class EarlierAttempts:
+    """Signs and verifies what attempts came to, and under which handle modules go on with them."""
+
+    def __init__(self, settings: Settings, verifier: Verifier) -> None:
+        self._signatures = Signatures(settings, "attempt")
+        self._verifier = verifier
+
+    def signature(self, call_id: str, text: str) -> str:
+        """Of an attempt's text; "" where the fleet does not sign."""
+        return self._signatures.of(call_id, text)
+
+    def signed(self, call_id: str, attempt: AcceptedAttempt) -> str:
+        """An accepted attempt as it is kept."""
+        text = attempt.written()
+        return f"{self.signature(call_id, text)} {text}".lstrip()
+
+    async def last(self, call_id: str, found: bytes) -> ToolResult | None:
+        """What the last ended attempt came to; `None` if nobody has signed that."""
+        text = await self._believed(call_id, found)
+        return json_text.load(ToolResult, text) if text else None
+
+    async def accepted(self, call_id: str, found: bytes) -> AcceptedAttempt | None:
+        """The attempt that the module goes on with; `None` if nobody has signed that."""
+        text = await self._believed(call_id, found)
+        return AcceptedAttempt.read(text) if text else None
+
+    async def _believed(self, call_id: str, found: bytes) -> str:
+        """The text, which may have a signature and a space before it; "" if it is not believed."""
+        signature, _, text = found.decode(errors="replace").partition(" ")
+        if found.startswith(b"{"):
+            signature, text = "", found.decode()
+        if not text or not await self._verifier.believes(call_id, "attempt", text, signature or None):
+            return ""
+        return text

@@ -1,0 +1,19 @@
+-- Keeps an attempt open that its module goes on with by itself, and lets go of the call until it comes back to be asked for.
+-- accepted: under which handle, with its signature and a space before it if there is one. wait_ms: so long nobody need ask.
+-- outcome: `<what was heard> <ms>` of the request that has just ended. away, failures, longest_ms: as `ledger/close` has them.
+-- keys: record, result, caller_limit, running, breaker, intent, dead, dead_order, data_id, audit_stream
+-- args: token, call_id, attempt, effect, accepted, wait_ms, outcome, away, failures, longest_ms, seconds
+-- include: now, overload/running, breaker/note
+
+local found = redis.call('HMGET', record, 'token', 'parked', 'state', 'begun')
+if found[2] == token then return 1 end
+if running ~= record and (found[1] == token or found[3] == 'done') then running_leave(running, call_id) end
+if found[3] == 'done' then return 2 end
+if found[1] ~= token and (found[1] or found[4]) then return 0 end
+if away ~= '' then breaker_note(breaker, now, tonumber(away), tonumber(failures), tonumber(longest_ms), outcome) end
+-- Its module has begun it: whoever knows nothing of what is accepted must not take it for undone, nor begin it again.
+redis.call('HSET', record, 'parked', token, 'accepted', accepted, 'ask_at', now + wait_ms, 'begun', attempt, 'effect', effect,
+  'so_far', 'unknown', 'v', 2)
+redis.call('HDEL', record, 'token', 'lease', 'as', 'lapsed', 'known', 'known_line')
+redis.call('EXPIRE', record, seconds)
+return 1

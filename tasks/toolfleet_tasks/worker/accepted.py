@@ -1,0 +1,184 @@
+"""Follows calls that their modules go on with by themselves: each comes back, is asked for, and waits on without a slot."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable
+from typing import Any
+
+from celery import signals
+from celery.exceptions import Ignore, Reject
+
+from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.contracts.acceptance import Acceptance, StatusMissing, StillAtWork
+from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome, Standing
+from toolfleet_registry.contracts.progress import report_to
+from toolfleet_registry.errors import FleetError
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.time.lease import UNBOUNDED
+from toolfleet_tasks import worker_runtime
+from toolfleet_tasks.calls.message_bounds import opened
+from toolfleet_tasks.ledger.accepted_attempt import AcceptedAttempt
+from toolfleet_tasks.ledger.claims import Claim, Granted
+from toolfleet_tasks.ledger.ledger import Ledger
+from toolfleet_tasks.ledger.parameters import Ended
+from toolfleet_tasks.ledger.parked import CallEnded, NotEndedYet
+from toolfleet_tasks.ledger.retry import MAX_ATTEMPTS
+from toolfleet_tasks.messages.envelope import TASK
+from toolfleet_tasks.redis.connection import RedisConnectionLost
+from toolfleet_tasks.worker import ledgers
+from toolfleet_tasks.worker.health_checks import checks_of
+from toolfleet_tasks.worker.progress import Reports
+from toolfleet_tasks.worker.republish import publish_again
+from toolfleet_tasks.worker.running_task import RunningTask
+
+log = get_logger(__name__)
+
+# What the message of such a call says of retries, of which no other has so many: its record may be lost, and it shall not.
+_RETRIES = MAX_ATTEMPTS
+_STATUS_SECONDS = 5.0  # for a module to say where a call is
+_CANCEL_SECONDS = 3.0  # for a module to hear that nobody wants a call; nobody waits for it
+_RECALL_PAUSES = (0.0, 0.3, 1.0)  # whoever takes a call back tells the workers and the ledger at once, in any order
+_EARLY = 0.9  # of its time, from which on a call that comes back is not too early: two clocks tell it
+
+
+def was_accepted(task: RunningTask) -> bool:
+    """Whether this message is that of a call which its module goes on with."""
+    return (getattr(task.request, "retries", 0) or 0) >= _RETRIES
+
+
+def granted_to(task: RunningTask, claim: Claim) -> Granted:
+    """What the claim is good for. Where Redis has lost that the module goes on with the call, nobody can say where it is.
+
+    To begin it again may do it twice: it is asked for as after any attempt whose end was not seen.
+    """
+    if claim.granted == "accepted":
+        return "unknown" if claim.accepted is None else "accepted"
+    is_lost = claim.granted == "go" and claim.attempts == 1 and was_accepted(task)
+    return "unknown" if is_lost and claim.call.effect not in {"read", "idempotent"} else claim.granted
+
+
+async def begin(task: RunningTask, ledger: Ledger, claim: Claim, acceptance: Acceptance, *, begun_at: float) -> None:
+    """Have a call come back that was accepted just now. Returns only if it is others' by now."""
+    seconds = fleet_clock.now() - begun_at
+    accepted = AcceptedAttempt.of(acceptance, begun_at=begun_at)
+    log.info("tool_call_accepted", call_id=claim.call.call_id, tool=claim.call.tool_name)
+    await _park(task, ledger, claim, accepted, _heard(task.app.settings, seconds))
+
+
+async def ask(task: RunningTask, ledger: Ledger, claim: Claim) -> tuple[Attempt | None, float]:
+    """Ask the module where the call is. Returns how it has ended, and when its attempt began.
+
+    Where it goes on, returns only if it is others' by now: no end.
+    """
+    call, accepted, began_at = claim.call, claim.accepted, fleet_clock.now()
+    if accepted is None:  # `granted_to` has said so
+        return None, began_at
+    reports = Reports(call, task.app.settings)
+    report_to(reports.take)
+    found = await _status(task, claim, accepted)
+    if isinstance(found, Attempt):
+        reports.end()
+        return await _known_end(task, claim, found), accepted.begun_at
+    if isinstance(found, StatusMissing) and found.is_unreached:
+        await checks_of(task.app, ledger).missed(call, Health.AWAY)
+    seconds = fleet_clock.now() - began_at
+    is_away = isinstance(found, StatusMissing) and found.is_silent
+    is_heard = isinstance(found, StillAtWork) or is_away
+    ended = _heard(task.app.settings, seconds, is_away=is_away) if is_heard else Ended()
+    await _park(task, ledger, claim, accepted.after(found), ended)
+    return None, accepted.begun_at
+
+
+async def recall(task: RunningTask, ledger: Ledger, call: PublishedCall) -> None:
+    """Tell the module of a call that has ended from outside, aside: nobody wants it any more."""
+    if was_accepted(task):
+        await _aside(_recall(task.app, ledger, call))
+
+
+def follow_revocations() -> None:
+    """Have modules told of calls whose messages workers drop, as their agents do not want them any more."""
+    signals.task_revoked.connect(_on_revoked, weak=False, dispatch_uid="toolfleet-accepted")
+
+
+async def _status(task: RunningTask, claim: Claim, accepted: AcceptedAttempt) -> Standing:
+    seconds = min(_STATUS_SECONDS, claim.call.deadline_at - fleet_clock.now())
+    if seconds <= 0:
+        return StatusMissing()
+    standing: Standing = await task.app.runner.status(claim.call, accepted.handle, seconds=seconds, lease=claim)
+    return standing
+
+
+async def _known_end(task: RunningTask, claim: Claim, found: Attempt) -> Attempt:
+    """How the call has ended. Of one that its module does not know, `/reconcile` may: but not that it was never begun."""
+    call = claim.call
+    seconds = min(_STATUS_SECONDS, call.deadline_at - fleet_clock.now())
+    if found.result.error_code != "outcome_unknown" or seconds <= 0:
+        return found
+    happened: Attempt | None = await task.app.runner.reconcile(call, seconds=seconds, lease=claim)
+    is_known = happened is not None and happened.outcome in {Outcome.SUCCESS, Outcome.FAILED}
+    return happened if happened is not None and is_known else found
+
+
+async def _park(task: RunningTask, ledger: Ledger, claim: Claim, accepted: AcceptedAttempt, ended: Ended) -> None:
+    call, settings = claim.call, task.app.settings
+    delay = accepted.delay(call.deadline_at - fleet_clock.now(), longest=settings.lease_seconds / 2)
+    try:
+        if not await ledger.parked.park(claim, accepted, ended, seconds=delay * _EARLY):
+            return
+    except CallEnded:
+        log.info("tool_call_recalled", call_id=call.call_id, tool=call.tool_name)
+        is_first = claim.accepted is None
+        await _aside(_cancel(task.app, call, accepted.handle) if is_first else _recall(task.app, ledger, call))
+        return
+    try:
+        await publish_again(task, delay, retries=_RETRIES, forgets_deaths=True)
+    except Exception as exc:  # PublishUnconfirmed among them: a second message of the call comes too early, and waits
+        log.warning("call_not_put_off", call_id=call.call_id, error=str(exc))
+        raise Reject(requeue=True) from exc
+    raise Ignore
+
+
+def _heard(settings: Settings, seconds: float, *, is_away: bool = False) -> Ended:
+    """A module's answer, or its silence, as its breaker counts it."""
+    longest_ms = round(settings.breaker_seconds * 1000)
+    return Ended(f"accepted {seconds * 1000:.0f}", int(is_away), settings.breaker_failures, longest_ms)
+
+
+def _on_revoked(sender: Any = None, request: Any = None, **_: object) -> None:
+    """A message is dropped that a worker was told to drop, or its run was interrupted."""
+    here = worker_runtime.current()
+    if here is None or getattr(sender, "name", "") != TASK or (getattr(request, "retries", 0) or 0) < _RETRIES:
+        return
+    with contextlib.suppress(FleetError, ValueError, LookupError, TypeError):  # nobody's call, or a newer one
+        call = opened(request.args[0], sender.app, task_id=request.id)
+        here.later(_recall(sender.app, ledgers.ledger_of(here, sender.app.settings), call))
+
+
+async def _recall(app: Any, ledger: Ledger, call: PublishedCall) -> None:
+    for pause in _RECALL_PAUSES:
+        await asyncio.sleep(pause)
+        try:
+            accepted = await ledger.parked.recall(call.call_id)
+        except NotEndedYet:
+            continue
+        except RedisConnectionLost:
+            return
+        if accepted is not None:
+            log.info("tool_call_recalled", call_id=call.call_id, tool=call.tool_name)
+            await _cancel(app, call, accepted.handle)
+        return
+
+
+async def _cancel(app: Any, call: PublishedCall, handle: str) -> None:
+    await app.runner.status(call, handle, seconds=_CANCEL_SECONDS, lease=UNBOUNDED, cancel=True)
+
+
+async def _aside(work: Awaitable[object]) -> None:
+    """Do something for which no call's end waits: in a worker's loop beside everything else, without one at once."""
+    here = worker_runtime.current()
+    if here is None:
+        await work
+    else:
+        here.later(work)

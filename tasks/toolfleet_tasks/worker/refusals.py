@@ -1,0 +1,21 @@
+"""Refuses a call whose tool nobody knows, or that has reached a limit: its agent may not have looked, or not known of it."""
+
+from collections.abc import Mapping
+
+from toolfleet_registry.contracts import Terms, ToolResult, decisions
+from toolfleet_registry.policy.limits import strictest
+from toolfleet_tasks.ledger.claims import Claim
+from toolfleet_tasks.ledger.ledger import Ledger
+
+
+async def refusal_of(
+    ledger: Ledger, claim: Claim, known: Terms | ToolResult | None, decided: Mapping[str, str]
+) -> ToolResult | None:
+    """Return why a claimed call is not begun, by what is `known` of its tool; `None` if it may be. `decided` has what was decided of it."""
+    if isinstance(known, ToolResult):
+        decisions.note("permission", "not_known")
+        return known
+    if known is not None and known.requires_gate and "gate" not in decided:
+        decisions.note("gate", "missing")
+    terms = strictest(claim.call.terms, known)
+    return None if terms is None else await ledger.take(claim, terms)
