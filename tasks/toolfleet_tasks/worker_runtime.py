@@ -106,6 +106,9 @@ async def _settled(settle: Callable[[], Awaitable[object]]) -> None:
         log.warning("line_not_settled", error=str(exc) or repr(exc))
 
 
+dropped: list[Callable[[Any], None]] = []
+"""Who is to hear of each of Celery's requests whose call nobody wants any more: it is dropped, interrupted, or will be dropped."""
+
 _current: WorkerRuntime | None = None
 
 

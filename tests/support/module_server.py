@@ -19,7 +19,8 @@ class ModuleServer:
     """`requests` has every body that came, `headers` theirs; `interrupted` those whose caller hung up.
 
     `is_mute`: it does not say what it offers. `token`: who does not bear it gets 401, and is quoted; `visits` has each request's path
-    and `Authorization`. `memory`, if it is set, answers `POST /reconcile`: the fields beside the call id, by what the module was asked, at once or awaited.
+    and `Authorization`. `memory`, if it is set, answers `POST /reconcile`: the fields beside the call id, by what the module was asked, at once or awaited;
+    so does `statuses` for `POST /status`.
     """
 
     name: str
@@ -29,6 +30,7 @@ class ModuleServer:
     headers: list[dict[str, str]] = field(default_factory=list)
     interrupted: list[Request] = field(default_factory=list)
     memory: Callable[[Request], dict[str, Any] | Awaitable[dict[str, Any]]] | None = None
+    statuses: Callable[[Request], dict[str, Any] | Awaitable[dict[str, Any]]] | None = None
     is_mute: bool = False
     token: str | None = None
     visits: list[tuple[str, str | None]] = field(default_factory=list)
@@ -85,11 +87,10 @@ class ModuleServer:
         return guard
 
     async def reconcile(self, request: web.Request) -> web.Response:
-        if self.memory is None:
-            raise web.HTTPNotFound
-        question = await request.json()
-        answer = self.memory(question)
-        return web.json_response({**question, **(await answer if isinstance(answer, Awaitable) else answer)})
+        return await _said(request, self.memory)
+
+    async def status(self, request: web.Request) -> web.Response:
+        return await _said(request, self.statuses)
 
     async def execute(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
@@ -107,6 +108,16 @@ class ModuleServer:
         if isinstance(answer, web.StreamResponse):
             return answer
         return web.json_response({"tool_name": body["tool_name"], "error": None, "result": None, **answer})
+
+
+async def _said(
+    request: web.Request, says: Callable[[Request], dict[str, Any] | Awaitable[dict[str, Any]]] | None
+) -> web.Response:
+    if says is None:
+        raise web.HTTPNotFound
+    question = await request.json()
+    answer = says(question)
+    return web.json_response({**question, **(await answer if isinstance(answer, Awaitable) else answer)})
 
 
 @contextmanager
@@ -131,6 +142,7 @@ async def _start(module: ModuleServer, port: int) -> web.AppRunner:
     app.router.add_get("/health", module.health)
     app.router.add_post("/execute", module.execute)
     app.router.add_post("/reconcile", module.reconcile)
+    app.router.add_post("/status", module.status)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", port)

@@ -17,6 +17,7 @@ from toolfleet_registry.contracts import ErrorCode
 from toolfleet_registry.errors import FleetError
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.calls.message_bounds import opened
 from toolfleet_tasks.control.celery_worker import HIDDEN
 from toolfleet_tasks.queues import lane_of, queue_of
@@ -81,6 +82,15 @@ class FleetRequest(Request):  # type: ignore[misc] # Celery ships no types
             log.warning("revocation_not_noted", call_id=self.id, error=str(exc))
             return False
 
+    def terminate(self, pool: Any, signal: Any = None) -> None:
+        """As Celery's. One that waits for its time is dropped then; whoever must hear of it hears of it now."""
+        super().terminate(pool, signal)
+        self._tell_dropped()
+
+    def _tell_dropped(self) -> None:
+        for listener in worker_runtime.dropped:
+            listener(self)
+
     def _announce_revoked(self, reason: str, terminated: bool, signum: object, expired: bool) -> None:  # noqa: FBT001 - Celery's
         try:
             super()._announce_revoked(reason, terminated, signum, expired)
@@ -88,6 +98,7 @@ class FleetRequest(Request):  # type: ignore[misc] # Celery ships no types
             if not terminated:
                 raise
             log.warning("revocation_not_noted", call_id=self.id, error=str(exc))  # what is still to come interrupts it
+        self._tell_dropped()
 
     def send_event(self, type: str, **fields: Any) -> None:  # noqa: A002 - Celery's name
         """As Celery does it, without results, texts of errors and tracebacks: the worker's log has what may be told."""

@@ -5,7 +5,6 @@ import contextlib
 from collections.abc import Awaitable
 from typing import Any
 
-from celery import signals
 from celery.exceptions import Ignore, Reject
 
 from toolfleet_registry.contracts import PublishedCall
@@ -99,7 +98,8 @@ async def recall(task: RunningTask, ledger: Ledger, call: PublishedCall) -> None
 
 def follow_revocations() -> None:
     """Have modules told of calls whose messages workers drop, as their agents do not want them any more."""
-    signals.task_revoked.connect(_on_revoked, weak=False, dispatch_uid="toolfleet-accepted")
+    if _on_dropped not in worker_runtime.dropped:
+        worker_runtime.dropped.append(_on_dropped)
 
 
 async def _status(task: RunningTask, claim: Claim, accepted: AcceptedAttempt) -> Standing:
@@ -146,14 +146,13 @@ def _heard(settings: Settings, seconds: float, *, is_away: bool = False) -> Ende
     return Ended(f"accepted {seconds * 1000:.0f}", int(is_away), settings.breaker_failures, longest_ms)
 
 
-def _on_revoked(sender: Any = None, request: Any = None, **_: object) -> None:
-    """A message is dropped that a worker was told to drop, or its run was interrupted."""
-    here = worker_runtime.current()
-    if here is None or getattr(sender, "name", "") != TASK or (getattr(request, "retries", 0) or 0) < _RETRIES:
+def _on_dropped(request: Any) -> None:
+    here, app = worker_runtime.current(), request.task.app
+    if here is None or request.task.name != TASK or (request.request_dict.get("retries") or 0) < _RETRIES:
         return
     with contextlib.suppress(FleetError, ValueError, LookupError, TypeError):  # nobody's call, or a newer one
-        call = opened(request.args[0], sender.app, task_id=request.id)
-        here.later(_recall(sender.app, ledgers.ledger_of(here, sender.app.settings), call))
+        call = opened(request.args[0], app, task_id=request.id)
+        here.later(_recall(app, ledgers.ledger_of(here, app.settings), call))
 
 
 async def _recall(app: Any, ledger: Ledger, call: PublishedCall) -> None:

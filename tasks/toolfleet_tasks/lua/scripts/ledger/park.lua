@@ -3,7 +3,7 @@
 -- outcome: `<what was heard> <ms>` of the request that has just ended. away, failures, longest_ms: as `ledger/close` has them.
 -- keys: record, result, caller_limit, running, breaker, intent, dead, dead_order, data_id, audit_stream
 -- args: token, call_id, attempt, effect, accepted, wait_ms, outcome, away, failures, longest_ms, seconds
--- include: now, overload/running, breaker/note
+-- include: now, overload/caller_limit, overload/running, breaker/note
 
 local found = redis.call('HMGET', record, 'token', 'parked', 'state', 'begun')
 if found[2] == token then return 1 end
@@ -16,4 +16,6 @@ redis.call('HSET', record, 'parked', token, 'accepted', accepted, 'ask_at', now 
   'so_far', 'unknown', 'v', 2)
 redis.call('HDEL', record, 'token', 'lease', 'as', 'lapsed', 'known', 'known_line')
 redis.call('EXPIRE', record, seconds)
+-- It occupies nobody: its caller may have others in its place.
+if caller_limit ~= record then caller_leave(caller_limit, call_id) end
 return 1

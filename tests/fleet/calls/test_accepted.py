@@ -1,0 +1,236 @@
+"""Calls that their module goes on with by itself: the fleet holds no slot for them, and asks where they are."""
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.fleet import TestBed
+from support.module_server import serve
+from support.modules.hatchery import HATCHED, Hatchery, make_hatchery
+from support.waiting import wait_until
+from toolfleet import Caller, CallHandle, Progress, ToolCall, ToolFleet
+
+HATCH = ToolCall(tool_name="nest.hatch")
+SECONDS = 30
+
+
+@pytest.fixture(autouse=True)
+def _in_fast_mode(fast_mode: None) -> None:
+    """Only there is a lost worker's call back within seconds."""
+
+
+@pytest.fixture
+def nest() -> Iterator[Hatchery]:
+    hatchery = make_hatchery()
+    with serve(hatchery.server):
+        yield hatchery
+
+
+@pytest.fixture
+def bed(redis_url: str, nest: Hatchery, tmp_path: Path) -> TestBed:
+    return TestBed(redis_url, (nest.server,), tmp_path, {"visibility_timeout": 4})
+
+
+@pytest.fixture
+async def fleet(bed: TestBed) -> AsyncIterator[ToolFleet]:
+    with bed.worker():
+        async with ToolFleet(settings=bed.settings) as fleet:
+            yield fleet
+
+
+@pytest.mark.parametrize("tool", ["hatch", "plainly", "in_lines", "warm"])
+async def test_it_ends_with_what_the_module_says(fleet: ToolFleet, nest: Hatchery, owner: Caller, tool: str) -> None:
+    """Accepted by 200, by 202 or in the last of several lines: it is begun once, and the questions are no attempts."""
+    nest.ends = 1.0
+    began_at = time.monotonic()
+    result = await fleet.call(ToolCall(tool_name=f"nest.{tool}"), owner, timeout=SECONDS)
+
+    assert (result.success, result.result, result.effect_state) == (True, "an owl", "done")
+    assert (len(nest.begun), result.audit.attempts, nest.cancelled) == (1, 1, [])
+    assert len(nest.asked) >= 2
+    assert nest.asked[0] == {"call_id": result.audit.call_id, "handle": nest.begun[0]}
+    assert result.audit.duration_ms is not None
+    assert 900 < result.audit.duration_ms < (time.monotonic() - began_at) * 1000 + 100
+
+
+async def test_a_result_is_held_against_the_schema(fleet: ToolFleet, nest: Hatchery, owner: Caller) -> None:
+    """As that of any other call; and a failure is told in the module's words."""
+    nest.answer = {"state": "done", "success": True, "result": "far too long for an owl"}
+    result = await fleet.call(ToolCall(tool_name="nest.checked"), owner, timeout=SECONDS)
+    assert (result.error_code, result.effect_state) == ("invalid_response", "done")
+
+    nest.answer = {"state": "done", "success": False, "error": "The egg was cold.", "effect_state": "none"}
+    result = await fleet.call(HATCH, owner, timeout=SECONDS)
+    assert (result.error, result.error_code, result.effect_state) == ("The egg was cold.", "module_error", "none")
+    assert result.retryable
+
+
+@pytest.mark.parametrize("most", [12, pytest.param(200, marks=pytest.mark.slow)])
+async def test_others_need_not_wait_for_them(bed: TestBed, nest: Hatchery, owner: Caller, most: int) -> None:
+    """Calls that go on leave both slots of a worker, both places of their module and their caller's share to others."""
+    nest.poll_after = 30.0
+    bed.more = {"visibility_timeout": 10, "module_concurrency": {"nest": 2}}  # each is asked for every 5 s
+    with bed.worker(worker_concurrency=2):
+        async with ToolFleet(settings=bed.settings) as fleet:
+            handles = list[CallHandle]()
+            for count in range(1, most + 1):
+                handles.append(await fleet.submit(HATCH, owner, timeout=120))
+                await wait_until(partial(nest.has_begun, count), "it has begun")
+            result = await fleet.call(ToolCall(tool_name="nest.quick"), owner, timeout=20)
+            assert (result.success, nest.server.most_running <= 2) == (True, True)
+            nest.answer = HATCHED
+            results = await asyncio.gather(*(handle.result(60) for handle in handles))
+    assert {(each.success, each.audit.attempts) for each in results} == {(True, 1)}
+    assert len(nest.begun) == most
+
+
+async def test_any_worker_asks(bed: TestBed, nest: Hatchery, owner: Caller) -> None:
+    """The one that has begun the call is killed; another one hears how it ends, and begins nothing."""
+    async with ToolFleet(settings=bed.settings) as fleet:
+        with bed.worker() as doomed:
+            handle = await fleet.submit(HATCH, owner, timeout=60)
+            await wait_until(lambda: len(nest.asked) >= 2, "it was asked for")
+            doomed.send_signal(signal.SIGKILL)
+            doomed.wait()
+        count = len(nest.asked)
+        with bed.worker():
+            await wait_until(lambda: len(nest.asked) >= count + 2, "another one asks", seconds=30)
+            nest.answer = HATCHED
+            result = await handle.result(SECONDS)
+    assert (result.success, result.audit.attempts, len(nest.begun)) == (True, 1, 1)
+
+
+async def test_a_worker_that_dies_as_a_call_is_accepted_loses_nothing(
+    bed: TestBed, nest: Hatchery, owner: Caller
+) -> None:
+    """Nobody has heard the handle; whoever asks what became of the call does, and follows it."""
+
+    async def slowly(request: dict[str, Any]) -> Any:
+        nest.acceptance(request["tool_name"])
+        await asyncio.sleep(60)
+
+    nest.server.tools["nest.hatch"] = slowly
+    nest.server.memory = lambda _: {"state": "running", "handle": nest.begun[0]}
+    async with ToolFleet(settings=bed.settings) as fleet:
+        with bed.worker() as doomed:
+            handle = await fleet.submit(HATCH, owner, timeout=60)
+            await wait_until(lambda: nest.begun, "the module has the call")
+            doomed.send_signal(signal.SIGKILL)
+        with bed.worker():
+            await wait_until(lambda: nest.asked, "it is followed", seconds=30)
+            nest.answer = HATCHED
+            result = await handle.result(SECONDS)
+    assert (result.success, result.audit.attempts, len(nest.begun)) == (True, 1, 1)
+
+
+@pytest.mark.parametrize("answer", [{"state": "unknown"}, {"state": "none"}, 404], ids=["unknown", "none", "404"])
+async def test_a_module_that_has_forgotten_it_leaves_it_unknown(
+    fleet: ToolFleet, nest: Hatchery, owner: Caller, answer: Any
+) -> None:
+    """It has said that it had begun: whatever it says after that, the call is not told as undone."""
+    nest.server.memory = lambda _: {"state": "none"}
+    nest.answer, nest.fault = (answer, 0) if isinstance(answer, dict) else ({}, answer)
+    result = await fleet.call(HATCH, owner, timeout=SECONDS)
+
+    assert (result.error_code, result.effect_state, result.retryable) == ("outcome_unknown", "unknown", False)
+    assert len(nest.begun) == 1
+
+
+async def test_what_a_module_remembers_of_its_end_counts(fleet: ToolFleet, nest: Hatchery, owner: Caller) -> None:
+    """Where its status says nothing, a reconciliation may."""
+    nest.answer = {"state": "unknown"}
+    nest.server.memory = lambda _: HATCHED
+    result = await fleet.call(HATCH, owner, timeout=SECONDS)
+    assert (result.success, result.result) == (True, "an owl")
+
+
+@pytest.mark.parametrize("fault", [503, "garbage"])
+async def test_a_module_that_says_nothing_is_asked_again(
+    fleet: ToolFleet, nest: Hatchery, owner: Caller, fault: int | str
+) -> None:
+    """Where it is busy, or answers what is no answer, the call goes on."""
+    nest.fault, nest.answer = (503, {}) if fault == 503 else (0, {"state": "hatching"})
+    handle = await fleet.submit(HATCH, owner, timeout=60)
+    await wait_until(lambda: len(nest.asked) >= 3, "it is asked again and again")
+    nest.fault, nest.answer = 0, HATCHED
+    assert (await handle.result(SECONDS)).success
+    assert len(nest.begun) == 1
+
+
+async def test_a_module_that_is_away_is_waited_for(bed: TestBed, owner: Caller) -> None:
+    """Its call goes on once it is back at its address."""
+    nest, stack = make_hatchery(), ExitStack()
+    stack.enter_context(serve(nest.server))
+    port = int(nest.server.url.rpartition(":")[2])
+    bed.modules = (nest.server,)
+    with bed.worker() as worker:
+        async with ToolFleet(settings=bed.settings) as fleet:
+            handle = await fleet.submit(HATCH, owner, timeout=60)
+            await wait_until(lambda: nest.asked, "it was asked for")
+            stack.close()
+            await wait_until(lambda: "status_unanswered" in worker.said(), "nobody answers")
+            nest.answer = HATCHED
+            with serve(nest.server, port=port):
+                result = await handle.result(SECONDS)
+    assert (result.success, result.audit.attempts, len(nest.begun)) == (True, 1, 1)
+
+
+async def test_its_deadline_ends_it(fleet: ToolFleet, nest: Hatchery, owner: Caller) -> None:
+    """Nobody knows what the module makes of it; it is told, once, that nobody wants it any more."""
+    result = await fleet.call(HATCH, owner, timeout=3)
+
+    assert (result.error_code, result.effect_state) == ("timed_out", "unknown")
+    await wait_until(lambda: nest.cancelled, "the module is told", seconds=SECONDS)
+    assert nest.cancelled == [{"call_id": result.audit.call_id, "handle": nest.begun[0], "cancel": True}]
+
+
+@pytest.mark.parametrize("is_silent", [False, True], ids=["between two questions", "during one"])
+async def test_its_caller_can_take_it_back(fleet: ToolFleet, nest: Hatchery, owner: Caller, is_silent: bool) -> None:
+    """The module is told, once and at once, and may end it."""
+    nest.hangs, nest.poll_after = is_silent, 0.2 if is_silent else 30.0
+    handle = await fleet.submit(HATCH, owner, timeout=60)
+    await wait_until(lambda: nest.asked if is_silent else nest.begun, "it goes on")
+    await handle.cancel()
+    result = await handle.result(SECONDS)
+
+    assert (result.error_code, result.effect_state) == ("cancelled", "unknown")
+    await wait_until(lambda: nest.cancelled, "the module is told", seconds=SECONDS)
+    assert nest.cancelled == [{"call_id": result.audit.call_id, "handle": nest.begun[0], "cancel": True}]
+
+
+async def test_its_progress_is_passed_on(fleet: ToolFleet, nest: Hatchery, owner: Caller) -> None:
+    """What the module says each time that it is asked reaches whoever wants to know."""
+    nest.answer = {"state": "running", "progress": 0.25, "message": "warming"}
+    handle = await fleet.submit(HATCH, owner, timeout=60)
+    seen = list[Progress]()
+    async with asyncio.timeout(SECONDS):
+        async for progress in handle.progress():
+            seen.append(progress)
+            if progress.fraction == 0.25:
+                nest.answer = {"state": "running", "progress": 0.75, "message": "cracking"}
+            if progress.fraction == 0.75:
+                nest.answer = HATCHED
+    assert [(each.fraction, each.message) for each in seen[-2:]] == [(0.25, "warming"), (0.75, "cracking")]
+    assert (await handle.result(SECONDS)).success
+
+
+async def test_a_job_goes_on_with_what_it_came_to(fleet: ToolFleet, nest: Hatchery, owner: Caller) -> None:
+    """A step whose tool is accepted is one step, begun once; what follows it begins when it has ended."""
+    nest.poll_after = 0.2
+    then = ToolCall(tool_name="nest.quick")
+    job = await fleet.jobs.start(HATCH, on_complete=then, caller=owner, deadline=60)
+    await wait_until(lambda: len(nest.asked) >= 2, "its first step goes on")
+    assert nest.server.calls("quick") == []
+    nest.answer = HATCHED
+    await wait_until(lambda: nest.server.calls("quick"), "the next step begins", seconds=SECONDS)
+
+    found = await fleet.jobs.get(job.job_id, owner)
+    assert found is not None
+    assert (found.result, len(nest.begun)) == ("an owl", 1)
