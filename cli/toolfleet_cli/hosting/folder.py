@@ -1,6 +1,7 @@
 """Builds the host of a tool folder from settings."""
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,13 +18,13 @@ from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings
 
 
-def folder_host(settings: Settings, folder: Path, *, beside: Path, name: str | None = None) -> FolderHost:
-    """The host of a folder, as `[hosts.NAME]` has it if that is there; `beside` is where `toolfleet.toml` lies.
+def folder_host(settings: Settings, folder: Path | None, *, beside: Path, name: str | None = None) -> FolderHost:
+    """The host of a folder, or of `tools` that are named, as `[hosts.NAME]` has it if that is there; `beside` is where `toolfleet.toml` lies.
 
     Raises `SettingsError` for a folder that is none, a name that will not do, and a variable or a secret that is not there.
     """
-    name = check_host_name(name or folder.resolve().name)
-    if not folder.is_dir():
+    name = check_host_name(name or (folder or beside).resolve().name)
+    if folder is not None and not folder.is_dir():
         raise SettingsError(f"There is no folder {folder}.")
     spec = settings.hosts.get(name)
     if not isinstance(spec, FolderSpec):
@@ -31,13 +32,16 @@ def folder_host(settings: Settings, folder: Path, *, beside: Path, name: str | N
     return FolderHost(options_of(settings, spec, name, folder, beside=beside), listener=ChangeNotice(settings))
 
 
-def options_of(settings: Settings, spec: FolderSpec, name: str, folder: Path, *, beside: Path) -> FolderOptions:
+def options_of(settings: Settings, spec: FolderSpec, name: str, folder: Path | None, *, beside: Path) -> FolderOptions:
     """How a folder is served by these settings. Raises `SettingsError` for a variable or a secret that is not there."""
     return FolderOptions(
         name,
         folder,
         description=spec.description,
         key=os.environ.get(KEY_VARIABLE, ""),
+        named=spec.tools,
+        trusted=settings.trusted_tool_namespaces,
+        python_path=[*(each for each in sys.path if each), str(beside.resolve())],
         security=settings.tool_security,
         rules=ScanRules().without(settings.tool_allowed_imports),
         fence=fence_of(spec, name, settings.secrets),

@@ -19,7 +19,8 @@ def named_host(settings: Settings, name: str, *, start: Path) -> ServedHost:
         raise SettingsError(f"There is no [hosts.{name[:80]}] in {toml_folder(start)}; there are: {known}.")
     if isinstance(spec, FolderSpec):
         beside = toml_folder(start)
-        return folder_host(settings, beside / spec.folder, beside=beside, name=name)
+        folder = None if spec.folder is None else beside / spec.folder
+        return folder_host(settings, folder, beside=beside, name=name)
     if isinstance(spec, OpenApiSpec):
         return openapi_host(settings, name, spec, folder=toml_folder(start))
     raise SettingsError(f"[hosts.{name}] cannot be served yet.")

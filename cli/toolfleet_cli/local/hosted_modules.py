@@ -37,7 +37,8 @@ def hosted_modules(
     beside = start if toml is None else toml.parent
     found = [HostedModule.of_folder(folder.resolve().name, folder.resolve()) for folder in named]
     for name, spec in sorted(settings.hosts.items()):
-        source = (beside / spec.folder).resolve() if isinstance(spec, FolderSpec) else beside.resolve()
+        folder = spec.folder if isinstance(spec, FolderSpec) else None
+        source = beside.resolve() if folder is None else (beside / folder).resolve()
         found.append(HostedModule(name, ("run", name), source))
     own = own_folder(start)
     if own.is_dir() and all(each.source != own for each in found):

@@ -26,6 +26,8 @@ class HostSettings(BaseSettings):
     """Whether files are scanned before they are imported: `warn` says what is found, `strict` refuses the file."""
     tool_allowed_imports: Annotated[frozenset[str], NoDecode] = frozenset()
     """Names that the scan has nothing against, of the modules and functions that it knows: comma-separated or JSON."""
+    trusted_tool_namespaces: Annotated[frozenset[str], NoDecode] = frozenset()
+    """Where functions may be that hosts name as tools by dotted paths, such as `acme.tools`: comma-separated or JSON."""
     tool_debounce_ms: int = Field(default=500, ge=0, le=60_000)
     """How long changes of files are gathered at most, in milliseconds; they are loaded 50 ms after the last one."""
     tool_load_seconds: Seconds = 10
@@ -72,7 +74,7 @@ class HostSettings(BaseSettings):
             return value
         return read_json(value) if value.lstrip().startswith("[") else value.split()
 
-    @field_validator("tool_allowed_imports", mode="before")
+    @field_validator("tool_allowed_imports", "trusted_tool_namespaces", mode="before")
     @classmethod
     def _read_allowed(cls, value: Any) -> Any:
         if not isinstance(value, str) or value.lstrip().startswith("["):

@@ -61,12 +61,23 @@ class FencedSpec(HostBase):
 
 
 class FolderSpec(FencedSpec):
-    """A folder of Python files."""
+    """A folder of Python files, functions that are named by their dotted paths, or both."""
 
-    folder: Path
+    folder: Path | None = None
     """The folder; a relative one is beside the file that names it."""
+    tools: tuple[str, ...] = ()
+    """Functions that are tools, too, such as `acme.tools.read_file`: only those of `trusted_tool_namespaces` are imported."""
     allow_builds: bool = False
     """Whether packages are installed that have no wheel: their own code is run then, outside of the fence."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.folder is None and not self.tools:
+            raise ValueError("a tool folder has a folder, tools, or both")
+        for tool in self.tools:
+            if "." not in tool or not all(part.isidentifier() for part in tool.split(".")):
+                raise ValueError(f"{tool[:80]!r} is no dotted path of a function, such as acme.tools.read_file")
+        return self
 
 
 class McpSpec(FencedSpec):
@@ -123,14 +134,14 @@ def _kind_of(value: Any) -> str | None:
 
 
 _KINDS = {"folder": FolderSpec, "mcp": McpSpec, "openapi": OpenApiSpec}
-_FIELDS = {"folder": "folder", "command": "mcp", "url": "mcp", "document": "openapi"}
+_FIELDS = {"folder": "folder", "tools": "folder", "command": "mcp", "url": "mcp", "document": "openapi"}
 
 HostSpec = Annotated[
     Annotated[FolderSpec, Tag("folder")] | Annotated[McpSpec, Tag("mcp")] | Annotated[OpenApiSpec, Tag("openapi")],
     Discriminator(
         _kind_of,
         custom_error_type="host",
-        custom_error_message="a host has one of: folder, command, url, document",
+        custom_error_message="a host has one of: folder, tools, command, url, document",
     ),
 ]
 """One `[hosts.NAME]`."""

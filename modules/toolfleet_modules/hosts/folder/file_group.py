@@ -41,7 +41,7 @@ class FileGroup:
 
     def own_lane(self, stem: str) -> OwnProcessLane:
         """The processes that have only one file imported."""
-        one = replace(self._plan, stems=[stem], threads=1)
+        one = replace(self._plan, stems=[stem], named=[], threads=1)
 
         async def make() -> ToolProcess:
             process = await self._started(one)

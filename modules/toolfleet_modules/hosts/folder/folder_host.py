@@ -5,6 +5,8 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from toolfleet_modules.hosts.folder.file_changes import file_changes
@@ -12,6 +14,7 @@ from toolfleet_modules.hosts.folder.file_packages import FilePackages, Files
 from toolfleet_modules.hosts.folder.generation import Generation
 from toolfleet_modules.hosts.folder.load_errors import LoadErrors, Served
 from toolfleet_modules.hosts.folder.loader import HostFailed, Loader
+from toolfleet_modules.hosts.folder.named_tools import admitted
 from toolfleet_modules.hosts.folder.options import FolderOptions
 from toolfleet_modules.hosts.folder.scanned_files import ScannedFiles
 from toolfleet_modules.hosts.folder.source_files import FolderReading, FolderUnreadable, SourceFolder
@@ -44,12 +47,13 @@ class FolderHost(Host[HostedTool]):
             longest_call_seconds=options.retire_seconds,
             lifespan=self._running,
         )
-        self._options = options
+        named, self._untrusted = admitted(options.named, options.trusted)
+        options = self._options = replace(options, named=named)
         self._folder = SourceFolder(options.folder)
         self._scanned = ScannedFiles(options)
         self._errors = LoadErrors()
         self._spare = SpareProcess(options.fence, options.secrets)
-        self._packages = FilePackages(options.folder, options.packages, self._packages_ended)
+        self._packages = FilePackages(options.folder or Path(), options.packages, self._packages_ended)
         self._loader = Loader(options, self._packages, self._spare.take)
         self._generation: Generation | None = None
         self._reading: FolderReading | None = None
@@ -77,7 +81,7 @@ class FolderHost(Host[HostedTool]):
                 reading = await asyncio.to_thread(self._read)
             except FolderUnreadable as exc:
                 self._reading = None
-                return await self._tell(is_changed=self._errors.set_unreadable(self._options.folder, str(exc)))
+                return await self._tell(is_changed=self._errors.set_unreadable(self._folder.path, str(exc)))
             is_outdated, self._is_outdated = self._is_outdated or self._packages.sets.is_due, False
             if not is_forced and not is_outdated and self._reading == reading:
                 return False
@@ -88,7 +92,7 @@ class FolderHost(Host[HostedTool]):
                 is_other = await self._serve(reading)
             except (HostFailed, OSError) as exc:
                 _log.error("%s", exc)
-                return await self._tell(is_changed=self._errors.set_unreadable(self._options.folder, str(exc)))
+                return await self._tell(is_changed=self._errors.set_unreadable(self._folder.path, str(exc)))
             self._reading = reading
             return await self._tell(is_changed=is_other)
 
@@ -99,7 +103,8 @@ class FolderHost(Host[HostedTool]):
 
     async def _serve(self, reading: FolderReading) -> bool:
         """Load what is to be served, and let it take over. Returns whether it is anything else than before."""
-        before: Files = dict(self._generation.files) if self._generation is not None else {}
+        served_before = self._generation.files if self._generation is not None else {}
+        before: Files = {stem: each for stem, each in served_before.items() if "." not in stem}
         refused = self._scanned.refused(reading)
         kept = {stem: each for stem, each in before.items() if f"{stem}.py" in reading.faults and stem not in refused}
         files: Files = {each.stem: each for each in reading.files.values() if each.stem not in refused}
@@ -112,7 +117,7 @@ class FolderHost(Host[HostedTool]):
         except BaseException:
             await asyncio.shield(generation.aclose())
             raise
-        faults = {**generation.faults, **loaded.faults}
+        faults = {**self._untrusted, **generation.faults, **loaded.faults}
         served = Served(generation.files, (tool.stem for tool in generation.tools.values()))
         is_other = self._errors.renew(reading, self._scanned.findings(reading), faults, served)
         is_other |= _offers(generation.tools) != _offers(self.tools)
@@ -143,9 +148,11 @@ class FolderHost(Host[HostedTool]):
         try:
             await self.reload()
         except Exception as exc:  # noqa: BLE001 - whatever it is: the next change is looked at all the same
-            _log.error("%s was not reloaded", self._options.folder, exc_info=exc)
+            _log.error("%s was not reloaded", self._options.name, exc_info=exc)
 
     async def _watch(self) -> None:
+        if self._options.folder is None:
+            return
         async for _ in file_changes(self._options.folder, debounce_ms=self._options.debounce_ms):
             await self._reload_safely()
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -27,7 +28,7 @@ class Generation:
     def __init__(self, loaded: LoadedFiles, options: FolderOptions, make: Make) -> None:
         self.faults: dict[str, FileFault] = {}
         self._options = options
-        self.files = loaded.files
+        self.files = dict(loaded.files)
         self._described = [each.process for each in loaded.groups] if options.is_lazy else []
         self._is_hurried = False
         self._groups = [self._group_of(each, make) for each in loaded.groups]
@@ -35,10 +36,10 @@ class Generation:
 
     def sources(self) -> list[ToolSource]:
         """Where each tool stands."""
-        files = ((name, self.files[tool.stem]) for name, tool in sorted(self.tools.items()))
+        files = ((name, tool.stem, self.files[tool.stem]) for name, tool in sorted(self.tools.items()))
         return [
-            ToolSource(tool_name=name, file=str(file.path), python_module=f"{PACKAGE}.{file.stem}", digest=file.digest)
-            for name, file in files
+            ToolSource(tool_name=name, file=str(file.path), python_module=_module_of(stem), digest=file.digest)
+            for name, stem, file in files
         ]
 
     async def start(self) -> None:
@@ -74,9 +75,9 @@ class Generation:
         await asyncio.gather(*[group.aclose() for group in self._groups])  # all are closed before any is waited for
 
     def _group_of(self, loaded: LoadedGroup, make: Make) -> FileGroup:
-        stems = frozenset(loaded.plan.stems)
+        stems = frozenset([*loaded.plan.stems, *loaded.plan.named])
         if self._options.is_lazy:
-            return FileGroup(replace(loaded.plan, stems=[]), stems, self._options, make, None)
+            return FileGroup(replace(loaded.plan, stems=[], named=[]), stems, self._options, make, None)
         return FileGroup(loaded.plan, stems, self._options, make, loaded.process)
 
     def _tools_of(self, loaded: Sequence[LoadedGroup]) -> dict[str, HostedTool]:
@@ -93,13 +94,14 @@ class Generation:
         return tools
 
     def _add(self, tools: dict[str, HostedTool], stem: str, offered: Mapping[str, Any], group: FileGroup) -> None:
-        file = self.files[stem]
         try:
+            file = self.files.get(stem) or self._named_file(stem, offered)
             definition = _definition_of(offered, file)
         except (ValidationError, LookupError, TypeError):
             definition = None
         if definition is None or not definition.name.startswith(f"{self._options.name}."):
-            self.faults.setdefault(stem, FileFault(file.path, "InvalidTool", "It offers what is no tool."))
+            path = self.files[stem].path if stem in self.files else Path(stem)
+            self.faults.setdefault(stem, FileFault(path, "InvalidTool", "It offers what is no tool."))
             return
         known = tools.get(definition.name)
         if known is not None:
@@ -113,6 +115,16 @@ class Generation:
         names = frozenset((definition.input_schema or {}).get("properties", {}))
         lane = group.own_lane(stem) if is_alone else group.lane
         tools[definition.name] = HostedTool(definition, names, stem, lane, is_alone, secrets)
+
+    def _named_file(self, path: str, offered: Mapping[str, Any]) -> SourceFile:
+        """What a function with a dotted path stands in, as its process says."""
+        said = offered["source"]
+        file = self.files[path] = SourceFile(Path(said["file"]), "", str(said["digest"]), has_tools=True)
+        return file
+
+
+def _module_of(stem: str) -> str:
+    return stem.rpartition(".")[0] or f"{PACKAGE}.{stem}"
 
 
 def _definition_of(offered: Mapping[str, Any], file: SourceFile) -> ToolDefinition:

@@ -46,6 +46,7 @@ class Loader:
         self._options = options
         self._packages = packages
         self._make = make
+        self._named = list(options.named)
         self._stopped: dict[
             str, FileFault
         ] = {}  # by digest: files that ended a process, or held it, are not tried again
@@ -53,12 +54,13 @@ class Loader:
     def forget_stopped(self) -> None:
         """Have files tried again that ended a process, or held it."""
         self._stopped.clear()
+        self._named = list(self._options.named)
 
     async def load(self, files: Files, before: Files, waiting: Mapping[str, FileFault]) -> LoadedFiles:
         """Load `files`, and in the place of one that does not load, or is `waiting` for its packages, the one of `before`. Raises `HostFailed`."""
         chosen = dict(files)
         stopped = {stem: known for stem, each in files.items() if (known := self._stopped.get(each.digest)) is not None}
-        faults = {**waiting, **stopped}
+        faults = {**waiting, **stopped, **{name: each for name, each in self._stopped.items() if "." in name}}
         for stem in faults.keys() & chosen.keys():
             _step_back(chosen, stem, before)
         while True:
@@ -72,7 +74,8 @@ class Loader:
                 return LoadedFiles(groups, chosen, faults)
             await _end(groups)
             for stem in back:
-                _step_back(chosen, stem, before)
+                if stem in chosen:
+                    _step_back(chosen, stem, before)
 
     async def _load_groups(
         self, chosen: Files, before: Files, faults: dict[str, FileFault], groups: list[LoadedGroup]
@@ -80,16 +83,12 @@ class Loader:
         """Start a process for each group; returns the files that must be left at another version, or out."""
         for packages, stems in self._packages.groups(chosen).items():
             process = await self._make()
-            plan = self._plan(chosen, sorted(stems), packages)
+            plan = self._plan(chosen, sorted(stems), packages, is_first=not groups)
             try:
                 outcome = await process.load(plan, seconds=self._options.load_seconds)
             except LoadStopped as exc:
                 await process.end()
-                if exc.stem not in chosen:
-                    raise HostFailed(f"The process for {self._options.folder} does not start: {exc}") from exc
-                fault = FileFault(chosen[exc.stem].path, exc.kind, str(exc))
-                self._stopped[chosen[exc.stem].digest] = fault
-                faults.setdefault(exc.stem, fault)
+                faults.setdefault(exc.stem, self._stop(exc, chosen))
                 return [exc.stem]
             except BaseException:
                 await asyncio.shield(process.end())
@@ -99,11 +98,25 @@ class Loader:
                 return back
         return []
 
-    def _plan(self, files: Files, stems: Sequence[str], packages: Path | None) -> LoadPlan:
+    def _stop(self, exc: LoadStopped, chosen: Files) -> FileFault:
+        """Note what is not to be tried again. Raises `HostFailed` where that is nobody's fault."""
+        if exc.stem in self._named:
+            self._named.remove(exc.stem)
+            fault = self._stopped[exc.stem] = FileFault(Path(exc.stem), exc.kind, str(exc))
+        elif exc.stem in chosen:
+            fault = FileFault(chosen[exc.stem].path, exc.kind, str(exc))
+            self._stopped[chosen[exc.stem].digest] = fault
+        else:
+            raise HostFailed(f"The process for {self._options.name} does not start: {exc}") from exc
+        return fault
+
+    def _plan(self, files: Files, stems: Sequence[str], packages: Path | None, *, is_first: bool) -> LoadPlan:
         options = self._options
         texts = {stem: SourceText(str(each.path), each.text) for stem, each in files.items()}
         where = None if packages is None else str(packages)
-        return LoadPlan(options.name, texts, stems, options.threads, options.result_bytes, where)
+        named = tuple(self._named) if is_first else ()
+        path = options.python_path if named else ()
+        return LoadPlan(options.name, texts, stems, options.threads, options.result_bytes, where, named, path)
 
     def _note(self, group: LoadedGroup, chosen: Files, before: Files, faults: dict[str, FileFault]) -> list[str]:
         """Note what is wrong; returns the files for which there is another version to load.
@@ -113,6 +126,9 @@ class Loader:
         """
         found = group.outcome.faults
         broken = [stem for stem in found if stem in chosen and (stem in group.plan.stems or not chosen[stem].has_tools)]
+        for name in found.keys() & set(group.plan.named):
+            kind, message, _ = found[name]
+            faults.setdefault(name, FileFault(Path(name), kind, message))
         helpers = [stem for stem in broken if not chosen[stem].has_tools and _has_other(chosen, stem, before)]
         blamed = helpers or broken
         for stem in blamed:

@@ -1,6 +1,7 @@
 """Says how a host serves a tool folder."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -16,7 +17,7 @@ Security = Literal["off", "warn", "strict"]
 
 @dataclass(frozen=True, slots=True)
 class FolderOptions:
-    """Names a folder, and bounds what is done with it. `secrets`: those that its tools may name; `packages`: how what they ask for is installed.
+    """Names a folder, if there is one, and bounds what is done with it. `named`: functions by dotted paths, of the `trusted` namespaces only, which Python looks for in `python_path`, too. `secrets`: those that its tools may name; `packages`: how what they ask for is installed.
 
     `load_seconds`: for one file to be imported; `debounce_ms`: how long changes are gathered at most; `is_lazy`: files are
     imported with the first call of one of their tools; `threads`: of plain functions at once; `processes`: of tools with
@@ -24,9 +25,12 @@ class FolderOptions:
     """
 
     name: str
-    folder: Path
+    folder: Path | None
     description: str = ""
     key: str = ""
+    named: Sequence[str] = ()
+    trusted: frozenset[str] = frozenset()
+    python_path: Sequence[str] = ()
     security: Security = "warn"
     rules: ScanRules = field(default_factory=ScanRules)
     fence: Fence = field(default_factory=Fence)

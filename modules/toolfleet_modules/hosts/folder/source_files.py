@@ -83,17 +83,20 @@ class _Seen:
 
 
 class SourceFolder:
-    """The `.py` files that lie directly in `path`. Those that begin with `_` have no tools, and the others may import them.
+    """The `.py` files that lie directly in `path`; none without one. Those that begin with `_` have no tools, and the others may import them.
 
     A file that is as it was is not read again. Not for use by two threads at once.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path | None) -> None:
+        self.path = path or Path()
+        self._is_there = path is not None
         self._seen: dict[str, _Seen] = {}
 
     def read(self) -> FolderReading:
         """Read what has changed. Raises `FolderUnreadable`."""
+        if not self._is_there:
+            return FolderReading({}, {})
         try:
             root = self.path.resolve(strict=True)
             names = [each.name for each in os.scandir(root) if _is_source(each.name)]

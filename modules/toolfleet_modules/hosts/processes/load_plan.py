@@ -20,7 +20,8 @@ class SourceText:
 class LoadPlan:
     """Which files a process can import, by their names without `.py`, and which it imports now. A result over `result_bytes` is refused.
 
-    `packages` is a folder of packages that the files ask for.
+    `packages` is a folder of packages that the files ask for. `named` are functions by dotted paths, which Python looks for in
+    `python_path`, too.
     """
 
     module: str
@@ -29,6 +30,8 @@ class LoadPlan:
     threads: int
     result_bytes: int
     packages: str | None = None
+    named: Sequence[str] = ()
+    python_path: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,7 @@ class ToolChild:
         self._modules.install()
         if head["packages"] is not None:
             find_packages_in(head["packages"])
+        sys.path.extend(each for each in head["python_path"] if each not in sys.path)
         for stem in head["stems"]:
             self._send({"kind": "loading", "file": stem})
             offered = [
@@ -72,6 +73,7 @@ class ToolChild:
                     "schemas": [each.tool.definition.input_schema, each.tool.definition.output_schema],
                     "runs_in": each.mark.runs_in,
                     "secrets": list(each.mark.secrets),
+                    "source": self._modules.source(stem),
                 }
                 for each in self._modules.tools(stem).values()
             ]

@@ -1,5 +1,6 @@
 """Imports tool files in the process that runs them, from the texts that their host has read: nothing is looked for on disk."""
 
+import hashlib
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -9,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -39,7 +41,7 @@ class MarkedTool:
 
 
 class ToolModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """The files of a folder as a package of this process. `texts` are by the files' names without `.py`; `secrets`: which their tools may name.
+    """The files of a folder as a package of this process, and functions that are named by dotted paths. `texts` are by the files' names without `.py`; `secrets`: which their tools may name.
 
     `faults` has what went wrong, also with files that others import.
     """
@@ -56,7 +58,7 @@ class ToolModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         sys.meta_path.insert(0, self)
 
     def tools(self, stem: str) -> Mapping[str, MarkedTool]:
-        """Return a file's tools by their full names; it is imported when they are asked for first. With a fault, there are none."""
+        """Return the tools of a file, or of a dotted path, by their full names; it is imported when they are asked for first. With a fault, there are none."""
         known = self._tools.get(stem)
         if known is None:
             known = self._tools[stem] = self._load(stem)
@@ -87,13 +89,35 @@ class ToolModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             raise
 
     def _load(self, stem: str) -> dict[str, MarkedTool]:
+        path = self._texts[stem].path if stem in self._texts else stem
         try:
+            if "." in stem:
+                return self._named(stem)
             module = importlib.import_module(f"{PACKAGE}.{stem}")
             return self._marked_in(module)
         except BaseException as exc:  # noqa: BLE001 - also SystemExit: the file's author may raise anything
-            _log.warning("%s does not load", self._texts[stem].path, exc_info=exc)
-            self.faults.setdefault(stem, _fault_of(exc, self._texts[stem].path))
+            _log.warning("%s does not load", path, exc_info=exc)
+            self.faults.setdefault(stem, _fault_of(exc, path))
             return {}
+
+    def _named(self, path: str) -> dict[str, MarkedTool]:
+        """The function with this dotted path, marked or not."""
+        module, _, name = path.rpartition(".")
+        function = getattr(importlib.import_module(module), name, None)
+        if not callable(function):
+            raise _InvalidTool(f"{module} has no function {name!r}.")
+        mark = mark_of(function) or ToolMark()
+        tool = self._tool_of(function, mark)
+        return {tool.definition.name: MarkedTool(tool, mark)}
+
+    def source(self, path: str) -> dict[str, str] | None:
+        """Where a function with a dotted path stands: file and digest; `None` for a file of the folder, which the host has read."""
+        module = sys.modules.get(path.rpartition(".")[0])
+        if module is None:
+            return None
+        file = getattr(module, "__file__", None) or module.__name__
+        data = Path(file).read_bytes() if Path(file).is_file() else file.encode()
+        return {"file": file, "digest": hashlib.sha256(data).hexdigest()}
 
     def _marked_in(self, module: ModuleType) -> dict[str, MarkedTool]:
         """Those that were defined there: what a file imports from another is that one's."""

@@ -127,10 +127,15 @@ class ToolProcess:
         """Have it import the files of a plan, each within `seconds`. Raises `LoadStopped`, after which it has ended."""
         await self._until(lambda: self._is_ready, "", _START_SECONDS)
         texts = {stem: (each.path, each.text) for stem, each in plan.files.items()}
-        head = {"kind": "load", "module": plan.module, "stems": list(plan.stems), "secrets": self.secrets.names}
+        head = {
+            "kind": "load",
+            "module": plan.module,
+            "stems": [*plan.stems, *plan.named],
+            "secrets": self.secrets.names,
+        }
         limits = {"threads": plan.threads, "result_bytes": plan.result_bytes, "packages": plan.packages}
         with contextlib.suppress(FramesClosed):
-            self.frames.send({**head, **limits}, json.dumps(texts).encode())
+            self.frames.send({**head, **limits, "python_path": list(plan.python_path)}, json.dumps(texts).encode())
         while self._loading.faults is None:
             stem = self._loading.stem
             await self._until(partial(self._has_left, stem), stem, seconds)
