@@ -197,7 +197,7 @@ def _tree_of(text: str, path: Path) -> ast.Module:
 
 
 def _has_tools(tree: ast.Module) -> bool:
-    """Whether a function at the top of the file is decorated with something called `tool`: other files are not imported for their own sake."""
+    """Whether a function at the top of the file is decorated with something called `tool`, or a `ToolDef` is made there: other files are not imported for their own sake."""
     functions = (each for each in tree.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
     return any(_is_tool(decorator) for function in functions for decorator in function.decorator_list) or any(
         _makes_tool(each) for each in tree.body
@@ -206,13 +206,20 @@ def _has_tools(tree: ast.Module) -> bool:
 
 def _is_tool(decorator: ast.expr) -> bool:
     called = decorator.func if isinstance(decorator, ast.Call) else decorator
-    return (isinstance(called, ast.Name) and called.id == "tool") or (
-        isinstance(called, ast.Attribute) and called.attr == "tool"
+    return _is_named(called, "tool")
+
+
+def _is_named(called: ast.expr, name: str) -> bool:
+    return (isinstance(called, ast.Name) and called.id == name) or (
+        isinstance(called, ast.Attribute) and called.attr == name
     )
 
 
 def _makes_tool(statement: ast.stmt) -> bool:
-    """Whether it is `count = tool(function)` or `count = tool(effect="read")(function)`."""
-    if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
-        return False
-    return _is_tool(statement.value) or _is_tool(statement.value.func)
+    """Whether it is `count = tool(function)`, `count = tool(effect="read")(function)`, or has a `ToolDef(...)`, also in a list."""
+    value = statement.value if isinstance(statement, ast.Assign | ast.AnnAssign) else None
+    made = value.elts if isinstance(value, ast.List | ast.Tuple) else [value]
+    return any(
+        isinstance(each, ast.Call) and (_is_tool(each) or _is_tool(each.func) or _is_named(each.func, "ToolDef"))
+        for each in made
+    )

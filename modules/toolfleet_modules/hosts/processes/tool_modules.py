@@ -9,12 +9,13 @@ import logging
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from toolfleet_modules.hosts.processes.load_plan import PACKAGE, SourceText
+from toolfleet_modules.hosts.processes.tag_tools import tag_function, tag_tools_in
 from toolfleet_modules.sdk.marks import ToolMark, mark_of
 from toolfleet_modules.sdk.tool import Tool
 
@@ -131,7 +132,20 @@ class ToolModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             if known is not None and known.tool.function is not thing:
                 raise _InvalidTool(f"It has two tools named {tool.definition.name!r}.")
             found[tool.definition.name] = MarkedTool(tool, mark)
+        for each in tag_tools_in(module):
+            tag = self._tag_of(each)
+            if tag.definition.name in found:
+                raise _InvalidTool(f"It has two tools named {tag.definition.name!r}.")
+            found[tag.definition.name] = MarkedTool(tag, ToolMark())
         return found
+
+    def _tag_of(self, tool: Any) -> Tool:
+        try:
+            function, facts = tag_function(tool)
+            made = Tool.of(self._module, function, facts)
+        except (TypeError, ValueError, NameError) as exc:
+            raise _InvalidTool(str(exc)) from exc
+        return replace(made, definition=made.definition.model_copy(update={"listed": tool.listed}))
 
     def _tool_of(self, function: Any, mark: ToolMark) -> Tool:
         line = getattr(getattr(function, "__code__", None), "co_firstlineno", None)

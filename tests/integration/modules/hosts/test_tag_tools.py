@@ -1,0 +1,75 @@
+"""Tag tools in a folder: their groups are arguments, and they load and reload as others do."""
+
+from pathlib import Path
+
+import pytest
+
+from support.hosts.tool_folder import HEAD, hosted
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.asyncio
+
+TAGS = (
+    HEAD
+    + """
+from toolfleet.tags import TagResult, ToolContext, ToolDef
+
+async def research(context: ToolContext) -> TagResult:
+    return TagResult(True, f"{context.user} asks for {context.raw_arg}, {sorted(context.groups)}")
+
+def weigh(owl: str, call: Context, unit: str = "g") -> str:
+    return f"{owl} in {unit}: {call.tool_name}"
+
+TOOLS = [
+    ToolDef(
+        name="research", description="Look into it.", tag_prefix="RESEARCH", handler=research, cost="cheap",
+        requires_gate=False, cooldown_seconds=3,
+    ),
+    ToolDef(
+        name="weigh", description="Weigh one.", tag_prefix="WEIGH", arg_pattern=r"(\\w+)(?: in (\\w+))?",
+        arg_groups=["owl", "unit"], handler=weigh, cost="free", requires_gate=True, listed=False,
+    ),
+]
+"""
+)
+
+
+async def test_a_tag_tool_is_a_tool_of_its_folder(tmp_path: Path) -> None:
+    """Async or plain, with contexts and groups; its terms are in its definition."""
+    async with hosted(tmp_path, {"owls.py": TAGS}) as folder:
+        assert folder.errors() == {}
+        asked = await folder.client.send("owls.research", {"raw_arg": "owls"}, user_id="ada")
+        weighed = [await folder.call("weigh", owl="barn"), await folder.call("weigh", owl="barn", unit="kg")]
+
+        assert asked.result["message"] == "ada asks for owls, ['raw_arg']"
+        assert [each.result for each in weighed] == ["barn in g: owls.weigh", "barn in kg: owls.weigh"]
+        assert (await folder.call("weigh", unit="kg")).effect_state == "none"
+        research, weigh = (folder.host.tools[f"owls.{name}"].definition for name in ("research", "weigh"))
+        assert (research.cooldown_seconds, research.cost, research.required_permission) == (3, "cheap", "guest")
+        assert (weigh.requires_gate, weigh.listed) == (True, False)
+        assert weigh.input_schema is not None
+        assert weigh.input_schema["required"] == ["owl"]
+
+        folder.write("owls.py", TAGS.replace("asks for", "wants"))
+        await wait_until(lambda: folder.host.tools["owls.research"].definition.version != research.version, "reloaded")
+        again = await folder.client.send("owls.research", {"raw_arg": "owls"}, user_id="ada")
+        assert again.result["message"] == "ada wants owls, ['raw_arg']"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('cost="free"', 'cost="dear"', "its cost must be one of"),
+        ('arg_groups=["owl", "unit"]', 'arg_groups=["crow", "unit"]', "its handler wants 'owl'"),
+        ("handler=weigh", 'handler="crows.weigh"', "which its module lists"),
+    ],
+    ids=["its terms", "its groups", "another module's"],
+)
+async def test_a_tag_tool_that_is_none_is_an_error(tmp_path: Path, old: str, new: str, words: str) -> None:
+    """As a function that cannot be a tool; its version before stays in effect."""
+    async with hosted(tmp_path, {"owls.py": TAGS}) as folder:
+        folder.write("owls.py", TAGS.replace(old, new))
+        await folder.wait_for_errors({"owls.py": ("InvalidTool", "previous")})
+        (error,) = folder.host.manifest.load_errors or []
+        assert words in error.message
+        assert (await folder.call("weigh", owl="barn")).success
