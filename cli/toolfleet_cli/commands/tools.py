@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from toolfleet_cli.commands import tool_changes, tool_versions
+from toolfleet_cli.commands import tool_changes, tool_reload, tool_versions
 from toolfleet_cli.console import load_errors
 from toolfleet_cli.console.caller import Level, ModulesOption, PermissionOption, UserOption, caller_of, refuse_unknown
 from toolfleet_cli.console.output import add_row, age, fail, note, progress, say, say_json, show_table, table
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="The tools: which there are, what they take, and which are in effect.", no_args_is_help=True)
 tool_changes.register(app)
+tool_reload.register(app)
 tool_versions.register(app)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]

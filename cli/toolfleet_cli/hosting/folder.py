@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from toolfleet_cli.hosting.host_server import ChangeNotice, check_host_name
+from toolfleet_cli.hosting.reload_listener import ReloadListener
 from toolfleet_cli.hosting.secret_values import read_secrets
 from toolfleet_modules.hosts.folder.folder_host import FolderHost
 from toolfleet_modules.hosts.folder.options import FolderOptions
@@ -29,7 +30,9 @@ def folder_host(settings: Settings, folder: Path | None, *, beside: Path, name: 
     spec = settings.hosts.get(name)
     if not isinstance(spec, FolderSpec):
         spec = FolderSpec(folder=folder)
-    return FolderHost(options_of(settings, spec, name, folder, beside=beside), listener=ChangeNotice(settings))
+    host = FolderHost(options_of(settings, spec, name, folder, beside=beside), listener=ChangeNotice(settings))
+    host.lifespans = (*host.lifespans, ReloadListener(settings, host).running)
+    return host
 
 
 def options_of(settings: Settings, spec: FolderSpec, name: str, folder: Path | None, *, beside: Path) -> FolderOptions:

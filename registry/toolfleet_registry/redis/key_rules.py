@@ -93,6 +93,8 @@ RULES = (
     KeyRule(re.compile(rf"{OURS}manifest-fetch:[^:]+"), since=2),
     KeyRule(re.compile(rf"{OURS}registry:events"), lasting="at most 10,000, for whoever follows the registry"),
     KeyRule(re.compile(rf"{OURS}registry:revision"), lasting="counters, and the registry's name for itself"),
+    KeyRule(re.compile(rf"{OURS}registry:reloads"), lasting="a counter", since=2),
+    KeyRule(re.compile(rf"{OURS}registry:reload:\d+"), since=2),
     KeyRule(re.compile(rf"{OURS}registry-identity"), lasting="without it a process with another registry would rule"),
     KeyRule(re.compile(r"_?celery-(task|taskset)-meta-.+")),  # also how far a chord's header is
     KeyRule(re.compile(r"(tools\..+|toolfleet\.control)"), lasting="a queue: the broker removes it when it is empty"),

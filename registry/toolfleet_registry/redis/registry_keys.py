@@ -38,3 +38,12 @@ class RegistryKeys:
     def revision(self) -> str:
         """A hash: how often the registry has changed, and which one it is."""
         return f"{self.begin}revision"
+
+    @property
+    def reloads(self) -> str:
+        """How often somebody has asked all hosts to read their tool files anew."""
+        return f"{self.begin}reloads"
+
+    def reload_answers(self, number: int) -> str:
+        """A hash: what hosts have said to one such request. Expires 10 minutes after the last answer."""
+        return f"{self.begin}reload:{number}"

@@ -108,6 +108,28 @@ def test_a_file_that_breaks_is_shown_and_its_version_before_is_served(fleet: Up)
     wait_until_sync(lambda: toolfleet("tools", "list", cwd=fleet.folder).returncode == 0, "it is whole again")
 
 
+def test_all_hosts_read_their_files_anew_when_somebody_asks(fleet: Up) -> None:
+    """Also a file that has not changed and did not load before, for a reason that lay elsewhere."""
+    note = fleet.folder / "note"
+    file = fleet.folder / "owls" / "late.py"
+    words = f"import pathlib\nassert pathlib.Path({str(note)!r}).exists()\n"
+    file.write_text(words + TOOL.format(name="late", words="Be late."))
+    wait_until_sync(lambda: toolfleet("tools", "list", cwd=fleet.folder).returncode == 1, "the error is known")
+    broken = toolfleet("tools", "reload", cwd=fleet.folder)
+    assert (broken.returncode, "AssertionError" in broken.stderr) == (1, True)
+
+    note.touch()
+    asked = toolfleet("tools", "reload", "--json", cwd=fleet.folder)
+    assert asked.returncode == 0, asked
+    answers = {each["module"]: each for each in json.loads(asked.stdout)}
+    assert answers.keys() == {"owls", "rooks", "tools"}
+    assert all(each["is_done"] for each in answers.values())
+    assert "owls.late" in names(fleet)
+    said = toolfleet("tools", "reload", cwd=fleet.folder).stdout
+    assert f"owls: {answers['owls']['tools']} tools" in said
+    file.unlink()
+
+
 def test_a_host_knows_no_key_of_the_fleets(fleet: Up) -> None:
     """Nor does the process of its tools know where the fleet's Redis is."""
     looking = '''

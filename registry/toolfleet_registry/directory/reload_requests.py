@@ -1,0 +1,79 @@
+"""Has hosts read their tool files anew when somebody asks for it, wherever they are: they look here, and answer here."""
+
+from collections.abc import Awaitable, Sequence
+from typing import cast
+
+from pydantic import Field, ValidationError
+from redis.asyncio import Redis
+
+from toolfleet_registry.contracts.load_errors import ToolLoadError
+from toolfleet_registry.contracts.message import Message
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.redis_errors import answering
+
+_PATIENCE_SECONDS = 5
+_KEPT_SECONDS = 600  # answers, for whoever has asked
+_MOST_TOGETHER = 100  # requests that one reload is the answer to
+_MOST_ERRORS = 100  # of one host
+
+
+class ReloadAnswer(Message):
+    """What a host says: at first that it has begun, then what it serves, with what is wrong."""
+
+    module: str
+    """The module that it serves."""
+    is_done: bool = False
+    """Whether it has read them; else it has begun to."""
+    tools: int = 0
+    """How many tools it serves since."""
+    errors: list[ToolLoadError] = Field(default=[])
+    """What does not load as it stands, of which the first hundred are told."""
+
+    def within_bounds(self) -> "ReloadAnswer":
+        """The same, with no more errors than are told."""
+        return self.model_copy(update={"errors": self.errors[:_MOST_ERRORS]})
+
+
+class ReloadRequests:
+    """Raises `FleetUnavailable` when Redis does not answer within 5 s."""
+
+    def __init__(self, redis: Redis, keys: Keys) -> None:
+        self._redis = redis
+        self._keys = keys.registry
+
+    async def ask(self) -> int:
+        """Ask all hosts; returns the request's number."""
+        async with answering(self._redis, seconds=_PATIENCE_SECONDS):
+            return int(await self._redis.incr(self._keys.reloads))
+
+    async def latest(self) -> int:
+        """The latest request's number; 0 if nobody has ever asked."""
+        async with answering(self._redis, seconds=_PATIENCE_SECONDS):
+            return int(await self._redis.get(self._keys.reloads) or 0)
+
+    async def answer(self, since: int, latest: int, host: str, answer: ReloadAnswer) -> None:
+        """Answer the requests after `since` up to `latest`; `host` is a name of this one only, whose answer before is replaced."""
+        first = max(since + 1, latest - _MOST_TOGETHER) if since < latest else latest  # Redis may have lost its count
+        async with answering(self._redis, seconds=_PATIENCE_SECONDS):
+            pipeline = self._redis.pipeline(transaction=True)
+            for number in range(first, latest + 1):
+                key = self._keys.reload_answers(number)
+                pipeline.hset(key, host, answer.within_bounds().model_dump_json())
+                pipeline.expire(key, _KEPT_SECONDS)
+            await pipeline.execute()
+
+    async def answers(self, number: int) -> Sequence[ReloadAnswer]:
+        """What hosts have said to a request so far, by the modules' names."""
+        async with answering(self._redis, seconds=_PATIENCE_SECONDS):
+            key = self._keys.reload_answers(number)
+            found = await cast("Awaitable[dict[bytes, bytes]]", self._redis.hgetall(key))
+        read = (_read(text) for text in found.values())
+        return sorted((each for each in read if each is not None), key=lambda each: each.module)
+
+
+def _read(text: bytes) -> ReloadAnswer | None:
+    """What is no answer was written by somebody else."""
+    try:
+        return ReloadAnswer.model_validate_json(text)
+    except ValidationError:
+        return None

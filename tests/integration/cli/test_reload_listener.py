@@ -1,0 +1,94 @@
+"""A host that listens for requests to read its files anew: also after Redis was away, and whatever its reload does."""
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pytest
+from redis.asyncio import Redis
+
+from support.waiting import wait_until
+from toolfleet_cli.hosting import reload_listener
+from toolfleet_cli.hosting.reload_listener import ReloadListener
+from toolfleet_registry.contracts import ModuleManifest
+from toolfleet_registry.directory.reload_requests import ReloadAnswer, ReloadRequests
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.settings import Settings
+
+
+@dataclass
+class Reloaded:
+    """A host that counts."""
+
+    name: str = "owls"
+    is_broken: bool = False
+    reloads: list[bool] = field(default_factory=list[bool])
+
+    @property
+    def manifest(self) -> ModuleManifest:
+        return ModuleManifest(module_name=self.name, tools=[])
+
+    async def reload(self, *, is_forced: bool = False) -> bool:
+        self.reloads.append(is_forced)
+        if self.is_broken:
+            raise RuntimeError("planted")
+        return False
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is worth waiting for here."""
+    monkeypatch.setattr(reload_listener, "_LISTEN_SECONDS", 0.02)
+    monkeypatch.setattr(reload_listener, "_AWAY_SECONDS", 0.05)
+
+
+async def _answered(requests: ReloadRequests, number: int) -> ReloadAnswer:
+    answers: list[ReloadAnswer] = []
+
+    async def look() -> bool:
+        answers[:] = await requests.answers(number)
+        return any(each.is_done for each in answers)
+
+    for _ in range(200):
+        if await look():
+            return answers[0]
+        with suppress(AssertionError):
+            await wait_until(lambda: False, "", seconds=0.05)
+    raise AssertionError("nobody has answered")
+
+
+@pytest.mark.parametrize("is_broken", [False, True], ids=["it works", "it raises"])
+async def test_each_request_is_one_forced_reload(redis: Redis, redis_url: str, is_broken: bool) -> None:
+    """One that was made before the host began is none of its; whoever asks gets an answer in any case."""
+    host, requests = Reloaded(is_broken=is_broken), ReloadRequests(redis, Keys())
+    before = await requests.ask()
+    async with ReloadListener(Settings(redis_url=redis_url), host).running():
+        await _until_it_listens(host, requests)
+        reloads = len(host.reloads)
+        answer = await _answered(requests, await requests.ask())
+
+    assert (answer.module, answer.is_done, answer.errors) == ("owls", True, [])
+    assert host.reloads[reloads:] == [True]
+    assert await requests.answers(before) == []
+
+
+async def test_a_redis_that_is_away_ends_nothing(redis: Redis, redis_url: str) -> None:
+    """The host listens again when it is back; without one, it serves all the same."""
+    async with ReloadListener(Settings(), Reloaded()).running():
+        pass
+    host, requests = Reloaded(), ReloadRequests(redis, Keys())
+    async with ReloadListener(Settings(redis_url=redis_url), host).running():
+        await _until_it_listens(host, requests)
+        for client in await redis.client_list():
+            if client["id"] != str(await redis.client_id()):
+                await redis.client_kill_filter(_id=client["id"])
+
+        assert (await _answered(requests, await requests.ask())).is_done
+
+
+async def _until_it_listens(host: Reloaded, requests: ReloadRequests) -> None:
+    """It hears of those that are asked since."""
+    while not host.reloads:
+        number = await requests.ask()
+        with suppress(AssertionError):
+            await wait_until(lambda: host.reloads, "", seconds=0.2)
+    await _answered(requests, number)
