@@ -5,7 +5,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-_PROGRAM = re.compile(r"^<!-- program: (?P<name>[a-z-]+) -->\n```python\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+_PROGRAM = re.compile(
+    r"^<!-- program: (?P<name>[a-z-]+) -->\n```(?:python|toml)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+)
 
 
 def programs(page: str) -> dict[str, str]:

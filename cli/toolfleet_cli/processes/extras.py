@@ -9,7 +9,7 @@ _LIBRARIES = {
     "flower": ("flower",),
     "up": ("httptools", "flower"),
     "demo": ("httptools", "flower"),
-    "host": ("packaging", "starlette", "uvicorn", "watchfiles"),
+    "host": ("httpx", "packaging", "starlette", "uvicorn", "watchfiles", "yaml"),
 }
 _EXTRAS = {"host": "hosts"}  # for others, `worker`
 

@@ -1,4 +1,4 @@
-"""Describes a file of a tool folder that did not load, as the folder's manifest has it."""
+"""Describes what a host does not serve as it stands: a file of a tool folder, or an operation of a document."""
 
 from typing import Literal
 
@@ -11,12 +11,12 @@ InEffect = Literal["previous", "current", "none"]
 
 
 class ToolLoadError(ModuleMessage):
-    """Why a file of a tool folder is not served as it stands."""
+    """Why a file of a tool folder, or an operation of an OpenAPI document, is not served as it stands."""
 
     file: str = Field(min_length=1, max_length=1024)
-    """The file's path on its host's machine."""
+    """The file's path on its host's machine; of an operation, the document and `GET /owls`."""
     error_type: str = Field(min_length=1, max_length=100)
-    """`SyntaxError`, `ImportError`, `SecurityError`, `DuplicateTool`, `InvalidTool`, `LoadTimeout`, `ProcessEnded`, `FileRefused`, or the class that was raised."""
+    """`SyntaxError`, `ImportError`, `SecurityError`, `DuplicateTool`, `InvalidTool`, `LoadTimeout`, `ProcessEnded`, `FileRefused`, or the class that was raised; of a document, `DocumentWrong`, `CredentialMissing`, `InvalidSchema` and the like."""
     message: str = Field(default="", max_length=1000)
     """What is wrong, in one sentence."""
     timestamp: float = Field(default=0, ge=0, allow_inf_nan=False)

@@ -114,6 +114,6 @@ class ModuleManifest(ModuleMessage):
     retries_undeclared: bool | None = None
     """Whether its tools without an effect are tried once more when they answer that they failed."""
     load_errors: list[ToolLoadError] | None = None
-    """Which files of a tool folder are not served as they stand; `None` where there are none."""
+    """Which files of a tool folder, or operations of a document, are not served as they stand; `None` where there are none."""
     sources: list[ToolSource] | None = None
     """Where the tools of a folder stand; `None` for other modules."""

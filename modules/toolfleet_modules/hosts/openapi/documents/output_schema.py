@@ -7,6 +7,8 @@ from toolfleet_modules.hosts.openapi.documents.document import OpenApiDocument, 
 from toolfleet_modules.hosts.openapi.documents.json_schemas import SchemaTranslator
 from toolfleet_modules.hosts.openapi.documents.operations import Operation
 
+_EMPTY = frozenset({"204", "205"})
+
 
 def output_schema(
     operation: Operation, document: OpenApiDocument, translator: SchemaTranslator
@@ -17,9 +19,11 @@ def output_schema(
         if not str(status).startswith("2"):
             continue
         content = document.resolved(node).get("content")
-        if not isinstance(content, dict) or not content or operation.method == "head":
+        if operation.method == "head" or str(status) in _EMPTY:
             found.append({"type": "null"})
             continue
+        if not isinstance(content, dict) or not content:
+            return None  # which many documents leave out of answers that have one
         for media_type, said in content.items():
             schema = said.get("schema") if isinstance(said, dict) else None
             if not is_json(media_type) or schema is None:
