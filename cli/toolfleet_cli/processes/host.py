@@ -13,6 +13,25 @@ app = typer.Typer(help="Serve as a module what was not written as one.", no_args
 
 ModuleName = Annotated[str | None, typer.Option("--name", metavar="NAME", help="The module's name.")]
 Address = Annotated[str, typer.Option(help="Where to listen.")]
+Document = Annotated[str, typer.Option(metavar="FILE_OR_URL", help="The OpenAPI document, 3.0 or 3.1.")]
+Base = Annotated[
+    str | None, typer.Option(metavar="URL", help="Where the service is; without it, the document's first server.")
+]
+Tags = Annotated[list[str] | None, typer.Option(help="Only operations with this tag. May be given several times.")]
+Paths = Annotated[
+    list[str] | None,
+    typer.Option(metavar="PATTERN", help="Only operations of such a path: `/owls/*`. May be given several times."),
+]
+Auth = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="SCHEME=${SECRET}",
+        help="What is sent for a security scheme of the document; in single quotes, so that no shell fills in the secret.",
+    ),
+]
+Refresh = Annotated[
+    float, typer.Option(min=1, metavar="SECONDS", help="The pause between two looks at a document's URL.")
+]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="0: one that is free.")]
 
 
@@ -44,27 +63,12 @@ def folder(
 def openapi(  # noqa: PLR0913 - each is an option
     name: Annotated[str, typer.Argument(metavar="NAME", help="The module's name.")],
     *,
-    document: Annotated[str, typer.Option(metavar="FILE_OR_URL", help="The OpenAPI document, 3.0 or 3.1.")],
-    base: Annotated[
-        str | None, typer.Option(metavar="URL", help="Where the service is; without it, the document's first server.")
-    ] = None,
-    tag: Annotated[
-        list[str] | None, typer.Option(help="Only operations with this tag. May be given several times.")
-    ] = None,
-    path: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PATTERN", help="Only operations of such a path: `/owls/*`. May be given several times."),
-    ] = None,
-    auth: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="SCHEME=${SECRET}",
-            help="What is sent for a security scheme of the document; in quotes, as no shell may fill in the secret.",
-        ),
-    ] = None,
-    refresh: Annotated[
-        float, typer.Option(min=1, metavar="SECONDS", help="The pause between two looks at a document's URL.")
-    ] = 300,
+    document: Document,
+    base: Base = None,
+    tag: Tags = None,
+    path: Paths = None,
+    auth: Auth = None,
+    refresh: Refresh = 300,
     address: Address = "127.0.0.1",
     port: Port = 0,
 ) -> None:

@@ -14,7 +14,7 @@ from toolfleet_modules.hosts.openapi.calls.outgoing_request import RequestForm
 from toolfleet_modules.hosts.openapi.documents.document import (
     DocumentWrong,
     OpenApiDocument,
-    OperationRefused,
+    OperationUnusable,
     digest_of,
 )
 from toolfleet_modules.hosts.openapi.documents.input_fields import InputPlan, input_plan
@@ -80,7 +80,7 @@ class _Building:
                 continue
             try:
                 self._add(each)
-            except OperationRefused as exc:
+            except OperationUnusable as exc:
                 found.faults.append(OperationFault(each.label, exc.kind, str(exc)))
             except RecursionError:
                 found.faults.append(OperationFault(each.label, "InvalidSchema", "Its schemas are nested too deep."))
@@ -88,19 +88,19 @@ class _Building:
 
     def _add(self, operation: Operation) -> None:
         if len(self._found.tools) >= MOST_TOOLS:
-            raise OperationRefused("TooManyTools", f"There are {MOST_TOOLS} tools already: choose by tags or paths.")
+            raise OperationUnusable("TooManyTools", f"There are {MOST_TOOLS} tools already: choose by tags or paths.")
         base = base_of(operation, self._options)
         credentials = self._credentials.of(operation.security)
         plan = input_plan(operation, self._inputs, {(each.place, each.name.lower()) for each in credentials})
         name = f"{self._options.name}.{method_name(operation)}"
         if name in self._labels:
-            raise OperationRefused(
+            raise OperationUnusable(
                 "DuplicateTool", f"{self._labels[name]} has its operationId, too: that one is served."
             )
         form = RequestForm(operation.method, base, operation.path, plan, credentials)
         definition = self._definition(operation, name, plan, form)
         if fault := schema_fault(definition):
-            raise OperationRefused("InvalidSchema", f"It cannot be a tool: {fault}.")
+            raise OperationUnusable("InvalidSchema", f"It cannot be a tool: {fault}.")
         self._found.tools[name] = OperationTool(definition, form, self._sender, self._credentials.hidden)
         self._labels[name] = operation.label
 
@@ -128,11 +128,11 @@ class _Building:
 
 
 def base_of(operation: Operation, options: OpenApiOptions) -> str:
-    """Where the operation's service is: as the options say, else by the document's own first server. Raises `OperationRefused`."""
+    """Where the operation's service is: as the options say, else by the document's own first server. Raises `OperationUnusable`."""
     if options.base is not None:
         return options.base.rstrip("/")
     if not operation.servers or not isinstance(operation.servers[0], dict):
-        raise OperationRefused("ServerUnknown", "The document names no server: say where the service is (base).")
+        raise OperationUnusable("ServerUnknown", "The document names no server: say where the service is (base).")
     server = operation.servers[0]
     url = server.get("url")
     text = url if isinstance(url, str) else ""
@@ -142,7 +142,7 @@ def base_of(operation: Operation, options: OpenApiOptions) -> str:
     if options.document.startswith(("http://", "https://")):
         text = urljoin(options.document, text)
     if fault := base_fault(text):
-        raise OperationRefused("ServerUnknown", f"The document's server {fault}: say where the service is (base).")
+        raise OperationUnusable("ServerUnknown", f"The document's server {fault}: say where the service is (base).")
     return text.rstrip("/")
 
 

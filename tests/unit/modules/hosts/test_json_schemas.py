@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from support.hosts.bird_service import document
-from toolfleet_modules.hosts.openapi.documents.document import OpenApiDocument, OperationRefused
+from toolfleet_modules.hosts.openapi.documents.document import OpenApiDocument, OperationUnusable
 from toolfleet_modules.hosts.openapi.documents.json_schemas import Direction, SchemaTranslator
 
 SCHEMAS: dict[str, Any] = {
@@ -122,7 +122,7 @@ def test_names_that_look_the_same_stay_apart() -> None:
 )
 def test_what_is_not_in_the_document_is_refused(schema: Any, kind: str) -> None:
     """Nothing is fetched."""
-    with pytest.raises(OperationRefused) as caught:
+    with pytest.raises(OperationUnusable) as caught:
         translated(schema, version="3.1.0")
     assert caught.value.kind == kind
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote
 
-from toolfleet_modules.hosts.openapi.documents.document import OpenApiDocument, OperationRefused
+from toolfleet_modules.hosts.openapi.documents.document import OpenApiDocument, OperationUnusable
 from toolfleet_modules.hosts.serving.secrets import Secrets, SecretUnknown
 
 
@@ -35,7 +35,7 @@ class Credentials:
         for scheme, text in auth.items():
             try:
                 credential = _credential(document, scheme, secrets.fill(text))
-            except (OperationRefused, SecretUnknown) as exc:
+            except (OperationUnusable, SecretUnknown) as exc:
                 self.faults[scheme] = str(exc)
                 continue
             self._found[scheme] = credential
@@ -43,7 +43,7 @@ class Credentials:
         self.hidden = secrets.with_values(sent)
 
     def of(self, security: Sequence[Mapping[str, Any]]) -> Sequence[Credential]:
-        """What is sent for the first alternative that can be met; one that wants nothing comes last. Raises `OperationRefused`."""
+        """What is sent for the first alternative that can be met; one that wants nothing comes last. Raises `OperationUnusable`."""
         if not security:
             return ()
         for schemes in sorted(security, key=lambda each: not each):
@@ -51,19 +51,19 @@ class Credentials:
                 return [self._found[scheme] for scheme in schemes]
         wanted = " or ".join(" and ".join(schemes) for schemes in security)[:200]
         why = next((f" {self.faults[each]}" for schemes in security for each in schemes if each in self.faults), "")
-        raise OperationRefused("CredentialMissing", f"It needs {wanted}: name its secret under `auth`.{why}")
+        raise OperationUnusable("CredentialMissing", f"It needs {wanted}: name its secret under `auth`.{why}")
 
 
 def _credential(document: OpenApiDocument, scheme: str, value: str) -> Credential:
-    """Raises `OperationRefused` for a scheme that is not there, or of no kind that a secret is enough for."""
+    """Raises `OperationUnusable` for a scheme that is not there, or of no kind that a secret is enough for."""
     node = document.security_schemes.get(scheme)
     if node is None:
         known = ", ".join(document.security_schemes) or "none"
-        raise OperationRefused(
+        raise OperationUnusable(
             "SchemeUnknown", f"The document has no security scheme {scheme!r}; it has {known[:200]}."
         )
     if not value.isprintable() or not value.strip():
-        raise OperationRefused(
+        raise OperationUnusable(
             "SchemeUnknown", f"What is to be sent for {scheme!r} is empty, or has control characters."
         )
     found = document.resolved(node)
@@ -75,7 +75,7 @@ def _credential(document: OpenApiDocument, scheme: str, value: str) -> Credentia
         return Credential("header", "Authorization", f"Basic {b64encode(value.encode()).decode()}")
     if http == "bearer" or kind in {"oauth2", "openIdConnect"}:
         return Credential("header", "Authorization", f"Bearer {value}")
-    raise OperationRefused("SchemeUnknown", f"The scheme {scheme!r} is {kind} {http}: a secret is not enough for it.")
+    raise OperationUnusable("SchemeUnknown", f"The scheme {scheme!r} is {kind} {http}: a secret is not enough for it.")
 
 
 def with_credentials(

@@ -79,7 +79,7 @@ class OperationRun:
     async def run(self) -> Reply:
         """Send the request. Raises `ModuleBusy`, `NotBegun` and `asyncio.CancelledError`."""
         reply = await self._replied()
-        return replace(reply, body=self.tool.secrets.hide(reply.body))
+        return replace(reply, body=self.tool.secrets.hide_json(reply.body.encode()).decode())
 
     async def _replied(self) -> Reply:
         name, is_repeatable = self.name, self.is_repeatable

@@ -1,10 +1,10 @@
 """Plans an operation's body: its media type, and whether its properties can be arguments of their own."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from toolfleet_modules.hosts.openapi.documents.document import OperationRefused
+from toolfleet_modules.hosts.openapi.documents.document import OperationUnusable
 from toolfleet_modules.hosts.openapi.documents.json_schemas import SchemaTranslator
 
 FORM = "application/x-www-form-urlencoded"
@@ -34,7 +34,7 @@ class BodyPlan:
 def body_plan(body: Mapping[str, Any], translator: SchemaTranslator, references: set[str]) -> BodyPlan | None:
     """The plan; `None` for a body that need not be there, and is of no kind that is written.
 
-    Raises `OperationRefused` for one that must be there.
+    Raises `OperationUnusable` for one that must be there.
     """
     content = body.get("content")
     is_required = body.get("required") is True
@@ -43,7 +43,7 @@ def body_plan(body: Mapping[str, Any], translator: SchemaTranslator, references:
         if not is_required:
             return None
         kinds = ", ".join(content)[:120] if isinstance(content, dict) else "no media type"
-        raise OperationRefused("UnsupportedBody", f"Its body is {kinds}: JSON, forms, text and bytes are written.")
+        raise OperationUnusable("UnsupportedBody", f"Its body is {kinds}: JSON, forms, text and bytes are written.")
     media_type, said = found
     schema, encodings = said.get("schema", {}), said.get("encoding")
     if _kind(media_type) == "bytes":
@@ -60,19 +60,12 @@ def body_plan(body: Mapping[str, Any], translator: SchemaTranslator, references:
     )
     if not is_plain:
         if _kind(media_type) == "form" and resolved.get("type", "object") != "object":
-            raise OperationRefused("UnsupportedBody", "Its body is a form, and no object.")
+            raise OperationUnusable("UnsupportedBody", "Its body is a form, and no object.")
         return BodyPlan(
             media_type, is_required, translator.translate(schema, references), None, encodings=_of(encodings)
         )
-    properties = {name: each for name, each in resolved["properties"].items() if not translator.is_hidden(each)}
-    files = frozenset(
-        name for name, each in properties.items() if media_type == MULTIPART and _is_file(translator, each)
-    )
-    translated = {
-        name: _file_schema(each) if name in files else translator.translate(each, references)
-        for name, each in properties.items()
-    }
-    return BodyPlan(media_type, is_required, None, translated, names & properties.keys(), files, _of(encodings))
+    plan = BodyPlan(media_type, is_required, None, None, names, encodings=_of(encodings))
+    return _with_properties(plan, resolved["properties"], translator, references)
 
 
 def is_json(media_type: str) -> bool:
@@ -81,13 +74,33 @@ def is_json(media_type: str) -> bool:
     return name == "application/json" or name.endswith("+json")
 
 
+def _with_properties(
+    plan: BodyPlan, found: Mapping[str, Any], translator: SchemaTranslator, references: set[str]
+) -> BodyPlan:
+    """The plan of a plain object: each of its properties is an argument."""
+    properties = {name: each for name, each in found.items() if not translator.is_hidden(each)}
+    is_multipart = plan.media_type == MULTIPART
+    files = frozenset(name for name, each in properties.items() if is_multipart and _is_file(translator, each))
+    translated = {
+        name: _file_schema(each) if name in files else translator.translate(each, references)
+        for name, each in properties.items()
+    }
+    return replace(plan, properties=translated, required=plan.required & properties.keys(), files=files)
+
+
 def _chosen(content: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:
     for kind in ("json", "form", "text", "bytes"):
         for media_type, said in content.items():
             if _kind(media_type) == kind and isinstance(said, dict):
-                written = "application/json" if kind == "json" and "*" in media_type else media_type
-                return written, said
+                return _written(kind, media_type), said
     return None
+
+
+def _written(kind: str, media_type: str) -> str:
+    """A media type as a request says it: without wildcards, and of a form without parameters."""
+    if "*" in media_type:
+        return "application/json" if kind == "json" else "application/octet-stream"
+    return media_type.partition(";")[0].strip().lower() if kind == "form" else media_type
 
 
 def _kind(media_type: str) -> str | None:

@@ -19,7 +19,7 @@ class DocumentWrong(Exception):
     """A document cannot be read, or is none. The message, a sentence, says why."""
 
 
-class OperationRefused(Exception):
+class OperationUnusable(Exception):
     """An operation cannot be a tool; `kind` names the error, the message, a sentence, says why."""
 
     def __init__(self, kind: str, message: str) -> None:
@@ -61,28 +61,30 @@ class OpenApiDocument:
         return schemes if isinstance(schemes, dict) else {}
 
     def at(self, reference: str) -> Any:
-        """What a reference means. Raises `OperationRefused` for one that leads out of the document, or nowhere."""
+        """What a reference means. Raises `OperationUnusable` for one that leads out of the document, or nowhere."""
         if not reference.startswith("#"):
-            raise OperationRefused(
+            raise OperationUnusable(
                 "ExternalReference", f"It refers to {reference[:_SHOWN]!r}: only what is in the document is read."
             )
         found: Any = self.root
         for step in unquote(reference[1:]).split("/")[1:]:
             found = _member(found, step.replace("~1", "/").replace("~0", "~"))
         if found is None or not (reference == "#" or reference.startswith("#/")):
-            raise OperationRefused("ReferenceUnknown", f"It refers to {reference[:_SHOWN]!r}, which is not there.")
+            raise OperationUnusable("ReferenceUnknown", f"It refers to {reference[:_SHOWN]!r}, which is not there.")
         return found
 
     def resolved(self, node: Any) -> Mapping[str, Any]:
-        """The object itself, or what it refers to. Raises `OperationRefused`, also for references in a circle."""
+        """The object itself, or what it refers to. Raises `OperationUnusable`, also for references in a circle."""
         for _ in range(_MOST_STEPS):
             if not isinstance(node, dict):
-                raise OperationRefused("InvalidOperation", f"There is {type(node).__name__} where an object should be.")
+                raise OperationUnusable(
+                    "InvalidOperation", f"There is {type(node).__name__} where an object should be."
+                )
             reference = node.get("$ref")
             if not isinstance(reference, str):
                 return node
             node = self.at(reference)
-        raise OperationRefused("ReferenceUnknown", "Its references lead to one another, and to nothing else.")
+        raise OperationUnusable("ReferenceUnknown", "Its references lead to one another, and to nothing else.")
 
 
 def digest_of(value: Any) -> str:

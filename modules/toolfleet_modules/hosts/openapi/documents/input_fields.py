@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from toolfleet_modules.hosts.openapi.documents.body_plan import BodyPlan, body_plan
-from toolfleet_modules.hosts.openapi.documents.document import OperationRefused
+from toolfleet_modules.hosts.openapi.documents.document import OperationUnusable
 from toolfleet_modules.hosts.openapi.documents.json_schemas import SchemaTranslator
 from toolfleet_modules.hosts.openapi.documents.operation_names import argument_name
 from toolfleet_modules.hosts.openapi.documents.operations import Operation
@@ -46,7 +46,7 @@ class InputPlan:
 def input_plan(
     operation: Operation, translator: SchemaTranslator, taken: Collection[tuple[str, str]] = ()
 ) -> InputPlan:
-    """The plan. `taken` are places and names in small letters that credentials are sent in. Raises `OperationRefused`."""
+    """The plan. `taken` are places and names in small letters that credentials are sent in. Raises `OperationUnusable`."""
     references = set[str]()
     fields, key = list[InputField](), None
     for parameter in operation.parameters:
@@ -54,7 +54,7 @@ def input_plan(
         if (place, name.lower()) in taken or (place == "header" and name.lower() in _IGNORED):
             continue
         if place == "header" and name.lower() in _FORBIDDEN:
-            raise OperationRefused("UnsupportedParameter", f"It takes the header {name!r}, which is the connection's.")
+            raise OperationUnusable("UnsupportedParameter", f"It takes the header {name!r}, which is the connection's.")
         if place == "header" and _is_key(name):
             key = parameter
             continue
@@ -75,7 +75,9 @@ def _parameter_field(parameter: Mapping[str, Any], translator: SchemaTranslator,
     place: Place = parameter["in"]
     style = parameter.get("style", _STYLES[place])
     if style not in _ALLOWED[place]:
-        raise OperationRefused("UnsupportedParameter", f"{parameter['name'][:80]!r} has the style {str(style)[:40]!r}.")
+        raise OperationUnusable(
+            "UnsupportedParameter", f"{parameter['name'][:80]!r} has the style {str(style)[:40]!r}."
+        )
     content = parameter.get("content")
     is_json = False
     schema = parameter.get("schema", {})
@@ -117,7 +119,7 @@ def _check_path(operation: Operation, fields: Sequence[InputField]) -> None:
     wanted = {part.partition("}")[0] for part in operation.path.split("{")[1:]}
     if given != wanted:
         odd = min(given ^ wanted)
-        raise OperationRefused("InvalidOperation", f"Its path and its path parameters differ in {odd[:80]!r}.")
+        raise OperationUnusable("InvalidOperation", f"Its path and its path parameters differ in {odd[:80]!r}.")
 
 
 def _body_fields(body: BodyPlan) -> list[InputField]:

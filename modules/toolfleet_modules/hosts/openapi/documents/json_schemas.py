@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
-from toolfleet_modules.hosts.openapi.documents.document import OpenApiDocument, OperationRefused, digest_of
+from toolfleet_modules.hosts.openapi.documents.document import OpenApiDocument, OperationUnusable, digest_of
 
 Direction = Literal["input", "output"]
 
@@ -26,20 +26,20 @@ class SchemaTranslator:
         self._definitions: dict[str, tuple[Any, frozenset[str]]] = {}
 
     def translate(self, schema: Any, references: set[str]) -> Any:
-        """The schema; what it refers to is added to `references`. Raises `OperationRefused`."""
+        """The schema; what it refers to is added to `references`. Raises `OperationUnusable`."""
         if isinstance(schema, bool):
             return schema
         if not isinstance(schema, dict):
-            raise OperationRefused("InvalidSchema", f"There is {type(schema).__name__} where a schema should be.")
+            raise OperationUnusable("InvalidSchema", f"There is {type(schema).__name__} where a schema should be.")
         if unknown := _UNKNOWN & schema.keys():
-            raise OperationRefused("UnsupportedSchema", f"Its schema has {min(unknown)}, which is not read.")
+            raise OperationUnusable("UnsupportedSchema", f"Its schema has {min(unknown)}, which is not read.")
         reference = schema.get("$ref")
         if isinstance(reference, str):
             return self._referring(reference, schema, references)
         return self._nullable(schema, self._plain(schema, references))
 
     def definitions(self, references: Iterable[str]) -> dict[str, Any]:
-        """What is to stand in `$defs` for these, and for what they refer to in turn. Raises `OperationRefused`."""
+        """What is to stand in `$defs` for these, and for what they refer to in turn. Raises `OperationUnusable`."""
         found, waiting = dict[str, Any](), list(references)
         while waiting:
             reference = waiting.pop()
@@ -47,13 +47,13 @@ class SchemaTranslator:
             if name in found:
                 continue
             if len(found) >= _MOST_DEFINITIONS:
-                raise OperationRefused("SchemaTooLarge", f"Its schema refers to more than {_MOST_DEFINITIONS} others.")
+                raise OperationUnusable("SchemaTooLarge", f"Its schema refers to more than {_MOST_DEFINITIONS} others.")
             found[name], further = self._definition(reference)
             waiting.extend(further)
         return dict(sorted(found.items()))
 
     def resolved(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The schema itself, or the one that it is a reference to. Raises `OperationRefused`."""
+        """The schema itself, or the one that it is a reference to. Raises `OperationUnusable`."""
         return self._document.resolved(schema)
 
     def is_hidden(self, schema: Any) -> bool:
@@ -69,7 +69,7 @@ class SchemaTranslator:
 
     def _referring(self, reference: str, schema: Mapping[str, Any], references: set[str]) -> dict[str, Any]:
         if not isinstance(self._document.at(reference), dict | bool):
-            raise OperationRefused("InvalidSchema", f"It refers to {reference[:_SHOWN]!r}, which is no schema.")
+            raise OperationUnusable("InvalidSchema", f"It refers to {reference[:_SHOWN]!r}, which is no schema.")
         references.add(reference)
         said = {"$ref": f"#/$defs/{definition_name(reference)}"}
         if self._document.is_30:  # whose references have no neighbours that mean something

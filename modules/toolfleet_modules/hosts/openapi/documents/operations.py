@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from toolfleet_modules.hosts.openapi.documents.document import OpenApiDocument, OperationRefused
+from toolfleet_modules.hosts.openapi.documents.document import OpenApiDocument, OperationUnusable
 
 METHODS = ("get", "head", "put", "delete", "post", "patch")
 """Those that become tools: OPTIONS and TRACE are about the connection."""
@@ -53,7 +53,7 @@ def operations_of(
             continue
         try:
             item = document.resolved(found)
-        except OperationRefused as exc:
+        except OperationUnusable as exc:
             yield OperationFault(path, exc.kind, str(exc))
             continue
         for method in METHODS:
@@ -61,7 +61,7 @@ def operations_of(
                 continue
             try:
                 yield _operation(document, method, path, item)
-            except OperationRefused as exc:
+            except OperationUnusable as exc:
                 yield OperationFault(label_of(method, path), exc.kind, str(exc))
 
 
@@ -73,7 +73,7 @@ def label_of(method: str, path: str) -> str:
 def _operation(document: OpenApiDocument, method: str, path: str, item: Mapping[str, Any]) -> Operation:
     node = item[method]
     if not isinstance(node, dict):
-        raise OperationRefused("InvalidOperation", "It is no object.")
+        raise OperationUnusable("InvalidOperation", "It is no object.")
     body = None if method in _WITHOUT_BODY else node.get("requestBody")
     responses = node.get("responses", {})
     servers = node.get("servers") or item.get("servers") or document.root.get("servers")
@@ -100,7 +100,7 @@ def _parameters(document: OpenApiDocument, found: Sequence[Any]) -> list[Mapping
         parameter = document.resolved(each)
         name, place = parameter.get("name"), parameter.get("in")
         if not isinstance(name, str) or not name or place not in {"path", "query", "header", "cookie"}:
-            raise OperationRefused("InvalidOperation", "It has a parameter without a name, or without a place.")
+            raise OperationUnusable("InvalidOperation", "It has a parameter without a name, or without a place.")
         known[name, place] = parameter
     return list(known.values())
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from toolfleet_modules.hosts.openapi.documents.body_plan import is_json
-from toolfleet_modules.hosts.openapi.documents.document import OpenApiDocument, OperationRefused
+from toolfleet_modules.hosts.openapi.documents.document import OpenApiDocument, OperationUnusable
 from toolfleet_modules.hosts.openapi.documents.json_schemas import SchemaTranslator
 from toolfleet_modules.hosts.openapi.documents.operations import Operation
 
@@ -13,7 +13,7 @@ _EMPTY = frozenset({"204", "205"})
 def output_schema(
     operation: Operation, document: OpenApiDocument, translator: SchemaTranslator
 ) -> dict[str, Any] | None:
-    """The schema; `None` where an answer may be anything else than JSON that is described. Raises `OperationRefused`."""
+    """The schema; `None` where an answer may be anything else than JSON that is described. Raises `OperationUnusable`."""
     found, references = list[Any](), set[str]()
     for status, node in operation.responses.items():
         if not str(status).startswith("2"):
@@ -33,7 +33,7 @@ def output_schema(
     if not different:
         return None
     if not all(isinstance(each, dict) for each in different):
-        raise OperationRefused("InvalidSchema", "A response's schema is no object.")
+        raise OperationUnusable("InvalidSchema", "A response's schema is no object.")
     schema = dict(different[0]) if len(different) == 1 else {"anyOf": different}
     definitions = translator.definitions(references)
     if not definitions:
