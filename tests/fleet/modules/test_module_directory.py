@@ -15,7 +15,7 @@ from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.directory.entries import ModuleEntry
-from toolfleet_registry.errors import OperationUnusable
+from toolfleet_registry.errors import OperationRefused
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.operations.audit_reader import AuditReader
 from toolfleet_tasks.operations.module_changes import ModuleChanges
@@ -165,7 +165,7 @@ async def test_what_may_not_be_added_is_refused(
     }
     for reason, (where, entry) in refused.items():
         async with ModuleChanges.of(Settings(redis_url=where.redis_url)) as changes:
-            with pytest.raises(OperationUnusable, match=reason):
+            with pytest.raises(OperationRefused, match=reason):
                 await changes.add(entry)
     await change(empty, remove="larks")
 

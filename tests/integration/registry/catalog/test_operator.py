@@ -13,7 +13,7 @@ from toolfleet_registry.catalog.operator import Operator, operating
 from toolfleet_registry.contracts import Caller, ToolCall, ToolResult
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.entries import ModuleEntry
-from toolfleet_registry.errors import OperationUnusable, SettingsError
+from toolfleet_registry.errors import OperationRefused, SettingsError
 from toolfleet_registry.manifests.manifest_cache import ManifestCache
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
@@ -70,7 +70,7 @@ async def test_an_operator_needs_the_fleets_redis_and_nothing_else(stage: Stage,
         assert [one.tool_name for one in await operator.differences("git")] == ["git.push"]
         await operator.approve("git.push")
         assert await operator.closed() == {}
-        with pytest.raises(OperationUnusable, match="Unknown module: mail"):
+        with pytest.raises(OperationRefused, match="Unknown module: mail"):
             await operator.pin("mail")
 
 
@@ -226,9 +226,9 @@ async def test_only_what_was_looked_at_is_approved(stage: Stage, operator: Opera
     stage.git.change("push", description="Harmful.")
     await stage.refresh()
 
-    with pytest.raises(OperationUnusable, match="by now, not"):
+    with pytest.raises(OperationRefused, match="by now, not"):
         await operator.approve("git.push", digest=difference.digest)
-    with pytest.raises(OperationUnusable, match="by now, not"):
+    with pytest.raises(OperationRefused, match="by now, not"):
         await operator.approve("git.push", digest="sha256:")  # the beginning of every digest
     assert "withheld" in str(await stage.refusal("push"))
 
@@ -247,11 +247,11 @@ async def test_what_cannot_be_done_is_one_sentence(stage: Stage, operator: Opera
         ),
         (operator.approve("mail.send"), "Unknown module: mail"),
     ]:
-        with pytest.raises(OperationUnusable) as caught:
+        with pytest.raises(OperationRefused) as caught:
             await work
         assert str(caught.value) == why
     await operator.pin("git")
-    with pytest.raises(OperationUnusable, match="is pinned already"):
+    with pytest.raises(OperationRefused, match="is pinned already"):
         await operator.pin("git")
     assert await stage.listed() == before
 

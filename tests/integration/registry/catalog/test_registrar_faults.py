@@ -16,7 +16,7 @@ from toolfleet_registry.catalog.catalog import Catalog
 from toolfleet_registry.catalog.operator import Operator, adopt_registry, operating
 from toolfleet_registry.catalog.registration import Registrar
 from toolfleet_registry.contracts import Caller, ModuleManifest, ToolCall, ToolDefinition, ToolResult
-from toolfleet_registry.errors import FleetUnavailable, OperationUnusable, RegistryAway
+from toolfleet_registry.errors import FleetUnavailable, OperationRefused, RegistryAway
 from toolfleet_registry.manifests.manifest_cache import CachedManifest, ManifestCache
 from toolfleet_registry.manifests.overrides import broken_tools, seen_tools
 from toolfleet_registry.manifests.specs import ToolSpec
@@ -99,7 +99,7 @@ async def test_a_disabled_tool_whose_specification_cannot_be_read_stays_closed(d
 async def test_a_tool_that_nobody_can_read_can_be_forgotten(disabled: Disabled) -> None:
     """To disable it is refused with that advice; forgotten, it is new."""
     await disabled.redis.hset(Keys().registry.tools, "git.push", "nonsense")
-    with pytest.raises(OperationUnusable, match=r"cannot be read: `toolfleet tools forget git\.push`"):
+    with pytest.raises(OperationRefused, match=r"cannot be read: `toolfleet tools forget git\.push`"):
         await disabled.operator.disable("git.push")
     assert await open_tools(disabled.redis) == ["git.log"]
     await disabled.operator.forget("git.push")

@@ -16,7 +16,7 @@ from toolfleet.stores import ToolRegistry, ToolSpec
 from toolfleet_registry.catalog import registry_events
 from toolfleet_registry.catalog.operator import Operator, operating
 from toolfleet_registry.catalog.registry_events import EventsAfter, events_after
-from toolfleet_registry.errors import OperationUnusable
+from toolfleet_registry.errors import OperationRefused
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.factory import open_store
@@ -132,7 +132,7 @@ async def test_a_rollback_outlives_its_manifest(stage: Stage, operator: Operator
 )
 async def test_a_rollback_to_nothing_is_refused(operator: Operator, name: str, version: str, reason: str) -> None:
     """In a sentence that names what there is."""
-    with pytest.raises(OperationUnusable, match=re.escape(reason)):
+    with pytest.raises(OperationRefused, match=re.escape(reason)):
         await operator.rollback(name, version)
 
 
