@@ -14,7 +14,9 @@ from pydantic import ValidationError
 from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
-from toolfleet_registry.directory.entries import ModuleEntry
+from toolfleet_registry.directory.entries import ANNOUNCED, ModuleEntry, plain_url
+from toolfleet_registry.directory.host_judgement import JudgedHosts
+from toolfleet_registry.directory.hosts import HostReadings
 from toolfleet_registry.directory.probe_failures import ProbeFailures
 from toolfleet_registry.directory.requested_probes import RequestedProbes
 from toolfleet_registry.directory.scripts import FED, FEED, REPLACE
@@ -40,10 +42,19 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What the directory says at one moment. `ignored`: why an entry does not count, by module."""
+    """What the directory says at one moment: `stored` entries, and what `hosts` announce beside them.
 
-    entries: Mapping[str, ModuleEntry] = field(default_factory=dict[str, ModuleEntry])
+    `ignored`: why a stored entry does not count, by module.
+    """
+
+    stored: Mapping[str, ModuleEntry] = field(default_factory=dict[str, ModuleEntry])
     ignored: Mapping[str, str] = field(default_factory=dict[str, str])
+    hosts: JudgedHosts = field(default_factory=JudgedHosts)
+
+    @property
+    def entries(self) -> dict[str, ModuleEntry]:
+        """The module of each name."""
+        return {**self.stored, **self.hosts.modules}
 
 
 class ModuleDirectory:
@@ -60,6 +71,7 @@ class ModuleDirectory:
         """Why the last looks at modules have failed."""
         self.requested_probes = RequestedProbes(redis, settings.keys)
         """What has workers ask the modules."""
+        self._hosts = HostReadings(redis, settings)
         self._signed_again = dict[str, str]()
         self._read_before = dict[str, tuple[str, ModuleEntry | str]]()
 
@@ -81,7 +93,21 @@ class ModuleDirectory:
             else:
                 ignored[module] = found
         self._read_before = {module: self._read_before[module] for module in (*entries, *ignored)}
-        return Listing(entries, ignored)
+        return Listing(entries, ignored, await self.read_hosts(entries))
+
+    async def read_hosts(self, stored: Mapping[str, ModuleEntry]) -> JudgedHosts:
+        """What hosts announce. No module of these entries is theirs, unless it was removed, or in settings of processes that are gone."""
+
+        async def taken(modules: frozenset[str]) -> dict[str, str]:
+            there = [stored[name] for name in modules & stored.keys() if not stored[name].is_removed]
+            fed = await self.fed() if any(entry.is_static for entry in there) else {}
+            return {entry.module: _claim(entry) for entry in there if not entry.is_static or entry.module in fed}
+
+        return await self._hosts.read(taken)
+
+    async def forget_hosts(self, judged: JudgedHosts) -> None:
+        """Remove what hosts have said that are gone, but for the last one of each module that is away."""
+        await self._hosts.forget(judged)
 
     async def texts(self) -> dict[str, str]:
         """What is stored, by module, believed or not."""
@@ -220,7 +246,15 @@ def _read(seal: TextSeal, module: str, text: str) -> ModuleEntry | str:
         return str(exc).replace("The message", "Its entry")
     except ValidationError as exc:
         return f"its entry is wrong in {exc.error_count()} places"
+    if entry.origin == ANNOUNCED:
+        return "its entry says that it was announced, and no such entry is stored"
     return entry if entry.module == module else "its entry is another module's"
+
+
+def _claim(entry: ModuleEntry) -> str:
+    if entry.is_static:
+        return "the settings of workers or beat have this module"
+    return f"this module was added at {plain_url(entry.url or '-')}"
 
 
 def _mark(text: str) -> str:

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit, urlunsplit
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
+from toolfleet_registry.directory.replicas import Replica
 from toolfleet_registry.redis.urls import is_http_url
 from toolfleet_registry.settings import Settings
 
@@ -15,11 +16,14 @@ SETTINGS = "settings"
 ADDED = "added"
 """The origin of an entry that somebody has added while the fleet was running."""
 
+ANNOUNCED = "announced"
+"""The origin of an entry that nobody has stored: hosts say that they serve the module."""
+
 
 class ModuleEntry(BaseModel):
     """One module. A reader of an earlier version ignores the fields that a later one has added.
 
-    `url` is `None` for a module whose tools run in the workers. `origin` is `settings` or `added`. `timeout_seconds` is the
+    `url` is `None` for a module whose tools run in the workers. `origin` is `settings`, `added` or `announced`. `timeout_seconds` is the
     limit of its calls, `None`: that of its lane. `scales_from_zero`: its lane may have no worker at times, and calls wait for
     one. Times are seconds since the epoch; a module with `removed_at` takes no new calls, and those that wait are run for
     `drain_seconds` after it.
@@ -73,6 +77,17 @@ class ModuleEntry(BaseModel):
     def text(self) -> str:
         """As it is stored: the same text for the same entry, in every process."""
         return self.model_dump_json(exclude_defaults=True)
+
+
+class AnnouncedModule(ModuleEntry):
+    """A module whose hosts announce themselves. `url` is that of the host that decides, or of the last one that has.
+
+    `replicas` are the hosts that count, none while the module is away. `digest` is one of what they offer.
+    """
+
+    origin: str = ANNOUNCED
+    digest: str = ""
+    replicas: tuple[Replica, ...] = ()
 
 
 def static_entries(settings: Settings) -> dict[str, ModuleEntry]:

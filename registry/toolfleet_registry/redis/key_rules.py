@@ -31,6 +31,7 @@ RULES = (
     ),
     KeyRule(re.compile(rf"{OURS}modules-revision"), lasting="a counter", since=2),
     KeyRule(re.compile(rf"{OURS}module-feeds"), since=2),
+    KeyRule(re.compile(rf"{OURS}module-(hosts|heartbeats)"), since=2),
     KeyRule(re.compile(rf"{OURS}look:asked"), lasting="a counter", since=2),
     KeyRule(re.compile(rf"{OURS}(look:\d+|look-failures)"), since=2),
     KeyRule(re.compile(rf"{OURS}modes")),

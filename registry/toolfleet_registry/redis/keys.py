@@ -58,6 +58,16 @@ class Keys:
         """Which entries of the directory live processes have in their settings. Expires when all of them are silent."""
         return f"{self.prefix}{OURS}module-feeds"
 
+    @property
+    def module_hosts(self) -> str:
+        """A hash: the last heartbeat of each host, by its module and id. Expires `manifest_ttl_seconds` after the last one."""
+        return f"{self.prefix}{OURS}module-hosts"
+
+    @property
+    def module_heartbeats(self) -> str:
+        """When each live host was heard last, by Redis's clock (ms). Expires with the hash."""
+        return f"{self.prefix}{OURS}module-heartbeats"
+
     def probe(self, which: int | Literal["asked", ""]) -> str:
         """How often agents have asked for a look at all modules; of a single one, whether it is done, which expires. 0: the one that waits."""
         return f"{self.prefix}{OURS}look:{which}"

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import importlib.util
 from collections.abc import Sequence
+from typing import Self
 
 from toolfleet_registry.errors import MessageRefused, SettingsError
 
@@ -28,6 +29,15 @@ class TextSeal:
     def __init__(self, signing_key: str | None, *, purpose: str, old_keys: Sequence[str] = ()) -> None:
         keys = () if signing_key is None else (signing_key, *old_keys)
         self._signature = _Signature([derived_key(key, purpose) for key in keys]) if keys else None
+
+    @classmethod
+    def with_keys(cls, keys: Sequence[bytes]) -> Self:
+        """One that has derived keys, of 32 bytes, and not the fleet's. The first signs; without any nothing is signed."""
+        if keys:
+            need_libraries()
+        made = cls(None, purpose="")
+        made._signature = _Signature(keys) if keys else None
+        return made
 
     def sign(self, content: str) -> str:
         """Any text, with the signature before it if there is a key."""
