@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from toolfleet_registry.directory.entries import ModuleEntry, plain_url
+from toolfleet_registry.directory.entries import AnnouncedModule, ModuleEntry, plain_url
 from toolfleet_registry.directory.networks import ModuleNetworks
 from toolfleet_registry.directory.replicas import Replica
 from toolfleet_registry.headers.module_headers import ModuleHeaders, headers_by_module
@@ -49,7 +49,7 @@ class KnownModules:
 
     @property
     def guards(self) -> dict[str, Callable[[str], bool]]:
-        """Of each module that was added, at which IP addresses it may be."""
+        """Of each module that was added or announces itself, at which IP addresses it may be."""
         return dict.fromkeys(self.added, self._networks.allows)
 
     @property
@@ -60,6 +60,7 @@ class KnownModules:
     def take(self, entries: Mapping[str, ModuleEntry]) -> bool:
         """Hold what the directory says now. Returns whether this process has other modules than before, or otherwise."""
         now, own = self._clock(), self._own.modules
+        entries = {name: self._in_lane(entry) for name, entry in entries.items()}
         theirs = {name: entry for name, entry in entries.items() if name not in own}
         added = {name: entry for name, entry in theirs.items() if not entry.is_static}
         served = own | {name for name, entry in added.items() if not entry.is_over(now)}
@@ -67,10 +68,16 @@ class KnownModules:
         ending = frozenset(added.keys() - served)
         settings = self._settings_with(theirs, served, entries)
         headers = self._headers_with(entries)
-        before = self.settings, self.names, self.served, self.ending, self.headers
-        self._entries = dict(entries)
+        replicas = {name: entry.replicas for name, entry in theirs.items() if isinstance(entry, AnnouncedModule)}
+        before = self.settings, self.names, self.served, self.ending, self.headers, self.replicas
+        self._entries, self.replicas = entries, {name: found for name, found in replicas.items() if found}
         self.settings, self.names, self.served, self.ending, self.headers = settings, names, served, ending, headers
-        return before != (settings, names, served, ending, headers)
+        return before != (settings, names, served, ending, headers, self.replicas)
+
+    def _in_lane(self, entry: ModuleEntry) -> ModuleEntry:
+        """A module that announces itself is slow also where the settings say so: its host may not know them."""
+        is_to_be_slow = isinstance(entry, AnnouncedModule) and entry.module in self._own.slow_modules
+        return entry.model_copy(update={"slow": True}) if is_to_be_slow else entry
 
     def _settings_with(
         self, theirs: Mapping[str, ModuleEntry], served: frozenset[str], entries: Mapping[str, ModuleEntry]

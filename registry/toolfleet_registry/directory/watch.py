@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from toolfleet_registry.directory.directory import FEED_SECONDS, ModuleDirectory
+from toolfleet_registry.directory.directory import FEED_SECONDS, Listing, ModuleDirectory
 from toolfleet_registry.directory.directory_copy import DirectoryCopy
-from toolfleet_registry.directory.entries import ModuleEntry, static_entries
+from toolfleet_registry.directory.entries import AnnouncedModule, ModuleEntry, static_entries
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.directory.networks import ModuleNetworks
 from toolfleet_registry.errors import FleetUnavailable
@@ -17,6 +18,7 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock, machine_clock
 
 _POLL_SECONDS = 0.5  # one small question: a module that was added is served within two seconds
+_HOSTS_SECONDS = 1.0  # hosts are judged so often: one that has died is no change in Redis until somebody asks
 _READ_SECONDS = 60.0  # after so long all of it is read, whatever the revision says
 _PATIENCE_SECONDS = 5.0  # for the first look, at a worker's start
 _REMOVED_KEPT_SECONDS = (
@@ -56,7 +58,8 @@ class ModuleWatch:
         self._directory: ModuleDirectory | None = None
         self._redis: Any = None
         self._revision: str | None = None
-        self._feed_at = self._read_at = machine_clock.monotonic()
+        self._feed_at = self._read_at = self._hosts_at = machine_clock.monotonic()
+        self._listing = Listing()
         self._conflicts = dict[str, str]()
         self._refused = dict[str, str]()
         self._unknown = set[str]()
@@ -129,19 +132,24 @@ class ModuleWatch:
         self._asked = asked
         if revision != self._revision or now >= self._read_at:
             await self._restore(directory, revision)
-            entries = (await directory.read()).entries
-            await self._tidy(directory, entries)
+            self._listing = await directory.read()
+            await self._tidy(directory, self._listing)
             if not self._only_feeds:
-                await self._copy.keep(await directory.texts_of(entries))
-            self._take(entries)
-            self._revision, self._read_at = revision, now + _READ_SECONDS
+                await self._copy.keep(await directory.texts_of(self._listing.stored))
+            self._take(self._listing.entries)
+            self._revision, self._read_at, self._hosts_at = revision, now + _READ_SECONDS, now + _HOSTS_SECONDS
+        elif now >= self._hosts_at:
+            self._hosts_at = now + _HOSTS_SECONDS
+            self._listing = replace(self._listing, hosts=await directory.read_hosts(self._listing.stored))
+            self._take(self._listing.entries)  # it also ends those that are drained by now
         elif any(entry.is_removed for entry in self._known.entries.values()):
             self._take(self._known.entries)  # one may be drained by now
 
     def _take(self, entries: Mapping[str, ModuleEntry]) -> None:
         """Hold what may be used of it. A name's addresses are judged when they are connected to."""
         fine = dict[str, ModuleEntry]()
-        for name, entry in entries.items():
+        for name, given in entries.items():
+            entry = self._reachable(given)
             if entry.is_static or entry.url is None or self._networks.allows_literal(entry.url):
                 fine[name] = entry
             elif self._refused.get(name) != entry.url:
@@ -149,6 +157,14 @@ class ModuleWatch:
                 log.error("module_refused", module=name, reason="its address is not one of TOOLFLEET_MODULE_NETWORKS")
         self._known.take(fine)
         self._say_unknown()
+
+    def _reachable(self, entry: ModuleEntry) -> ModuleEntry:
+        """The module with those of its hosts only that may be where they are; at the first of them."""
+        if not isinstance(entry, AnnouncedModule) or not entry.replicas:
+            return entry
+        allowed = tuple(one for one in entry.replicas if self._networks.allows_literal(one.url))
+        url = allowed[0].url if allowed else entry.url
+        return entry if allowed == entry.replicas else entry.model_copy(update={"replicas": allowed, "url": url})
 
     def _say_unknown(self) -> None:
         """Say once of each module with headers that there is none of that name."""
@@ -170,15 +186,16 @@ class ModuleWatch:
         if has_lost:
             log.warning("modules_put_back", modules=len(self._known.entries))
             for name, entry in self._known.entries.items():
-                if not entry.is_static:
+                if not entry.is_static and not isinstance(entry, AnnouncedModule):
                     await directory.replace(name, "", entry)
             await directory.feed(self._static)
 
-    async def _tidy(self, directory: ModuleDirectory, entries: Mapping[str, ModuleEntry]) -> None:
+    async def _tidy(self, directory: ModuleDirectory, listing: Listing) -> None:
         """Forget what was removed long ago, and what no settings have named for as long as a manifest lives; sign anew."""
         await directory.sign_again()
+        await directory.forget_hosts(listing.hosts)
         fed, now = await directory.fed(), machine_clock.monotonic()
-        for name, entry in entries.items():
+        for name, entry in listing.stored.items():
             if entry.removed_at is not None and fleet_clock.now() > entry.removed_at + _REMOVED_KEPT_SECONDS:
                 await directory.forget(name, entry)
             if not entry.is_static or name in fed:

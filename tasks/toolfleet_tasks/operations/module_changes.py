@@ -51,6 +51,7 @@ class ModuleChanges:
         self._check_name(entry.module)
         if fault := await self._networks.fault(str(entry.url)):
             raise OperationRefused(f"Module {entry.module!r} is not added: {fault}.")
+        await self._check_unannounced(entry.module, "nothing is added: end them first")
         entry = entry.model_copy(update={"added_at": await self._now()})
         for _ in range(_MOST_TRIES):
             text, present = await self._directory.entry(entry.module)
@@ -73,6 +74,7 @@ class ModuleChanges:
                 await self._directory.replace(module, text, None)  # it counts for nobody
                 return ModuleEntry(module=module, removed_at=await self._now())
             if present is None or present.is_removed:
+                await self._check_unannounced(module, "it is there as long as they are: end them")
                 raise OperationRefused(f"There is no module {module!r} in the fleet's directory.")
             if present.is_static and module in await self._directory.fed():
                 raise OperationRefused(
@@ -95,6 +97,12 @@ class ModuleChanges:
             raise OperationRefused(f"Module {module!r} is the fleet's own: another one needs another name.")
         if module in self._settings.module_services:
             raise OperationRefused(f"Module {module!r} is in the settings here, which come first: nothing is added.")
+
+    async def _check_unannounced(self, module: str, otherwise: str) -> None:
+        found = (await self._directory.read()).hosts.modules.get(module)
+        if found is not None and found.replicas:
+            at = ", ".join(replica.url for replica in found.replicas)
+            raise OperationRefused(f"Module {module!r} is announced by its hosts ({at}); {otherwise}.")
 
     async def _check_free(self, entry: ModuleEntry, present: ModuleEntry | None) -> None:
         if present is None or present.is_removed:

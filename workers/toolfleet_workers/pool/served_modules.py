@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextvars import Context
 from typing import Any, Protocol
 
+from toolfleet_registry.directory.entries import AnnouncedModule, ModuleEntry
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.directory.watch import ModuleWatch
 from toolfleet_registry.settings import Settings
@@ -52,7 +53,7 @@ class ServedModules:
         self._watch = ModuleWatch(settings, known, on_poll=self._follow, on_asked=self._probe)
         self._settings, self._lane = settings, settings.lane
         self._probing: set[asyncio.Task[None]] = set()
-        self._seen = dict[str, tuple[str | None, float | None]]()
+        self._seen = dict[str, object]()
 
     async def prepare(self) -> None:
         """Return when the directory has been read once, or Redis does not answer."""
@@ -83,7 +84,7 @@ class ServedModules:
         self._http.serve(known.settings.module_services, headers=known.headers, ended=known.ending)
         self._http.guard(known.guards)
         self.consume(name for name in (*added, *known.ending) if self._lane in {"all", known.entries[name].lane})
-        seen = {name: (known.entries[name].url, known.entries[name].added_at) for name in added}
+        seen = {name: _identity(known.entries[name]) for name in added}
         new = [name for name, what in seen.items() if self._seen.get(name) != what]
         self._seen = seen
         if new:
@@ -104,6 +105,11 @@ class ServedModules:
         self._probing.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.warning("look_for_agents_failed", error=str(error))
+
+
+def _identity(entry: ModuleEntry) -> object:
+    """By what a module is another one than before under its name, which offers other tools."""
+    return entry.digest if isinstance(entry, AnnouncedModule) else (entry.url, entry.added_at)
 
 
 def _nowhere(_: Iterable[str]) -> None:
