@@ -159,6 +159,7 @@ def _ports_of(loop: VirtualLoop, seed: int) -> Generator[None]:
         "uniform": chance.uniform,
         "randrange": chance.randrange,
         "uuid4": lambda: UUID(int=chance.getrandbits(128), version=4),
+        "uuid4_text": lambda: str(UUID(int=chance.getrandbits(128), version=4)),
     }
     ports: tuple[tuple[object, Mapping[str, object]], ...]
     ports = (machine_clock, clocks), (fleet_clock, fleet), (randomness, chances)

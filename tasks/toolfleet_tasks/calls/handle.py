@@ -242,7 +242,7 @@ class PendingCall:
 
 def new_call_id() -> str:
     """An id that no other call has; also the id of its task in Celery."""
-    return str(randomness.uuid4())
+    return randomness.uuid4_text()
 
 
 def audited(call_id: str, result: ToolResult) -> ToolResult:
