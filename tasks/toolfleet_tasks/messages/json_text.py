@@ -50,9 +50,14 @@ def version_of(message: Message) -> int:
     later, inner = _later_fields(type(message))
     if not (later or inner):
         return _FIRST
-    version = max((since for name, since, unset in later if getattr(message, name) != unset), default=_FIRST)
+    version, values = _FIRST, message.__dict__  # pydantic's models make several lookups of an attribute
+    for name, since, unset in later:
+        if values[name] != unset:
+            version = max(version, since)
     for name in inner:
-        value = getattr(message, name)
+        value = values[name]
+        if value is None:
+            continue
         parts = value if isinstance(value, tuple) else (value,)
         version = max(version, *(version_of(part) for part in parts if isinstance(part, Message)), _FIRST)
     return version
