@@ -9,6 +9,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from toolfleet_workers.executors.http.no_reply import ReplyBroken
 
 _MAX_HEADER_BYTES = 2**16  # with what follows the body
+_SEPARATORS_BYTES = len(b": \r\n")
 
 
 class ByteSource(Protocol):
@@ -52,7 +53,7 @@ class Response:
         self._source = source
         self._body: list[bytes] = []
         self._ends_with_connection = False  # as it has no length
-        self._fields: list[tuple[bytes, bytes]] = []
+        self._fields: dict[bytes, bytes] = {}  # by name in lower case
         self._fields_bytes = 0
         self._is_in_fields = True  # of which the parser keeps what has no end yet
         self._unparsed_bytes = 0  # that it may have kept
@@ -65,9 +66,8 @@ class Response:
 
     def field(self, name: str) -> str | None:
         """As `module_client.ModuleResponse`."""
-        wanted = name.encode()
-        values = [value.strip() for known, value in self._fields if known == wanted]
-        return b", ".join(values).decode(errors="replace") if values else None
+        value = self._fields.get(name.encode())
+        return None if value is None else value.decode(errors="replace")
 
     async def read_chunk(self) -> bytes:
         """As `module_client.ModuleResponse`."""
@@ -110,12 +110,14 @@ class Response:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A field of the header, or one that follows the body: of those we need none."""
-        self._fields_bytes += len(b": \r\n") + len(name) + len(value)
+        self._fields_bytes += _SEPARATORS_BYTES + len(name) + len(value)
         # Of what the leniency lets pass, these could make two readers understand two things.
         if self._fields_bytes > _MAX_HEADER_BYTES or b"\0" in value or name[-1:].isspace():
             raise ReplyBroken
         if not self.has_head:
-            self._fields.append((name.lower(), value))
+            name, value = name.lower(), value.strip()
+            before = self._fields.get(name)
+            self._fields[name] = value if before is None else b"%b, %b" % (before, value)
 
     def on_headers_complete(self) -> None:
         """The header has ended: ours, or one that says that ours is still to come."""
