@@ -20,16 +20,17 @@ from toolfleet_tasks.worker import execute
 from toolfleet_tasks.worker.running_task import Limits
 
 _OF_TRACER = 6  # task, id, request, body, content type and encoding
-_AROUND = (signals.task_prerun, signals.task_postrun, signals.task_success)
+_PRERUN, _POSTRUN, _SUCCESS = signals.task_prerun, signals.task_postrun, signals.task_success
 
 
 class CallRequest:
     """What a call's message says, under the names of Celery's `Context`; `None` for what it does not say."""
 
-    __slots__ = ("_said", "is_stored")
+    __slots__ = ("_said", "hostname", "id", "is_stored")
 
     def __init__(self, said: Mapping[str, Any]) -> None:
         self._said = said
+        self.id, self.hostname = said.get("id"), said.get("hostname")  # asked of each call
         self.is_stored = False
 
     def __getattr__(self, name: str) -> Any:
@@ -71,11 +72,15 @@ def untraced(app: Any, target: Callable[..., Any], args: tuple[Any, ...], bridge
     if target is not fast_trace_task or len(args) != _OF_TRACER or args[0] != TASK:
         return None
     _, _, said, body, *_ = args
-    if worker_runtime.current() is None or not app.settings.is_fast or any(signal.receivers for signal in _AROUND):
+    if worker_runtime.current() is None or not app.settings.is_fast or _has_listeners():
         return None
     if not stands_alone(said, body) or not _is_as_ours(said):
         return None
     return FastPathTask(app, said, bridge.limits)
+
+
+def _has_listeners() -> bool:
+    return bool(_PRERUN.receivers or _POSTRUN.receivers or _SUCCESS.receivers)
 
 
 def _is_as_ours(said: Mapping[str, Any]) -> bool:

@@ -20,6 +20,8 @@ GRACE_SECONDS = 1.0  # for a cancelled coroutine to clean up, before it is left 
 
 log = get_logger(__name__)
 
+_UNKNOWN = object()
+
 
 @dataclass(slots=True)
 class Assignment:
@@ -121,7 +123,10 @@ class TaskRun:
     async def _run_untraced(self, task: FastPathTask) -> None:
         """The call by itself, and the tracer for what it does not end with: see `fast_path.untraced`."""
         bridge = self._bridge
-        await bridge.cross(self._accept)
+        if _waits_for_nothing(self._assignment.accepted):
+            self._accept()
+        else:
+            await bridge.cross(self._accept)
         if bridge.killed:
             return
         began_at = machine_clock.monotonic()
@@ -208,6 +213,11 @@ class TaskRun:
             callback(*args)
         except Exception:
             log.exception("job_callback_failed", call_id=self._assignment.call_id, callback=repr(callback))
+
+
+def _waits_for_nothing(accepted: Callable[[int, float], object]) -> bool:
+    """Whether Celery's request only notes that its call begins. One that was revoked meanwhile stores that, which may wait for Redis."""
+    return getattr(getattr(accepted, "__self__", None), "_terminate_on_ack", _UNKNOWN) is None
 
 
 def _as_failure(exc: BaseException) -> ExceptionInfo:
