@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic_core import to_json
+
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.time.lease import UNBOUNDED, Lease
 from toolfleet_workers.executors.http.fence import Sender
@@ -79,6 +81,14 @@ def _dump(call: PublishedCall) -> bytes:
     body: dict[str, Any] = {"tool_name": call.tool_name, "arguments": call.arguments}
     if call.user_id is not None:
         body["user_id"] = call.user_id
+    try:
+        text = to_json(body, ensure_ascii=True)
+    except ValueError:  # half a surrogate pair, a circle, or what is no JSON
+        return _dump_slowly(body)
+    return _dump_slowly(body) if b"NaN" in text or b"Infinity" in text else text  # pydantic writes these as they are
+
+
+def _dump_slowly(body: dict[str, Any]) -> bytes:
     try:
         return _JSON.encode(body).encode()
     except (TypeError, ValueError, RecursionError) as exc:
