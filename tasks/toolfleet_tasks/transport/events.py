@@ -86,9 +86,10 @@ class FleetDispatcher(EventDispatcher):  # type: ignore[misc] # as above
         if self._outbox is None:
             super().send(type, blind=blind, **fields)
         elif self.enabled and (not self.groups or group_from(type) in self.groups):
-            for option in _OPTIONS:
-                fields.pop(option, None)
-            fields.setdefault("timestamp", machine_clock.wall())
+            if not _OPTIONS.isdisjoint(fields):
+                fields = {name: value for name, value in fields.items() if name not in _OPTIONS}
+            if "timestamp" not in fields:
+                fields["timestamp"] = machine_clock.wall()
             fields["clock"] = None if blind else self.clock.forward()
             fields["type"] = type
             self._outbox.note(fields)
@@ -209,7 +210,7 @@ class EventBuffer:
         return str(content_type), str(encoding), body if isinstance(body, bytes) else body.encode()
 
 
-_OPTIONS = ("utcoffset", "retry", "retry_policy", "Event")  # of the stock `send`: how, not what
+_OPTIONS = frozenset({"utcoffset", "retry", "retry_policy", "Event"})  # of the stock `send`: how, not what
 
 
 def _make_outbox(here: WorkerRuntime, dispatcher: Any) -> EventBuffer:
