@@ -19,13 +19,11 @@ def is_small(value: Any) -> bool:
 
     What is no plain type of Python's may be JSON too, and is looked at elsewhere.
     """
-    values, characters = [value], 0
+    values, texts, characters = [value], list[str](), 0
     for each in values:  # grows meanwhile
         kind = type(each)
         if kind is str:
-            characters += len(each)
-            if not each.isascii():
-                return False
+            texts.append(each)
         elif kind is dict or kind is list:
             if len(values) + len(each) > MOST_VALUES:
                 return False
@@ -40,15 +38,13 @@ def is_small(value: Any) -> bool:
             if not names.isascii():
                 return False
             values += each.values()
-        elif not _is_usual(each, kind):
+        elif not ((kind is int and -PLAIN_INTEGER < each < PLAIN_INTEGER) or _is_usual(each, kind)):
             return False
-    return characters <= _CHARACTERS
+    return characters + sum(map(len, texts)) <= _CHARACTERS and all(map(str.isascii, texts))
 
 
 def _is_usual(each: Any, kind: type) -> bool:
-    if kind is int:
-        whole: int = each
-        return -PLAIN_INTEGER < whole < PLAIN_INTEGER
+    """Of what is neither a text nor a container, nor a usual integer."""
     if kind is float:
         number: float = each
         return _LEAST < number < _MOST or -_MOST < number < -_LEAST or number == 0
