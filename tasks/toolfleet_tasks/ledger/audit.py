@@ -157,7 +157,7 @@ class Auditor:
             self.untold += 1
 
     def _about(self, call: PublishedCall, decisions: Mapping[str, str]) -> AuditLine:
-        return {
+        line: AuditLine = {
             "call_id": call.call_id,
             "tool": call.tool_name,
             "ts": fleet_clock.now(),
@@ -165,10 +165,13 @@ class Auditor:
             "permission": _cut(call.caller.permission),
             "signed": self._is_signed,
             "arguments": arguments_digest(call.arguments, call.sensitive),
-            "cost": None if call.terms is None else call.terms.cost,
-            "replay_of": call.replay_of,
             "decisions": decisions,
         }
+        if call.terms is not None:
+            line["cost"] = call.terms.cost
+        if call.replay_of is not None:
+            line["replay_of"] = call.replay_of
+        return line
 
 
 def text_of(line: AuditLine) -> str:
@@ -199,11 +202,14 @@ def _side_effects(call: PublishedCall, value: Mapping[str, Any]) -> list[str | N
 
 
 def _known(line: AuditLine) -> AuditLine:
+    if None not in line.values():  # nearly always
+        return line
     return {name: value for name, value in line.items() if value is not None}
 
 
 def _end(result: ToolResult) -> AuditLine:
-    return {"outcome": _outcome(result), "error_code": result.error_code, "effect_state": result.effect_state}
+    end = {"outcome": _outcome(result), "effect_state": result.effect_state}
+    return end if result.error_code is None else {**end, "error_code": result.error_code}
 
 
 def _refusal(decisions: Mapping[str, str], result: ToolResult) -> dict[str, str]:
