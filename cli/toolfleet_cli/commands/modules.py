@@ -109,7 +109,7 @@ class _Row:
         """As programs read it."""
         entry = overview.entries.get(self.status.module)
         return {
-            **self.status.model_dump(mode="json"),
+            **self.status.model_dump(mode="json", exclude={"sources"}),
             "url": shown_url(self.url),
             "state": self.state,
             "lane": self.lane,

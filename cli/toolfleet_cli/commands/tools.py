@@ -14,6 +14,7 @@ from toolfleet_cli.console.caller import Level, ModulesOption, PermissionOption,
 from toolfleet_cli.console.output import add_row, age, fail, note, progress, say, say_json, show_table, table
 from toolfleet_cli.processes.completion import complete_tools
 from toolfleet_registry.contracts import Caller, ModuleStatus, ToolDefinition
+from toolfleet_registry.contracts.tool_definition import ToolSource
 from toolfleet_registry.manifests.effects import effect_of
 from toolfleet_registry.settings import load_settings
 
@@ -31,7 +32,7 @@ _Statuses = Mapping[str, ModuleStatus]
 
 
 @app.command("list")
-def list_(
+def list_(  # noqa: PLR0913 - these are the command line's options
     *,
     user: UserOption = None,
     permission: PermissionOption = Level.OWNER,
@@ -40,6 +41,7 @@ def list_(
     ignore_errors: Annotated[
         bool, typer.Option("--ignore-errors", help="Exit with 0 also where files of tool folders do not load.")
     ] = False,
+    sources: Annotated[bool, typer.Option("--sources", help="Show where each tool of a folder stands.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """List the tools that a caller may use. Exits with 1 where files of tool folders do not load as they stand."""
@@ -50,7 +52,7 @@ def list_(
     if not as_json and not tools:
         note("There are no tools for this caller; `toolfleet modules list` shows the modules.")
     else:
-        _show_all(tools, statuses, as_json=as_json)
+        _show_all(tools, statuses, as_json=as_json, with_sources=sources)
     has_errors = load_errors.show([error for status in statuses.values() for error in status.load_errors])
     raise typer.Exit(1 if has_errors and not ignore_errors else 0)
 
@@ -119,18 +121,27 @@ async def _asked(
     return found, statuses
 
 
-def _show_all(tools: list[ToolDefinition], statuses: _Statuses, *, as_json: bool) -> None:
+def _show_all(tools: list[ToolDefinition], statuses: _Statuses, *, as_json: bool, with_sources: bool = False) -> None:
+    places = {each.tool_name: each for status in statuses.values() for each in status.sources} if with_sources else {}
     if as_json:
-        say_json([_as_json(tool, statuses) for tool in tools])
+        say_json([_as_json(tool, statuses) | _place(places.get(tool.name)) for tool in tools])
         return
     notes = {tool.name: _notes(tool, statuses) for tool in tools}
     more = ("NOTE",) if any(notes.values()) else ()
-    shown = table("TOOL", "PERMISSION", "EFFECT", *more, "DESCRIPTION")
+    place_columns = ("SOURCE", "MODULE", "VERSION") if with_sources else ()
+    shown = table("TOOL", "PERMISSION", "EFFECT", *more, *place_columns, "DESCRIPTION")
     for tool in tools:
         first_line = tool.description.partition("\n")[0]
         marks = (notes[tool.name] or "-",) if more else ()
-        add_row(shown, tool.name, tool.required_permission, effect_of(tool) or "-", *marks, first_line)
+        place = places.get(tool.name)
+        known = (place.file, place.python_module, tool.version or "-") if place else ("-", "-", tool.version or "-")
+        where = known if with_sources else ()
+        add_row(shown, tool.name, tool.required_permission, effect_of(tool) or "-", *marks, *where, first_line)
     show_table(shown)
+
+
+def _place(place: ToolSource | None) -> dict[str, Any]:
+    return {} if place is None else {"source": place.model_dump(exclude={"tool_name"})}
 
 
 def _as_json(tool: ToolDefinition, statuses: _Statuses) -> dict[str, Any]:

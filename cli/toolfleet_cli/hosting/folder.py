@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from toolfleet_cli.hosting.host_server import ChangeNotice, check_host_name
@@ -37,6 +38,7 @@ def folder_host(settings: Settings, folder: Path | None, *, beside: Path, name: 
 
 def options_of(settings: Settings, spec: FolderSpec, name: str, folder: Path | None, *, beside: Path) -> FolderOptions:
     """How a folder is served by these settings. Raises `SettingsError` for a variable or a secret that is not there."""
+    environments = (beside / settings.tool_environments).resolve()
     return FolderOptions(
         name,
         folder,
@@ -47,9 +49,9 @@ def options_of(settings: Settings, spec: FolderSpec, name: str, folder: Path | N
         python_path=[*(each for each in sys.path if each), str(beside.resolve())],
         security=settings.tool_security,
         rules=ScanRules().without(settings.tool_allowed_imports),
-        fence=fence_of(spec, name, settings.secrets),
+        fence=replace(fence_of(spec, name, settings.secrets), readable=(environments,)),
         packages=InstallOptions(
-            (beside / settings.tool_environments).resolve(),
+            environments,
             allow_builds=spec.allow_builds,
             options=settings.tool_install_options,
             seconds=settings.tool_install_seconds,

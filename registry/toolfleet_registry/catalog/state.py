@@ -41,6 +41,7 @@ class CatalogState:
             withheld=sum(verdict.is_withheld for verdict in verdicts.values()),
             drifted=pending["drifted"],
             load_errors=tuple(cached.manifest.load_errors or ()),
+            sources=tuple(cached.manifest.sources or ()),
         )
 
 

@@ -21,6 +21,7 @@ from toolfleet_registry.contracts.tool_definition import (
     ToolAnnotations,
     ToolDefinition,
     ToolParameter,
+    ToolSource,
 )
 
 __all__ = [
@@ -290,3 +291,5 @@ class ModuleStatus(Message):
     """Tools with other content than was registered under the same version."""
     load_errors: Annotated[tuple[ToolLoadError, ...], Since(2)] = ()
     """Files of a tool folder that are not served as they stand."""
+    sources: Annotated[tuple[ToolSource, ...], Since(2)] = ()
+    """Where the tools of a tool folder stand."""

@@ -82,6 +82,19 @@ def test_each_folder_is_a_module(fleet: Up) -> None:
     assert call("rooks.caw", "day=3", cwd=fleet.folder)["result"] == "caw 3"
 
 
+def test_where_each_tool_stands_is_listed(fleet: Up) -> None:
+    """Its file, what that is imported as, and its version; as JSON, too."""
+    listed = toolfleet("tools", "list", "--sources", "--json", "--ignore-errors", cwd=fleet.folder)
+    (hoot,) = (each for each in json.loads(listed.stdout) if each["name"] == "owls.hoot")
+    shown = toolfleet("tools", "list", "--sources", "--ignore-errors", cwd=fleet.folder, env={"COLUMNS": "400"}).stdout
+
+    assert hoot["source"]["file"] == str(fleet.folder / "owls" / "hoot.py")
+    assert hoot["source"]["python_module"] == "_toolfleet_tools.hoot"
+    assert hoot["source"]["digest"].startswith(hoot["version"])
+    (line,) = (line for line in shown.splitlines() if line.startswith("owls.hoot"))
+    assert line.split()[3:6] == [hoot["source"]["file"], "_toolfleet_tools.hoot", hoot["version"]]
+
+
 def test_a_tool_that_is_created_is_there_at_once(fleet: Up) -> None:
     """Agents see it, and call it, without a restart of anything."""
     made = toolfleet("create", "tool", "echo_text", cwd=fleet.folder)

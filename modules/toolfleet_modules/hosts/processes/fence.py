@@ -1,5 +1,6 @@
 """Puts the fence around a process that runs what others have written: what it inherits, and how much it may take."""
 
+import contextlib
 import os
 import resource
 import shutil
@@ -26,7 +27,7 @@ class FenceMissing(Exception):
 class Fence:
     """`memory_bytes`: of addresses, `cpu_seconds`: in its whole life, `open_files`, `processes`: of its user's, all; `None` for no limit.
 
-    `variables`: what its environment has beside the machine's language, time zone and `PATH`.
+    `readable`: folders that it reads wherever they are, also below `/tmp`, of which it has its own. `variables`: what its environment has beside the machine's language, time zone and `PATH`.
     """
 
     memory_bytes: int | None = 4 * 2**30
@@ -34,6 +35,7 @@ class Fence:
     open_files: int | None = 1024
     processes: int | None = None
     isolation: Isolation = "none"
+    readable: tuple[Path, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def environment(self, folder: Path) -> dict[str, str]:
@@ -52,6 +54,10 @@ class Fence:
         apart = ["--unshare-all", "--die-with-parent", "--new-session"]
         files = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", _TEMPORARY]
         python = [word for path in _python_in_temporary() for word in ("--ro-bind", path, path)]
+        for path in self.readable:
+            with contextlib.suppress(OSError):
+                path.mkdir(parents=True, exist_ok=True)  # what comes there later is seen then
+            python += ["--ro-bind-try", str(path), str(path)]
         own = ["--bind", str(folder), str(folder), "--chdir", str(folder)]
         return [program, *apart, *files, *python, *own, "--", *command]
 

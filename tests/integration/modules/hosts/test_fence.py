@@ -2,14 +2,13 @@
 
 import asyncio
 import json
-import shutil
-import subprocess
 import textwrap
 from pathlib import Path
 
 import psutil
 import pytest
 
+from support.hosts.isolation import can_isolate
 from support.hosts.tool_folder import GREET, HEAD, hosted
 from support.waiting import wait_until
 from toolfleet_modules.hosts.processes.fence import Fence
@@ -175,13 +174,7 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def _can_isolate() -> bool:
-    """Whether bubblewrap is here, and the kernel lets this user make namespaces."""
-    tried = ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "true"]
-    return shutil.which("bwrap") is not None and subprocess.run(tried, check=False, timeout=20).returncode == 0
-
-
-@pytest.mark.skipif(not _can_isolate(), reason="bubblewrap is not installed, or may make no namespaces")
+@pytest.mark.skipif(not can_isolate(), reason="bubblewrap is not installed, or may make no namespaces")
 async def test_bubblewrap_leaves_neither_network_nor_files_to_write(tmp_path: Path) -> None:
     """A tool reads what all may read, writes into its own folder, and reaches nothing."""
     server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)

@@ -5,12 +5,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from support.hosts.isolation import can_isolate
 from support.hosts.tool_folder import GREET, HEAD, hosted
 from support.hosts.wheels import build_sdist, build_wheel, installed_from
 from support.waiting import wait_until
 from toolfleet_modules.hosts.packages.environments import Environments
 from toolfleet_modules.hosts.packages.installer import Installer, InstallOptions
 from toolfleet_modules.hosts.packages.requirements import Requirements
+from toolfleet_modules.hosts.processes.fence import Fence
 
 pytestmark = pytest.mark.asyncio
 
@@ -182,6 +184,17 @@ async def test_packages_without_a_wheel_are_built_only_where_that_is_allowed(tmp
     installer = Installer(InstallOptions(allowed.folder, allow_builds=True, options=options), tmp_path)
     await installer.install(frozenset({"hooting"}), tmp_path / "target")
     assert note.exists()
+
+
+@pytest.mark.skipif(not can_isolate(), reason="bubblewrap is not installed, or may make no namespaces")
+async def test_an_isolated_process_reads_its_packages(tmp_path: Path, wheels: Path) -> None:
+    """Also where they are kept below a folder of which it has its own."""
+    packages = installed_from(wheels, tmp_path / "environments")
+    fence = Fence(isolation="bwrap", readable=(packages.folder,))
+    files = {"a.py": using("talons", "talons==1.0")}
+    async with hosted(tmp_path / "tools", files, packages=packages, fence=fence, security="off") as folder:
+        await folder.wait_for_tools("version")
+        assert (await folder.call("version")).result[0] == "1.0"
 
 
 async def test_an_install_that_takes_too_long_is_ended(
