@@ -6,14 +6,25 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from toolfleet_modules.requests.request import ExecuteRequest, ReconcileRequest
+from toolfleet_modules.requests.request import ExecuteRequest, ReconcileRequest, StatusRequest
 from toolfleet_registry.contracts import ModuleManifest
+from toolfleet_workers.executors.http.acceptance import AcceptedReply
 from toolfleet_workers.executors.http.reconcile import ReconcileAnswer
 from toolfleet_workers.executors.http.reply import ModuleReply
+from toolfleet_workers.executors.http.status import ModuleStatusAnswer
 
 Json = dict[str, Any]
 
-_MODELS: tuple[type[BaseModel], ...] = (ModuleManifest, ExecuteRequest, ModuleReply, ReconcileRequest, ReconcileAnswer)
+_MODELS: tuple[type[BaseModel], ...] = (
+    ModuleManifest,
+    ExecuteRequest,
+    ModuleReply,
+    AcceptedReply,
+    ReconcileRequest,
+    ReconcileAnswer,
+    StatusRequest,
+    ModuleStatusAnswer,
+)
 _HEADERS = {
     "Idempotency-Key": "The call's id. A retry carries the same one.",
     "Toolfleet-Attempt": "Which attempt of its call this is. Refuse one that is older than one that you have seen.",
@@ -31,8 +42,10 @@ models with which workers and the SDK read requests and replies.
 | `POST /execute` | workers, to run a tool | yes |
 | `GET /health` | workers, when the module could not be reached | no: any answer but 502, 503 and 504 says that it is there |
 | `POST /reconcile` | workers, before they report a call as unknown | no |
+| `POST /status` | workers, of a call that the module goes on with by itself | if it accepts calls |
 
-[Modules in any language](../guides/modules-in-any-language.md) explains each of them.
+[Modules in any language](../guides/modules-in-any-language.md) explains each of them but the last, which
+[Modules](../guides/modules.md#calls-that-go-on) does.
 
 ``` { .json }
 --8<-- "docs/reference/module-contract.json"
@@ -60,6 +73,7 @@ def module_contract() -> str:
                 "get": {"summary": "Whether the module is there", "responses": {"200": {"description": "It is."}}}
             },
             "/reconcile": {"post": _operation("What became of a call", ReconcileAnswer, ReconcileRequest)},
+            "/status": {"post": _operation("Where an accepted call is", ModuleStatusAnswer, StatusRequest)},
         },
         "components": {"schemas": schemas["$defs"]},
     }
@@ -81,6 +95,12 @@ def _execute() -> Json:
     lines = "Progress, one JSON object a line, and last the reply as application/json has it."
     operation["responses"]["200"]["content"]["application/x-ndjson"] = {
         "schema": {"type": "string", "description": lines}
+    }
+    either = [_schema(model)["schema"] for model in (ModuleReply, AcceptedReply)]
+    operation["responses"]["200"]["content"]["application/json"] = {"schema": {"anyOf": either}}
+    operation["responses"]["202"] = {
+        "description": "The module goes on with the call by itself.",
+        "content": {"application/json": _schema(AcceptedReply)},
     }
     operation["responses"]["default"] = {"description": "408, 425, 429, and 503 with Retry-After: nothing was begun."}
     operation["parameters"] = [

@@ -9,7 +9,7 @@ from typing import Any, Self
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from toolfleet_registry.contracts import EffectState
-from toolfleet_registry.contracts.acceptance import check_acceptance
+from toolfleet_registry.contracts.outcomes import check_acceptance
 from toolfleet_registry.contracts.result_files import MOST_FILES
 from toolfleet_registry.functions.files import Gathered
 from toolfleet_registry.system.http_bodies import loads_strict

@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
 from toolfleet_registry.contracts import Conversation, ModuleMessage
-from toolfleet_registry.contracts.acceptance import LONGEST_HANDLE
+from toolfleet_registry.contracts.outcomes import LONGEST_HANDLE
 
 _CONVERSATION = frozenset(Conversation.model_fields)
 _LONGEST_ID = 256

@@ -1,6 +1,5 @@
 """Asks a module's own function where the calls are that it has accepted."""
 
-import asyncio
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +20,8 @@ class FunctionFollower:
         """As `Follower` has it. Raises `TypeError` for what is no answer."""
         del call_id  # an author's handle says it all
         if self._is_plain:
+            import asyncio  # noqa: PLC0415 - a manifest needs none
+
             answer = await asyncio.to_thread(self._function, handle, cancel=cancel)
         else:
             answer = self._function(handle, cancel=cancel)

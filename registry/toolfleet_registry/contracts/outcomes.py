@@ -1,11 +1,14 @@
 """Defines what one attempt to run a call can come to: how it ended, and what the caller gets to know."""
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
-from toolfleet_registry.contracts.acceptance import Acceptance, StatusMissing, StillAtWork
 from toolfleet_registry.contracts.calls import ToolResult
+
+LONGEST_HANDLE = 512  # characters
+LONGEST_POLL_SECONDS = 86_400.0  # more is no coming back
 
 AuditOutcome = Literal["success", "failed", "refused", "unknown"]
 """How a call ended, for its audit: `refused` ones were never sent to their module, and `unknown` is whether one has happened."""
@@ -44,6 +47,35 @@ class Health(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Acceptance:
+    """A module has begun a call, and goes on with it by itself.
+
+    `poll_after_seconds`: when it wants to be asked where the call is; `None` if it does not say.
+    """
+
+    handle: str
+    poll_after_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StillAtWork:
+    """A module says of a call that it has accepted that it is not over. `poll_after_seconds` as `Acceptance` has it."""
+
+    poll_after_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StatusMissing:
+    """A module has said nothing of a call that it has accepted, and is asked again.
+
+    `is_silent`: it was there and did not answer in time; `is_unreached`: no connection could be made. Else it answered something.
+    """
+
+    is_silent: bool = False
+    is_unreached: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Attempt:
     """One attempt's end. `retry_after_seconds` is the module's own wish, if it stated one.
 
@@ -62,3 +94,23 @@ class Attempt:
 
 Standing: TypeAlias = Attempt | StillAtWork | StatusMissing
 """Where an accepted call is: how it ended (as `outcome_unknown` if its module does not know it), at work, or nobody has said so."""
+
+
+def check_acceptance(handle: object, poll_after_seconds: float | None = None) -> None:
+    """Raise `ValueError`, with a reason that can be shown, for a handle or a time that is none."""
+    if not is_handle(handle):
+        raise ValueError(f"a handle has 1 to {LONGEST_HANDLE} printable characters")
+    if poll_after_seconds is not None and not is_poll_time(poll_after_seconds):
+        raise ValueError(f"poll_after_seconds is 0 to {LONGEST_POLL_SECONDS:.0f}")
+
+
+def is_handle(value: object) -> bool:
+    """Whether it is 1 to 512 printable characters."""
+    return isinstance(value, str) and 0 < len(value) <= LONGEST_HANDLE and value.isprintable()
+
+
+def is_poll_time(value: object) -> bool:
+    """Whether it is a number of seconds in which one can come back."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) and 0 <= value <= LONGEST_POLL_SECONDS

@@ -1,7 +1,7 @@
 """Defines what a tool may raise that means something to its caller. Anything else is a bug, and is reported as one."""
 
 from toolfleet_registry.contracts import EffectState
-from toolfleet_registry.contracts.acceptance import check_acceptance
+from toolfleet_registry.contracts.outcomes import check_acceptance
 
 
 class ToolError(Exception):

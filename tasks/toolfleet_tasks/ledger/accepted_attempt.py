@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import Self
 
-from toolfleet_registry.contracts.acceptance import Acceptance, StatusMissing, StillAtWork, is_handle, is_poll_time
+from toolfleet_registry.contracts.outcomes import Acceptance, StatusMissing, StillAtWork, is_handle, is_poll_time
 
 FIRST_SECONDS, LONGEST_SECONDS, GROWTH = 0.5, 30.0, 1.5
 """Until a module is asked that does not say when it wants to be: at first, at most, and how much longer each time."""

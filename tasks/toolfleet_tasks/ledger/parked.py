@@ -3,6 +3,7 @@
 from typing import cast
 
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.system import randomness
 from toolfleet_tasks.ledger.accepted_attempt import AcceptedAttempt
 from toolfleet_tasks.ledger.claims import Claim, Claims
 from toolfleet_tasks.ledger.earlier import EarlierAttempts
@@ -54,7 +55,7 @@ class ParkedCalls:
 
         `None` if there is none. Raises `NotEndedYet` for a call that has not ended.
         """
-        parameters = RECALL.parameters(record=self._keys.call(call_id))
+        parameters = RECALL.parameters(record=self._keys.call(call_id), token=randomness.uuid4().hex)
         kind, found = cast("tuple[bytes, bytes]", await run_durably(self._connection, RECALL, parameters))
         if kind == b"open":
             raise NotEndedYet

@@ -11,7 +11,7 @@ The record is a hash:
 - `state`: `done` once the call has its one result; `by`: who ended it; `result`: it, where Celery's own key is not written here
 - `known`, `known_line`: Celery's value and the end of the audit line of what its worker knows, which it asks the module about now
 - `accepted`: under which handle its module goes on with it, with its signature before it where the fleet signs; `ask_at` (ms): when it
-  is asked for again; `parked`: who has asked last; `recalled`: the module was told that nobody wants it any more
+  is asked for again; `parked`: who has asked last; `recalled`: who has told the module that nobody wants it any more
 - `v`: the version of these fields that whoever claims the call must know, if the first will not do
 - `size`: its bytes, if they count for its caller; `had`: what is to stand in its place once those who wait for it have it, too
 

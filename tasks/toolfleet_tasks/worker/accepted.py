@@ -8,8 +8,15 @@ from typing import Any
 from celery.exceptions import Ignore, Reject
 
 from toolfleet_registry.contracts import PublishedCall
-from toolfleet_registry.contracts.acceptance import Acceptance, StatusMissing, StillAtWork
-from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome, Standing
+from toolfleet_registry.contracts.outcomes import (
+    Acceptance,
+    Attempt,
+    Health,
+    Outcome,
+    Standing,
+    StatusMissing,
+    StillAtWork,
+)
 from toolfleet_registry.contracts.progress import report_to
 from toolfleet_registry.errors import FleetError
 from toolfleet_registry.settings import Settings

@@ -10,8 +10,7 @@ from functools import partial
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
 from toolfleet_registry.contracts import Audit, PublishedCall, ToolResult, decisions
-from toolfleet_registry.contracts.acceptance import Acceptance
-from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.contracts.outcomes import Acceptance, Attempt, Outcome
 from toolfleet_registry.contracts.progress import report_to
 from toolfleet_registry.errors import MessageRefused, NotPublished
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN

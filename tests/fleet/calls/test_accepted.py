@@ -13,7 +13,7 @@ import pytest
 
 from support.fleet import TestBed
 from support.module_server import serve
-from support.modules.hatchery import HATCHED, Hatchery, make_hatchery
+from support.servers.hatchery import HATCHED, Hatchery, make_hatchery
 from support.waiting import wait_until
 from toolfleet import Caller, CallHandle, Progress, ToolCall, ToolFleet
 

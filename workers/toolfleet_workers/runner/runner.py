@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from toolfleet_registry.contracts import PublishedCall, Terms, ToolDefinition
-from toolfleet_registry.contracts.acceptance import StatusMissing
-from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome, Standing
+from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome, Standing, StatusMissing
 from toolfleet_registry.errors import ToolNotKnown
 from toolfleet_registry.policy.limits import terms_of
 from toolfleet_registry.system.loggers import get_logger

@@ -67,3 +67,22 @@ def test_a_lifespan_is_entered_and_left() -> None:
     assert (first.result, second.result) == (1, 2)
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
         names["database"].execute("SELECT 1")
+
+
+def test_work_goes_on() -> None:
+    """It is accepted, followed to its end, and can be given up."""
+    names = program("brood")
+    module = names["module"]
+
+    async def run() -> None:
+        async with module.client() as client:
+            accepted = await client.send("hatch", {"eggs": 2}, call_id="c1")
+            assert (await client.status("c1", accepted.handle))["state"] == "running"
+            await client.send("hatch", {"eggs": 900}, call_id="c2")
+            given_up = await client.status("c2", "nest-2", cancel=True)
+            assert (given_up["state"], given_up["effect_state"]) == ("done", "none")
+            names["hatches_at"][accepted.handle] = 0.0
+            answer = await client.status("c1", accepted.handle)
+            assert answer["result"] == "owls"
+
+    asyncio.run(run())

@@ -5,8 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from toolfleet_registry.contracts import ModuleMessage, PublishedCall
-from toolfleet_registry.contracts.acceptance import LONGEST_HANDLE, Acceptance, is_poll_time
-from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.contracts.outcomes import LONGEST_HANDLE, Acceptance, Attempt, Outcome, is_poll_time
 from toolfleet_workers.runner.attempts import unsuccessful
 
 

@@ -11,8 +11,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, ValidationError, ValidationInfo, model_validator
 
 from toolfleet_registry.contracts import ModuleMessage, PublishedCall, ToolResult
-from toolfleet_registry.contracts.acceptance import Acceptance, is_handle
-from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.contracts.outcomes import Acceptance, Attempt, Outcome, is_handle
 from toolfleet_registry.system.http_bodies import loads_strict
 from toolfleet_registry.time.lease import UNBOUNDED, Lease
 from toolfleet_workers.executors.http.acceptance import accepted

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from toolfleet_registry.contracts import PublishedCall
-from toolfleet_registry.contracts.acceptance import StatusMissing, StillAtWork, is_poll_time
-from toolfleet_registry.contracts.outcomes import Attempt, Outcome, Standing
+from toolfleet_registry.contracts.outcomes import Attempt, Outcome, Standing, StatusMissing, StillAtWork, is_poll_time
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable
 from toolfleet_registry.headers.module_headers import ModuleHeaders
 from toolfleet_registry.system.http_bodies import loads_strict
