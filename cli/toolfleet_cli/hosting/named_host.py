@@ -5,7 +5,7 @@ from pathlib import Path
 from toolfleet_cli.hosting.folder import folder_host
 from toolfleet_cli.hosting.host_server import ServedHost
 from toolfleet_cli.hosting.openapi import openapi_host
-from toolfleet_registry.config.host_specs import FolderSpec, OpenApiSpec
+from toolfleet_registry.config.host_specs import FolderSpec, McpSpec, OpenApiSpec
 from toolfleet_registry.config.setting_sources import find_toml
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings
@@ -17,12 +17,16 @@ def named_host(settings: Settings, name: str, *, start: Path) -> ServedHost:
     if spec is None:
         known = ", ".join(sorted(settings.hosts)) or "none"
         raise SettingsError(f"There is no [hosts.{name[:80]}] in {toml_folder(start)}; there are: {known}.")
+    beside = toml_folder(start)
+    if isinstance(spec, McpSpec):
+        from toolfleet_cli.hosting.mcp import mcp_host  # noqa: PLC0415 - only this kind needs the protocol's SDK
+
+        return mcp_host(settings, spec, name=name, beside=beside)
     if isinstance(spec, FolderSpec):
-        beside = toml_folder(start)
         folder = None if spec.folder is None else beside / spec.folder
         return folder_host(settings, folder, beside=beside, name=name)
     if isinstance(spec, OpenApiSpec):
-        return openapi_host(settings, name, spec, folder=toml_folder(start))
+        return openapi_host(settings, name, spec, folder=beside)
     raise SettingsError(f"[hosts.{name}] cannot be served yet.")
 
 

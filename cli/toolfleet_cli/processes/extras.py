@@ -10,8 +10,9 @@ _LIBRARIES = {
     "up": ("httptools", "flower"),
     "demo": ("httptools", "flower"),
     "host": ("httpx", "packaging", "starlette", "uvicorn", "watchfiles", "yaml"),
+    "host mcp": ("starlette", "uvicorn", "mcp"),
 }
-_EXTRAS = {"host": "hosts"}  # for others, `worker`
+_EXTRAS = {"host": "hosts", "host mcp": "mcp"}  # for others, `worker`
 
 
 def need(command: str) -> None:

@@ -95,6 +95,53 @@ def openapi(  # noqa: PLR0913 - each is an option
 
 
 @app.command()
+def mcp(  # noqa: PLR0913 - options of a command
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The module's name.")],
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- COMMAND…]", help="The server's program and its arguments.")
+    ] = None,
+    *,
+    url: Annotated[
+        str | None, typer.Option(help="The server's Streamable HTTP endpoint, in the place of a command.")
+    ] = None,
+    env: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A variable of the program's; `${NAME}` is a secret.")
+    ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="KEY:VALUE", help="A header of each request; `${NAME}` is a secret.")
+    ] = None,
+    secret: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A secret that --env and --header may use.")
+    ] = None,
+    per_caller: Annotated[bool, typer.Option("--per-caller", help="A session for each user.")] = False,
+    trusted: Annotated[bool, typer.Option("--trusted", help="Believe what the server says of repeated calls.")] = False,
+    address: Address = "127.0.0.1",
+    port: Port = 0,
+) -> None:
+    """Serve an MCP server's tools as a module, in the foreground: a program that is started here, or one that is reached by --url.
+
+    What `toolfleet.toml` says under `[hosts.NAME]` can be served with `toolfleet host run NAME`. With TOOLFLEET_MODULE_KEY, only calls of the fleet are run.
+    """
+    need("host mcp")
+    from toolfleet_cli.hosting.host_server import serve_host  # noqa: PLC0415 - as above
+    from toolfleet_cli.hosting.mcp import mcp_host  # noqa: PLC0415 - as above
+    from toolfleet_cli.hosting.mcp_words import spec_of  # noqa: PLC0415 - as above
+
+    spec = spec_of(
+        command=command or (),
+        url=url,
+        env=env or (),
+        headers=header or (),
+        secrets=secret or (),
+        scope="caller" if per_caller else "shared",
+        trusted=trusted,
+    )
+    host = mcp_host(load_settings(), spec, name=name, beside=Path.cwd())
+    say(f"{host.name}: the tools of {url or ' '.join(command or ())}")
+    raise typer.Exit(serve_host(host, address, port))
+
+
+@app.command()
 def run(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The NAME of `[hosts.NAME]` in `toolfleet.toml`.")],
     *,

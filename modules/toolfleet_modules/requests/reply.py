@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -11,7 +11,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from toolfleet_registry.contracts import EffectState
 from toolfleet_registry.contracts.outcomes import check_acceptance
 from toolfleet_registry.contracts.result_files import MOST_FILES
-from toolfleet_registry.functions.files import Gathered
+from toolfleet_registry.functions.files import File, Gathered
 from toolfleet_registry.system.http_bodies import loads_strict
 
 _log = logging.getLogger("toolfleet.sdk")
@@ -32,13 +32,15 @@ class Reply:
     handle: str = ""
 
     @classmethod
-    def success(cls, tool_name: str, result: Any, *, most_bytes: int) -> Self:
-        """A result; or if it cannot be sent, a failure that says so, and that the thing was done."""
+    def success(cls, tool_name: str, result: Any, *, most_bytes: int, files: Sequence[File] = ()) -> Self:
+        """A result, with `files` that do not stand in it; or if it cannot be sent, a failure that says so, and that the thing was done."""
         gathered = Gathered()
         try:
+            for file in files:
+                gathered.add(file)
             content = {"tool_name": tool_name, "success": True, "result": _plain(result, gathered), "error": None}
-            files = [file.model_dump(exclude_none=True) for file in gathered.files]
-            body = _written({**content, "files": files} if files else content)
+            written = [file.model_dump(exclude_none=True) for file in gathered.files]
+            body = _written({**content, "files": written} if written else content)
         except (
             TypeError,
             ValueError,
@@ -50,8 +52,10 @@ class Reply:
             _log.error("%s returned what is no JSON", tool_name, exc_info=exc)
             error = f"{tool_name} returned what cannot be sent as JSON ({type(exc).__name__}); its log says why."
             return cls.failure(tool_name, error, effect_state="done")
-        if len(files) > MOST_FILES:
-            error = f"{tool_name} returned {len(files)} files; at most {MOST_FILES} can be sent: ask for fewer."
+        if len(gathered.files) > MOST_FILES:
+            error = (
+                f"{tool_name} returned {len(gathered.files)} files; at most {MOST_FILES} can be sent: ask for fewer."
+            )
             return cls.failure(tool_name, error, effect_state="done")
         if len(body.encode()) > most_bytes:
             error = f"{tool_name} returned more than {most_bytes} bytes, which is all that can be sent: ask for less."

@@ -89,10 +89,22 @@ class McpSpec(FencedSpec):
     """The server's Streamable HTTP endpoint."""
     env: dict[str, str] = {}
     """More variables of the program's; `${NAME}` stands for the secret of this name."""
+    directory: Path | None = None
+    """The folder that the program runs in; without it, the one that relative paths are beside. With `bwrap` it has one of its own."""
     headers: dict[str, str] = {}
     """Header fields of each request to the server; `${NAME}` as in `env`."""
     scope: Literal["shared", "caller"] = "shared"
     """Whether all callers share the server's sessions, or each user has one for itself."""
+    most_sessions: Count = 16
+    """Users who may have a session at once, where each has one for itself."""
+    idle_seconds: Seconds = 300
+    """Seconds after which a user's session ends that is not used."""
+    handshake_seconds: Seconds = 30
+    """Seconds for the server to start, and to say what it speaks."""
+    refresh_seconds: Seconds = 60
+    """Seconds between two lists of its tools, where it does not say how long one holds; changes that it tells of are seen at once."""
+    stuck_seconds: Seconds = 30
+    """Seconds that a program may answer nothing, after a call that did not come back in time, before it is started anew."""
     trusted: bool = False
     """Whether its annotations say what repeating a call would do; else every tool counts as `once`."""
     memory_mb: Count | None = None

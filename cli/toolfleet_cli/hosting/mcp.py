@@ -1,0 +1,82 @@
+"""Builds the host of an MCP server from settings."""
+
+import logging
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from toolfleet_cli.hosting.folder import fence_of
+from toolfleet_cli.hosting.host_server import ChangeNotice, check_host_name
+from toolfleet_cli.hosting.secret_values import read_secrets
+from toolfleet_modules.hosts.mcp.mcp_host import McpHost
+from toolfleet_modules.hosts.mcp.options import HttpServer, McpOptions, StdioServer
+from toolfleet_modules.hosts.serving.secrets import Secrets, SecretUnknown
+from toolfleet_modules.requests.authentication import KEY_VARIABLE
+from toolfleet_registry.config.host_specs import McpSpec
+from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.settings import Settings
+
+_PLACE = re.compile(r"\$\{[^}]*\}")
+
+
+def mcp_host(settings: Settings, spec: McpSpec, *, name: str, beside: Path) -> McpHost:
+    """The host of an MCP server; `beside` is where relative paths begin.
+
+    Raises `SettingsError` for a name that will not do, a variable or a secret that is not there, and a place that names no secret.
+    """
+    check_host_name(name)
+    for logger in ("client", "mcp", "httpx2", "httpcore2"):  # they may say what a server has sent, secrets included
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
+    return McpHost(options_of(settings, spec, name, beside=beside), listener=ChangeNotice(settings))
+
+
+def options_of(settings: Settings, spec: McpSpec, name: str, *, beside: Path) -> McpOptions:
+    """How a server is served by these settings. Raises `SettingsError` as `mcp_host` does."""
+    secrets = read_secrets(spec.secrets, settings.secrets, folder=beside)
+    _check_arguments(name, (*spec.command, spec.url or ""))
+    server: StdioServer | HttpServer
+    if spec.url is None:
+        server = StdioServer(
+            _command(spec.command, beside),
+            fence_of(spec, name, settings.secrets),
+            _filled(spec.env, secrets),
+            None if spec.isolation == "bwrap" else (beside / (spec.directory or ".")).resolve(),
+        )
+    else:
+        server = HttpServer(spec.url, _filled(spec.headers, secrets))
+    return McpOptions(
+        name,
+        server,
+        description=spec.description,
+        key=os.environ.get(KEY_VARIABLE, ""),
+        secrets=secrets,
+        scope=spec.scope,
+        trusted=spec.trusted,
+        most_sessions=spec.most_sessions,
+        idle_seconds=spec.idle_seconds,
+        handshake_seconds=spec.handshake_seconds,
+        refresh_seconds=spec.refresh_seconds,
+        stuck_seconds=spec.stuck_seconds,
+        longest_call_seconds=settings.max_timeout,
+    )
+
+
+def _command(command: tuple[str, ...], beside: Path) -> tuple[str, ...]:
+    program, *arguments = command
+    return (str((beside / program).absolute()) if "/" in program else program, *arguments)
+
+
+def _check_arguments(name: str, words: Iterable[str]) -> None:
+    """Arguments and addresses stand in lists of processes and in logs. Raises `SettingsError`."""
+    if any(_PLACE.search(word) for word in words):
+        raise SettingsError(
+            f"A secret of {name!r} is in its command or url, where others can read it: give it by `env` or `headers`."
+        )
+
+
+def _filled(texts: Mapping[str, str], secrets: Secrets) -> dict[str, str]:
+    try:
+        return {key: secrets.fill(text) for key, text in texts.items()}
+    except SecretUnknown as exc:
+        raise SettingsError(str(exc)) from None

@@ -1,0 +1,95 @@
+"""Describes a server's tools as a manifest does, and says what is wrong with those that cannot be served."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import mcp_types as types
+from pydantic import ValidationError
+
+from toolfleet_modules.hosts.mcp.tool_names import method_of
+from toolfleet_registry.contracts import ToolDefinition
+from toolfleet_registry.contracts.tool_definition import Effect, ToolAnnotations
+from toolfleet_registry.schemas.checker import SchemaWrong, compiled
+
+MOST_TOOLS = 10_000
+"""Of one server."""
+
+_LONGEST_DESCRIPTION = 16_000  # characters; a longer one is cut: no model reads it
+_LONGEST_SHOWN = 200  # characters of a name
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedTool:
+    """A tool, and how its server names it."""
+
+    original: str
+    definition: ToolDefinition
+
+
+@dataclass(slots=True)
+class Offer:
+    """What a server offers: `tools` by their full names here; `faults`: what is wrong with others, by the server's names for them."""
+
+    tools: dict[str, OfferedTool] = field(default_factory=dict)
+    faults: dict[str, str] = field(default_factory=dict)
+
+
+def offer_of(
+    module: str, listed: Iterable[types.Tool], refused: Iterable[tuple[str, str]], *, is_trusted: bool
+) -> Offer:
+    """Describe what a server has listed; `refused` are those that were no tools."""
+    offer = Offer(faults={name[:_LONGEST_SHOWN]: why for name, why in refused})
+    for tool in listed:
+        name, shown = f"{module}.{method_of(tool.name)}", tool.name[:_LONGEST_SHOWN]
+        if name in offer.tools:
+            offer.faults[shown] = "The server lists it twice; the first one is served."
+        elif len(offer.tools) >= MOST_TOOLS:
+            offer.faults["(more tools)"] = f"The server has more than {MOST_TOOLS} tools; the first ones are served."
+            break
+        else:
+            _add(offer, name, shown, tool, is_trusted=is_trusted)
+    return offer
+
+
+def effect_of(annotations: types.ToolAnnotations | None, *, is_trusted: bool) -> Effect:
+    """What repeating a call would do: as a server that is trusted says it, else once more."""
+    if is_trusted and annotations is not None:
+        if annotations.read_only_hint:
+            return "read"
+        if annotations.idempotent_hint:
+            return "idempotent"
+    return "once"
+
+
+def _add(offer: Offer, name: str, shown: str, tool: types.Tool, *, is_trusted: bool) -> None:
+    for kind, schema in (("input", tool.input_schema), ("output", tool.output_schema)):
+        try:
+            if schema is not None:
+                compiled(schema)
+        except SchemaWrong as exc:
+            offer.faults[shown] = f"Its {kind} schema cannot be used: {exc}."
+            return
+    try:
+        offer.tools[name] = OfferedTool(tool.name, _definition(name, tool, is_trusted=is_trusted))
+    except ValidationError as exc:
+        offer.faults[shown] = f"It cannot be described: {exc.errors(include_url=False, include_input=False)[0]['msg']}."
+
+
+def _definition(name: str, tool: types.Tool, *, is_trusted: bool) -> ToolDefinition:
+    hints = tool.annotations if is_trusted else None
+    title = tool.title or (tool.annotations.title if tool.annotations is not None else None)
+    words = tool.description or title or ""
+    return ToolDefinition(
+        name=name,
+        description=words[:_LONGEST_DESCRIPTION].encode("utf-8", "replace").decode(),
+        input_schema=tool.input_schema,
+        output_schema=tool.output_schema,
+        effect=effect_of(tool.annotations, is_trusted=is_trusted),
+        annotations=None
+        if hints is None
+        else ToolAnnotations(
+            readOnlyHint=hints.read_only_hint,
+            idempotentHint=hints.idempotent_hint,
+            destructiveHint=hints.destructive_hint,
+        ),
+    )

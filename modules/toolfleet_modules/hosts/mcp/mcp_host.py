@@ -1,0 +1,178 @@
+"""Serves the tools of an MCP server as a module: what the server changes is served a moment later."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from typing import Any
+
+from toolfleet_modules.hosts.mcp.connection import Connection, ServerAway
+from toolfleet_modules.hosts.mcp.definitions import Offer, OfferedTool, offer_of
+from toolfleet_modules.hosts.mcp.mcp_tool import McpTool
+from toolfleet_modules.hosts.mcp.options import McpOptions, StdioServer
+from toolfleet_modules.hosts.mcp.server_log import ServerLog
+from toolfleet_modules.hosts.mcp.sessions import Sessions, SharedSession, UserSessions
+from toolfleet_modules.hosts.mcp.stdio_transport import stdio_transport
+from toolfleet_modules.hosts.mcp.tool_list import ListChanges, listed_tools
+from toolfleet_modules.hosts.processes.fence import FenceMissing
+from toolfleet_modules.hosts.serving.host import Host, Listener
+from toolfleet_registry.contracts import ModuleManifest
+from toolfleet_registry.contracts.load_errors import InEffect, ToolLoadError
+from toolfleet_registry.once.port import OnceStore
+from toolfleet_registry.time import machine_clock
+
+_log = logging.getLogger("toolfleet.host")
+
+_LIST_SECONDS = 30.0  # for a server to list its tools
+_MOST_FAULTS = 1000  # in a manifest
+_LONGEST_MESSAGE = 1000
+
+
+class McpHost(Host[McpTool]):
+    """A module, whose `app` serves a server's tools while its lifespan runs."""
+
+    def __init__(
+        self, options: McpOptions, *, replies: OnceStore | None = None, listener: Listener | None = None
+    ) -> None:
+        super().__init__(
+            options.name,
+            description=options.description,
+            key=options.key,
+            replies=replies,
+            listener=listener,
+            calls=options.calls,
+            request_bytes=options.request_bytes,
+            result_bytes=options.result_bytes,
+            longest_call_seconds=options.longest_call_seconds,
+            lifespan=self._running,
+        )
+        self._options = options
+        self._changes = ListChanges(options.refresh_seconds)
+        self._offer = Offer()
+        self._faults: list[ToolLoadError] = []
+        self._listing: SharedSession | None = None
+        self._sessions: Sessions | None = None
+        self._checks = set[asyncio.Task[None]]()
+
+    @property
+    def manifest(self) -> ModuleManifest:
+        """What is served now, and what is not."""
+        return super().manifest.model_copy(update={"load_errors": self._faults or None})
+
+    async def _connect(self, is_legacy: bool, *, is_listing: bool = False) -> Connection:  # noqa: FBT001 - as `Connect` has it
+        return await Connection.open(
+            self._transport,
+            self._changes.notice if is_listing else lambda _: None,
+            seconds=self._options.handshake_seconds,
+            is_legacy=is_legacy,
+        )
+
+    @asynccontextmanager
+    async def _transport(self) -> AsyncGenerator[Any]:
+        server = self._options.server
+        opened: AbstractAsyncContextManager[Any]
+        if isinstance(server, StdioServer):
+            opened = stdio_transport(server, ServerLog(self.name, self._options.secrets))
+        else:
+            raise ServerAway("it cannot be reached over HTTP yet")
+        try:
+            async with opened as streams:
+                yield streams
+        except FenceMissing as exc:
+            raise RuntimeError(str(exc)) from None
+
+    async def _serve_listed(self, connection: Connection) -> None:
+        """Serve what a session lists, and whatever it lists later."""
+        async with aclosing(self._changes.of(connection)) as changes:
+            async for _ in changes:
+                try:
+                    async with asyncio.timeout(_LIST_SECONDS):
+                        listed = await listed_tools(connection)
+                except TimeoutError:
+                    await self._fail(f"it did not list its tools within {_LIST_SECONDS:g} s")
+                except ServerAway as exc:
+                    await self._fail(f"it did not list its tools: {exc}")
+                else:
+                    self._changes.set_pause(listed.ttl_seconds)
+                    trusted = self._options.trusted
+                    await self._serve(offer_of(self.name, listed.tools, listed.refused, is_trusted=trusted))
+
+    async def _fail(self, why: str) -> None:
+        """Note that there is no session, or no list: what was served before is served on."""
+        self._changes.give_up_waiting()
+        message = f"Its server cannot be served: {self._options.secrets.hide(why)}."[:_LONGEST_MESSAGE]
+        if all(each.message != message for each in self._faults):
+            _log.error("%s: %s", self.name, message)
+            in_effect: InEffect = "previous" if self.tools else "none"
+            now = machine_clock.wall()
+            error = ToolLoadError(
+                file=self.name, error_type="ServerAway", message=message, timestamp=now, in_effect=in_effect
+            )
+            self._faults = [*(each for each in self._faults if each.error_type != "ServerAway"), error]
+            await self.tell()
+
+    async def _serve(self, offer: Offer) -> None:
+        faults = _errors_of(offer, self._faults)
+        is_changed = offer != self._offer or faults != self._faults
+        self._offer, self._faults = offer, faults
+        if is_changed:
+            self.tools = {name: self._tool_of(tool) for name, tool in offer.tools.items()}
+            await self.tell()
+
+    def _tool_of(self, tool: OfferedTool) -> McpTool:
+        assert self._sessions is not None  # noqa: S101 - there is a lifespan wherever there are tools
+        names = frozenset((tool.definition.input_schema or {}).get("properties", {}))
+        return McpTool(tool.definition, names, tool.original, self._sessions, self._options.secrets, self._suspect)
+
+    def _suspect(self, connection: Connection) -> None:
+        """Have a program started anew that says nothing any more."""
+        if isinstance(self._options.server, StdioServer):
+            task = asyncio.ensure_future(self._check(connection))
+            self._checks.add(task)
+            task.add_done_callback(self._checks.discard)
+
+    async def _check(self, connection: Connection) -> None:
+        if connection.is_open and not await connection.answers(self._options.stuck_seconds):
+            if connection.is_open:
+                _log.error("The server of %s answers nothing; it is started anew.", self.name)
+            connection.close()
+
+    @asynccontextmanager
+    async def _running(self) -> AsyncGenerator[None]:
+        """Have sessions with the server meanwhile."""
+        options = self._options
+        users: UserSessions | None = None
+
+        async def connect(is_legacy: bool) -> Connection:  # noqa: FBT001 - as `Connect` has it
+            return await self._connect(is_legacy, is_listing=True)
+
+        self._listing = listing = SharedSession(self.name, connect, self._serve_listed, self._fail)
+        if options.scope == "caller":
+            users = UserSessions(self._connect, most=options.most_sessions, idle_seconds=options.idle_seconds)
+        self._sessions = users or listing
+        try:
+            await self._changes.first(options.handshake_seconds)
+            yield
+        finally:
+            for task in self._checks:
+                task.cancel()
+            await asyncio.gather(*self._checks, return_exceptions=True)
+            if users is not None:
+                await users.aclose()
+            await listing.aclose()
+
+
+def _errors_of(offer: Offer, known: Sequence[ToolLoadError]) -> list[ToolLoadError]:
+    """What a server offers and cannot be served, each with the time at which it was found first."""
+    before = {(each.file, each.message): each for each in known}
+    found: list[ToolLoadError] = []
+    for name, why in sorted(offer.faults.items())[:_MOST_FAULTS]:
+        file, message = name.encode("utf-8", "replace").decode()[:200] or "?", why[:_LONGEST_MESSAGE]
+        if (file, message) in before:
+            found.append(before[file, message])
+            continue
+        _log.error("%s is not served: %s", file, message)
+        found.append(
+            ToolLoadError(file=file, error_type="InvalidTool", message=message, timestamp=machine_clock.wall())
+        )
+    return found

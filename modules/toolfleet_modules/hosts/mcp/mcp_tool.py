@@ -1,0 +1,139 @@
+"""Makes a module's tool of a server's: a call is sent there once, and its answer comes back as a reply."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+from pydantic import TypeAdapter, ValidationError
+
+from toolfleet_modules.hosts.mcp.connection import Connection, ServerAway
+from toolfleet_modules.hosts.mcp.http_errors import BROKEN, REFUSED, TURNED_AWAY, did_nothing
+from toolfleet_modules.hosts.mcp.results import reply_of
+from toolfleet_modules.hosts.mcp.sessions import RETURN_SECONDS, Sessions
+from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_modules.requests.reply import Reply
+from toolfleet_modules.sdk.tool_run import RunMeans
+from toolfleet_registry.contracts import ToolDefinition
+from toolfleet_registry.contracts.progress import progress_of
+from toolfleet_registry.functions.call_context import Context
+from toolfleet_registry.functions.failures import ModuleBusy, ToolError
+from toolfleet_registry.functions.threads import NotBegun
+
+_LONGEST_WAIT = 300.0  # seconds that a server may have its callers wait
+_ANSWER: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAdapter(
+    types.CallToolResult | types.InputRequiredResult
+)
+
+
+@dataclass(frozen=True, slots=True)
+class McpTool:
+    """A tool that its server names `original`. `suspect` is told of a session in which a call did not come back."""
+
+    definition: ToolDefinition
+    argument_names: frozenset[str]
+    original: str
+    sessions: Sessions
+    secrets: Secrets
+    suspect: Callable[[Connection], None]
+
+    def begin(self, arguments: Mapping[str, Any], context: Context, means: RunMeans) -> "McpRun":
+        """A run with these arguments, which the server checks."""
+        return McpRun(self, arguments, context, means.most_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class McpRun:
+    """One run."""
+
+    tool: McpTool
+    arguments: Mapping[str, Any]
+    context: Context
+    most_bytes: int
+
+    @property
+    def name(self) -> str:
+        """The tool's name."""
+        return self.tool.definition.name
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether a second run does nothing more than the first."""
+        return self.tool.definition.effect in {"read", "idempotent"}
+
+    @property
+    def reruns_failures(self) -> bool:
+        """Whether a call that failed runs again when it is repeated."""
+        return self.is_repeatable
+
+    async def run(self) -> Reply:
+        """Send it, and wait for the answer. Raises `ModuleBusy`, `NotBegun` and `asyncio.CancelledError`."""
+        try:
+            async with self.tool.sessions.taken(self.context.user_id) as connection:
+                return self._without_secrets(await self._run_in(connection))
+        except ToolError as exc:
+            return Reply.failure(self.name, str(exc), effect_state=exc.effect_state)
+
+    async def _run_in(self, connection: Connection) -> Reply:
+        if not self.context._may_begin():  # noqa: SLF001 - asked immediately before it is sent
+            raise NotBegun
+        request = types.CallToolRequest(
+            params=types.CallToolRequestParams(name=self.tool.original, arguments=dict(self.arguments))
+        )
+        try:
+            answer = await connection.request(request, _ANSWER, on_progress=self._report)
+        except ServerAway:
+            raise ModuleBusy(RETURN_SECONDS) from None
+        except asyncio.CancelledError:
+            self.tool.suspect(connection)
+            raise
+        except MCPError as exc:
+            return self._failure_of(exc)
+        except ValidationError:
+            return self._unknown("its server's answer is none of the protocol")
+        if isinstance(answer, types.InputRequiredResult):
+            return self._unknown("its server asks for input, which nobody here can give")
+        return reply_of(self.tool.definition, answer, most_bytes=self.most_bytes)
+
+    def _failure_of(self, error: MCPError) -> Reply:
+        """What an error comes to. Raises `ModuleBusy` where nothing was begun, and may be later."""
+        if error.code == REFUSED:
+            return Reply.failure(self.name, f"{self.name} was refused: {error.message}", effect_state="none")
+        if did_nothing(error):
+            raise ModuleBusy(_wait_of(error) if error.code == TURNED_AWAY else RETURN_SECONDS)
+        if error.code in {types.CONNECTION_CLOSED, BROKEN}:
+            return self._unknown("the connection to its server ended in the middle", is_lost=True)
+        return Reply.failure(self.name, f"{self.name} failed: {error.message}", effect_state=self._effect_state)
+
+    def _unknown(self, why: str, *, is_lost: bool = False) -> Reply:
+        return Reply.failure(
+            self.name,
+            f"{self.name} did not end: {why}.",
+            effect_state=self._effect_state,
+            retryable=is_lost and self.is_repeatable,
+        )
+
+    @property
+    def _effect_state(self) -> Any:
+        return "none" if self.tool.definition.effect == "read" else "unknown"
+
+    def _without_secrets(self, reply: Reply) -> Reply:
+        written = reply.body.encode()
+        hidden = self.tool.secrets.hide_json(written)
+        if hidden is written:
+            return reply
+        return Reply(hidden.decode(), is_success=reply.is_success, surely_nothing=reply.surely_nothing)
+
+    async def _report(self, progress: float, total: float | None, message: str | None) -> None:
+        if self.context._report is not None:  # noqa: SLF001 - made for this run
+            fraction = progress / total if total else None
+            self.context._report(progress_of(fraction, self.tool.secrets.hide(message or "")))  # noqa: SLF001 - as above
+
+
+def _wait_of(error: MCPError) -> float:
+    data = error.data if isinstance(error.data, dict) else {}
+    seconds = data.get("retry_after_seconds")
+    is_sensible = isinstance(seconds, int | float) and seconds >= 0
+    return min(float(seconds), _LONGEST_WAIT) if is_sensible else RETURN_SECONDS

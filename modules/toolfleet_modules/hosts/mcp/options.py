@@ -1,0 +1,55 @@
+"""Configures how an MCP server is started or reached, and how its sessions are shared."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from toolfleet_modules.hosts.processes.fence import Fence
+from toolfleet_modules.hosts.serving.secrets import Secrets
+
+
+@dataclass(frozen=True, slots=True)
+class StdioServer:
+    """A program that speaks over its standard streams. `environment` is added to that of the fence; `directory` is where it runs, `None` for its own."""
+
+    command: tuple[str, ...]
+    fence: Fence = field(default_factory=lambda: Fence(memory_bytes=None))
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    directory: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HttpServer:
+    """A server's Streamable HTTP endpoint. `headers` are sent with each request."""
+
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class McpOptions:
+    """How a server is served as the module `name`.
+
+    `scope`: whether callers share its session, or each user has one; of those there are at most `most_sessions`, and one that
+    nobody has used for `idle_seconds` ends. `trusted`: its annotations say what repeating a call would do. `handshake_seconds`:
+    for it to start and to say what it speaks. `refresh_seconds`: between two lists of its tools where it tells of no changes.
+    `stuck_seconds`: how long it may be silent after a call that did not come back, before it is started anew.
+    """
+
+    name: str
+    server: StdioServer | HttpServer
+    description: str = ""
+    key: str = field(default="", repr=False)
+    secrets: Secrets = field(default_factory=lambda: Secrets({}))
+    scope: Literal["shared", "caller"] = "shared"
+    trusted: bool = False
+    most_sessions: int = 16
+    idle_seconds: float = 300.0
+    handshake_seconds: float = 30.0
+    refresh_seconds: float = 60.0
+    stuck_seconds: float = 30.0
+    calls: int = 1000
+    request_bytes: int = 8 * 2**20
+    result_bytes: int = 4 * 2**20
+    longest_call_seconds: float = 4 * 3600

@@ -1,0 +1,116 @@
+"""Starts the program of an MCP server behind its fence, and ends it with all that it has started."""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from toolfleet_modules.hosts.mcp.options import StdioServer
+
+_SUPERVISOR = "toolfleet_modules.hosts.processes.supervisor"
+_LEAVE_SECONDS = 1.0  # for a server to end by itself when its input does
+_END_SECONDS = 6.0  # for what it has started to be gone
+_STREAM_BYTES = 2**20  # that are read ahead
+
+
+class ServerProcess:
+    """A server's process, with the one that watches over it between. Whoever has it calls `end`."""
+
+    def __init__(self, process: asyncio.subprocess.Process, folder: Path) -> None:
+        self._process = process
+        self._folder = folder
+        assert process.stdin is not None  # noqa: S101 - all three are pipes
+        assert process.stdout is not None  # noqa: S101
+        assert process.stderr is not None  # noqa: S101
+        self.stdin, self.stdout, self.stderr = process.stdin, process.stdout, process.stderr
+
+    @classmethod
+    async def start(cls, server: StdioServer) -> "ServerProcess":
+        """Start one, with a folder of its own. Raises `OSError` where the machine has no room, and `FenceMissing`."""
+        folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="toolfleet-mcp-"))
+        process = None
+        try:
+            command = server.fence.command(list(server.command), folder)
+            limits = json.dumps(server.fence.limits())
+            starting = asyncio.ensure_future(
+                asyncio.create_subprocess_exec(
+                    *(sys.executable, "-I", "-m", _SUPERVISOR, str(os.getpid()), limits, *command),
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.PIPE,
+                    env={**server.fence.environment(folder), **server.environment},
+                    cwd=folder if server.directory is None else server.directory,
+                    limit=_STREAM_BYTES,
+                    start_new_session=True,
+                )
+            )
+            try:
+                process = await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                process = await starting
+                raise
+            return cls(process, folder)
+        except BaseException:
+            if process is not None:
+                await cls(process, folder).end()
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    @property
+    def pid(self) -> int:
+        """The number of the process that watches over the server; the server is its child."""
+        return self._process.pid
+
+    async def exit_words(self) -> str:
+        """How it ended, once it has."""
+        code = await self._process.wait()
+        number = code - 128 if code > 128 else -code  # noqa: PLR2004 - as shells say it
+        return f"signal {signal.Signals(number).name}" if _is_signal(number) else f"exit code {code}"
+
+    async def end(self) -> None:
+        """Let it end by itself for a moment, then end it and whatever it has started."""
+        ending = asyncio.ensure_future(self._end())
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            await ending
+            raise
+
+    async def _end(self) -> None:
+        self.stdin.close()
+        if not await self._is_gone(_LEAVE_SECONDS):
+            self._signal(signal.SIGTERM)
+            self._signal(signal.SIGCONT)
+            if not await self._is_gone(_END_SECONDS):
+                self._signal(signal.SIGKILL)  # the server is ended with it
+                await self._is_gone(_END_SECONDS)
+        transport = getattr(self._process, "_transport", None)
+        if transport is not None:  # a process that was left behind may hold the pipes
+            transport.close()
+        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+
+    async def _is_gone(self, seconds: float) -> bool:
+        """Not by `Process.wait`, which waits for the pipes' end as well."""
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + seconds
+        while self._process.returncode is None:
+            if loop.time() > give_up_at:
+                return False
+            await asyncio.sleep(_CHECK_SECONDS)
+        return True
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+
+_CHECK_SECONDS = 0.01
+
+
+def _is_signal(number: int) -> bool:
+    return number in {each.value for each in signal.Signals}

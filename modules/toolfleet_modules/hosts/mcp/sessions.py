@@ -1,0 +1,181 @@
+"""Gives calls a session with an MCP server: one for all, which is started anew when it ends, or one for each user."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from toolfleet_modules.hosts.mcp.connection import Connection, ServerAway
+from toolfleet_registry.functions.failures import ModuleBusy, ToolError
+
+_log = logging.getLogger("toolfleet.host")
+
+RETURN_SECONDS = 1.0
+"""Until a server may be there again."""
+
+_BACK_OFF_SECONDS = (0.1, 30.0)  # before a server is started anew: at first, and at most
+_LASTING_SECONDS = 60.0  # after which its end is the first one again
+
+Connect = Callable[[bool], Awaitable[Connection]]
+"""Makes a session, by the older handshake if so. Raises `ServerAway`."""
+
+Began = Callable[[Connection], Awaitable[None]]
+Failed = Callable[[str], Awaitable[None]]
+
+
+class Sessions(Protocol):
+    """Gives calls their session."""
+
+    def taken(self, user_id: str | None) -> AbstractAsyncContextManager[Connection]:
+        """One for a call of this user, meanwhile. Raises `ModuleBusy` where there is none now, and `ToolError`."""
+        ...
+
+
+class SharedSession:
+    """One session, as long as the host runs. `began` runs with each one while it lasts, `failed` is called with the reason where there is none."""
+
+    def __init__(self, name: str, connect: Connect, began: Began, failed: Failed) -> None:
+        self.connection: Connection | None = None
+        self._name, self._connect, self._began, self._failed = name, connect, began, failed
+        self._supervising = asyncio.ensure_future(self._supervise())
+
+    @asynccontextmanager
+    async def taken(self, user_id: str | None) -> AsyncGenerator[Connection]:
+        """Give the session that there is, to whom ever. Raises `ModuleBusy` if there is none."""
+        del user_id
+        connection = self.connection
+        if connection is None or not connection.is_open:
+            raise ModuleBusy(RETURN_SECONDS)
+        yield connection
+
+    async def aclose(self) -> None:
+        """End it."""
+        self._supervising.cancel()
+        await asyncio.gather(self._supervising, return_exceptions=True)
+        if self.connection is not None:
+            await self.connection.aclose()
+
+    async def _supervise(self) -> None:
+        """Have one session; when it ends, make another, after a pause that grows."""
+        pause, is_legacy = _BACK_OFF_SECONDS[0], False
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            try:
+                self.connection = await self._connect(is_legacy)
+            except ServerAway as exc:
+                await self._failed(str(exc))
+                is_legacy = not is_legacy  # some end at a question that they do not know
+            else:
+                await self._lasting(self.connection)
+                _log.warning("%s lost its server; it is started or reached anew.", self._name)
+            pause = _BACK_OFF_SECONDS[0] if loop.time() - began > _LASTING_SECONDS else pause
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _BACK_OFF_SECONDS[1])
+
+    async def _lasting(self, connection: Connection) -> None:
+        """Return when the session has ended."""
+        beginning = asyncio.ensure_future(self._began(connection))
+        try:
+            await connection.closed.wait()
+        finally:
+            beginning.cancel()
+            await asyncio.gather(beginning, return_exceptions=True)
+
+
+@dataclass(slots=True, eq=False)
+class _UserSession:
+    """`users` counts those who use it or wait for it."""
+
+    starting: "asyncio.Task[Connection]"
+    users: int = 0
+    idle_at: float = field(default=0.0)
+
+    @property
+    def is_usable(self) -> bool:
+        if not self.starting.done():
+            return True
+        return not self.starting.cancelled() and self.starting.exception() is None and self.starting.result().is_open
+
+
+class UserSessions:
+    """A session for each user, at most `most` at once. One that nobody has used for `idle_seconds` ends."""
+
+    def __init__(self, connect: Connect, *, most: int, idle_seconds: float) -> None:
+        self._connect, self._most, self._idle_seconds = connect, most, idle_seconds
+        self._sessions: dict[str, _UserSession] = {}
+        self._ending = set[asyncio.Task[None]]()
+        self._sweeping = asyncio.ensure_future(self._sweep())
+
+    @asynccontextmanager
+    async def taken(self, user_id: str | None) -> AsyncGenerator[Connection]:
+        """Give the session of a user, which is made if there is none. Raises `ModuleBusy` and `ToolError`."""
+        if not user_id:
+            raise ToolError(
+                "Each user has a session of its own with this server, and the call says no user id.",
+                effect_state="none",
+            )
+        session = self._session_of(user_id)
+        session.users += 1
+        try:
+            try:
+                connection = await asyncio.shield(session.starting)
+            except ServerAway as exc:
+                _log.error("There is no session for a user: %s.", exc)
+                raise ModuleBusy(RETURN_SECONDS) from None
+            if not connection.is_open:
+                raise ModuleBusy(RETURN_SECONDS)
+            yield connection
+        finally:
+            session.users -= 1
+            session.idle_at = asyncio.get_running_loop().time()
+
+    async def aclose(self) -> None:
+        """End all."""
+        self._sweeping.cancel()
+        await asyncio.gather(self._sweeping, return_exceptions=True)
+        for user_id in list(self._sessions):
+            self._end(user_id)
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    def _session_of(self, user_id: str) -> _UserSession:
+        known = self._sessions.get(user_id)
+        if known is not None:
+            if known.is_usable:
+                return known
+            self._end(user_id)
+        if len(self._sessions) >= self._most:
+            self._make_place()
+        starting = asyncio.ensure_future(self._connect(False))
+        starting.add_done_callback(lambda task: task.cancelled() or task.exception())  # whoever waits sees it
+        session = self._sessions[user_id] = _UserSession(starting)
+        return session
+
+    def _make_place(self) -> None:
+        """End the session that has been idle for longest. Raises `ModuleBusy` if all are in use."""
+        idle = [(each.idle_at, user_id) for user_id, each in self._sessions.items() if not each.users]
+        if not idle:
+            raise ModuleBusy(RETURN_SECONDS)
+        self._end(min(idle)[1])
+
+    async def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(min(self._idle_seconds / 4, 5.0))
+            before = loop.time() - self._idle_seconds
+            for user_id, each in list(self._sessions.items()):
+                if not each.users and (each.idle_at <= before or not each.is_usable):
+                    self._end(user_id)
+
+    def _end(self, user_id: str) -> None:
+        task = asyncio.ensure_future(_closed(self._sessions.pop(user_id).starting))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+
+async def _closed(starting: "asyncio.Task[Connection]") -> None:
+    with contextlib.suppress(ServerAway):
+        await (await starting).aclose()

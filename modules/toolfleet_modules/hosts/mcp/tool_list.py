@@ -1,0 +1,112 @@
+"""Lists a server's tools, page by page, and says when to list them again."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+
+import mcp_types as types
+from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost, listen
+from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
+
+from toolfleet_modules.hosts.mcp.connection import Connection, ServerAway
+from toolfleet_modules.hosts.mcp.definitions import MOST_TOOLS
+
+_CHANGED = "notifications/tools/list_changed"
+_MOST_PAGES = 1000
+_SHORTEST_PAUSE = 1.0  # seconds between two lists, however often a server says that they change
+_TTL_SECONDS = (5.0, 3600.0)  # what a server may have us keep its list for
+_LISTEN_SECONDS = 5.0  # until a stream of changes that ended is asked for again
+
+
+@dataclass(slots=True)
+class ToolListing:
+    """What a server lists; `refused` are those that are no tools, each with the reason. `ttl_seconds`: how long it holds, if that is said."""
+
+    tools: list[types.Tool] = field(default_factory=list)
+    refused: list[tuple[str, str]] = field(default_factory=list)
+    ttl_seconds: float | None = None
+
+
+async def listed_tools(connection: Connection) -> ToolListing:
+    """All of them. Raises `ServerAway` if the server does not list them."""
+    listing = ToolListing()
+    connection.refused_tools.clear()
+    cursor: str | None = None
+    for _ in range(_MOST_PAGES):
+        try:
+            page = await connection.session.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
+        except (MCPError, ValidationError) as exc:
+            if isinstance(exc, MCPError) and exc.code == types.METHOD_NOT_FOUND:
+                break  # it has prompts or resources only
+            why = exc.message if isinstance(exc, MCPError) else "its list is none"
+            raise ServerAway(why[:500]) from None
+        listing.tools += page.tools
+        if page.ttl_ms:
+            listing.ttl_seconds = page.ttl_ms / 1000
+        cursor = page.next_cursor
+        if cursor is None or len(listing.tools) > MOST_TOOLS:
+            break
+    listing.refused = list(connection.refused_tools)
+    return listing
+
+
+class ListChanges:
+    """Says when to list: at first, when the server tells of a change, and after a pause. Fails to the pause."""
+
+    def __init__(self, pause_seconds: float) -> None:
+        self._usual = self._pause = pause_seconds
+        self._changed = asyncio.Event()
+        self._listed = asyncio.Event()
+
+    def notice(self, method: str) -> None:
+        """Take a notification of the server's."""
+        if method == _CHANGED:
+            self._changed.set()
+
+    def set_pause(self, ttl_seconds: float | None) -> None:
+        """Keep the list for as long as the server says; also note that it is there."""
+        shortest, longest = _TTL_SECONDS
+        self._pause = self._usual if ttl_seconds is None else min(max(ttl_seconds, shortest), longest)
+
+    def give_up_waiting(self) -> None:
+        """Have nobody wait for a first list any more."""
+        self._listed.set()
+
+    async def first(self, seconds: float) -> None:
+        """Return once tools have been listed, or it is plain that it takes longer."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._listed.wait(), seconds)
+
+    async def of(self, connection: Connection) -> AsyncGenerator[None]:
+        """Yield whenever the tools are to be listed, until the session ends."""
+        listening = asyncio.ensure_future(self._listen(connection))
+        try:
+            while connection.is_open:
+                self._changed.clear()
+                yield
+                self._listed.set()
+                await asyncio.sleep(_SHORTEST_PAUSE)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), self._pause)
+        finally:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+
+    async def _listen(self, connection: Connection) -> None:
+        """Hear of changes as newer servers tell of them; older ones send notifications without being asked."""
+        tools = connection.capabilities.tools
+        if connection.session.discover_result is None or tools is None or not tools.list_changed:
+            return
+        while connection.is_open:
+            try:
+                async with listen(connection.session, tools_list_changed=True) as changes:
+                    async for _ in changes:
+                        self._changed.set()
+            except ListenNotSupportedError:
+                return
+            except (MCPError, SubscriptionLost, TimeoutError):
+                pass
+            await asyncio.sleep(_LISTEN_SECONDS)
+            self._changed.set()  # what was missed meanwhile

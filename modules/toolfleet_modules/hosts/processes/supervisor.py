@@ -1,0 +1,116 @@
+"""Starts a program behind its fence, and ends all that it has started when it ends or its host does: the program of a process between both."""
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from toolfleet_modules.hosts.processes.fence import enclose
+
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+_PR_SET_CHILD_SUBREAPER = 36
+_END_SECONDS = 5.0  # for processes that have been killed to be gone
+_PAUSE_SECONDS = 0.005
+_NOT_STARTED = 127  # as a shell says it
+
+
+def supervise(host: int, limits: dict[str, int | None], command: Sequence[str]) -> int:
+    """Run the command with this process's standard streams; returns its exit code, 128 more than a signal's number."""
+    signal.signal(signal.SIGTERM, _end_now)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's is for the host
+    _adopt_orphans()
+    if os.getppid() != host:  # it ended before we could ask to be told
+        return _NOT_STARTED
+    own = os.getpid()
+    program = os.fork()
+    if not program:
+        _become(own, limits, command)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1):  # so that whoever reads them sees the program's end
+        os.dup2(nothing, stream)
+    code = _exit_code_of(program)
+    _end_all()
+    return code
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Take the host's process id, the limits as JSON, and the command."""
+    host, limits, *command = arguments
+    return supervise(int(host), json.loads(limits), command)
+
+
+def _become(parent: int, limits: dict[str, int | None], command: Sequence[str]) -> None:
+    """Be the program, in a session of its own. Does not return."""
+    try:
+        os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        enclose(limits)
+        if os.getppid() == parent:  # it did not end before we asked to end with it
+            os.execvp(command[0], list(command))  # noqa: S606 - what it is for
+    except OSError as exc:
+        sys.stderr.write(f"{command[0]}: {exc.strerror}\n")
+        sys.stderr.flush()
+    finally:
+        os._exit(_NOT_STARTED)
+
+
+def _adopt_orphans() -> None:
+    """Become the parent of what the program's children leave behind, and be told when the host ends."""
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None)
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+def _exit_code_of(program: int) -> int:
+    while True:
+        ended, status = os.waitpid(-1, 0)  # of others, too: they were adopted
+        if ended == program:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
+
+
+def _end_now(number: int, _: object) -> None:
+    _end_all()
+    os._exit(128 + number)
+
+
+def _end_all() -> None:
+    """Kill every descendant, also those in sessions of their own, until none is left."""
+    give_up_at = time.monotonic() + _END_SECONDS
+    while time.monotonic() < give_up_at:
+        for process in _descendants():
+            with contextlib.suppress(OSError):
+                os.kill(process, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _descendants() -> list[int]:
+    """Of this process; without `/proc`, none can be found."""
+    children = defaultdict[int, list[int]](list)
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            children[int(fields[1])].append(int(entry.name))
+    found: list[int] = []
+    following = [os.getpid()]
+    while following:
+        following = [child for parent in following for child in children[parent]]
+        found += following
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
