@@ -32,7 +32,11 @@ OnChanged = Callable[[str], None]
 
 
 class ServerAway(Exception):
-    """There is no session, and nothing was sent. The message says why."""
+    """There is no session, and nothing was sent. The message says why; `has_answered`: whether anything came of the handshake."""
+
+    def __init__(self, why: str, *, has_answered: bool = False) -> None:
+        super().__init__(why)
+        self.has_answered = has_answered
 
 
 class Connection:
@@ -59,7 +63,7 @@ class Connection:
             await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if not ready.done():
                 why = f"no handshake within {seconds:g} s" if not task.done() else _failure_of(task)
-                raise ServerAway(why)  # noqa: TRY301 - caught where all is undone
+                raise ServerAway(why, has_answered=task.done())  # noqa: TRY301 - caught where all is undone
         except BaseException:
             stop.set()
             ready.cancel()

@@ -6,8 +6,9 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import Any
 
-from toolfleet_modules.hosts.mcp.connection import Connection, ServerAway
+from toolfleet_modules.hosts.mcp.connection import Connection, OnChanged, ServerAway
 from toolfleet_modules.hosts.mcp.definitions import Offer, OfferedTool, offer_of
+from toolfleet_modules.hosts.mcp.http_transport import http_transport
 from toolfleet_modules.hosts.mcp.mcp_tool import McpTool
 from toolfleet_modules.hosts.mcp.options import McpOptions, StdioServer
 from toolfleet_modules.hosts.mcp.server_log import ServerLog
@@ -52,6 +53,7 @@ class McpHost(Host[McpTool]):
         self._faults: list[ToolLoadError] = []
         self._listing: SharedSession | None = None
         self._sessions: Sessions | None = None
+        self._is_legacy = False
         self._checks = set[asyncio.Task[None]]()
 
     @property
@@ -59,22 +61,30 @@ class McpHost(Host[McpTool]):
         """What is served now, and what is not."""
         return super().manifest.model_copy(update={"load_errors": self._faults or None})
 
-    async def _connect(self, is_legacy: bool, *, is_listing: bool = False) -> Connection:  # noqa: FBT001 - as `Connect` has it
-        return await Connection.open(
-            self._transport,
-            self._changes.notice if is_listing else lambda _: None,
-            seconds=self._options.handshake_seconds,
-            is_legacy=is_legacy,
-        )
+    async def _connect(self, on_changed: OnChanged = lambda _: None) -> Connection:
+        """Make a session, by the handshake that worked before, and if not by that, by the other. Raises `ServerAway`."""
+        try:
+            return await self._open(on_changed, is_legacy=self._is_legacy)
+        except ServerAway as exc:
+            if not exc.has_answered:
+                raise
+        # Some older servers end at a question that they do not know.
+        connection = await self._open(on_changed, is_legacy=not self._is_legacy)
+        self._is_legacy = not self._is_legacy
+        return connection
+
+    async def _open(self, on_changed: OnChanged, *, is_legacy: bool) -> Connection:
+        seconds = self._options.handshake_seconds
+        return await Connection.open(self._transport, on_changed, seconds=seconds, is_legacy=is_legacy)
 
     @asynccontextmanager
     async def _transport(self) -> AsyncGenerator[Any]:
         server = self._options.server
-        opened: AbstractAsyncContextManager[Any]
-        if isinstance(server, StdioServer):
-            opened = stdio_transport(server, ServerLog(self.name, self._options.secrets))
-        else:
-            raise ServerAway("it cannot be reached over HTTP yet")
+        opened: AbstractAsyncContextManager[Any] = (
+            stdio_transport(server, ServerLog(self.name, self._options.secrets))
+            if isinstance(server, StdioServer)
+            else http_transport(server)
+        )
         try:
             async with opened as streams:
                 yield streams
@@ -143,8 +153,8 @@ class McpHost(Host[McpTool]):
         options = self._options
         users: UserSessions | None = None
 
-        async def connect(is_legacy: bool) -> Connection:  # noqa: FBT001 - as `Connect` has it
-            return await self._connect(is_legacy, is_listing=True)
+        async def connect() -> Connection:
+            return await self._connect(self._changes.notice)
 
         self._listing = listing = SharedSession(self.name, connect, self._serve_listed, self._fail)
         if options.scope == "caller":

@@ -19,8 +19,8 @@ RETURN_SECONDS = 1.0
 _BACK_OFF_SECONDS = (0.1, 30.0)  # before a server is started anew: at first, and at most
 _LASTING_SECONDS = 60.0  # after which its end is the first one again
 
-Connect = Callable[[bool], Awaitable[Connection]]
-"""Makes a session, by the older handshake if so. Raises `ServerAway`."""
+Connect = Callable[[], Awaitable[Connection]]
+"""Makes a session. Raises `ServerAway`."""
 
 Began = Callable[[Connection], Awaitable[None]]
 Failed = Callable[[str], Awaitable[None]]
@@ -60,15 +60,14 @@ class SharedSession:
 
     async def _supervise(self) -> None:
         """Have one session; when it ends, make another, after a pause that grows."""
-        pause, is_legacy = _BACK_OFF_SECONDS[0], False
+        pause = _BACK_OFF_SECONDS[0]
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
             try:
-                self.connection = await self._connect(is_legacy)
+                self.connection = await self._connect()
             except ServerAway as exc:
                 await self._failed(str(exc))
-                is_legacy = not is_legacy  # some end at a question that they do not know
             else:
                 await self._lasting(self.connection)
                 _log.warning("%s lost its server; it is started or reached anew.", self._name)
@@ -149,7 +148,7 @@ class UserSessions:
             self._end(user_id)
         if len(self._sessions) >= self._most:
             self._make_place()
-        starting = asyncio.ensure_future(self._connect(False))
+        starting = asyncio.ensure_future(self._connect())
         starting.add_done_callback(lambda task: task.cancelled() or task.exception())  # whoever waits sees it
         session = self._sessions[user_id] = _UserSession(starting)
         return session

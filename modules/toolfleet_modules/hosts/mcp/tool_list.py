@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from toolfleet_modules.hosts.mcp.connection import Connection, ServerAway
 from toolfleet_modules.hosts.mcp.definitions import MOST_TOOLS
+from toolfleet_modules.hosts.mcp.http_errors import is_session_lost
 
 _CHANGED = "notifications/tools/list_changed"
 _MOST_PAGES = 1000
@@ -40,6 +41,8 @@ async def listed_tools(connection: Connection) -> ToolListing:
         except (MCPError, ValidationError) as exc:
             if isinstance(exc, MCPError) and exc.code == types.METHOD_NOT_FOUND:
                 break  # it has prompts or resources only
+            if isinstance(exc, MCPError) and is_session_lost(exc):
+                connection.close()
             why = exc.message if isinstance(exc, MCPError) else "its list is none"
             raise ServerAway(why[:500]) from None
         listing.tools += page.tools

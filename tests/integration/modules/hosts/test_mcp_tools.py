@@ -1,0 +1,122 @@
+"""An MCP server's tools as a module's: real servers on the official SDK, both eras, standard streams and HTTP."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from support.hosts.mcp_server import HostedServer, hosted_server, http_nest, stdio
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.asyncio
+
+KINDS = ["stdio", "stdio --old", "http", "http --old"]
+
+
+@asynccontextmanager
+async def nest(kind: str, folder: Path, **options: object) -> AsyncGenerator[HostedServer]:
+    """The nest, as the module `nest`."""
+    transport, *words = kind.split()
+    notes = folder / "notes"
+    async with AsyncExitStack() as stack:
+        if transport == "stdio":
+            server = stdio(notes, *words)
+        else:
+            server, _ = await stack.enter_async_context(http_nest(notes, *words))
+        yield await stack.enter_async_context(hosted_server(server, notes, **options))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_server_is_a_module(tmp_path: Path, kind: str) -> None:
+    """Its tools are called, report progress, change, and are told when a call is over, in whatever way it speaks."""
+    async with nest(kind, tmp_path) as served:
+        assert (await served.call("echo", text="hoot")).result.startswith("echo: hoot")
+
+        counted = await served.call("count")
+        assert counted.success
+        assert (0.25, "egg 1") in counted.progress
+
+        late = await served.client.send("nest.wait", {}, seconds=0.5)
+        assert (late.success, late.effect_state) == (False, "unknown")
+        await wait_until(lambda: "cancelled" in served.noted(), "the server was told")
+        assert (await served.call("echo", text="on")).success
+
+        hatched = await served.call("hatch")
+        assert hatched.success
+        await wait_until(
+            lambda: any(name.startswith("nest.chick") for name in served.host.tools), "the new tool is served"
+        )
+        assert served.changes[-1] == set(served.host.tools)
+
+
+@pytest.mark.parametrize("kind", ["stdio", "stdio --old"])
+async def test_a_server_that_asks_for_input_is_refused(tmp_path: Path, kind: str) -> None:
+    """The call ends in a clear error, and nobody waits."""
+    async with nest(kind, tmp_path) as served:
+        asked = await served.call("ask")
+
+        assert (asked.success, asked.effect_state) == (False, "unknown")
+        assert "input" in asked.error or "not supported" in asked.error
+
+
+async def test_results_keep_what_they_are(tmp_path: Path) -> None:
+    """Structured content is the result, media are files that say their types, and an error is a failure in words."""
+    async with nest("stdio", tmp_path) as served:
+        weighed = await served.call("weigh")
+        assert (weighed.result, weighed.files[0].media_type) == ({"grams": 12}, "image/png")
+
+        drawn = await served.call("draw")
+        assert [part["type"] for part in drawn.result["content"]] == [
+            "text",
+            "image",
+            "audio",
+            "resource",
+            "resource_link",
+        ]
+        assert drawn.result["content"][1]["file"].startswith("image 1 (image/png")
+        assert drawn.result["content"][3] == {
+            "type": "resource",
+            "uri": "nest://egg",
+            "mimeType": "text/plain",
+            "text": "egg",
+        }
+        assert drawn.result["content"][4]["uri"] == "nest://owl"
+        assert [(file.kind, file.media_type) for file in drawn.files] == [
+            ("image", "image/png"),
+            ("audio", "audio/wav"),
+        ]
+
+        failed = await served.call("fail", text="eggs")
+        assert (failed.success, failed.error, failed.effect_state) == (False, "no eggs", "unknown")
+
+
+async def test_names_that_are_not_admitted_are_mapped(tmp_path: Path) -> None:
+    """Models see names that every provider takes, and the server its own."""
+    async with nest("stdio", tmp_path) as served:
+        (slash,) = (name for name in served.host.tools if name.startswith("nest.git_log_v2-"))
+        assert (await served.call(slash)).result.startswith("git/log.v2:")
+        assert {"nest.plain.dotted"} <= set(served.host.tools)
+        assert (await served.client.manifest()).tools
+
+
+async def test_only_servers_that_are_trusted_say_what_a_repeat_does(tmp_path: Path) -> None:
+    """Else every tool is for once."""
+    async with nest("stdio", tmp_path, trusted=True) as trusted:
+        effects = {tool.name: tool.effect for tool in trusted.host.definitions}
+        assert (effects["nest.echo"], effects["nest.wait"], effects["nest.die"]) == ("read", "idempotent", "once")
+    async with nest("stdio", tmp_path) as untrusted:
+        assert {tool.effect for tool in untrusted.host.definitions} == {"once"}
+
+
+async def test_calls_share_a_session(tmp_path: Path) -> None:
+    """Several at once, and one that hangs holds up none."""
+    async with nest("stdio", tmp_path) as served:
+        waiting = asyncio.ensure_future(served.client.send("nest.wait", {}, seconds=20))
+        results = await asyncio.gather(*(served.call("echo", text=str(n)) for n in range(50)))
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+        assert {result.result.rpartition(" ")[2] for result in results} == {str(served.pids()[0])}
+        assert [result.result.split()[1] for result in results] == [str(n) for n in range(50)]

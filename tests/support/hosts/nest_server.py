@@ -1,0 +1,241 @@
+"""An MCP server on the official SDK, as a program: `nest_server.py stdio|http [--old] [--port N]`. It notes each call in `$NOTES`."""
+
+import argparse
+import asyncio
+import base64
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import mcp_types as types
+import uvicorn
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.stdio import stdio_server
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import SessionMessage
+from mcp.shared.subscriptions import ToolsListChanged
+
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+TEXT = {"type": "object", "properties": {"text": {"type": "string"}}}
+NAMES = [
+    "echo",
+    "weigh",
+    "draw",
+    "fail",
+    "wait",
+    "count",
+    "hatch",
+    "ask",
+    "die",
+    "environment",
+    "git/log.v2",
+    "Eule-ü",
+    "plain.dotted",
+]
+HINTS = {
+    "echo": types.ToolAnnotations(read_only_hint=True),
+    "wait": types.ToolAnnotations(idempotent_hint=True),
+}
+WEIGHT = {"type": "object", "properties": {"grams": {"type": "integer"}}, "required": ["grams"]}
+
+
+class Nest:
+    """Its tools, which grow by one with each `hatch`."""
+
+    def __init__(self) -> None:
+        self.names = list(NAMES)
+        self.bus = InMemorySubscriptionBus()
+
+    async def list_tools(self, ctx: Any, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        """Two pages."""
+        first = params is None or params.cursor is None
+        half = len(self.names) // 2
+        shown = self.names[:half] if first else self.names[half:]
+        return types.ListToolsResult(
+            tools=[
+                types.Tool(
+                    name=name,
+                    description=f"Does {name}.",
+                    input_schema=TEXT,
+                    output_schema=WEIGHT if name == "weigh" else None,
+                    annotations=HINTS.get(name),
+                )
+                for name in shown
+            ],
+            next_cursor="more" if first else None,
+        )
+
+    async def call_tool(self, ctx: Any, params: types.CallToolRequestParams) -> Any:
+        """One call."""
+        arguments = params.arguments or {}
+        note(f"{params.name} {arguments.get('text', '')}")
+        text = str(arguments.get("text", ""))
+        if params.name not in self.names:
+            raise MCPError(-32602, f"there is no tool {params.name}")
+        match params.name:
+            case "weigh":
+                return types.CallToolResult(
+                    content=[
+                        types.TextContent(type="text", text='{"grams": 12}'),
+                        types.ImageContent(type="image", data=base64.b64encode(PNG).decode(), mime_type="image/png"),
+                    ],
+                    structured_content={"grams": 12},
+                )
+            case "draw":
+                return types.CallToolResult(content=drawn())
+            case "fail":
+                return types.CallToolResult(content=said(f"no {text}"), is_error=True)
+            case "wait":
+                try:
+                    await asyncio.sleep(60)
+                except asyncio.CancelledError:
+                    note("cancelled")
+                    raise
+            case "count":
+                for done in range(1, 4):
+                    await ctx.session.report_progress(done, 4, f"egg {done}")
+                    await asyncio.sleep(0.3)
+            case "hatch":
+                self.names.append(f"chick{len(self.names)}")
+                await self.bus.publish(ToolsListChanged())
+                if ctx.protocol_version < "2026":
+                    await ctx.session.send_tool_list_changed()
+            case "ask":
+                return await self.asked(ctx)
+            case "die":
+                os.kill(os.getpid(), getattr(signal, text or "SIGKILL"))
+            case "environment":
+                return types.CallToolResult(content=said(os.environ.get(text, "(none)")))
+            case _:
+                pass
+        return types.CallToolResult(content=said(f"{params.name}: {text} from {os.getpid()}"))
+
+    async def asked(self, ctx: Any) -> Any:
+        """Ask for input, as both eras do."""
+        schema = {"type": "object", "properties": {"name": {"type": "string"}}}
+        if ctx.protocol_version < "2026":
+            answer = await ctx.session.elicit_form("Who?", schema, related_request_id=ctx.request_id)
+            return types.CallToolResult(content=said(str(answer)))
+        request = types.ElicitRequest(params=types.ElicitRequestFormParams(message="Who?", requested_schema=schema))
+        return types.InputRequiredResult(input_requests={"who": request}, request_state="s")
+
+
+def said(text: str) -> list[types.ContentBlock]:
+    return [types.TextContent(type="text", text=text)]
+
+
+def drawn() -> list[types.ContentBlock]:
+    data = base64.b64encode(PNG).decode()
+    return [
+        types.TextContent(type="text", text="an owl"),
+        types.ImageContent(type="image", data=data, mime_type="image/jpeg"),  # which it is not
+        types.AudioContent(type="audio", data=base64.b64encode(b"RIFF....WAVEfmt ").decode(), mime_type="audio/wav"),
+        types.EmbeddedResource(
+            type="resource", resource=types.TextResourceContents(uri="nest://egg", mime_type="text/plain", text="egg")
+        ),
+        types.ResourceLink(type="resource_link", uri="nest://owl", name="owl", mime_type="image/png"),
+    ]
+
+
+def note(text: str) -> None:
+    if path := os.environ.get("NOTES"):
+        with Path(path).open("a") as file:
+            file.write(f"{text}\n")
+
+
+class Deaf:
+    """Knows no question of the newer era, as servers before it."""
+
+    def __init__(self, read: Any, write: Any) -> None:
+        self._read, self._write = read, write
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._read, name)
+
+    async def __aenter__(self) -> "Deaf":
+        await self._read.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> Any:
+        return await self._read.__aexit__(*error)
+
+    def __aiter__(self) -> "Deaf":
+        return self
+
+    async def __anext__(self) -> Any:
+        while True:
+            item = await self._read.__anext__()
+            message = getattr(item, "message", None)
+            if getattr(message, "method", None) != "server/discover":
+                return item
+            error = types.ErrorData(code=-32601, message="Method not found")
+            await self._write.send(SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=message.id, error=error)))
+
+
+def server_of(nest: Nest, *, is_old: bool) -> Server[Any]:
+    async def prompts(ctx: Any, params: Any) -> types.ListPromptsResult:
+        return types.ListPromptsResult(prompts=[types.Prompt(name="greet", description="Greet.")])
+
+    async def prompt(ctx: Any, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+        message = types.PromptMessage(role="user", content=types.TextContent(type="text", text=f"Hoot {params.name}"))
+        return types.GetPromptResult(messages=[message])
+
+    async def resources(ctx: Any, params: Any) -> types.ListResourcesResult:
+        return types.ListResourcesResult(resources=[types.Resource(uri="nest://egg", name="egg")])
+
+    async def resource(ctx: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+        return types.ReadResourceResult(
+            contents=[types.TextResourceContents(uri=params.uri, text=os.environ.get("EGG", "egg"))]
+        )
+
+    async def completion(ctx: Any, params: Any) -> types.CompleteResult:
+        return types.CompleteResult(completion=types.Completion(values=["owl"]))
+
+    server: Server[Any] = Server(
+        "nest",
+        version="1",
+        on_list_tools=nest.list_tools,
+        on_call_tool=nest.call_tool,
+        on_list_prompts=prompts,
+        on_get_prompt=prompt,
+        on_list_resources=resources,
+        on_read_resource=resource,
+        on_completion=completion,
+        **({} if is_old else {"on_subscriptions_listen": ListenHandler(nest.bus)}),
+    )
+    if is_old:
+
+        async def unknown(ctx: Any, params: Any) -> Any:
+            raise MCPError(-32601, "Method not found")
+
+        server.add_request_handler("server/discover", types.RequestParams, unknown)
+    return server
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("transport")
+    parser.add_argument("--old", action="store_true")
+    parser.add_argument("--port", type=int, default=0)
+    said_of = parser.parse_args()
+    server = server_of(Nest(), is_old=said_of.old)
+    note(f"started {os.getpid()}")
+    if said_of.transport == "stdio":
+        print("owls say hello", file=sys.stderr)
+        async with stdio_server() as (read, write):
+            if said_of.old:
+                read = Deaf(read, write)
+            options = server.create_initialization_options(NotificationOptions(tools_changed=True))
+            await server.run(read, write, options)
+        return
+    config = uvicorn.Config(server.streamable_http_app(), host="127.0.0.1", port=said_of.port, log_level="warning")
+    await uvicorn.Server(config).serve()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
