@@ -221,12 +221,14 @@ async def _held(
         dispatcher = ScreeningDispatcher(read, write)
         async with ClientSession(dispatcher=dispatcher, message_handler=notified, client_info=_CLIENT) as session:
             agreeing = asyncio.ensure_future(_agree(session, is_legacy=is_legacy))
-            await _first(agreeing, stop.wait())
-            if not agreeing.done():
+            try:
+                await _first(agreeing, stop.wait())
+                if stop.is_set():
+                    return
+                agreeing.result()
+            finally:
                 agreeing.cancel()
                 await asyncio.gather(agreeing, return_exceptions=True)
-                return
-            agreeing.result()
             dispatcher.version = session.protocol_version or ""
             if not ready.done():
                 ready.set_result(Connection(session, dispatcher))

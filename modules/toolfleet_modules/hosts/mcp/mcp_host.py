@@ -25,6 +25,7 @@ from toolfleet_registry.time import machine_clock
 _log = logging.getLogger("toolfleet.host")
 
 _LIST_SECONDS = 30.0  # for a server to list its tools
+_LIST_WAIT_SECONDS = 1.0  # after its handshake, for a server to list its tools before the module is served
 _MOST_FAULTS = 1000  # in a manifest
 _LONGEST_MESSAGE = 1000
 
@@ -161,7 +162,7 @@ class McpHost(Host[McpTool]):
             users = UserSessions(self._connect, most=options.most_sessions, idle_seconds=options.idle_seconds)
         self._sessions = users or listing
         try:
-            await self._changes.first(options.handshake_seconds)
+            await self._changes.first(options.handshake_seconds + _LIST_WAIT_SECONDS)
             yield
         finally:
             for task in self._checks:

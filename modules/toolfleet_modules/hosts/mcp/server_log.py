@@ -12,6 +12,8 @@ _CHUNK_BYTES = 64 * 2**10
 _LONGEST_TEXT = 2000  # characters of a line
 _LONGEST_LINE = 64 * 2**10  # bytes that are held until a line ends
 _LOGGED_BYTES = (16 * 2**10, 4 * 2**10)  # at once, and a second
+_LINE_COST = 100  # bytes of the log beside a line's own
+_NOTICES = (1, 0.1)  # that lines were left out, at once and a second
 _READ_BYTES = 4 * 2**20  # a second: a server that writes more waits
 
 
@@ -51,16 +53,17 @@ class ServerLog:
         self._name = name
         self._secrets = secrets
         self._allowance = Allowance(*_LOGGED_BYTES)
+        self._notices = Allowance(*_NOTICES)
         self._left_out = 0
         self._said = set[str]()
 
     def say(self, text: str) -> None:
         """Write a line, if there is room for it."""
         shown = self._secrets.hide(text)[:_LONGEST_TEXT]
-        if not self._allowance.take(len(shown) + 1):
+        if not self._allowance.take(len(shown) + _LINE_COST):
             self._left_out += 1
             return
-        if self._left_out:
+        if self._left_out and self._notices.take(1):
             _log.warning("%s: %d lines were left out", self._name, self._left_out)
             self._left_out = 0
         _log.info("%s: %s", self._name, "".join(c if c.isprintable() or c == "\t" else "\ufffd" for c in shown))

@@ -1,0 +1,77 @@
+"""Hostile MCP servers: every call has its end, nothing is left, and the module lives on."""
+
+import asyncio
+
+import pytest
+
+from support.hosts.zoo.animal import CALL, HANDSHAKE, LIST, START
+from support.hosts.zoo.cages import caged
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.asyncio
+
+# Those of which each shows another part: the handshake, lists, calls, streams, and what is left behind.
+SHORT = [
+    "dies at start",
+    "hangs in the handshake",
+    "floods stderr",
+    "prints a banner",
+    "ignores signals and the end of its input",
+    "gives schemas that are none",
+    "dies in a call",
+    "stops itself in a call",
+    "answers twice",
+    "answers only for another id",
+    "leaks children in other sessions",
+    "answers with unknown content",
+    "asks for input",
+]
+SERVED_NEVER = {
+    "dies at start",
+    "stops itself at start",
+    "leaks children at start and dies",
+    "hangs in the handshake",
+    "dies in the handshake",
+    "stops itself in the handshake",
+    "speaks a wrong version",
+    "answers the handshake with an error",
+    "answers the handshake with a number",
+    "answers the handshake with nothing",
+    "has no tools",
+    "answers a list with text",
+}
+
+
+async def observe(species: str) -> None:
+    """Serve one, call what misbehaves, and see that the rest goes on."""
+    async with caged(species) as cage:
+        result = await cage.call("bad")
+        assert result.tool_name == "zoo.bad"
+        assert result.success or result.error
+        if species in SERVED_NEVER:
+            assert not result.success
+            if species != "has no tools":
+                await wait_until(lambda: cage.host.manifest.load_errors, "it is listed why")
+        else:
+            await cage.recovers()
+
+
+async def test_every_call_has_its_end() -> None:
+    """Whatever a server does; a tool of it that does no harm works afterwards, and all that it has started ends with it."""
+    for some in (SHORT[:5], SHORT[5:9], SHORT[9:]):
+        await asyncio.gather(*(observe(species) for species in some))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+async def test_the_whole_zoo() -> None:
+    """All species, four at a time."""
+    every = [*START, *HANDSHAKE, *LIST, *CALL, "reads no more after its handshake"]
+    assert len(every) > 50
+    gate = asyncio.Semaphore(4)
+
+    async def one(species: str) -> None:
+        async with gate:
+            await observe(species)
+
+    await asyncio.gather(*(one(species) for species in every))
