@@ -101,7 +101,9 @@ def _parameter_field(parameter: Mapping[str, Any], translator: SchemaTranslator,
 
 def _described(schema: Any, parameter: Mapping[str, Any]) -> Any:
     """With what a parameter says of itself, for a model to read."""
-    said = dict(schema) if isinstance(schema, dict) else {} if schema is True else {"not": {}}
+    said: dict[str, Any] = {} if schema is True else {"not": {}}
+    if isinstance(schema, dict):
+        said = dict(schema)
     words = parameter.get("description")
     if isinstance(words, str) and words.strip():
         own = said.get("description")

@@ -25,16 +25,16 @@ def output_schema(
         if not isinstance(content, dict) or not content:
             return None  # which many documents leave out of answers that have one
         for media_type, said in content.items():
-            schema = said.get("schema") if isinstance(said, dict) else None
-            if not is_json(media_type) or schema is None:
+            described = said.get("schema") if isinstance(said, dict) else None
+            if not is_json(media_type) or described is None:
                 return None
-            found.append(translator.translate(schema, references))
+            found.append(translator.translate(described, references))
     different = [each for number, each in enumerate(found) if each not in found[:number]]
     if not different:
         return None
     if not all(isinstance(each, dict) for each in different):
         raise OperationUnusable("InvalidSchema", "A response's schema is no object.")
-    schema = dict(different[0]) if len(different) == 1 else {"anyOf": different}
+    schema: dict[str, Any] = dict(different[0]) if len(different) == 1 else {"anyOf": different}
     definitions = translator.definitions(references)
     if not definitions:
         return schema
