@@ -40,18 +40,26 @@ def refresh(*, as_json: JsonOption = False) -> None:
 @app.command()
 def key(
     module: Annotated[str, typer.Argument(metavar="NAME", help="The module's name.", autocompletion=complete_modules)],
+    *,
+    announce: Annotated[
+        bool, typer.Option("--announce", help="The key with which its hosts announce it: their TOOLFLEET_ANNOUNCE_KEY.")
+    ] = False,
 ) -> None:
     """Print the key with which a module verifies who calls it: its TOOLFLEET_MODULE_KEY. A secret of that module.
 
     With TOOLFLEET_SIGNING_KEYS_OLD it is one for each of the fleet's keys, with commas between them.
     """
-    from toolfleet_tasks.messages.signing import module_keys  # noqa: PLC0415 - only this command needs it
+    from toolfleet_registry.directory.announcements import announce_keys  # noqa: PLC0415 - only this command needs it
+    from toolfleet_tasks.messages.signing import module_keys  # noqa: PLC0415 - as above
 
     settings = load_settings()
     if settings.signing_key is None:
         raise SettingsError("There is no signing key: set TOOLFLEET_SIGNING_KEY to the one of the fleet's workers.")
     if not is_module_name(module):
         raise SettingsError(f"Module name {module!r} may have letters, digits, '_' and '-' only.")
+    if announce:
+        say(announce_keys(settings.signing_keys, module))
+        return
     if module not in settings.module_services:
         note(f"There is no module {module!r} in TOOLFLEET_MODULE_SERVICES here.")
     say(module_keys(settings.signing_keys, module))

@@ -1,5 +1,6 @@
-"""Serves a host over HTTP until a signal ends it, and has the fleet look at it when its tools change."""
+"""Serves a host over HTTP until a signal ends it, announced to the fleet meanwhile, which asks it when its tools change."""
 
+import asyncio
 import logging
 import socket
 import sys
@@ -8,6 +9,7 @@ from typing import Protocol
 import uvicorn
 from starlette.applications import Starlette
 
+from toolfleet_cli.hosting.announcer import AnnouncedParts, Announcer, announcer_of
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
 from toolfleet_registry.directory.requested_probes import RequestedProbes
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
@@ -20,12 +22,11 @@ _log = logging.getLogger("toolfleet.host")
 _REDIS_SECONDS = 5.0
 _PROBE_SECONDS = 10.0
 _GRACE_SECONDS = 5  # for calls that run when the host is to end
+_OTHERS_SECONDS = 1.5  # for workers to send what comes to other hosts: they ask twice a second who is there
 
 
-class ServedHost(Protocol):
+class ServedHost(AnnouncedParts, Protocol):
     """A module with its app."""
-
-    name: str
 
     @property
     def app(self) -> Starlette:
@@ -60,24 +61,61 @@ class ChangeNotice:
             _log.warning("The fleet learns of the change at its next look: %s", exc)
 
 
-def serve_host(host: ServedHost, address: str, port: int) -> int:
-    """Serve it in the foreground. Returns the exit code. Raises `SettingsError` where nothing can listen."""
+class _HostServer(uvicorn.Server):
+    """Announces the host from when it listens until it is to end, and goes on for a moment where others take over."""
+
+    def __init__(self, config: uvicorn.Config, announcer: Announcer | None) -> None:
+        super().__init__(config)
+        self._announcer = announcer
+        self._announcing: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self._announcer is not None:
+            self._announcing = asyncio.create_task(self._announcer.keep(), name="toolfleet-announcer")
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._announcer is not None:
+            self._announcer.check()
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._announcer is not None and self._announcing is not None:
+            self._announcing.cancel()
+            await asyncio.wait([self._announcing])
+            if await self._announcer.leave() and not self.force_exit:
+                await asyncio.sleep(_OTHERS_SECONDS)
+        await super().shutdown(sockets)
+
+
+def serve_host(
+    host: ServedHost, address: str, port: int, *, announced_by: Settings | None = None, url: str | None = None
+) -> int:
+    """Serve it in the foreground. Returns the exit code.
+
+    It is announced to the fleet that `announced_by` names, if it names a Redis, at `url`, or where it listens. Raises
+    `SettingsError` where nothing can listen, and where it cannot be announced so.
+    """
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(name)s: %(message)s", stream=sys.stderr)
     for name in ("httpx", "watchfiles"):  # which tell of each request, and of each change
         logging.getLogger(name).setLevel(logging.WARNING)
     hide_process()  # its tools are this user's processes, too: they must not read its key from its environment
-    config = uvicorn.Config(
-        host.app,
-        host=address,
-        port=port,
-        log_level="warning",
-        access_log=False,
-        lifespan="on",
-        timeout_graceful_shutdown=_GRACE_SECONDS,
-    )
     with _listening(address, port) as listener:
-        _log.info("%s is served at http://%s:%d", host.name, address, listener.getsockname()[1])
-        server = uvicorn.Server(config)
+        port = listener.getsockname()[1]
+        announcer = None
+        if announced_by is not None and announced_by.redis_url is not None:
+            announcer = announcer_of(host, announced_by, address=address, port=port, url=url)
+        config = uvicorn.Config(
+            host.app,
+            host=address,
+            port=port,
+            log_level="warning",
+            access_log=False,
+            lifespan="on",
+            timeout_graceful_shutdown=_GRACE_SECONDS,
+        )
+        _log.info("%s is served at http://%s:%d", host.name, address, port)
+        server = _HostServer(config, announcer)
         server.run(sockets=[listener])
         return 0 if server.started else 1
 

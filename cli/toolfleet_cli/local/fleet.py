@@ -47,24 +47,23 @@ _REDIS_SECONDS = 5.0
 class LocalFleet:
     """A running fleet. `settings` are those to use it with; `flower_url` is `None` if it has no Flower.
 
-    `sources` are the folders of the modules that it serves itself, by name; `hosted` are those of them that hosts serve.
+    `sources` are the folders of the modules that it serves itself, by process; `hosted` are the modules that hosts serve.
     """
 
     def __init__(
         self,
         settings: Settings,
         flower_url: str | None,
-        supervisor: Supervisor,
-        signals: StopSignals,
+        start: "_Start",
         sources: Mapping[str, Path],
-        hosted: frozenset[str] = frozenset(),
+        hosted: Sequence[HostedModule],
     ) -> None:
         self.settings = settings
         self.flower_url = flower_url
-        self.sources = sources
-        self.hosted = hosted
-        self._supervisor = supervisor
-        self._signals = signals
+        self.sources = {**sources, **_sources(hosted)}
+        self.hosted = list(hosted)
+        self._start = start
+        self._supervisor, self._signals = start.supervisor, start.signals
 
     def pids(self) -> dict[str, int]:
         """The processes by name: `redis`, `worker-fast`, `worker-slow`, `beat`, `flower`, `agent`, and the modules'."""
@@ -83,6 +82,13 @@ class LocalFleet:
         """Start a worker for the slow lane, where there is none yet; returns at once."""
         with self._signals.held():
             self._supervisor.start([worker_program("slow", self.settings)])
+
+    def host(self, hosted: HostedModule) -> None:
+        """Start what serves another module; returns at once. It announces itself."""
+        with self._signals.held():
+            self._start.host(self.settings, hosted)
+        self.hosted.append(hosted)
+        self.sources |= _sources([hosted])
 
     def tend(self) -> None:
         """Restart what has ended unexpectedly; returns at once. Raises `ChildFailed` if it ends again and again.
@@ -134,9 +140,7 @@ def local_fleet(  # noqa: PLR0913 - what is not obvious has a default
         flower_url = start.processes(settings, flower_port=flower_port)
         with signals.interrupts():
             sources = {example.name: example.source for example in examples}
-            sources |= {each.name: each.source for each in hosted}
-            names = frozenset(each.name for each in hosted)
-            yield LocalFleet(settings, flower_url, supervisor, signals, sources, names)
+            yield LocalFleet(settings, flower_url, start, sources, hosted)
 
 
 class _Start:
@@ -144,8 +148,8 @@ class _Start:
 
     def __init__(self, folder: Path, supervisor: Supervisor, signals: StopSignals, stack: ExitStack) -> None:
         self._folder = folder
-        self._supervisor = supervisor
-        self._signals = signals
+        self.supervisor = supervisor
+        self.signals = signals
         self._stack = stack
 
     def redis(self, settings: Settings, announce: Callable[[str], None], *, lock: int) -> Settings:
@@ -162,24 +166,31 @@ class _Start:
             announce(f"Port {taken}, where Redis was, is another program's now: Redis moves to {port}.")
         self._run([redis_program(self._folder / "redis", port, lock=lock)], seconds=START_SECONDS)
         url = redis_url(port)
+        keys = settings.keys
         with sync_client(
             url
-        ) as redis:  # whoever fed the directory of modules has ended with the fleet that was here before
-            redis.delete(settings.keys.module_feeds)
+        ) as redis:  # whoever was in the directory of modules has ended with the fleet that was here
+            redis.delete(keys.module_feeds, keys.module_hosts, keys.module_heartbeats)
         return settings.model_copy(update={"redis_url": url})
 
     def modules(self, examples: list[Example], hosted: Sequence[HostedModule], settings: Settings) -> Settings:
         if not examples and not hosted:
             return settings
-        names = [*(each.name for each in examples), *(each.name for each in hosted)]
-        ports = {name: self._port() for name in names}
+        ports = {each.name: self._port() for each in examples}
         keys = settings.signing_keys
         programs = [example_program(each, ports[each.name], self._folder, signing_keys=keys) for each in examples]
-        self._run([*programs, *(host_program(each, ports[each.name], settings) for each in hosted)])
+        self._run([*programs, *(program for each in hosted for program in self._host_programs(each, settings))])
         started = {name: f"http://{LOOPBACK}:{port}" for name, port in ports.items()}
         services = {**settings.module_services, **started}
         slow = settings.slow_modules | (SLOW_EXAMPLES & services.keys())
         return settings.model_copy(update={"module_services": services, "slow_modules": slow})
+
+    def host(self, settings: Settings, hosted: HostedModule) -> None:
+        """Start a host in a fleet that runs. Its place is behind Redis: it ends after the workers."""
+        self.supervisor.start(self._host_programs(hosted, settings), at=1)
+
+    def _host_programs(self, hosted: HostedModule, settings: Settings) -> list[Program]:
+        return [host_program(hosted, process, self._port(), settings) for process in hosted.processes]
 
     def agent(self, settings: Settings, env: Mapping[str, str]) -> Settings:
         examples = find_examples_folder()
@@ -203,11 +214,15 @@ class _Start:
         return url
 
     def _run(self, *groups: list[Program], seconds: float = READY_SECONDS) -> None:
-        children = [child for group in groups for child in self._supervisor.start(group)]
-        self._supervisor.wait_ready(children, seconds=seconds, check=self._signals.check)
+        children = [child for group in groups for child in self.supervisor.start(group)]
+        self.supervisor.wait_ready(children, seconds=seconds, check=self.signals.check)
 
     def _port(self, *preferred: int) -> int:
         return self._stack.enter_context(held_port(*preferred))
+
+
+def _sources(hosted: Sequence[HostedModule]) -> dict[str, Path]:
+    return {process: each.source for each in hosted for process in each.processes}
 
 
 def _new_core_secret() -> str:

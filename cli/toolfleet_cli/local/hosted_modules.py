@@ -14,11 +14,20 @@ from toolfleet_registry.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class HostedModule:
-    """What is served as the module `name`; `command` are the words after `toolfleet host`, `source` is where it comes from."""
+    """What is served as the module `name`, by as many processes as there are `replicas`.
+
+    `command` are the words after `toolfleet host`, `source` is where it comes from.
+    """
 
     name: str
     command: tuple[str, ...]
     source: Path
+    replicas: int = 1
+
+    @property
+    def processes(self) -> list[str]:
+        """What its processes are called: `owls`, `owls-2`, and so on."""
+        return [self.name, *(f"{self.name}-{number}" for number in range(2, self.replicas + 1))]
 
     @classmethod
     def of_folder(cls, name: str, folder: Path) -> "HostedModule":
@@ -39,14 +48,14 @@ def hosted_modules(
     for name, spec in sorted(settings.hosts.items()):
         folder = spec.folder if isinstance(spec, FolderSpec) else None
         source = beside.resolve() if folder is None else (beside / folder).resolve()
-        found.append(HostedModule(name, ("run", name), source))
+        found.append(HostedModule(name, ("run", name), source, spec.replicas))
     own = own_folder(start)
     if own.is_dir() and all(each.source != own for each in found):
         found.append(HostedModule.of_folder(own.name, own))
     known = set(taken)
     for each in found:
         _check(each, known)
-        known.add(each.name)
+        known.update(each.processes)
     return found
 
 
@@ -62,5 +71,5 @@ def _check(hosted: HostedModule, known: Iterable[str]) -> None:
         raise SettingsError(
             f"{hosted.source} cannot be served under its own name: name it in toolfleet.toml, as [hosts.NAME]."
         )
-    if hosted.name in known:
-        raise SettingsError(f"There are two modules named {hosted.name!r}: one of them is hosted from {hosted.source}.")
+    if twice := [name for name in hosted.processes if name in known]:
+        raise SettingsError(f"There are two modules named {twice[0]!r}: one of them is hosted from {hosted.source}.")

@@ -13,6 +13,7 @@ from toolfleet_cli.local.hosted_modules import HostedModule
 from toolfleet_cli.local.readiness import is_redis, says, serves
 from toolfleet_cli.local.redis_server import STOP_SECONDS, redis_command
 from toolfleet_cli.local.tcp_ports import LOOPBACK
+from toolfleet_registry.directory.announcements import ANNOUNCE_VARIABLE, announce_keys
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, PREFIX, Settings
 from toolfleet_tasks.messages.signing import module_keys
 from toolfleet_tasks.queues import Lane
@@ -71,17 +72,19 @@ def example_program(example: Example, port: int, folder: Path, *, signing_keys: 
     )
 
 
-def host_program(hosted: HostedModule, port: int, settings: Settings) -> Program:
-    """A host that serves something as a module. It tells the fleet's Redis when its tools change, and has no key but its module's."""
+def host_program(hosted: HostedModule, process: str, port: int, settings: Settings) -> Program:
+    """A host that serves something as a module, and announces it. It has no keys but those of its module."""
     where = ["--address", LOOPBACK, "--port", str(port)]
+    keys = settings.signing_keys
     return Program(
-        hosted.name,
+        process,
         [sys.executable, "-m", "toolfleet_cli", "host", *hosted.command, *where],
         is_ready=serves(port, "/health"),
         env={
             **environment_of(settings),
             **_NO_KEYS,
-            f"{PREFIX}MODULE_KEY": module_keys(settings.signing_keys, hosted.name),
+            f"{PREFIX}MODULE_KEY": module_keys(keys, hosted.name),
+            ANNOUNCE_VARIABLE: announce_keys(keys, hosted.name),
             **_UNBUFFERED,
         },
         patience_seconds=_MODULE_GRACE_SECONDS * 2,

@@ -33,10 +33,10 @@ class Supervisor:
         """All of them, in the order of their start."""
         return [child for group in self._groups for child in group]
 
-    def start(self, programs: Sequence[Program]) -> list[Child]:
-        """Start a group. Does not wait for it."""
+    def start(self, programs: Sequence[Program], *, at: int | None = None) -> list[Child]:
+        """Start a group. Does not wait for it. `at`: its place among the groups, by which they end; the last one without."""
         group: list[Child] = []
-        self._groups.append(group)
+        self._groups.insert(len(self._groups) if at is None else at, group)
         for program in programs:
             group.append(Child(program, self._logs / f"{program.name}.log"))
             self._warden.watch(group[-1].pid)

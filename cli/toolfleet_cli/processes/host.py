@@ -33,6 +33,15 @@ Refresh = Annotated[
     float, typer.Option(min=1, metavar="SECONDS", help="The pause between two looks at a document's URL.")
 ]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="0: one that is free.")]
+Announce = Annotated[
+    bool,
+    typer.Option(
+        "--announce/--no-announce", help="Tell the fleet that this host serves the module, if its Redis is known."
+    ),
+]
+Url = Annotated[
+    str | None, typer.Option(metavar="URL", help="Where workers reach this host, if not at its address and port.")
+]
 
 
 @app.command()
@@ -44,6 +53,8 @@ def folder(
     name: ModuleName = None,
     address: Address = "127.0.0.1",
     port: Port = 0,
+    announce: Announce = True,
+    url: Url = None,
 ) -> None:
     """Serve a folder of Python files as a module, in the foreground, also while the files change.
 
@@ -54,9 +65,10 @@ def folder(
     from toolfleet_cli.hosting.host_server import serve_host  # noqa: PLC0415 - as above
     from toolfleet_cli.hosting.named_host import toml_folder  # noqa: PLC0415 - as above
 
-    host = folder_host(load_settings(), path, beside=toml_folder(Path.cwd()), name=name)
+    settings = load_settings()
+    host = folder_host(settings, path, beside=toml_folder(Path.cwd()), name=name)
     say(f"{host.name}: the tools in {path}")
-    raise typer.Exit(serve_host(host, address, port))
+    raise typer.Exit(serve_host(host, address, port, announced_by=settings if announce else None, url=url))
 
 
 @app.command()
@@ -71,6 +83,8 @@ def openapi(  # noqa: PLR0913 - each is an option
     refresh: Refresh = 300,
     address: Address = "127.0.0.1",
     port: Port = 0,
+    announce: Announce = True,
+    url: Url = None,
 ) -> None:
     """Serve the operations of an OpenAPI document as a module's tools, in the foreground.
 
@@ -89,9 +103,10 @@ def openapi(  # noqa: PLR0913 - each is an option
         auth=auth_of(auth or ()),
         refresh_seconds=refresh,
     )
-    host = openapi_host(load_settings(), name, spec, folder=Path.cwd())
+    settings = load_settings()
+    host = openapi_host(settings, name, spec, folder=Path.cwd())
     say(f"{host.name}: the operations of {document}")
-    raise typer.Exit(serve_host(host, address, port))
+    raise typer.Exit(serve_host(host, address, port, announced_by=settings if announce else None, url=url))
 
 
 @app.command()
@@ -147,12 +162,15 @@ def run(
     *,
     address: Address = "127.0.0.1",
     port: Port = 0,
+    announce: Announce = True,
+    url: Url = None,
 ) -> None:
     """Serve what `toolfleet.toml` describes under `[hosts.NAME]`, in the foreground."""
     need("host")
     from toolfleet_cli.hosting.host_server import serve_host  # noqa: PLC0415 - as above
     from toolfleet_cli.hosting.named_host import named_host  # noqa: PLC0415 - as above
 
-    host = named_host(load_settings(), name, start=Path.cwd())
+    settings = load_settings()
+    host = named_host(settings, name, start=Path.cwd())
     say(f"{host.name}: as toolfleet.toml says")
-    raise typer.Exit(serve_host(host, address, port))
+    raise typer.Exit(serve_host(host, address, port, announced_by=settings if announce else None, url=url))

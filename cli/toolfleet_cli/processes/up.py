@@ -17,6 +17,7 @@ from toolfleet_cli.local.own_modules import own_modules
 from toolfleet_cli.local.stop_signals import StopRequested
 from toolfleet_cli.processes.extras import need
 from toolfleet_cli.processes.up_loop import UpLoop
+from toolfleet_cli.watching.announced_hosts import module_places, unannounced
 from toolfleet_registry.config.run_file import FOLDER, Process, RunFile, find_run_file
 from toolfleet_registry.contracts.names import LOCAL
 from toolfleet_registry.errors import FleetError
@@ -124,15 +125,18 @@ def _announced(fleet: LocalFleet, folder: Path) -> Generator[Callable[[Mapping[s
 
 async def _introduce(fleet: LocalFleet, folder: Path) -> None:
     """Say what runs where, and how to try it."""
+    for fault in await unannounced(fleet.settings, {each.name for each in fleet.hosted}):
+        note(fault)
     async with ToolFleet(settings=fleet.settings) as client:
         statuses = await client.modules.refresh()
         tools = await client.tools(_OWNER)
+    places = await module_places(fleet.settings)
     say("")
     say(f"Redis   {shown_url(str(fleet.settings.redis_url))}")
     say(f"Flower  {fleet.flower_url}")
     say(f"Logs    {folder / FOLDER / 'logs'}")
     say("")
-    _print_modules(fleet, statuses)
+    _print_modules(fleet, statuses, places)
     for name in sorted(fleet.settings.module_headers.keys() - statuses.keys()):
         note(f"{SETTING} names the module {name!r}, which is not there: it is misspelt, or still to be added.")
     if tools:
@@ -157,11 +161,11 @@ def _export(name: str, value: str) -> str:
     return f"export {PREFIX}{name.upper()}={quote(shown)}" + ("" if shown == value else "  # with its password")
 
 
-def _print_modules(fleet: LocalFleet, statuses: dict[str, ModuleStatus]) -> None:
+def _print_modules(fleet: LocalFleet, statuses: dict[str, ModuleStatus], places: Mapping[str, str]) -> None:
     shown = table("MODULE", "LANE", "TOOLS", "URL")
     for name, status in statuses.items():
         tools = str(status.tools) if status.ok else Text(plain(status.error or ""), style="red")
-        url = fleet.settings.module_services.get(name) or (str(fleet.settings.local_tools) if name == LOCAL else "-")
+        url = places.get(name) or (str(fleet.settings.local_tools) if name == LOCAL else "-")
         add_row(shown, name, lane_of(name, fleet.settings), tools, shown_url(url))
     show_table(shown)
 

@@ -34,7 +34,8 @@ class UpLoop:
         self._tell = tell
         self._requests = RestartRequests(folder)
         self._requests.take()  # those of an earlier fleet
-        restarted = {name: source for name, source in fleet.sources.items() if reload and name not in fleet.hosted}
+        hosts = {process for each in fleet.hosted for process in each.processes}
+        restarted = {name: source for name, source in fleet.sources.items() if reload and name not in hosts}
         self._sources = {name: SourceWatch(source) for name, source in restarted.items()}
         self._logs = {name: (LogTail(folder / "logs" / f"{name}.log"), LogExcerpts()) for name in fleet.sources}
         self._slow_lane = SlowLane(fleet.settings)

@@ -10,6 +10,9 @@ from toolfleet_registry.config.setting_values import Count, Seconds
 NAME_FORM = r"[A-Za-z_][A-Za-z0-9_]{0,99}"
 """What a secret can be named: as an environment variable is."""
 
+MOST_REPLICAS = 64
+"""Processes of one host on a machine: each has its own environment, and tools in processes of their own."""
+
 SecretName = Annotated[str, Field(pattern=f"^{NAME_FORM}$")]
 
 
@@ -41,6 +44,8 @@ class HostBase(BaseModel):
     """What the module is for."""
     secrets: tuple[SecretName, ...] = ()
     """The secrets that it may use, by name."""
+    replicas: int = Field(default=1, ge=1, le=MOST_REPLICAS)
+    """How many processes of it `toolfleet up` runs: calls go to the one with less to do, and one may end while others go on."""
 
 
 class FencedSpec(HostBase):

@@ -47,6 +47,7 @@ class Host(Generic[Served]):
         self.key = key
         self.replies: OnceStore = MemoryReplies() if replies is None else replies
         self.longest_call_seconds = longest_call_seconds
+        self.replica_id = ""
         self.limits: Mapping[str, Any] = {
             "calls": calls,
             "threads": 1,  # the tools' are in their own process

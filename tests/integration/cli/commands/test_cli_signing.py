@@ -11,6 +11,7 @@ from support.up import toolfleet
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_cli.local.programs import beat_program, flower_program, worker_program
 from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_registry.directory.announcements import announce_key
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.messages.signing import module_key
@@ -29,6 +30,14 @@ def test_modules_key_prints_a_modules_key_and_nothing_else(elsewhere: Path) -> N
     ended = toolfleet("modules", "key", "owls", cwd=elsewhere, env=SIGNED)
 
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"{module_key(KEY, 'owls')}\n", "")
+
+
+def test_modules_key_prints_what_its_hosts_announce_it_with(elsewhere: Path) -> None:
+    """Another key than the module's own: whoever verifies callers announces nothing."""
+    ended = toolfleet("modules", "key", "owls", "--announce", cwd=elsewhere, env=SIGNED)
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"{announce_key(KEY, 'owls')}\n", "")
+    assert announce_key(KEY, "owls") != module_key(KEY, "owls")
 
 
 def test_modules_key_notes_a_module_that_it_does_not_know(elsewhere: Path) -> None:
