@@ -1,8 +1,8 @@
 """Sends requests to a service, each once, and reads its answers within bounds of time and size."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from urllib.parse import urljoin
 
@@ -15,8 +15,8 @@ from toolfleet_registry.system.http_bodies import BodyReader
 
 _CONNECT_SECONDS = 10.0
 _KEPT_SECONDS = 5.0  # that a connection without a request is kept: services close theirs a little later
-_CONNECTIONS = 200
-_KEPT = 50
+# What a pool does for a request takes time for each of its connections: several small ones are much faster than a large one.
+_POOLS, _CONNECTIONS, _KEPT = 16, 16, 4
 _MOST_REDIRECTS = 5
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _FOLLOWING = frozenset({"GET", "HEAD"})
@@ -60,7 +60,7 @@ class HttpSender:
 
     def __init__(self, *, most_bytes: int) -> None:
         self._most_bytes = most_bytes
-        self._transport: httpx.AsyncHTTPTransport | None = None
+        self._pools: list[_Pool] = []
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -68,13 +68,16 @@ class HttpSender:
         limits = httpx.Limits(
             max_connections=_CONNECTIONS, max_keepalive_connections=_KEPT, keepalive_expiry=_KEPT_SECONDS
         )
-        # A client around it would log each URL, with a key that is in its query.
-        async with httpx.AsyncHTTPTransport(trust_env=False, limits=limits) as transport:
-            self._transport = transport
+        # A client around a transport would log each URL, with a key that is in its query.
+        certificates = httpx.create_ssl_context(trust_env=False)
+        async with AsyncExitStack() as stack:
+            for _ in range(_POOLS):
+                transport = httpx.AsyncHTTPTransport(verify=certificates, trust_env=False, limits=limits)
+                self._pools.append(_Pool(await stack.enter_async_context(transport)))
             try:
                 yield
             finally:
-                self._transport = None
+                self._pools = []
 
     async def send(self, request: OutgoingRequest, *, seconds: float, may_begin: Callable[[], bool]) -> ServiceAnswer:
         """The answer, within `seconds`; a redirect is followed within its origin, of a GET or HEAD.
@@ -97,7 +100,7 @@ class HttpSender:
     async def _sent(
         self, request: OutgoingRequest, url: str, seconds: float, may_begin: Callable[[], bool]
     ) -> ServiceAnswer:
-        if self._transport is None:
+        if not self._pools:
             raise NothingSent("its host is not running")
         connect = min(seconds, _CONNECT_SECONDS)
         headers = {"Accept-Encoding": "gzip", "User-Agent": "toolfleet", **request.headers}
@@ -109,7 +112,12 @@ class HttpSender:
             )
             if not may_begin():
                 raise NotBegun
-            response = await self._transport.handle_async_request(made)
+            with min(self._pools, key=lambda pool: pool.in_flight).taken() as transport:
+                response = await transport.handle_async_request(made)
+                try:
+                    return await self._read(request.method, response)
+                finally:
+                    await response.aclose()
         except (httpx.ConnectError, httpx.ConnectTimeout):
             raise NothingSent("there is no connection to it") from None
         except httpx.PoolTimeout:
@@ -118,10 +126,6 @@ class HttpSender:
             raise NothingSent("its request cannot be sent") from None
         except httpx.HTTPError as exc:
             raise AnswerMissing(f"the connection was lost ({type(exc).__name__})") from None
-        try:
-            return await self._read(request.method, response)
-        finally:
-            await response.aclose()
 
     async def _read(self, method: str, response: httpx.Response) -> ServiceAnswer:
         headers = {name.lower(): value for name, value in response.headers.items()}
@@ -139,6 +143,20 @@ class HttpSender:
         except httpx.HTTPError as exc:
             raise AnswerMissing(f"the connection was lost in its answer ({type(exc).__name__})") from None
         return ServiceAnswer(response.status_code, headers, body)
+
+
+@dataclass(slots=True)
+class _Pool:
+    transport: httpx.AsyncHTTPTransport
+    in_flight: int = 0
+
+    @contextmanager
+    def taken(self) -> Generator[httpx.AsyncHTTPTransport]:
+        self.in_flight += 1
+        try:
+            yield self.transport
+        finally:
+            self.in_flight -= 1
 
 
 def origin_of(url: str) -> tuple[str, str, int | None]:
