@@ -11,13 +11,16 @@ from typing import Any
 
 import pytest
 
-from support.fleet import TestBed
-from support.module_server import serve
+from support.fleet import SIGNING_KEY, TestBed
+from support.module_server import ModuleServer, serve
+from support.modules import sdk_program
 from support.servers.hatchery import HATCHED, Hatchery, make_hatchery
 from support.waiting import wait_until
 from toolfleet import Caller, CallHandle, Progress, ToolCall, ToolFleet
+from toolfleet_tasks.messages.signing import module_key
 
 HATCH = ToolCall(tool_name="nest.hatch")
+BROOD = ToolCall(tool_name="owls.brood")
 SECONDS = 30
 
 
@@ -76,7 +79,8 @@ async def test_a_result_is_held_against_the_schema(fleet: ToolFleet, nest: Hatch
 async def test_others_need_not_wait_for_them(bed: TestBed, nest: Hatchery, owner: Caller, most: int) -> None:
     """Calls that go on leave both slots of a worker, both places of their module and their caller's share to others."""
     nest.poll_after = 30.0
-    bed.more = {"visibility_timeout": 10, "module_concurrency": {"nest": 2}}  # each is asked for every 5 s
+    # Each is asked for every second, or every 5 s.
+    bed.more = {"visibility_timeout": 2 if most < 100 else 10, "module_concurrency": {"nest": 2}}
     with bed.worker(worker_concurrency=2):
         async with ToolFleet(settings=bed.settings) as fleet:
             handles = list[CallHandle]()
@@ -234,3 +238,34 @@ async def test_a_job_goes_on_with_what_it_came_to(fleet: ToolFleet, nest: Hatche
     found = await fleet.jobs.get(job.job_id, owner)
     assert found is not None
     assert (found.result, len(nest.begun)) == ("an owl", 1)
+
+
+@pytest.mark.parametrize("replies", ["", "replies.db"], ids=["memory", "file"])
+async def test_a_module_that_was_killed_has_forgotten(
+    redis_url: str, tmp_path: Path, owner: Caller, replies: str
+) -> None:
+    """With the SDK, in a fleet that signs: the call is unknown, whatever is remembered of it, and was begun once."""
+    where = tmp_path / replies if replies else ""
+    module, logs = ModuleServer("owls"), tmp_path / "logs"
+    logs.mkdir()
+    bed = TestBed(redis_url, (module,), logs, {"visibility_timeout": 4, "signing_key": SIGNING_KEY})
+    key = module_key(SIGNING_KEY, "owls")
+    with sdk_program.running(tmp_path, replies=where, key=key) as first:
+        module.url = first.url
+        with bed.worker():
+            async with ToolFleet(settings=bed.settings) as fleet:
+                (tmp_path / "hatched").touch()
+                assert (await fleet.call(BROOD, owner, timeout=60)).result == "owls"
+                (tmp_path / "hatched").unlink()
+                handle = await fleet.submit(BROOD, owner, timeout=120)
+                await wait_until(lambda: (tmp_path / "journal").read_text() == "brood\nbrood\n", "it goes on")
+                async for progress in handle.progress():
+                    assert (progress.fraction, progress.message) == (0.5, "warm")
+                    break
+                first.process.kill()
+                first.process.wait(20)
+                port = int(first.url.rpartition(":")[2])
+                with sdk_program.running(tmp_path, replies=where, key=key, port=port):
+                    result = await handle.result(60)
+    assert (result.error_code, result.effect_state) == ("outcome_unknown", "unknown")
+    assert (tmp_path / "journal").read_text() == "brood\nbrood\n"

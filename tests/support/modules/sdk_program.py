@@ -22,6 +22,7 @@ from support.programs.fork_server import Process, end, start
 from support.servers.plain_http import PLAIN
 from support.waiting import wait_until_sync
 from toolfleet.sdk import (
+    Accepted,
     Context,
     File,
     Image,
@@ -32,6 +33,7 @@ from toolfleet.sdk import (
     RedisReplies,
     Replies,
     SQLiteReplies,
+    StatusAnswer,
     ToolError,
 )
 from toolfleet_modules.once import claim
@@ -123,6 +125,26 @@ async def draw(size: int) -> dict[str, object]:
     return {"chart": Image(PNG.ljust(size, b"x")), "about": File(b"Owls.", name="about.txt")}
 
 
+nests = set[str]()
+
+
+@module.tool(effect="once")
+async def brood() -> str:
+    """Write it down, and go on until there is a file `hatched` beside the journal."""
+    write("brood")
+    nests.add(f"nest-{len(nests) + 1}")
+    raise Accepted(f"nest-{len(nests)}", poll_after_seconds=0.2)
+
+
+@module.status
+async def where(handle: str, *, cancel: bool) -> StatusAnswer:
+    """Say where a brood is; after a restart that is not known."""
+    del cancel
+    if handle not in nests:
+        return StatusAnswer.unknown()
+    return StatusAnswer.done("owls") if JOURNAL.with_name("hatched").exists() else StatusAnswer.running(0.5, "warm")
+
+
 app = module.app
 
 _ADDRESS = re.compile(r"Uvicorn running on (http://\S+)")
@@ -141,15 +163,21 @@ class Running:
 
 @contextmanager
 def running(
-    folder: Path, *, replies: object = "", workers: int = 1, key: str = "", env: Mapping[str, str] | None = None
+    folder: Path,
+    *,
+    replies: object = "",
+    workers: int = 1,
+    key: str = "",
+    env: Mapping[str, str] | None = None,
+    port: int = 0,
 ) -> Generator[Running]:
-    """Serve it on a free port, its journal in the folder."""
+    """Serve it on this port, or on a free one, its journal in the folder."""
     log = folder / f"module-{time.monotonic_ns()}.log"
-    command = [sys.executable, "-m", "uvicorn", "support.modules.sdk_program:app", "--host", "127.0.0.1", "--port", "0"]
+    command = [sys.executable, "-m", "uvicorn", "support.modules.sdk_program:app", "--host", "127.0.0.1"]
     own = {"PYTHONPATH": str(TESTS), "SDK_REPLIES": str(replies), "SDK_JOURNAL": str(folder / "journal")}
     with log.open("wb") as output:
         process = start(
-            [*command, "--workers", str(workers)],
+            [*command, "--port", str(port), "--workers", str(workers)],
             env={**own, "TOOLFLEET_MODULE_KEY": key, **(env or {})},
             cwd=folder,
             output=output,

@@ -14,9 +14,9 @@ from redis.asyncio import Redis
 
 from support.published_call import published
 from support.waiting import wait_until
-from support.workers.ledgers import SUCCESS, attempt, begun, claimed, run_out, taken, worker_ledger
+from support.workers.ledgers import SUCCESS, attempt, begun, claimed, refused, run_out, taken, worker_ledger
 from toolfleet_registry.contracts import Effect, PublishedCall, Terms
-from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
+from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome, Standing, StatusMissing
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.time.lease import Lease
 from toolfleet_tasks.aio.greenlet_bridge import limits
@@ -65,6 +65,11 @@ class Runner:
     async def reconcile(self, call: PublishedCall, *, seconds: float, lease: Lease) -> Attempt | None:
         await self.asked()
         return None
+
+    async def status(
+        self, call: PublishedCall, handle: str, *, seconds: float, lease: Lease, cancel: bool = False
+    ) -> Standing:
+        return StatusMissing()
 
     async def probe(self, module: str, *, seconds: float) -> Health:
         return Health.WELL
@@ -285,3 +290,18 @@ async def test_an_undeclared_tool_is_retried_where_that_is_a_habit(
             follows = execution._decide(attempt(Outcome.FAILED))
 
     assert (follows.delay is not None) == is_retried
+
+
+@pytest.mark.parametrize(("effect", "runs"), [("once", 0), (None, 0), ("idempotent", 1), ("read", 1)])
+async def test_a_call_whose_module_goes_on_with_it_is_not_begun_again(
+    ledger: Ledger, effect: Effect | None, runs: int
+) -> None:
+    """Its message says so, and Redis has lost the rest: it ends as unknown, unless a repeat does no harm."""
+    runner, call = Runner(), CALL.model_copy(update={"effect": effect})
+    task = task_of(ledger, runner)
+    task.request.retries = 2
+    await _claimed(task, ledger, call, None)
+    result = read_stored((await refused(ledger, call)).result, call.tool_name)
+
+    assert (len(runner.ran), result.effect_state) == (runs, "done" if runs else "unknown")
+    assert result.audit.attempts == 1
