@@ -29,6 +29,8 @@ _HEADERS = {
     "Idempotency-Key": "The call's id. A retry carries the same one.",
     "Toolfleet-Attempt": "Which attempt of its call this is. Refuse one that is older than one that you have seen.",
     "Toolfleet-Begin-By": "Until when the attempt may begin: milliseconds since the epoch, by the fleet's clock.",
+    "Toolfleet-Replica": "Which process of the module is meant, where several announce themselves. Any other answers 409 "
+    "with its own id in this header, and has done nothing.",
     "Toolfleet-Caller": "Who calls, signed with the module's own key, where the fleet signs.",
 }
 _PAGE = """# The module contract

@@ -31,6 +31,10 @@ class Runner(Protocol):
         """Whether the tool's module says of itself that its undeclared tools are repeated once they have failed."""
         ...
 
+    def replica_for(self, call: PublishedCall) -> str:
+        """Which process of its module the call would go to, as its lease is to note it; "" for a module with one address."""
+        ...
+
     async def reconcile(self, call: PublishedCall, *, seconds: float, lease: Lease) -> Attempt | None:
         """What `call`, begun before, came to, as its module remembers it; `None` if it does not say so in time.
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -18,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from toolfleet_modules.once.accepted_calls import AcceptedCalls, NotFollowed
 from toolfleet_modules.once.idempotency import IdempotentRuns
+from toolfleet_modules.requests.addressee import AddresseeCheck
 from toolfleet_modules.requests.authentication import CallerCheck, CallerRefused
 from toolfleet_modules.requests.request import ReconcileRequest, StatusRequest, TooLarge, TooSlow, read_body
 from toolfleet_modules.sdk.execute import Execute, Limits
@@ -44,7 +46,8 @@ def app_of(module: AppParts) -> Starlette:
     ]
     if routes.accepted is not None:
         known.append(Route("/status", routes.status, methods=["POST"]))
-    return Starlette(routes=known, lifespan=lambda _: routes.lifespan())
+    addressee = Middleware(AddresseeCheck, own=lambda: module.replica_id)
+    return Starlette(routes=known, middleware=[addressee], lifespan=lambda _: routes.lifespan())
 
 
 class _Routes:

@@ -75,6 +75,7 @@ class Module:
         self.replies: OnceStore = MemoryReplies() if replies is None else replies
         self.longest_call_seconds = longest_call_seconds
         self.retries_undeclared = retries_undeclared
+        self.replica_id = ""
         self.limits: Mapping[str, Any] = {
             "calls": concurrency,
             "threads": threads,

@@ -45,6 +45,11 @@ class AppParts(ModuleIdentity, Protocol):
         ...
 
     @property
+    def replica_id(self) -> str:
+        """By which id the fleet knows this process among those that serve the module; "" if by none."""
+        ...
+
+    @property
     def replies(self) -> OnceStore:
         """The memory of what became of calls; the app closes it."""
         ...

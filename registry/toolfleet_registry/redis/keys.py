@@ -169,6 +169,11 @@ class Keys:
         """The queues, by their keys, that workers with this digest of them consume. Expires after the notes with it."""
         return f"{self.prefix}{OURS}consumed:{digest}"
 
+    @property
+    def replica_counts(self) -> str:
+        """What each worker finds of the processes of modules that have several. Expires some seconds after the last note."""
+        return f"{self.prefix}{OURS}replica-counts"
+
     def intent(self, user_id: str | None, idempotency_key: str) -> str:
         """The call that a user's idempotency key stands for. Expires with that call's record."""
         return f"{self.prefix}{OURS}intent:{_digest(json.dumps([user_id, idempotency_key]))[:32]}"

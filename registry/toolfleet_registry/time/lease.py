@@ -1,6 +1,7 @@
 """Says how long an attempt may still begin: whoever has a call on lease sends nothing once others may have it."""
 
 import math
+from dataclasses import dataclass
 from typing import Protocol
 
 ALLOWANCE_SECONDS = 1.0
@@ -23,15 +24,38 @@ class Lease(Protocol):
         """Seconds in which the attempt may begin; 0 or less if it may not. Asked immediately before it does."""
         ...
 
+    @property
+    def replica(self) -> str:
+        """Which of its module's processes has what was begun of the call, as its executor noted it; "" where there is one address."""
+        ...
 
-class _Unbounded:
-    attempt = 1
+    @property
+    def is_scattered(self) -> bool:
+        """Whether an earlier attempt may have been elsewhere than at `replica`: what that one does not know may have happened."""
+        ...
+
+    async def move(self, replica: str) -> None:
+        """Note that the attempt goes to another process, before anything is sent there. Raises `LeaseOver`, with nothing noted."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class UnboundedLease:
+    """The lease of a call that nobody else can have, or that has ended; `replica` as `Lease` has it."""
+
+    replica: str = ""
+    attempt: int = 1
+    is_scattered: bool = False
 
     def seconds_left(self) -> float:
+        """Without end."""
         return math.inf
 
+    async def move(self, replica: str) -> None:
+        """Nobody else asks where it is."""
 
-UNBOUNDED: Lease = _Unbounded()
+
+UNBOUNDED: Lease = UnboundedLease()
 """The lease of a call that nobody else can have: one that was not claimed."""
 
 

@@ -6,22 +6,22 @@ further on counts: one goes on while the machine is suspended, and the fleet's i
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import EffectState, PublishedCall, ToolResult
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
-from toolfleet_registry.time.lease import ALLOWANCE_SECONDS
+from toolfleet_registry.time.lease import ALLOWANCE_SECONDS, LeaseOver
 from toolfleet_tasks.ledger.accepted_attempt import AcceptedAttempt
 from toolfleet_tasks.ledger.keys import CallKeys
 from toolfleet_tasks.lua import ledger as scripts
 from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionLost
-from toolfleet_tasks.redis.durable_write import write_durably
+from toolfleet_tasks.redis.durable_write import run_durably, write_durably
 
 log = get_logger(__name__)
 
@@ -34,6 +34,7 @@ Refusal = Literal["done", "early", "busy", "full", "away", "queued", "newer"]
 be looked for soon, or is back and lets calls in one after the other; or its record is for workers of a newer version."""
 
 _RENEWALS = 4  # a lease is begun anew so often within its time: some may fail
+_SCATTERED = 2  # what `MOVE` says if an earlier attempt may have gone to another process
 _CHUNK = 200  # records a script, so that none holds Redis up
 
 
@@ -44,7 +45,8 @@ class Claim:
     `attempts` counts those begun, this one included; `so_far` is what earlier ones may have done, `last` what the last
     ended one came to, `accepted` the one that the module goes on with, `log` how each ended. `rest_seconds`: until its module's open breaker lets one through. `keys`:
     those of its scripts. `ttl_seconds`: how long its record lives. `on_lost` is called when others have the call. `begin_by`:
-    when an attempt may last begin, by the clock that counts suspension and by the fleet's.
+    when an attempt may last begin, by the clock that counts suspension and by the fleet's. `replica`, `is_scattered`: as a
+    lease has them; `mover` tells the ledger of another one, and returns what `MOVE` does.
     """
 
     call: PublishedCall
@@ -60,6 +62,9 @@ class Claim:
     on_lost: Callable[[], object] = field(default=lambda: None)
     ttl_seconds: int = 0
     begin_by: tuple[float, float] = _NEVER
+    replica: str = ""
+    is_scattered: bool = False
+    mover: "Callable[[Claim, str], Awaitable[int]] | None" = None
 
     @property
     def attempt(self) -> int:
@@ -71,6 +76,20 @@ class Claim:
         suspend_aware, fleet = self.begin_by
         now = fleet_clock.now()
         return min(suspend_aware - fleet_clock.suspend_aware(), fleet - now, self.call.deadline_at - now)
+
+    def read(self, answer: Sequence[Any]) -> None:
+        """Take what `CLAIM` has answered that granted it, but for what is to be verified."""
+        granted, self.attempts, so_far, _, log_, rest_ms, _, replica, scattered = answer
+        self.granted, self.so_far = cast("Granted", granted.decode()), cast("EffectState", so_far.decode())
+        self.log, self.rest_seconds = log_.decode(), rest_ms / 1000
+        self.replica, self.is_scattered = replica.decode(), scattered == b"1"
+
+    async def move(self, replica: str) -> None:
+        """As `Lease`. Waits until Redis has taken it, however long that is away."""
+        moved = 0 if self.mover is None else await self.mover(self, replica)
+        if not moved:
+            raise LeaseOver
+        self.replica, self.is_scattered = replica, moved == _SCATTERED
 
     @property
     def parts(self) -> tuple[str | int, ...]:
@@ -84,6 +103,8 @@ class Claim:
             call.effect or "",
             self.so_far,
             self.ttl_seconds,
+            self.replica,
+            int(self.is_scattered) or "",
         )
 
 
@@ -126,6 +147,11 @@ class Claims:
             if begin_by[0] > fleet_clock.suspend_aware():  # else Redis has taken too long to answer
                 break
         return claim.token in self._held
+
+    async def moved(self, claim: Claim, replica: str) -> int:
+        """Note in the ledger that the claim's attempt goes to another process; 0 if others have the call by now."""
+        parameters = scripts.MOVE.parameters(record=claim.keys.record, token=claim.token, replica=replica)
+        return cast("int", await run_durably(self._connection, scripts.MOVE, parameters))
 
     def drop(self, claim: Claim) -> None:
         """The attempt is closed, or the call has ended."""

@@ -22,7 +22,7 @@ from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.admission.limits import limits_of, refused_by
 from toolfleet_tasks.ledger import parameters as build
 from toolfleet_tasks.ledger.audit import Auditor, PartsOfLine, tail_of
-from toolfleet_tasks.ledger.claims import Claim, Claims, Granted, NotClaimed, Refusal
+from toolfleet_tasks.ledger.claims import Claim, Claims, NotClaimed, Refusal
 from toolfleet_tasks.ledger.dead_letters import dead_letter, is_dead
 from toolfleet_tasks.ledger.earlier import EarlierAttempts
 from toolfleet_tasks.ledger.keys import CallKeys, LedgerKeys
@@ -83,15 +83,21 @@ class Ledger:
         self._unanswered = dict[str, str]()  # by call id: the token of an end that was sent, and its answer lost
         self._name, self._wait_queue = randomness.uuid4().hex, itertools.count()
 
-    async def claim(self, call: PublishedCall, *, deaths: int | None = 0, can_reach: bool = True) -> Claim | NotClaimed:
+    async def claim(
+        self, call: PublishedCall, *, deaths: int | None = 0, can_reach: bool = True, replica: str = ""
+    ) -> Claim | NotClaimed:
         """Ask for a call, however long Redis is away. A claim must be kept with `claims.holding`, and ended or closed.
 
         `deaths`: of workers that held it; `None` where nobody counts them, but the leases of those that had begun it.
-        `can_reach`: whether this worker can connect to the call's module, as far as it knows.
+        `can_reach`: whether this worker can connect to the call's module, as far as it knows. `replica`: which of its processes
+        it would ask, if earlier attempts have surely done nothing.
         """
         ttl, lease_ms = self._seconds_of(call).record, self.claims.lease_ms
-        claim = Claim(call, self._keys_of(call), f"{self._name}-{next(self._wait_queue)}", ttl_seconds=ttl)
-        parameters = build.of_claim(claim, self._settings, lease_ms=lease_ms, deaths=deaths, can_reach=can_reach)
+        token = f"{self._name}-{next(self._wait_queue)}"
+        claim = Claim(call, self._keys_of(call), token, ttl_seconds=ttl, mover=self.claims.moved)
+        parameters = build.of_claim(
+            claim, self._settings, lease_ms=lease_ms, deaths=deaths, can_reach=can_reach, replica=replica
+        )
         claim.begin_by = self.claims.sending()
         try:
             answer = await self._run(CLAIM, parameters)
@@ -102,15 +108,12 @@ class Ledger:
                 return NotClaimed(cast("Refusal", kind), rest_seconds=answer[1] / 1000 if answer[1:] else 0)
             if answer[3]:  # else nobody has tried it before
                 claim.last = await self._earlier.last(call.call_id, answer[3])
-            if answer[6:] and answer[6]:
+            if answer[6]:
                 claim.accepted = await self._earlier.accepted(call.call_id, answer[6])
         except asyncio.CancelledError:  # it may be granted just now
             self.claims.give_back(claim)
             raise
-        claim.granted = cast("Granted", kind)
-        claim.attempts, claim.so_far = answer[1], cast("EffectState", answer[2].decode())
-        claim.log = answer[4].decode()
-        claim.rest_seconds = answer[5] / 1000 if len(answer) > 5 else 0  # noqa: PLR2004 - a repeated answer has no more
+        claim.read(answer)
         return claim
 
     async def take(self, claim: Claim, terms: Terms | None) -> ToolResult | None:

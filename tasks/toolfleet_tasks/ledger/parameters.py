@@ -54,7 +54,9 @@ class How(NamedTuple):
     seconds: Seconds
 
 
-def of_claim(claim: Claim, settings: Settings, *, lease_ms: int, deaths: int | None, can_reach: bool) -> Parameters:
+def of_claim(
+    claim: Claim, settings: Settings, *, lease_ms: int, deaths: int | None, can_reach: bool, replica: str
+) -> Parameters:
     """What asks for a call."""
     call = claim.call
     return CLAIM.parameters_of(
@@ -69,6 +71,7 @@ def of_claim(claim: Claim, settings: Settings, *, lease_ms: int, deaths: int | N
         killed="lapsed" if deaths is None else "yes" if deaths >= MOST_DEATHS else "no",
         patience_ms=round((call.published_at + _PATIENCE_SECONDS - fleet_clock.now()) * 1000),
         can_reach=int(can_reach),
+        replica=replica,
     )
 
 

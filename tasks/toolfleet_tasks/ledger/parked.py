@@ -50,16 +50,21 @@ class ParkedCalls:
             raise CallEnded
         return bool(answer)
 
-    async def recall(self, call_id: str) -> AcceptedAttempt | None:
+    async def recall(self, call_id: str) -> tuple[AcceptedAttempt, str] | None:
         """The attempt whose module is to be told that nobody wants it any more: once, of a call that was ended from outside.
+
+        Beside it the note about which of the module's processes has it.
 
         `None` if there is none. Raises `NotEndedYet` for a call that has not ended.
         """
         parameters = RECALL.parameters(record=self._keys.call(call_id), token=randomness.uuid4().hex)
-        kind, found = cast("tuple[bytes, bytes]", await run_durably(self._connection, RECALL, parameters))
+        kind, found, replica = cast(
+            "tuple[bytes, bytes, bytes]", await run_durably(self._connection, RECALL, parameters)
+        )
         if kind == b"open":
             raise NotEndedYet
-        return await self._earlier.accepted(call_id, found) if found else None
+        accepted = await self._earlier.accepted(call_id, found) if found else None
+        return None if accepted is None else (accepted, replica.decode())
 
 
 class NotEndedYet(Exception):

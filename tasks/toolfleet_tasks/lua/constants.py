@@ -39,6 +39,9 @@ FRESH_MS = 30_000
 MEMORY_MS = 600_000
 """Failures that are longer ago say nothing of now."""
 
+REPLICAS_SINCE = 2
+"""The first version whose workers know that what became of a call may be known to one process of its module only."""
+
 RESTART = "restart"
 """In the place of the worker's name: a note of nobody, for the queues of a worker that is being restarted."""
 
@@ -64,6 +67,7 @@ IN_LUA: dict[str, float | str] = {
     "LONGEST_WAIT_MS": LONGEST_WAIT_MS,
     "MEMORY_MS": MEMORY_MS,
     "MOST_EVENTS_WAITING": MOST_EVENTS_WAITING,
+    "REPLICAS_SINCE": REPLICAS_SINCE,
     "RESTART": RESTART,
     "RETURN_RATE": RETURN_RATE,
     "CALLER_LIMIT_KEPT_SECONDS": CALLER_LIMIT_KEPT_SECONDS,

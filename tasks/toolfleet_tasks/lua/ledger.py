@@ -13,6 +13,8 @@ The record is a hash:
 - `accepted`: under which handle its module goes on with it, with its signature before it where the fleet signs; `ask_at` (ms): when it
   is asked for again; `parked`: who has asked last; `recalled`: who has told the module that nobody wants it any more
 - `v`: the version of these fields that whoever claims the call must know, if the first will not do
+- `replica`: the note about which of its module's processes has the attempts that may have done something, from before anything is sent
+  there; `scattered`: `1` if an earlier one of them may have gone to another process
 - `size`: its bytes, if they count for its caller; `had`: what is to stand in its place once those who wait for it have it, too
 
 Every script may be sent again with the same token, when its answer was lost, and then answers the same. Where a call has no
@@ -25,7 +27,8 @@ CLAIM = script("ledger/claim")
 """Returns `done` with the stored result; `early` with the ms until somebody asks where the call is; `busy` with the rest of another's lease (ms); `full`; `away` with the ms that its module is
 likely to be so, or `queued` if that is back and lets calls in one after the other; `newer` for a record of a later version; or, with
 attempts begun, what they may have done, the last one's result (its signature and a space before it, if there is one), the log, the
-breaker's rest (ms) and what is `accepted`: `accepted` (the module is to be asked where the call is), `go` (an attempt is begun), `unknown` (one was never closed, and must not be repeated), `exhausted`, `open` or
+breaker's rest (ms), what is `accepted`, the replica that counts and `1` if earlier attempts may have been elsewhere: `accepted` (the module
+is to be asked where the call is), `go` (an attempt is begun), `unknown` (one was never closed, and must not be repeated), `exhausted`, `open` or
 `killed`: the call is to be ended under this token.
 """
 
@@ -43,6 +46,9 @@ END = script("ledger/end")
 Celery's value (of a call that had ended before, perhaps the result itself); or `begun`.
 """
 
+MOVE = script("ledger/move")
+"""Returns 1, 2 if an earlier attempt may have gone to another process, or 0 if others have the call by now."""
+
 READ = script("ledger/read")
 """Returns `queued`, `running`, `retrying` or `done`."""
 
@@ -50,7 +56,7 @@ PARK = script("ledger/park")
 """Returns 1; 2 if the call has ended meanwhile; or 0 if others have it by now."""
 
 RECALL = script("ledger/recall")
-"""Returns `recalled` with what is `accepted`, `open` if that call has not ended, or `none`."""
+"""Returns `recalled` with what is `accepted` and the replica's note, `open` if that call has not ended, or `none`."""
 
 UNCLAIM = script("ledger/unclaim")
 LET_GO = script("ledger/let_go")

@@ -22,7 +22,7 @@ from toolfleet_registry.errors import FleetError
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
-from toolfleet_registry.time.lease import UNBOUNDED
+from toolfleet_registry.time.lease import UnboundedLease
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.calls.message_bounds import opened
 from toolfleet_tasks.ledger.accepted_attempt import AcceptedAttempt
@@ -137,7 +137,9 @@ async def _park(task: RunningTask, ledger: Ledger, claim: Claim, accepted: Accep
     except CallEnded:
         log.info("tool_call_recalled", call_id=call.call_id, tool=call.tool_name)
         is_first = claim.accepted is None
-        await _aside(_cancel(task.app, call, accepted.handle) if is_first else _recall(task.app, ledger, call))
+        await _aside(
+            _cancel(task.app, call, accepted.handle, claim.replica) if is_first else _recall(task.app, ledger, call)
+        )
         return
     try:
         await publish_again(task, delay, retries=_RETRIES, forgets_deaths=True)
@@ -166,19 +168,20 @@ async def _recall(app: Any, ledger: Ledger, call: PublishedCall) -> None:
     for pause in _RECALL_PAUSES:
         await asyncio.sleep(pause)
         try:
-            accepted = await ledger.parked.recall(call.call_id)
+            recalled = await ledger.parked.recall(call.call_id)
         except NotEndedYet:
             continue
         except RedisConnectionLost:
             return
-        if accepted is not None:
+        if recalled is not None:
             log.info("tool_call_recalled", call_id=call.call_id, tool=call.tool_name)
-            await _cancel(app, call, accepted.handle)
+            await _cancel(app, call, recalled[0].handle, recalled[1])
         return
 
 
-async def _cancel(app: Any, call: PublishedCall, handle: str) -> None:
-    await app.runner.status(call, handle, seconds=_CANCEL_SECONDS, lease=UNBOUNDED, cancel=True)
+async def _cancel(app: Any, call: PublishedCall, handle: str, replica: str) -> None:
+    lease = UnboundedLease(replica)
+    await app.runner.status(call, handle, seconds=_CANCEL_SECONDS, lease=lease, cancel=True)
 
 
 async def _aside(work: Awaitable[object]) -> None:

@@ -89,6 +89,7 @@ class HealthChecks:
         self._here = here
         self._settings = settings
         self._ledger = ledger
+        self._runner = runner
         self._prober = Prober(ledger.connection, settings, runner, known=known)
         self._watches: dict[str, _Watch] = {}
         self._queues: dict[str, _Queue] = {}
@@ -122,7 +123,8 @@ class HealthChecks:
     async def _claim(self, call: PublishedCall, deaths: int | None) -> Claim | NotClaimed:
         if self._watches and self._leaves(call):
             return NotClaimed("away", rest_seconds=_PASS_SECONDS)
-        claim = await self._ledger.claim(call, deaths=deaths, can_reach=not self._watches or self._can_reach(call))
+        can_reach, replica = not self._watches or self._can_reach(call), self._runner.replica_for(call)
+        claim = await self._ledger.claim(call, deaths=deaths, can_reach=can_reach, replica=replica)
         if _is_away(claim) and _module(call) not in self._watches:
             self._start(_Watch(_module(call), is_unreached=False, pause=0))
         return claim
@@ -222,11 +224,12 @@ class SingleCheck:
 
     def __init__(self, settings: Settings, runner: Runner, ledger: Ledger) -> None:
         self._ledger = ledger
+        self._runner = runner
         self._prober = Prober(ledger.connection, settings, runner, unready_seconds=0)
 
     async def claim(self, call: PublishedCall, *, deaths: int | None) -> Claim | NotClaimed:
         """As `Checks`."""
-        claim = await self._ledger.claim(call, deaths=deaths)
+        claim = await self._ledger.claim(call, deaths=deaths, replica=self._runner.replica_for(call))
         if _is_away(claim):
             await self._prober.probe(_module(call), is_unreached=False)
         return claim

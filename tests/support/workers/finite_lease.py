@@ -10,10 +10,15 @@ class FiniteLease:
     looks: int
     attempt: int = 1
     seconds: float = 9.0
+    replica: str = ""
+    is_scattered: bool = False
 
     def seconds_left(self) -> float:
         self.looks -= 1
         return self.seconds if self.looks >= 0 else 0.0
+
+    async def move(self, replica: str) -> None:
+        self.replica = replica
 
 
 def over() -> FiniteLease:

@@ -11,6 +11,7 @@ from toolfleet_registry.directory.watch import ModuleWatch
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.control.refresh import probe_for_agents
+from toolfleet_tasks.presence.replica_counts import ReplicaCounts
 from toolfleet_workers.executors.http.executor import HttpExecutor
 
 _END_SECONDS = 5.0  # for looks that were cancelled
@@ -51,6 +52,7 @@ class ServedModules:
         self._http = http
         self._tools = tools
         self._watch = ModuleWatch(settings, known, on_poll=self._follow, on_asked=self._probe)
+        self._counts = ReplicaCounts(settings, http.counts)
         self._settings, self._lane = settings, settings.lane
         self._probing: set[asyncio.Task[None]] = set()
         self._seen = dict[str, object]()
@@ -63,7 +65,7 @@ class ServedModules:
         """Follow the directory until cancelled."""
         if self._own:
             self._aside(self._tools.reload_modules(self._own))
-        await self._watch.keep()
+        await asyncio.gather(self._watch.keep(), self._counts.keep())
 
     async def leave(self) -> None:
         """Say that this worker's settings count no more. Raises nothing."""
@@ -81,7 +83,8 @@ class ServedModules:
     async def _follow(self) -> None:
         known = self._known
         added = known.added
-        self._http.serve(known.settings.module_services, headers=known.headers, ended=known.ending)
+        services, replicas = known.settings.module_services, known.replicas
+        self._http.serve(services, headers=known.headers, ended=known.ending, replicas=replicas)
         self._http.guard(known.guards)
         self.consume(name for name in (*added, *known.ending) if self._lane in {"all", known.entries[name].lane})
         seen = {name: _identity(known.entries[name]) for name in added}

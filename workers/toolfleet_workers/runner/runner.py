@@ -100,7 +100,8 @@ class CallRunner:
 
     `statuses` knows where calls are that modules have accepted; what these come to passes the last `checks` of the middleware.
 
-    `wait_for` says how long a call must wait of whose tool the definitions know nothing; `None`: not at all.
+    `wait_for` says how long a call must wait of whose tool the definitions know nothing; `None`: not at all. `replica_for` chooses
+    which process of its module a call would go to.
     """
 
     def __init__(  # noqa: PLR0913 - what is not obvious has a default
@@ -112,11 +113,12 @@ class CallRunner:
         checks: int = 0,
         definitions: DefinitionCache | None = None,
         wait_for: Callable[[PublishedCall], float | None] = lambda _: None,
+        replica_for: Callable[[PublishedCall], str] = lambda _: "",
         closing: Sequence[Closable] = (),
     ) -> None:
         self._executor = executor
         self._definitions = definitions
-        self._wait_for = wait_for
+        self._wait_for, self._replica_for = wait_for, replica_for
         self._middleware = tuple(middleware)
         self._checks = self._middleware[len(self._middleware) - checks :]
         self._statuses = statuses
@@ -162,6 +164,10 @@ class CallRunner:
     def retries_undeclared(self, tool_name: str) -> bool:
         """Whether the tool's module has its undeclared tools repeated that answer that they failed."""
         return self._definitions is not None and self._definitions.retries_undeclared(tool_name.partition(".")[0])
+
+    def replica_for(self, call: PublishedCall) -> str:
+        """Which process of its module the call would go to, as its lease notes it; "" for a module with one address."""
+        return self._replica_for(call)
 
     async def prepare(self) -> None:
         """Return when the worker knows the modules' tools, as far as they are known at all."""

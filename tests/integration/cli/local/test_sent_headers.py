@@ -70,7 +70,8 @@ async def test_a_refusal_shows_neither_token_nor_password() -> None:
         executor = executor_of(module.url)
         with capture_logs() as lines:
             attempt = await executor.execute(published(), seconds=10)
-        shown = f"{executor._modules} {lines}"
+        address = executor._book.first("research")
+        shown = f"{address} {lines}"
         await executor.aclose()
 
     assert attempt.result.error is not None

@@ -62,6 +62,9 @@ class Runner:
     def retries_undeclared(self, tool_name: str) -> bool:
         return self.retries
 
+    def replica_for(self, call: PublishedCall) -> str:
+        return ""
+
     async def reconcile(self, call: PublishedCall, *, seconds: float, lease: Lease) -> Attempt | None:
         await self.asked()
         return None

@@ -313,9 +313,13 @@ class _Over:
     """A lease that ends while its call waits for a thread."""
 
     attempt = 1
+    replica = ""
+    is_scattered = False
 
     def seconds_left(self) -> float:
         return 0
+
+    async def move(self, replica: str) -> None: ...
 
 
 async def test_what_others_may_have_by_now_is_not_begun(executor: LocalExecutor) -> None:

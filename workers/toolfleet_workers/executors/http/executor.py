@@ -4,8 +4,8 @@ Nothing is sent twice. Whether the module can have seen the request is observed,
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import TypeVar
@@ -13,33 +13,30 @@ from typing import TypeVar
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.contracts.names import ToolName
 from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
+from toolfleet_registry.directory.replicas import Replica
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable, InvalidToolName
-from toolfleet_registry.headers.module_headers import NO_HEADERS, ModuleHeaders
+from toolfleet_registry.headers.module_headers import ModuleHeaders
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time.lease import UNBOUNDED, Lease, LeaseOver
-from toolfleet_workers.executors.http.error_body import start_of_error
+from toolfleet_workers.executors.failover import send_to_one
+from toolfleet_workers.executors.http.address_book import Address, AddressBook
 from toolfleet_workers.executors.http.module_client import HttpClientPort, ModuleResponse, SendProgress
 from toolfleet_workers.executors.http.ndjson import is_stream, read_last_line
-from toolfleet_workers.executors.http.no_reply import Blocked, NoReply, ReplyBroken
-from toolfleet_workers.executors.http.reconcile import QUESTION_HEADERS, build_question, judge_answer
+from toolfleet_workers.executors.http.no_reply import Blocked, NoReply, NotConnected, lost, not_sent
+from toolfleet_workers.executors.http.reconcile import build_question, judge_answer
 from toolfleet_workers.executors.http.reply import judge_reply, too_large
 from toolfleet_workers.executors.http.reply_body import read_reply
-from toolfleet_workers.executors.http.request import (
-    COMMON_HEADERS,
-    PROBE_HEADERS,
-    CallerToken,
-    ModuleRequest,
-    build_request,
-)
-from toolfleet_workers.executors.http.status import HttpStatuses, StatusTarget
-from toolfleet_workers.executors.http.statuses import judge_status
-from toolfleet_workers.executors.http.target import Target
+from toolfleet_workers.executors.http.request import CallerToken, ModuleRequest, build_request
+from toolfleet_workers.executors.http.status import HttpStatuses
+from toolfleet_workers.executors.http.statuses import judge_error
+from toolfleet_workers.executors.replicas import Replicas, ReplicaState
 from toolfleet_workers.runner.attempts import error_text, too_late, unsuccessful
 
 log = get_logger(__name__)
 
 _End = TypeVar("_End", Attempt, Attempt | None)
 _NOTHING: Mapping[str, ModuleHeaders] = MappingProxyType({})
+_NO_REPLICAS: Mapping[str, tuple[Replica, ...]] = MappingProxyType({})
 _NOT_READY = frozenset({HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT})
 
 
@@ -61,14 +58,11 @@ class HttpExecutor:
     ) -> None:
         if max_reply_bytes <= 0:
             raise ValueError(f"max_reply_bytes must be positive, not {max_reply_bytes}")
-        self._modules = dict[str, _Module]()
-        self._services = dict[str, str]()
-        self._headers: Mapping[str, ModuleHeaders] = {}
-        self._ended = frozenset[str]()
+        self._book = AddressBook()
         self._max_reply_bytes = max_reply_bytes
         self._caller_token = caller_token
         self._client = client
-        self.statuses = HttpStatuses(client, self._status_of, max_reply_bytes, caller_token)
+        self.statuses = HttpStatuses(client, self._book.status_of, max_reply_bytes, caller_token)
         self.serve(services, headers=headers)
 
     def serve(
@@ -77,33 +71,42 @@ class HttpExecutor:
         *,
         headers: Mapping[str, ModuleHeaders] = _NOTHING,
         ended: frozenset[str] = frozenset(),
+        replicas: Mapping[str, tuple[Replica, ...]] = _NO_REPLICAS,
     ) -> None:
-        """Have these modules from now on. The `ended` ones were removed, and their calls are told so. Running calls go on."""
-        if services == self._services and ended == self._ended and headers == self._headers:
-            return
-        self._services, self._headers = dict(services), headers
-        before, self._ended = self._modules, ended
-        self._modules = {
-            name: _Module.at(url, headers.get(name, NO_HEADERS), known=before.get(name))
-            for name, url in services.items()
-        }
-        if any(module.call.origin.is_tls for module in self._modules.values()):
+        """Have these modules from now on. The `ended` ones were removed, and their calls are told so. Running calls go on.
+
+        `replicas`: the processes of those modules that have more than an address.
+        """
+        if self._book.serve(services, headers, ended, replicas) and any(
+            address.call.origin.is_tls for address in self._book.every()
+        ):
             self._client.trust()
 
     def guard(self, guards: Mapping[str, Callable[[str], bool]]) -> None:
         """Connect to these modules only at IP addresses that are allowed to them."""
-        found = {self._modules[name].call.origin: allows for name, allows in guards.items() if name in self._modules}
+        found = {each.call.origin: allows for name, allows in guards.items() for each in self._book.of(name)}
         self._client.guard(found)
+
+    def replica_for(self, call: PublishedCall) -> str:
+        """Which of its module's processes a call would go to, as its lease is to note it; "" for a module with one address."""
+        replicas = self._replicas_of(call)
+        chosen = None if replicas is None else replicas.choose()
+        return "" if chosen is None else chosen.note
+
+    def counts(self) -> dict[str, dict[str, tuple[int, int, float]]]:
+        """What is known of the processes of each module that has several, as `Replicas.counts`."""
+        return {module: each.counts() for module, each in self._book.replicas.items() if len(each.states) > 1}
 
     async def execute(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt:
         """One attempt within `seconds`. Raises `TimeoutError` if they are over after the request was sent."""
-        request = self._prepare(call, seconds, lease)
+        request, replicas, progress = self._prepare(call, seconds, lease), self._replicas_of(call), SendProgress()
         if isinstance(request, Attempt):
             return request
-        progress = SendProgress()
         try:
             async with asyncio.timeout(seconds):
-                return await self._attempt(call, request, progress)
+                if replicas is None:
+                    return await self._attempt(call, request, progress)
+                return await self._attempt_at_one(replicas, call, seconds, lease, progress)
         except LeaseOver:
             late = too_late(call)
             log.warning("lease_over_before_sending", error_code=late.result.error_code)
@@ -111,17 +114,15 @@ class HttpExecutor:
         except TimeoutError:
             if progress.sent:
                 raise
-            return _not_sent(call, f"no connection within {max(seconds, 0):.3g}s", Health.AWAY)
+            return not_sent(call, f"no connection within {max(seconds, 0):.3g}s", Health.AWAY)
 
     async def reconcile(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt | None:
         """Ask the call's module what became of it, within `seconds`; `None` if that remains unknown."""
-        module = self._modules.get(call.tool_name.partition(".")[0])
-        if module is None:
-            return None
+        known = self._book.who_knows(_module_of(call), lease.replica)
         call_log = log.bind(call_id=call.call_id, tool=call.tool_name)
         try:
             async with asyncio.timeout(seconds):
-                attempt = await self._ask(call, module.question, seconds, lease)
+                attempt = await self._ask_first(call, known, seconds, lease)
         except (TimeoutError, NoReply, LeaseOver) as exc:
             call_log.warning("reconcile_unanswered", error=_cause(exc))
         except (BodyTooLarge, BodyUnreadable, ValueError) as exc:
@@ -133,62 +134,121 @@ class HttpExecutor:
 
     async def probe(self, module: str, *, seconds: float) -> Health:
         """`GET {url}/health`, over a new connection, within `seconds`: any answer says that the module is there."""
-        known = self._modules.get(module)
-        if known is None:
-            return Health.WELL
-        try:
-            async with asyncio.timeout(seconds):
-                status = await self._client.probe(ModuleRequest(known.health.origin, known.health.head, b""))
-        except Blocked:
-            return Health.UNKNOWN
-        except (TimeoutError, NoReply):
-            return Health.AWAY
-        return Health.NOT_READY if status in _NOT_READY else Health.WELL
+        found = await asyncio.gather(*(self._probe(each, seconds) for each in self._book.of(module)))
+        return next((health for health in _BEST_FIRST if health in found), Health.WELL)
 
     async def aclose(self) -> None:
         """Close all connections; a call that still waits for its reply ends as unknown."""
         await self._client.aclose()
 
-    def _prepare(self, call: PublishedCall, seconds: float, lease: Lease) -> ModuleRequest | Attempt:
-        try:
-            module = ToolName.parse(call.tool_name).module
-        except InvalidToolName as exc:
-            return unsuccessful(call, Outcome.PERMANENT, "invalid_tool_name", str(exc))
-        known = self._modules.get(module)
-        if known is None:
-            why = f"Module {module!r} was removed before this call began." if module in self._ended else None
-            return unsuccessful(call, Outcome.PERMANENT, "unknown_module", why or f"Unknown module: {module}")
-        try:
-            return build_request(call, known.call, seconds=seconds, lease=lease, caller_token=self._caller_token)
-        except ValueError as exc:
-            return unsuccessful(call, Outcome.PERMANENT, "invalid_arguments", f"Tool execution error: {exc}")
+    async def _ask_first(
+        self, call: PublishedCall, known: list[Address], seconds: float, lease: Lease
+    ) -> Attempt | None:
+        """What the first of them says that can be reached."""
+        for place, address in enumerate(known):
+            try:
+                attempt = await self._ask(call, address, seconds, lease, others=len(known) - place - 1)
+            except NotConnected:
+                if address is known[-1]:
+                    raise
+                continue
+            is_nothing = attempt is not None and not attempt.result.success and attempt.result.effect_state == "none"
+            return None if is_nothing and lease.is_scattered else attempt
+        return None
 
-    async def _ask(self, call: PublishedCall, target: Target, seconds: float, lease: Lease) -> Attempt | None:
-        question = build_question(call, target, seconds=seconds, lease=lease, caller_token=self._caller_token)
+    async def _ask(
+        self, call: PublishedCall, address: Address, seconds: float, lease: Lease, *, others: int
+    ) -> Attempt | None:
+        token = self._caller_token
+        question = build_question(call, address.question, seconds=seconds, lease=lease, caller_token=token)
+        question.connect_seconds = _connect_seconds(seconds, others)
         response = await self._client.post(question, SendProgress())
         try:
+            if address.is_left_by(response):
+                raise NotConnected(_LEFT)
             if response.status != HTTPStatus.OK:  # most modules have no such endpoint
                 return None
             return self._judged(judge_answer, call, await read_reply(response, self._max_reply_bytes))
         finally:
             response.release()
 
-    async def _attempt(self, call: PublishedCall, request: ModuleRequest, progress: SendProgress) -> Attempt:
+    async def _probe(self, address: Address, seconds: float) -> Health:
         try:
+            async with asyncio.timeout(seconds):
+                status = await self._client.probe(ModuleRequest(address.health.origin, address.health.head, b""))
+        except Blocked:
+            return Health.UNKNOWN
+        except (TimeoutError, NoReply):
+            return Health.AWAY
+        return Health.NOT_READY if status in _NOT_READY else Health.WELL
+
+    async def _attempt_at_one(
+        self, replicas: Replicas, call: PublishedCall, seconds: float, lease: Lease, progress: SendProgress
+    ) -> Attempt:
+        """An attempt at one of its module's processes, or where nothing could be sent at the next."""
+        clock, module = asyncio.get_running_loop().time, _module_of(call)
+        ends_at = clock() + seconds
+
+        async def send(state: ReplicaState, others: int) -> Attempt:
+            address, left = self._book.replica(module, state.replica.id), ends_at - clock()
+            if address is None:  # it has gone while the ledger was told
+                return not_sent(call, _LEFT, Health.AWAY)
+            request = self._prepare(call, left, lease, address)
+            if isinstance(request, Attempt):
+                return request
+            request.connect_seconds = _connect_seconds(left, others)
+            return await self._attempt(call, request, progress, address, state)
+
+        return await send_to_one(replicas, lease, send) or not_sent(call, _LEFT, Health.AWAY)
+
+    def _replicas_of(self, call: PublishedCall) -> Replicas | None:
+        return self._book.replicas.get(_module_of(call)) if self._book.replicas else None
+
+    def _prepare(
+        self, call: PublishedCall, seconds: float, lease: Lease, address: Address | None = None
+    ) -> ModuleRequest | Attempt:
+        try:
+            module = ToolName.parse(call.tool_name).module
+        except InvalidToolName as exc:
+            return unsuccessful(call, Outcome.PERMANENT, "invalid_tool_name", str(exc))
+        if (address := address or self._book.first(module)) is None:
+            return unsuccessful(call, Outcome.PERMANENT, "unknown_module", self._book.why_unknown(module))
+        try:
+            return build_request(call, address.call, seconds=seconds, lease=lease, caller_token=self._caller_token)
+        except ValueError as exc:
+            return unsuccessful(call, Outcome.PERMANENT, "invalid_arguments", f"Tool execution error: {exc}")
+
+    async def _attempt(
+        self,
+        call: PublishedCall,
+        request: ModuleRequest,
+        progress: SendProgress,
+        address: Address | None = None,
+        state: ReplicaState | None = None,
+    ) -> Attempt:
+        """One request. `address` and `state` are those of a replica."""
+        try:
+            if address is None and request.lease.replica:  # of a time at which the module had several
+                await request.lease.move("")
             response = await self._client.post(request, progress)
             try:
+                if address is not None and address.is_left_by(response):
+                    progress.sent = False  # nor was anything: who has answered was not meant
+                    return not_sent(call, _LEFT, Health.AWAY)
+                if state is not None:
+                    state.reached()
                 return await self._judge(call, response)
             finally:
                 response.release()
         except NoReply as exc:
             log.warning("module_connection_failed", sent=progress.sent, error=_cause(exc))
             if progress.sent:
-                return _lost(call, exc)
-            return _not_sent(call, str(exc), Health.UNKNOWN if isinstance(exc, Blocked) else Health.AWAY)
+                return lost(call, exc)
+            return not_sent(call, str(exc), Health.UNKNOWN if isinstance(exc, Blocked) else Health.AWAY)
 
     async def _judge(self, call: PublishedCall, response: ModuleResponse) -> Attempt:
         if response.status != HTTPStatus.OK:
-            return await self._judge_error(call, response)
+            return await judge_error(call, response, self._headers_of(call))
         try:
             read = read_last_line if is_stream(response) else read_reply
             return self._judged(judge_reply, call, await read(response, self._max_reply_bytes))
@@ -198,20 +258,6 @@ class HttpExecutor:
             text = f"Tool execution error: the module's reply is invalid: {exc}"
             return unsuccessful(call, Outcome.UNKNOWN, "invalid_response", text)
 
-    async def _judge_error(self, call: PublishedCall, response: ModuleResponse) -> Attempt:
-        own, body = self._headers_of(call), await start_of_error(response)
-        if response.status == HTTPStatus.ACCEPTED and (attempt := judge_reply(call, body)).acceptance is not None:
-            return attempt
-        attempt = judge_status(call, response, own.hide(body))
-        if response.status != HTTPStatus.UNAUTHORIZED:
-            return attempt
-        advice = own.advice(response.status)
-        log.warning("module_refused_credentials", advice=advice)
-        if not own:
-            return attempt
-        result = attempt.result.model_copy(update={"error": f"{attempt.result.error} (for the operator: {advice})"})
-        return replace(attempt, result=result)
-
     def _judged(self, judge: Callable[[PublishedCall, bytes], _End], call: PublishedCall, body: bytes) -> _End:
         """The end of the call. An error that quotes what only the module and we shall know is read without it."""
         attempt = judge(call, body)
@@ -220,58 +266,22 @@ class HttpExecutor:
         shown = self._headers_of(call).hide(body)
         return attempt if shown is body else judge(call, shown)
 
-    def _status_of(self, call: PublishedCall) -> StatusTarget | None:
-        known = self._modules.get(call.tool_name.partition(".")[0])
-        return None if known is None else StatusTarget(known.status, known.headers)
-
     def _headers_of(self, call: PublishedCall) -> ModuleHeaders:
-        return self._headers.get(call.tool_name.partition(".")[0], NO_HEADERS)
+        return self._book.headers_of(_module_of(call))
 
 
-@dataclass(frozen=True, slots=True)
-class _Module:
-    """Where a module is asked what."""
-
-    url: str
-    call: Target
-    question: Target
-    status: Target
-    health: Target
-    headers: ModuleHeaders
-
-    @classmethod
-    def at(cls, url: str, headers: ModuleHeaders, *, known: "_Module | None") -> "_Module":
-        """The module there; the one that was known, if it is the same."""
-        if known is not None and (known.url, known.headers) == (url, headers):
-            return known
-        base, own = url.rstrip("/"), headers.plain()
-        return cls(
-            url,
-            call=Target.of(f"{base}/execute", {**COMMON_HEADERS, **own}),
-            question=Target.of(f"{base}/reconcile", {**QUESTION_HEADERS, **own}),
-            status=Target.of(f"{base}/status", {**QUESTION_HEADERS, **own}),
-            health=Target.of(f"{base}/health", {**PROBE_HEADERS, **own}, method="GET"),
-            headers=headers,
-        )
+def _module_of(call: PublishedCall) -> str:
+    return call.tool_name.partition(".")[0]
 
 
-_REFUSED = "Connection refused"
+def _connect_seconds(left: float, others: int) -> float:
+    """How long a process may take to be connected to, so that there is time for others."""
+    return min(_NEXT_SECONDS, left / 2) if others else math.inf
 
 
-def _not_sent(call: PublishedCall, reason: str, unreached: Health) -> Attempt:
-    # To the letter: agents match on what a refused connection has always read.
-    text = f"Tool execution error: {'' if reason == _REFUSED else 'the module cannot be reached: '}{reason}"
-    attempt = unsuccessful(call, Outcome.NOT_SENT, "module_unreachable", text)
-    return Attempt(attempt.outcome, attempt.result, unreached=unreached)
-
-
-def _lost(call: PublishedCall, exc: NoReply) -> Attempt:
-    if isinstance(exc, ReplyBroken):
-        text = "Tool execution error: the module's reply is invalid: not HTTP, or cut short"
-        return unsuccessful(call, Outcome.UNKNOWN, "invalid_response", text)
-    # Not module_unreachable: that code promises that nothing was executed.
-    text = "Tool execution error: the connection to the module was lost before it replied"
-    return unsuccessful(call, Outcome.UNKNOWN, "module_error", text)
+_NEXT_SECONDS = 1.5  # a packet that is lost is sent again after 1 s
+_LEFT = "another process is there by now"
+_BEST_FIRST = (Health.WELL, Health.NOT_READY, Health.UNKNOWN, Health.AWAY)
 
 
 def _cause(exc: TimeoutError | NoReply | LeaseOver) -> str:

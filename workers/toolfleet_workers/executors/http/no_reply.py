@@ -9,6 +9,10 @@ The class decides nothing but words: whether the module can have seen a request 
     └── ReplyBroken      what came is no HTTP response from start to end
 """
 
+from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
+from toolfleet_workers.runner.attempts import unsuccessful
+
 
 class NoReply(Exception):
     """A module's reply did not come, or not whole."""
@@ -28,3 +32,24 @@ class ConnectionLost(NoReply):
 
 class ReplyBroken(NoReply):
     """The module replied, but not with an HTTP response from start to end."""
+
+
+def not_sent(call: PublishedCall, reason: str, unreached: Health) -> Attempt:
+    """An attempt of which nothing was sent, or nothing to whom it was meant for."""
+    # To the letter: agents match on what a refused connection has always read.
+    text = f"Tool execution error: {'' if reason == _REFUSED else 'the module cannot be reached: '}{reason}"
+    attempt = unsuccessful(call, Outcome.NOT_SENT, "module_unreachable", text)
+    return Attempt(attempt.outcome, attempt.result, unreached=unreached)
+
+
+def lost(call: PublishedCall, exc: NoReply) -> Attempt:
+    """An attempt that was sent, and whose end was not heard."""
+    if isinstance(exc, ReplyBroken):
+        text = "Tool execution error: the module's reply is invalid: not HTTP, or cut short"
+        return unsuccessful(call, Outcome.UNKNOWN, "invalid_response", text)
+    # Not module_unreachable: that code promises that nothing was executed.
+    text = "Tool execution error: the connection to the module was lost before it replied"
+    return unsuccessful(call, Outcome.UNKNOWN, "module_error", text)
+
+
+_REFUSED = "Connection refused"

@@ -1,7 +1,15 @@
-"""Reads the body of a module's reply within a limit."""
+"""Reads the body of a module's reply within a limit, and of an error the start: words for the model, and perhaps a reply to the call."""
+
+import asyncio
+import contextlib
 
 from toolfleet_registry.system.http_bodies import BodyReader
 from toolfleet_workers.executors.http.module_client import ModuleResponse
+from toolfleet_workers.executors.http.no_reply import NoReply
+
+_MAX_BYTES = 16 * 2**10  # as sent: 2 kB of text, however much of it is colour; far more than a reply that says why
+# The status has said what happened. A body that trickles must not turn "busy" into "timed out".
+_PATIENCE_SECONDS = 2
 
 
 async def read_reply(response: ModuleResponse, limit: int) -> bytes:
@@ -14,3 +22,16 @@ async def read_reply(response: ModuleResponse, limit: int) -> bytes:
     while chunk := await response.read_chunk():
         reader.feed(chunk)
     return reader.finish()
+
+
+async def start_of_error(response: ModuleResponse) -> bytes:
+    """What came of an error's body in time and before the connection was lost."""
+    encoding = (response.field("content-encoding") or "identity").strip().lower()
+    if encoding != "identity":  # we asked for none; not worth a decompression bomb
+        return f"[{encoding} data]".encode()
+    body = bytearray()
+    with contextlib.suppress(TimeoutError, NoReply):
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            while len(body) < _MAX_BYTES and (chunk := await response.read_chunk()):
+                body += chunk
+    return bytes(body[:_MAX_BYTES])

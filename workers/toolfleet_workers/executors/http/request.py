@@ -1,6 +1,7 @@
 """Writes the request that carries a call to its module."""
 
 import json
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -30,13 +31,17 @@ CallerToken = Callable[[PublishedCall], str]
 
 @dataclass(slots=True)
 class ModuleRequest:
-    """A request to `origin`, on a `lease`. `fields` are all that can be said of it before it is sent; `runs`: whether it is an attempt."""
+    """A request to `origin`, on a `lease`. `fields` are all that can be said of it before it is sent; `runs`: whether it is an attempt.
+
+    `connect_seconds`: how long a connection may take, if that is less than usual.
+    """
 
     origin: Origin
     fields: bytes = field(repr=False)  # there are tokens in it
     body: bytes
     lease: Lease = UNBOUNDED
     runs: bool = False
+    connect_seconds: float = math.inf
 
     def head(self) -> bytes:
         """All that goes before the body, of a request that is sent now."""

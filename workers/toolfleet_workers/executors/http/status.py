@@ -45,12 +45,12 @@ class StatusTarget(NamedTuple):
 
 
 class HttpStatuses:
-    """Asks by `client`; `find` says where, `None` for a module that is not known. A larger answer than `max_reply_bytes` is not read."""
+    """Asks by `client`; `find` says where, by the call and the note of its lease's replica; `None` where nobody knows. A larger answer than `max_reply_bytes` is not read."""
 
     def __init__(
         self,
         client: HttpClientPort,
-        find: Callable[[PublishedCall], StatusTarget | None],
+        find: Callable[[PublishedCall, str], StatusTarget | None],
         max_reply_bytes: int,
         caller_token: CallerToken | None,
     ) -> None:
@@ -64,7 +64,7 @@ class HttpStatuses:
 
         `cancel`: and say that nobody wants it any more.
         """
-        found, progress, token = self._find(call), SendProgress(), self._caller_token
+        found, progress, token = self._find(call, lease.replica), SendProgress(), self._caller_token
         if found is None:
             return StatusMissing()
         try:

@@ -1,14 +1,36 @@
 """Maps an HTTP status other than 200 to what it means for a call."""
 
+from dataclasses import replace
 from http import HTTPStatus
 
 from toolfleet_registry.contracts import ErrorCode, PublishedCall
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.contracts.retry_after import parse_retry_after
+from toolfleet_registry.headers.module_headers import ModuleHeaders
+from toolfleet_registry.system.loggers import get_logger
 from toolfleet_workers.executors.error_text import readable
 from toolfleet_workers.executors.http.module_client import ModuleResponse
-from toolfleet_workers.executors.http.reply import with_reply
+from toolfleet_workers.executors.http.reply import judge_reply, with_reply
+from toolfleet_workers.executors.http.reply_body import start_of_error
 from toolfleet_workers.runner.attempts import unsuccessful
+
+log = get_logger(__name__)
+
+
+async def judge_error(call: PublishedCall, response: ModuleResponse, own: ModuleHeaders) -> Attempt:
+    """The attempt's end, by an error whose body is still to be read; `own` was sent with the request, and is not shown."""
+    body = await start_of_error(response)
+    if response.status == HTTPStatus.ACCEPTED and (attempt := judge_reply(call, body)).acceptance is not None:
+        return attempt
+    attempt = judge_status(call, response, own.hide(body))
+    if response.status != HTTPStatus.UNAUTHORIZED:
+        return attempt
+    advice = own.advice(response.status)
+    log.warning("module_refused_credentials", advice=advice)
+    if not own:
+        return attempt
+    result = attempt.result.model_copy(update={"error": f"{attempt.result.error} (for the operator: {advice})"})
+    return replace(attempt, result=result)
 
 
 def judge_status(call: PublishedCall, response: ModuleResponse, body: bytes) -> Attempt:

@@ -51,7 +51,7 @@ class HttpClient:
     async def post(self, request: ModuleRequest, progress: SendProgress) -> Response:
         """As `HttpClientPort`."""
         pool = self._pool_here()
-        connection = pool.take(request.origin) or await self._connect(pool, request.origin)
+        connection = pool.take(request.origin) or await self._connect(pool, request)
         progress.sent = True
         try:
             return await _answer(connection, request)
@@ -62,7 +62,7 @@ class HttpClient:
     async def probe(self, request: ModuleRequest) -> int:
         """As `HttpClientPort`."""
         pool = self._pool_here()
-        response = await _answer(await self._connect(pool, request.origin), request)
+        response = await _answer(await self._connect(pool, request), request)
         response.release()
         return response.status
 
@@ -87,9 +87,10 @@ class HttpClient:
             pool = self._pool = Pool(loop)
         return pool
 
-    async def _connect(self, pool: Pool, origin: Origin) -> Connection:
+    async def _connect(self, pool: Pool, request: ModuleRequest) -> Connection:
+        origin, seconds = request.origin, min(CONNECT_SECONDS, request.connect_seconds)
         try:
-            async with asyncio.timeout(CONNECT_SECONDS):
+            async with asyncio.timeout(seconds):
                 addresses = self._allowed(origin, await pool.addresses.of(origin.host, origin.port))
                 sock = await start_connection(addresses, happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS, interleave=1)
                 _, connection = await pool.loop.create_connection(
@@ -99,7 +100,7 @@ class HttpClient:
                     server_hostname=origin.host.rstrip(".") if origin.is_tls else None,
                 )
         except (OSError, UnicodeError) as exc:
-            raise (Blocked if _is_own(exc) else NotConnected)(_why(exc)) from exc
+            raise (Blocked if _is_own(exc) else NotConnected)(_why(exc, seconds)) from exc
         if pool.is_closed:
             connection.abort()
             raise NotConnected("the worker is stopping")
@@ -131,8 +132,8 @@ def _is_own(exc: OSError | UnicodeError) -> bool:
     return isinstance(exc, gaierror | UnicodeError) or exc.errno in _OWN
 
 
-def _why(exc: OSError | UnicodeError) -> str:
-    """The reason in words that name no address: a model reads them."""
+def _why(exc: OSError | UnicodeError, seconds: float) -> str:
+    """The reason in words that name no address: a model reads them. `seconds`: how long a connection was waited for."""
     match exc:
         case gaierror() | UnicodeError():  # the last: no host can be named so
             return "its host name cannot be resolved"
@@ -141,7 +142,7 @@ def _why(exc: OSError | UnicodeError) -> str:
         case ssl.SSLError():
             return "the TLS handshake failed"
         case TimeoutError(errno=None):
-            return f"no connection within {CONNECT_SECONDS}s"
+            return f"no connection within {seconds:.3g}s"
         case OSError(errno=int(number)):
             return os.strerror(number)
         case _:  # it was closed in the handshake, or its addresses fail for several reasons

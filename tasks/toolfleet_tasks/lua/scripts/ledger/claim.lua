@@ -3,18 +3,20 @@
 -- killed: whether two workers have died with the call: `yes`, `no`, or `lapsed` if the leases that ran out say so.
 -- patience_ms: how long the call may wait for a module that is away.
 -- can_reach: '1' if this worker can connect to the module, as far as it knows.
+-- replica: which of its module's processes the worker would ask; '' where the module has one address.
 -- keys: record, result, caller_limit, running, breaker, intent, dead, dead_order, data_id, audit_stream
--- args: token, call_id, lease_ms, effect, seconds, bound, most_attempts, killed, patience_ms, can_reach
+-- args: token, call_id, lease_ms, effect, seconds, bound, most_attempts, killed, patience_ms, can_reach, replica
 -- include: now, ledger/kept_success, breaker/pass, overload/running
--- constants: VERSION, LONGEST_WAIT_MS
+-- constants: REPLICAS_SINCE, VERSION, LONGEST_WAIT_MS
 
 bound, most_attempts = tonumber(bound), tonumber(most_attempts)
 local lease_end = now + lease_ms
 local found = redis.call('HMGET', record, 'state', 'token', 'lease', 'begun', 'effect', 'so_far', 'last', 'log', 'as',
-  'result', 'last_signature', 'lapsed', 'v', 'accepted', 'ask_at')
+  'result', 'last_signature', 'lapsed', 'v', 'accepted', 'ask_at', 'replica', 'scattered')
 if tonumber(found[13] or 1) > VERSION then return {'newer'} end
 local state, holder, lease, begun = found[1], found[2], tonumber(found[3] or 0), tonumber(found[4] or 0)
 local so_far, last, log, as = found[6] or 'none', found[7] or '', found[8] or '', found[9]
+local at, scattered = found[16] or '', found[17] or ''
 effect = found[5] or effect
 if found[11] then last = found[11] .. ' ' .. last end
 if state == 'done' then
@@ -24,7 +26,7 @@ end
 if holder == token then -- the answer was lost, and the lease may have run out meanwhile
   redis.call('HSET', record, 'lease', lease_end)
   if bound > 0 then running_renew(running, call_id, lease_end) end
-  return {as, begun, so_far, last, log, 0, found[14] or ''}
+  return {as, begun, so_far, last, log, 0, found[14] or '', at, scattered}
 end
 if holder and lease > lease_end + 1000 then -- Redis's clock was set back: it must not hold for that much longer
   lease = lease_end
@@ -60,9 +62,17 @@ if rest > 0 then
   if is_soon or rest <= tonumber(patience_ms) then return {state_of_module == 'half' and 'queued' or 'away', rest} end
   kind = 'open'
 end
-if kind == 'go' then begun = begun + 1 end
+if kind == 'go' then
+  begun = begun + 1
+  if so_far == 'none' then -- nobody has anything of it: any process may
+    at, scattered = replica, ''
+  elseif at == '' and replica ~= '' then -- an earlier attempt was elsewhere
+    at, scattered = replica, '1'
+  end
+end
 redis.call('HSET', record, 'token', token, 'lease', lease_end, 'begun', begun, 'effect', effect,
   'so_far', so_far, 'log', log, 'as', kind)
+if at ~= '' or found[16] then redis.call('HSET', record, 'replica', at, 'scattered', scattered, 'v', REPLICAS_SINCE) end
 if lapsed > 0 then redis.call('HSET', record, 'lapsed', lapsed) end
 redis.call('EXPIRE', record, seconds)
-return {kind, begun, so_far, last, log, rest, found[14] or ''}
+return {kind, begun, so_far, last, log, rest, found[14] or '', at, scattered}

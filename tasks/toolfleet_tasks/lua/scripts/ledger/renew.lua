@@ -2,7 +2,8 @@
 -- running: the calls that run in its module, or the record where the module has no bound.
 -- granted: what the claim was granted for. so_far: what earlier attempts may have done.
 -- keys: calls(record, running)...
--- args: lease_ms, claims(token, call_id, granted, begun, effect, so_far, seconds)...
+-- args: lease_ms, claims(token, call_id, granted, begun, effect, so_far, seconds, replica, scattered)...
+-- constants: REPLICAS_SINCE
 -- include: now, overload/running
 
 local until_ms, lost = now + lease_ms, {}
@@ -20,6 +21,9 @@ for i, claim in ipairs(claims) do
     -- Redis has lost it, and may have kept the call's message, which must not be begun beside ours.
     redis.call('HSET', record, 'token', claim.token, 'lease', until_ms, 'as', claim.granted, 'begun', claim.begun,
       'effect', claim.effect, 'so_far', claim.so_far)
+    if claim.replica ~= '' then
+      redis.call('HSET', record, 'replica', claim.replica, 'scattered', claim.scattered, 'v', REPLICAS_SINCE)
+    end
     redis.call('EXPIRE', record, claim.seconds)
   end
 end

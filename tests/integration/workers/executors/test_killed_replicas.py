@@ -1,0 +1,142 @@
+"""Three processes of a module, killed and started again while they run calls: what was promised of a call holds all the same."""
+
+import asyncio
+import itertools
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from support.modules.replica_program import LONGEST_SECONDS, ReplicaProcess, replica_processes
+from support.published_call import published
+from support.workers.replica_workers import ReplicaWorker, deliver, replica_workers
+from toolfleet_registry.contracts import Effect, ToolResult
+
+IN_FLIGHT = 24
+LATE_SECONDS = 0.3
+"""How long a worker does not know that a process has gone, or has come."""
+LONG = [pytest.mark.slow, pytest.mark.timeout(900)]
+_ids = itertools.count()
+
+Delivered = dict[str, ToolResult]
+
+
+async def up(process: ReplicaProcess) -> None:
+    async with asyncio.timeout(60):
+        while not await process.is_up():  # noqa: ASYNC110 - it is another process
+            await asyncio.sleep(0.02)
+
+
+async def run_calls(
+    workers: Sequence[ReplicaWorker], count: int, effect: Effect, *, death_rate: float = 0.0
+) -> Delivered:
+    """So many calls, some in flight at once; of every so many one's worker dies in the middle."""
+    results, chance = Delivered(), random.Random(7)
+    ids = iter([f"{effect}-{next(_ids)}" for _ in range(count)])
+
+    async def client() -> None:
+        for call_id in ids:
+            call = published(f"owls.{effect}", call_id=call_id, effect=effect, arguments={}, limit_seconds=10)
+            dies = chance.uniform(0, 0.06) if chance.random() < death_rate else None
+            order = workers if chance.random() < 0.5 else [*reversed(workers)]
+            results[call_id] = await deliver(order, call, dies=dies, pause=chance.uniform(0, 2))
+
+    async with asyncio.timeout(60 + count * 0.3):
+        await asyncio.gather(*(client() for _ in range(IN_FLIGHT)))
+    return results
+
+
+async def beside(trouble: Callable[[], Awaitable[None]], calls: Awaitable[Delivered]) -> Delivered:
+    """What came of the calls, while there is trouble again and again."""
+
+    async def again() -> None:
+        while True:
+            await trouble()
+
+    troubled = asyncio.ensure_future(again())
+    try:
+        return await calls
+    finally:
+        troubled.cancel()
+        (end,) = await asyncio.gather(troubled, return_exceptions=True)
+        assert isinstance(end, asyncio.CancelledError), end
+
+
+@pytest.mark.parametrize("count", [80, pytest.param(2000, marks=LONG)])
+async def test_kills_in_the_middle_of_calls_break_no_promise(
+    redis_url: str, fast_mode: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """No `once` call is executed twice, and none that was executed ends as if it had not been; also where its worker dies, too.
+
+    Each process that is killed is started again at the same port, and workers learn of neither at once.
+    """
+    with replica_processes(tmp_path) as processes:
+        await asyncio.gather(*map(up, processes))
+        async with replica_workers(redis_url, monkeypatch) as workers:
+            turn = itertools.cycle(processes)
+
+            def tell() -> None:
+                for worker in workers:
+                    worker.serve([each.replica for each in processes])
+
+            async def kill() -> None:
+                process = next(turn)
+                await asyncio.sleep(0.4)
+                await asyncio.to_thread(process.kill)
+                process.start()
+                await up(process)
+                await asyncio.sleep(LATE_SECONDS)  # until then workers take it for the one before
+                tell()
+
+            tell()
+            await asyncio.sleep(LONGEST_SECONDS)  # from then on who does not remember a call denies it
+            results = await beside(kill, run_calls(workers, count, "once", death_rate=0.1))
+        done = Counter(processes[0].effects())
+
+    assert len(results) == count
+    assert [one for one, times in done.items() if times > 1] == []
+    states = {call_id: "done" if one.success else one.effect_state for call_id, one in results.items()}
+    assert {call_id for call_id, state in states.items() if state == "none" and done[call_id]} == set()
+    assert {call_id for call_id, state in states.items() if state == "done" and not done[call_id]} == set()
+    assert sum(one.success for one in results.values()) > count / 2
+
+
+@pytest.mark.parametrize(
+    ("effect", "count"),
+    [("once", 80), *(pytest.param(effect, 1500, marks=LONG) for effect in ("once", "read"))],
+)
+async def test_a_rolling_restart_fails_no_call(
+    redis_url: str, fast_mode: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, effect: Effect, count: int
+) -> None:
+    """Each process leaves, ends what it is at, and is started again: under load, one after the other, for as long as there are calls."""
+    with replica_processes(tmp_path) as processes:
+        await asyncio.gather(*map(up, processes))
+        async with replica_workers(redis_url, monkeypatch) as workers:
+            turn = itertools.cycle(processes)
+
+            def tell(leaving: ReplicaProcess | None = None) -> None:
+                for worker in workers:
+                    worker.serve([each.replica for each in processes if each is not leaving])
+
+            async def restart() -> None:
+                process = next(turn)
+                tell(process)
+                # It serves on for as long as workers may not know, and no connection is kept for longer than that.
+                await asyncio.sleep(LATE_SECONDS)
+                process.stop()
+                assert process.process is not None
+                await asyncio.to_thread(process.process.wait, 20)
+                process.start()
+                await up(process)
+                tell()
+
+            tell()
+            results = await beside(restart, run_calls(workers, count, effect))
+        done = Counter(processes[0].effects())
+        assert all(next(each.starts) > 2 for each in processes[:1]), "there was a restart"
+
+    assert {call_id: one.error for call_id, one in results.items() if not one.success} == {}
+    assert set(done) == set(results)
+    assert effect != "once" or set(done.values()) == {1}

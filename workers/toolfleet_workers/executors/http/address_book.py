@@ -1,0 +1,144 @@
+"""Knows where modules are, and which of a module's processes has what."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.directory.replicas import Replica
+from toolfleet_registry.headers.module_headers import NO_HEADERS, ModuleHeaders
+from toolfleet_workers.executors.http.module_client import ModuleResponse
+from toolfleet_workers.executors.http.reconcile import QUESTION_HEADERS
+from toolfleet_workers.executors.http.request import COMMON_HEADERS, PROBE_HEADERS
+from toolfleet_workers.executors.http.status import StatusTarget
+from toolfleet_workers.executors.http.target import Target
+from toolfleet_workers.executors.replicas import Replicas, is_shared
+
+_REPLICA = "Toolfleet-Replica"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """The targets of one URL. `replica`: the id of the process that is meant, "" for whoever is there."""
+
+    url: str
+    call: Target
+    question: Target
+    status: Target
+    health: Target
+    headers: ModuleHeaders
+    replica: str = ""
+
+    @classmethod
+    def at(cls, url: str, headers: ModuleHeaders, *, known: "Address | None", replica: str = "") -> "Address":
+        """The address there; the one that was known, if it is the same."""
+        if known is not None and (known.url, known.headers, known.replica) == (url, headers, replica):
+            return known
+        base, own = url.rstrip("/"), headers.plain()
+        meant = {_REPLICA: replica} if replica else {}
+        return cls(
+            url,
+            call=Target.of(f"{base}/execute", {**COMMON_HEADERS, **meant, **own}),
+            question=Target.of(f"{base}/reconcile", {**QUESTION_HEADERS, **meant, **own}),
+            status=Target.of(f"{base}/status", {**QUESTION_HEADERS, **meant, **own}),
+            health=Target.of(f"{base}/health", {**PROBE_HEADERS, **own}, method="GET"),
+            headers=headers,
+            replica=replica,
+        )
+
+    def is_left_by(self, response: ModuleResponse) -> bool:
+        """Whether it is another process that has answered, and has done nothing but say so."""
+        if response.status != HTTPStatus.CONFLICT or not self.replica:
+            return False
+        return response.field(_REPLICA.lower()) not in {None, self.replica}
+
+
+class AddressBook:
+    """The addresses that there are now. `serve` replaces them; whoever goes on with one that was replaced may.
+
+    `replicas` has the processes of each module that several may serve, by its name.
+    """
+
+    def __init__(self) -> None:
+        self.replicas: Mapping[str, Replicas] = {}
+        self._single: Mapping[str, Address] = {}
+        self._of_replicas: Mapping[str, Mapping[str, Address]] = {}
+        self._headers: Mapping[str, ModuleHeaders] = {}
+        self._ended = frozenset[str]()
+        self._served: tuple[object, ...] = ()
+
+    def serve(
+        self,
+        services: Mapping[str, str],
+        headers: Mapping[str, ModuleHeaders],
+        ended: frozenset[str],
+        replicas: Mapping[str, tuple[Replica, ...]],
+    ) -> bool:
+        """Have these from now on; false if they are what was there."""
+        several = {name: each for name, each in replicas.items() if each}
+        served = (dict(services), headers, ended, several)
+        if served == self._served:
+            return False
+        self._served, self._headers, self._ended = served, headers, ended
+        before = self._single
+        self._single = {
+            name: Address.at(url, self.headers_of(name), known=before.get(name)) for name, url in services.items()
+        }
+        self.replicas = {name: self.replicas.get(name) or Replicas() for name in several}
+        self._of_replicas = {name: self._addresses_of(name, each) for name, each in several.items()}
+        return True
+
+    def headers_of(self, module: str) -> ModuleHeaders:
+        """What goes with each request to the module."""
+        return self._headers.get(module, NO_HEADERS)
+
+    def of(self, module: str) -> Iterable[Address]:
+        """All addresses of the module."""
+        if (several := self._of_replicas.get(module)) is not None:
+            return several.values()
+        return [self._single[module]] if module in self._single else []
+
+    def replica(self, module: str, replica_id: str) -> Address | None:
+        """The address of one of its processes, if that is still there."""
+        return self._of_replicas.get(module, {}).get(replica_id)
+
+    def first(self, module: str) -> Address | None:
+        """The address of a module that has one, else one of them."""
+        return next(iter(self.of(module)), None)
+
+    def every(self) -> Iterable[Address]:
+        """All that there are."""
+        return [address for name in {*self._single, *self._of_replicas} for address in self.of(name)]
+
+    def why_unknown(self, module: str) -> str:
+        """What to tell a call of a module that has no address."""
+        if module in self._ended:
+            return f"Module {module!r} was removed before this call began."
+        return f"Unknown module: {module}"
+
+    def who_knows(self, module: str, note: str) -> list[Address]:
+        """Who can say what became of a call that the ledger's `note` is about, in the order in which to ask.
+
+        A process that does not remember a call has no word on it but where it is this one that the call went to.
+        """
+        replicas = self.replicas.get(module)
+        if replicas is None:  # whoever is at its one address now is nobody of those that were known by an id
+            return [] if note else [*self.of(module)]
+        addresses, noted = self._of_replicas[module], replicas.noted(note)
+        mine = [] if noted is None else [addresses[noted.replica.id]]
+        if not (is_shared(note) and replicas.has_shared_store):
+            return mine
+        return [*mine, *(addresses[state.replica.id] for state in replicas.in_order() if state is not noted)]
+
+    def status_of(self, call: PublishedCall, note: str) -> StatusTarget | None:
+        """Where to ask how far a call is that was accepted where the ledger's `note` says; `None` where nobody knows of it now."""
+        first = next(iter(self.who_knows(call.tool_name.partition(".")[0], note)), None)
+        return None if first is None else StatusTarget(first.status, first.headers)
+
+    def _addresses_of(self, module: str, several: tuple[Replica, ...]) -> Mapping[str, Address]:
+        replicas, known = self.replicas[module], self._of_replicas.get(module, {})
+        replicas.serve(several)
+        return {
+            id_: Address.at(state.replica.url, self.headers_of(module), known=known.get(id_), replica=id_)
+            for id_, state in replicas.states.items()
+        }
