@@ -9,9 +9,11 @@ from rich.text import Text
 
 from toolfleet_cli.commands import module_changes
 from toolfleet_cli.console.output import add_row, age, note, progress, say, say_json, show_table, shown_url, table
+from toolfleet_cli.console.replicas import refused_of, replicas_of, show_replicas
 from toolfleet_cli.processes.completion import complete_modules
 from toolfleet_registry.contracts import NEVER_PROBED, ModuleStatus
 from toolfleet_registry.contracts.names import LOCAL, is_module_name
+from toolfleet_registry.directory.entries import AnnouncedModule
 from toolfleet_registry.directory.probe_failures import LOCAL_FAULT, state_without_manifest
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings, load_settings
@@ -90,10 +92,14 @@ def _show(settings: Settings, statuses: dict[str, ModuleStatus], overview: "Modu
             facts = _coloured(row.state), str(row.workers), _tools(status), old, row.lane, row.error(overview)
             add_row(shown, status.module, shown_url(row.url), *facts)
         show_table(shown)
+        show_replicas(overview)
         if any(row.status.withheld or row.status.drifted for row in rows):
             note("`toolfleet tools diff` shows what is offered and not in effect.")
     else:
         note("There are no modules: `toolfleet modules add NAME URL` adds one, or set TOOLFLEET_MODULE_SERVICES.")
+    if not rows or as_json:
+        for host in overview.refused:
+            note(f"A host of {host.module!r} is refused: {host.reason}")
     for name, reason in overview.ignored.items():
         note(f"Module {name!r} is ignored: {reason}")
 
@@ -124,6 +130,8 @@ class _Row:
             "workers": self.workers,
             "origin": None if entry is None else entry.origin,
             "conflicts": overview.conflicts.get(self.status.module, 0),
+            "replicas": replicas_of(self.status.module, overview),
+            "refused_hosts": refused_of(self.status.module, overview),
         }
 
 
@@ -154,11 +162,14 @@ def _tools(status: ModuleStatus) -> str:
 def _state(status: ModuleStatus, overview: "ModuleOverview") -> str:
     """What calls have seen comes first: `away` (it is left alone), `coming back`, `failing`. Then what looks have seen.
 
-    `stale`: there are tools, but the last look has failed, or was too long ago; `unknown`: nobody has looked yet; `failed`: of
+    A module whose hosts are all gone is `away`, too. `stale`: there are tools, but the last look has failed, or was too long ago; `unknown`: nobody has looked yet; `failed`: of
     the workers' own functions some cannot be imported.
     """
     if (trouble := overview.troubles.get(status.module)) is not None:
         return trouble.trouble
+    entry = overview.entries.get(status.module)
+    if isinstance(entry, AnnouncedModule) and not entry.replicas:
+        return "away"
     if status.age_seconds is None and not status.ok and not status.tools:
         return state_without_manifest(None if status.error == NEVER_PROBED else status.error)
     if status.error is not None and status.error.startswith(LOCAL_FAULT):

@@ -1,23 +1,30 @@
 """Reads what a fleet knows of its modules beside their tools: where they are, who serves them, and how their calls fare."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from redis.exceptions import RedisError
 
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.entries import ModuleEntry
+from toolfleet_registry.directory.host_judgement import RefusedHost
 from toolfleet_registry.directory.known_modules import KnownModules
+from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.redis.redis_errors import reason_of
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.operations.fleet_status import MET_BY_CALLS, ModuleTrouble, read_status
 from toolfleet_tasks.presence.consumers import workers_by_queue
+from toolfleet_tasks.presence.replica_counts import ReplicaCount, replica_counts
 from toolfleet_tasks.queues import lane_of, queue_of
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleOverview:
-    """By module. `entries` are those of the directory, and `ignored` says why others do not count.
+    """By module. `entries` are those of the directory, and `ignored` says why others do not count, as `refused` do of hosts.
 
+    `counts`: what all workers together find of each host, by its id, of modules with several.
     `conflicts`: how many different entries live processes have in their settings, where that is more than one. `lanes` and
     `workers` say who runs a module's calls; `troubles` are those that calls have met.
     """
@@ -28,6 +35,8 @@ class ModuleOverview:
     lanes: Mapping[str, str]
     workers: Mapping[str, int]
     troubles: Mapping[str, ModuleTrouble]
+    refused: Sequence[RefusedHost] = ()
+    counts: Mapping[str, Mapping[str, ReplicaCount]] = field(default_factory=dict[str, Mapping[str, ReplicaCount]])
 
 
 async def read_overview(settings: Settings) -> ModuleOverview:
@@ -47,4 +56,13 @@ async def read_overview(settings: Settings) -> ModuleOverview:
         lanes={name: lane_of(name, known.settings) for name in names},
         workers={name: workers[queue_of(name)] for name in names},
         troubles={one.module: one for one in met},
+        refused=listing.hosts.refused,
+        counts=await _counts(settings),
     )
+
+
+async def _counts(settings: Settings) -> Mapping[str, Mapping[str, ReplicaCount]]:
+    try:
+        return await replica_counts(settings)
+    except (RedisError, OSError) as exc:
+        raise FleetUnavailable(f"Redis does not say how hosts fare: {reason_of(exc, 'no answer')}") from exc
