@@ -115,7 +115,7 @@ async def test_its_end_from_outside_is_unknown_and_told_once(ledger: Ledger, red
     assert read_stored(stored, CALL.tool_name).effect_state == "unknown"
     with pytest.raises(CallEnded):
         await ledger.parked.park(claim, EGG, HEARD, seconds=0)
-    assert await ledger.parked.recall(CALL.call_id) == EGG
+    assert await ledger.parked.recall(CALL.call_id) == (EGG, "")
     assert await ledger.parked.recall(CALL.call_id) is None
 
 
