@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -182,15 +182,15 @@ def test_a_planted_secret_is_found_nowhere(fleet: Up) -> None:
 
 
 @contextmanager
-def _redis_commands(fleet: Up) -> Iterator[list[str]]:
+def _redis_commands(fleet: Up) -> Generator[list[str]]:
     """What anybody has sent to the fleet's Redis meanwhile, also what is gone by then."""
     seen: list[str] = []
     with redis.Redis.from_url(fleet.run_file().settings["redis_url"]) as client, client.monitor() as monitor:
 
         def watch() -> None:
             for each in monitor.listen():
-                seen.append(each["command"])
-                if each["command"] == "ECHO over":
+                seen.append(str(each and each["command"]))
+                if seen[-1] == "ECHO over":
                     return
 
         watching = threading.Thread(target=watch)

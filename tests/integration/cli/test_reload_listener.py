@@ -87,6 +87,7 @@ async def test_a_redis_that_is_away_ends_nothing(redis: Redis, redis_url: str) -
 
 async def _until_it_listens(host: Reloaded, requests: ReloadRequests) -> None:
     """It hears of those that are asked since."""
+    number = await requests.latest()
     while not host.reloads:
         number = await requests.ask()
         with suppress(AssertionError):

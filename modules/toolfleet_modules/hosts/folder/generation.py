@@ -107,7 +107,7 @@ class Generation:
         if known is not None:
             other = self.files[known.stem].path.name
             message = f"{definition.name} is in {other}, too: that one is served."
-            self.faults.setdefault(stem, FileFault(file.path, "DuplicateTool", message))
+            self.faults.setdefault(stem, FileFault(self.files[stem].path, "DuplicateTool", message))
             return
         is_alone = offered.get("runs_in") == "process"
         named = offered.get("secrets")
