@@ -49,14 +49,21 @@ def hosted_modules(
         folder = spec.folder if isinstance(spec, FolderSpec) else None
         source = beside.resolve() if folder is None else (beside / folder).resolve()
         found.append(HostedModule(name, ("run", name), source, spec.replicas))
-    own = own_folder(start)
-    if own.is_dir() and all(each.source != own for each in found):
-        found.append(HostedModule.of_folder(own.name, own))
+    if (own := own_tools(start, found)) is not None:
+        found.append(own)
     known = set(taken)
     for each in found:
-        _check(each, known)
+        check_hosted(each, known)
         known.update(each.processes)
     return found
+
+
+def own_tools(start: Path, hosted: Iterable[HostedModule]) -> HostedModule | None:
+    """The fleet's own tools, if their folder is there and none of these serves it already."""
+    own = own_folder(start)
+    if not own.is_dir() or any(each.source == own for each in hosted):
+        return None
+    return HostedModule.of_folder(own.name, own)
 
 
 def own_folder(start: Path) -> Path:
@@ -64,7 +71,8 @@ def own_folder(start: Path) -> Path:
     return start.resolve() / FOLDER / "tools"
 
 
-def _check(hosted: HostedModule, known: Iterable[str]) -> None:
+def check_hosted(hosted: HostedModule, known: Iterable[str]) -> None:
+    """Raise `SettingsError` for what cannot be served, also as there is another module or process of these names."""
     if not hosted.source.is_dir():
         raise SettingsError(f"There is no tool folder {hosted.source}.")
     if not is_module_name(hosted.name) or hosted.name in {LOCAL, SCHEDULER}:

@@ -1,6 +1,6 @@
 """Does what `toolfleet up` does while its fleet runs: tells what has changed, obeys `restart`, reloads, shows modules' trouble.
 
-A slow module that is added gets a worker, where the fleet had none for its lane.
+A slow module that is added gets a worker, where the fleet had none for its lane; the fleet's own tools get a host when there are any.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ from pathlib import Path
 from toolfleet import ToolFleet
 from toolfleet_cli.console.output import note
 from toolfleet_cli.local.fleet import LocalFleet
+from toolfleet_cli.processes.own_tools import OwnTools
 from toolfleet_cli.watching.log_excerpts import LogExcerpts
 from toolfleet_cli.watching.log_tail import LogTail
 from toolfleet_cli.watching.restart_requests import RestartRequests
@@ -37,7 +38,9 @@ class UpLoop:
         hosts = {process for each in fleet.hosted for process in each.processes}
         restarted = {name: source for name, source in fleet.sources.items() if reload and name not in hosts}
         self._sources = {name: SourceWatch(source) for name, source in restarted.items()}
-        self._logs = {name: (LogTail(folder / "logs" / f"{name}.log"), LogExcerpts()) for name in fleet.sources}
+        self._log_folder = folder / "logs"
+        self._logs = {name: self._log_of(name) for name in fleet.sources}
+        self._own_tools = OwnTools(fleet, folder.parent)
         self._slow_lane = SlowLane(fleet.settings)
         self._known = fleet.processes()
         self._checked_at = 0.0
@@ -49,6 +52,8 @@ class UpLoop:
             if self._fleet.restart(name):
                 note(f"{name} is restarted, as somebody asked for it")
         self._reload()
+        if (taken_up := self._own_tools.taken_up()) is not None:
+            self._logs[taken_up] = self._log_of(taken_up)
         self._serve_slow_lane()
         self._show_logs()
         self._note_changes()
@@ -74,6 +79,9 @@ class UpLoop:
             for line in excerpts.feed(tail.read(), now):
                 note(f"{name} | {line}", style="dim")
 
+    def _log_of(self, name: str) -> tuple[LogTail, LogExcerpts]:
+        return LogTail(self._log_folder / f"{name}.log"), LogExcerpts()
+
     def _note_changes(self) -> None:
         before, self._known = self._known, self._fleet.processes()
         if self._known == before:
@@ -86,7 +94,7 @@ class UpLoop:
             asyncio.run(_refresh(self._fleet.settings))  # it may offer other tools than before
 
     def _is_back(self, name: str, before: Mapping[str, Process]) -> bool:
-        return self._known[name].state == "ready" and before[name].state != "ready"
+        return self._known[name].state == "ready" and (name not in before or before[name].state != "ready")
 
 
 async def _refresh(settings: Settings) -> None:
