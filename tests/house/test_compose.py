@@ -316,20 +316,35 @@ def test_minio_does_not_start_without_a_password_of_ours(password: str, code: in
 
 
 def test_ones_own_module_and_agent_have_their_place() -> None:
-    """Uncommented, it is a compose file: a module that workers reach, and an agent that reaches Redis and the world."""
+    """Uncommented, it is a compose file: a module that workers reach, a host that announces itself, and an agent."""
     whole = read_compose(SLOT.sub("  ", TEXT))
     schema = json.loads((Path(__file__).parent / "compose-spec.json").read_text())
     module, agent = whole["services"]["owls"], whole["services"]["agent"]
 
     assert [error.message for error in jsonschema.Draft201909Validator(schema).iter_errors(whole)] == []
-    assert whole["services"].keys() - SERVICES.keys() == {"owls", "agent"}
+    assert whole["services"].keys() - SERVICES.keys() == {"owls", "tools", "agent"}
     assert set(module["networks"]) & set(whole["services"]["worker-fast"]["networks"]) == {"modules"}
     assert "queues" in agent["networks"]
     assert not whole["networks"]["agents"].get("internal")
     assert set(agent["networks"]) <= whole["networks"].keys()
     assert agent["environment"] == SERVICES["beat"]["environment"]
     assert "TOOLFLEET_MODULE_HEADERS" not in agent["environment"]  # workers' alone
+    _check_host(whole["services"]["tools"])
     assert (module["read_only"], agent["read_only"]) == (True, True)
+
+
+def _check_host(host: dict[str, Any]) -> None:
+    """It reaches Redis, is reached at its own name, has no key of the fleet's, and its command is spelt rightly."""
+    shell, option, line = host["command"]
+    words = shlex.split(line.replace("$$HOSTNAME", "tools"))
+
+    assert (shell, option, words[0]) == ("sh", "-c", "exec")
+    assert {"queues", "modules"} <= set(host["networks"])
+    assert set(host["environment"]) == {"TOOLFLEET_REDIS_URL", "TOOLFLEET_MODULE_KEY", "TOOLFLEET_ANNOUNCE_KEY"}
+    assert host["volumes"] == ["./tools:/tools:ro"]
+    command: Any = typer.main.get_command(app)
+    with command.commands["host"].commands["folder"].make_context("folder", words[4:]) as context:
+        assert context.params["url"] == f"http://tools:{context.params['port']}"
 
 
 def test_flower_shows_and_does_nothing() -> None:
