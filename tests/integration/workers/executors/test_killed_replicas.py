@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.modules.replica_program import LONGEST_SECONDS, ReplicaProcess, replica_processes
+from support.hosts.replica_program import LONGEST_SECONDS, ReplicaProcess, replica_processes
 from support.published_call import published
 from support.workers.replica_workers import ReplicaWorker, deliver, replica_workers
 from toolfleet_registry.contracts import Effect, ToolResult

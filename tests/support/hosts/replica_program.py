@@ -1,4 +1,4 @@
-"""A process of the module `owls`, one of several: `uvicorn support.modules.replica_program:app`. Each effect is a line in a file.
+"""A process of the module `owls`, one of several: `uvicorn support.hosts.replica_program:app`. Each effect is a line in a file.
 
 `REPLICA_ID` is by which id the fleet knows it, `REPLICA_JOURNAL` the file, to which all of them write. What it remembers of calls
 is its own, and sure: where it knows nothing of one, it says that it has not executed it, and never will.
@@ -69,7 +69,7 @@ class ReplicaProcess:
     def start(self) -> None:
         """Begin to serve, in a moment."""
         self.id = f"{self.name}{next(self.starts)}"
-        command = [sys.executable, "-m", "uvicorn", "support.modules.replica_program:app", "--host", "127.0.0.1"]
+        command = [sys.executable, "-m", "uvicorn", "support.hosts.replica_program:app", "--host", "127.0.0.1"]
         own = {"PYTHONPATH": str(TESTS), "REPLICA_ID": self.id, "REPLICA_JOURNAL": str(self.journal)}
         with (self.folder / f"{self.id}.log").open("wb") as output:
             self.process = start(
