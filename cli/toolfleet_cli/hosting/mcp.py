@@ -13,11 +13,14 @@ from toolfleet_modules.hosts.mcp.mcp_host import McpHost
 from toolfleet_modules.hosts.mcp.options import HttpServer, McpOptions, StdioServer
 from toolfleet_modules.hosts.serving.secrets import Secrets, SecretUnknown
 from toolfleet_modules.requests.authentication import KEY_VARIABLE
-from toolfleet_registry.config.host_specs import McpSpec
+from toolfleet_registry.config.host_specs import NAME_FORM, McpSpec
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings
 
 _PLACE = re.compile(r"\$\{[^}]*\}")
+_NAMED = re.compile(rf"\$\{{({NAME_FORM})\}}")
+_CREDENTIAL = re.compile("token|key|secret|passw|auth|credential|cookie", re.IGNORECASE)
+_SHORTEST = 8  # characters: what is shorter cannot be hidden
 
 
 def mcp_host(settings: Settings, spec: McpSpec, *, name: str, beside: Path) -> McpHost:
@@ -33,7 +36,7 @@ def mcp_host(settings: Settings, spec: McpSpec, *, name: str, beside: Path) -> M
 
 def options_of(settings: Settings, spec: McpSpec, name: str, *, beside: Path) -> McpOptions:
     """How a server is served by these settings. Raises `SettingsError` as `mcp_host` does."""
-    secrets = read_secrets(spec.secrets, settings.secrets, folder=beside)
+    secrets = _secrets_of(spec, settings, beside)
     _check_arguments(name, (*spec.command, spec.url or ""))
     server: StdioServer | HttpServer
     if spec.url is None:
@@ -62,6 +65,19 @@ def options_of(settings: Settings, spec: McpSpec, name: str, *, beside: Path) ->
     )
 
 
+def _secrets_of(spec: McpSpec, settings: Settings, beside: Path) -> Secrets:
+    """Those that are named, those that stand in `env` and `headers`, and what is written there that looks like one."""
+    texts = {**spec.env, **spec.headers}
+    named = dict.fromkeys([*spec.secrets, *(place for text in texts.values() for place in _NAMED.findall(text))])
+    read = read_secrets(named, settings.secrets, folder=beside)
+    written = {
+        key: text
+        for key, text in texts.items()
+        if _CREDENTIAL.search(key) and not _PLACE.search(text) and len(text) >= _SHORTEST
+    }
+    return Secrets({**written, **read.plain(named)}) if written else read
+
+
 def _command(command: tuple[str, ...], beside: Path) -> tuple[str, ...]:
     program, *arguments = command
     return (str((beside / program).absolute()) if "/" in program else program, *arguments)
@@ -77,6 +93,9 @@ def _check_arguments(name: str, words: Iterable[str]) -> None:
 
 def _filled(texts: Mapping[str, str], secrets: Secrets) -> dict[str, str]:
     try:
-        return {key: secrets.fill(text) for key, text in texts.items()}
+        filled = {key: secrets.fill(text) for key, text in texts.items()}
+        if wrong := [key for key, text in texts.items() if _PLACE.search(_NAMED.sub("", text))]:
+            raise SettingsError(f"{wrong[0]} has a place that names no secret: it is written ${{NAME}}.")
+        return filled
     except SecretUnknown as exc:
         raise SettingsError(str(exc)) from None

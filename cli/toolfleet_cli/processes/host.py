@@ -1,12 +1,14 @@
 """Serves as a module what was not written as one: `toolfleet host`."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from toolfleet_cli.console.output import say
 from toolfleet_cli.processes.extras import need
+from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import load_settings
 
 app = typer.Typer(help="Serve as a module what was not written as one.", no_args_is_help=True)
@@ -32,6 +34,20 @@ Auth = Annotated[
 Refresh = Annotated[
     float, typer.Option(min=1, metavar="SECONDS", help="The pause between two looks at a document's URL.")
 ]
+Url = Annotated[str | None, typer.Option(help="The server's Streamable HTTP endpoint, in the place of a command.")]
+McpConfig = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="A file with `mcpServers`, as other programs have it.")
+]
+Env = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=${SECRET}",
+        help="A variable of the program's. May be given several times; in single quotes, so that no shell fills in the secret.",
+    ),
+]
+Header = Annotated[
+    list[str] | None, typer.Option(metavar="NAME:${SECRET}", help="A header field of each request. As --env.")
+]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="0: one that is free.")]
 Announce = Annotated[
     bool,
@@ -42,6 +58,11 @@ Announce = Annotated[
 Url = Annotated[
     str | None, typer.Option(metavar="URL", help="Where workers reach this host, if not at its address and port.")
 ]
+
+
+def given(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the options that were given."""
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 @app.command()
@@ -111,48 +132,55 @@ def openapi(  # noqa: PLR0913 - each is an option
 
 @app.command()
 def mcp(  # noqa: PLR0913 - options of a command
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The module's name.")],
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The module's name.")] = None,
     command: Annotated[
         list[str] | None, typer.Argument(metavar="[-- COMMAND…]", help="The server's program and its arguments.")
     ] = None,
     *,
-    url: Annotated[
-        str | None, typer.Option(help="The server's Streamable HTTP endpoint, in the place of a command.")
-    ] = None,
-    env: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A variable of the program's; `${NAME}` is a secret.")
-    ] = None,
-    header: Annotated[
-        list[str] | None, typer.Option(metavar="KEY:VALUE", help="A header of each request; `${NAME}` is a secret.")
-    ] = None,
-    secret: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A secret that --env and --header may use.")
-    ] = None,
+    url: Url = None,
+    config: McpConfig = None,
+    env: Env = None,
+    header: Header = None,
     per_caller: Annotated[bool, typer.Option("--per-caller", help="A session for each user.")] = False,
-    trusted: Annotated[bool, typer.Option("--trusted", help="Believe what the server says of repeated calls.")] = False,
+    trusted: Annotated[bool, typer.Option("--trusted", help="Believe what a server says of repeated calls.")] = False,
     address: Address = "127.0.0.1",
     port: Port = 0,
 ) -> None:
     """Serve an MCP server's tools as a module, in the foreground: a program that is started here, or one that is reached by --url.
 
-    What `toolfleet.toml` says under `[hosts.NAME]` can be served with `toolfleet host run NAME`. With TOOLFLEET_MODULE_KEY, only calls of the fleet are run.
+    With --config, each server of the file is a module, or only the one that is named; from --port on, each has a port. With TOOLFLEET_MODULE_KEY, only calls of the fleet are run.
     """
     need("host mcp")
     from toolfleet_cli.hosting.host_server import serve_host  # noqa: PLC0415 - as above
     from toolfleet_cli.hosting.mcp import mcp_host  # noqa: PLC0415 - as above
+    from toolfleet_cli.hosting.mcp_file import servers_in  # noqa: PLC0415 - as above
     from toolfleet_cli.hosting.mcp_words import spec_of  # noqa: PLC0415 - as above
+    from toolfleet_cli.processes.mcp_hosts import serve_file  # noqa: PLC0415 - as above
 
-    spec = spec_of(
-        command=command or (),
-        url=url,
-        env=env or (),
-        headers=header or (),
-        secrets=secret or (),
-        scope="caller" if per_caller else "shared",
-        trusted=trusted,
-    )
-    host = mcp_host(load_settings(), spec, name=name, beside=Path.cwd())
-    say(f"{host.name}: the tools of {url or ' '.join(command or ())}")
+    facts = {"scope": "caller" if per_caller else None, "trusted": trusted or None}
+    if config is not None:
+        if command or url or env or header:
+            raise SettingsError("With --config, the file says all about its servers: leave the others out.")
+        known = {each: spec.model_copy(update=given(facts)) for each, spec in servers_in(config).items()}
+        if name is None:
+            options = [
+                *(["--per-caller"] if per_caller else []),
+                *(["--trusted"] if trusted else []),
+                "--address",
+                address,
+            ]
+            say(f"{config}: {', '.join(known)}")
+            raise typer.Exit(serve_file(config, list(known), options, port))
+        if name not in known:
+            raise SettingsError(f"{config} has no server that is named {name[:80]!r}; it has: {', '.join(known)}.")
+        spec, beside = known[name], config.absolute().parent
+    elif name is None:
+        raise SettingsError("Name the module, or a file of servers with --config.")
+    else:
+        spec = spec_of(command=command or (), url=url, env=env or (), headers=header or (), **given(facts))
+        beside = Path.cwd()
+    host = mcp_host(load_settings(), spec, name=name, beside=beside)
+    say(f"{host.name}: the tools of {spec.url or spec.command[0]}")
     raise typer.Exit(serve_host(host, address, port))
 
 

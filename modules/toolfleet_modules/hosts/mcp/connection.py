@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import mcp_types as types
 from anyio.abc import TaskStatus
@@ -15,7 +15,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.message import SessionMessage
 from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT, methods
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from toolfleet_modules.hosts.mcp.http_errors import is_session_lost
 
@@ -24,7 +24,7 @@ _log = logging.getLogger("toolfleet.host")
 _CLIENT = types.Implementation(name="toolfleet", version="1")
 _CLOSE_SECONDS = 15.0  # for a session to end, with its process
 
-Result = TypeVar("Result", bound=BaseModel)
+Result = TypeVar("Result")
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 OpenTransport = Callable[[], AbstractAsyncContextManager[Any]]
 OnChanged = Callable[[str], None]
@@ -40,12 +40,13 @@ class ServerAway(Exception):
 
 
 class Connection:
-    """One session. `closed` is set at its end; `in_flight` counts its requests."""
+    """One session. `closed` is set at its end; `in_flight` counts its requests; `is_suspect`: nobody knows whether the server still answers."""
 
     def __init__(self, session: ClientSession, dispatcher: "ScreeningDispatcher") -> None:
         self.session = session
         self.closed = asyncio.Event()
         self.in_flight = 0
+        self.is_suspect = False
         self._dispatcher = dispatcher
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -109,7 +110,9 @@ class Connection:
             raise ServerAway("its session has ended")
         self.in_flight += 1
         try:
-            return await self.session.send_request(request, adapter, progress_callback=on_progress)
+            # The SDK's own results are models; an adapter may read an answer as anything.
+            kind = cast("TypeAdapter[Any]", adapter)
+            return cast("Result", await self.session.send_request(request, kind, progress_callback=on_progress))
         except MCPError as exc:
             if is_session_lost(exc):
                 self.close()

@@ -6,17 +6,22 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import Any
 
+from starlette.applications import Starlette
+from starlette.routing import Route
+
 from toolfleet_modules.hosts.mcp.connection import Connection, OnChanged, ServerAway
 from toolfleet_modules.hosts.mcp.definitions import Offer, OfferedTool, offer_of
 from toolfleet_modules.hosts.mcp.http_transport import http_transport
 from toolfleet_modules.hosts.mcp.mcp_tool import McpTool
 from toolfleet_modules.hosts.mcp.options import McpOptions, StdioServer
+from toolfleet_modules.hosts.mcp.passthrough import Passthrough
 from toolfleet_modules.hosts.mcp.server_log import ServerLog
 from toolfleet_modules.hosts.mcp.sessions import Sessions, SharedSession, UserSessions
 from toolfleet_modules.hosts.mcp.stdio_transport import stdio_transport
 from toolfleet_modules.hosts.mcp.tool_list import ListChanges, listed_tools
 from toolfleet_modules.hosts.processes.fence import FenceMissing
 from toolfleet_modules.hosts.serving.host import Host, Listener
+from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.contracts.load_errors import InEffect, ToolLoadError
 from toolfleet_registry.once.port import OnceStore
@@ -54,8 +59,27 @@ class McpHost(Host[McpTool]):
         self._faults: list[ToolLoadError] = []
         self._listing: SharedSession | None = None
         self._sessions: Sessions | None = None
+        self._passing: Route | None = None
         self._is_legacy = False
         self._checks = set[asyncio.Task[None]]()
+
+    @property
+    def app(self) -> Starlette:
+        """The ASGI app, made at the first use: with prompts and resources, beside what every module has."""
+        if self._passing is None:
+            self._passing = Passthrough(self).route
+            super().app.router.routes.append(self._passing)
+        return super().app
+
+    @property
+    def sessions(self) -> Sessions | None:
+        """The sessions with the server, while the host runs."""
+        return self._sessions
+
+    @property
+    def secrets(self) -> Secrets:
+        """What is hidden in whatever leaves the host."""
+        return self._options.secrets
 
     @property
     def manifest(self) -> ModuleManifest:
@@ -137,16 +161,19 @@ class McpHost(Host[McpTool]):
 
     def _suspect(self, connection: Connection) -> None:
         """Have a program started anew that says nothing any more."""
-        if isinstance(self._options.server, StdioServer):
+        if isinstance(self._options.server, StdioServer) and not connection.is_suspect:
+            connection.is_suspect = True
             task = asyncio.ensure_future(self._check(connection))
             self._checks.add(task)
             task.add_done_callback(self._checks.discard)
 
     async def _check(self, connection: Connection) -> None:
-        if connection.is_open and not await connection.answers(self._options.stuck_seconds):
-            if connection.is_open:
-                _log.error("The server of %s answers nothing; it is started anew.", self.name)
-            connection.close()
+        if await connection.answers(self._options.stuck_seconds):
+            connection.is_suspect = False
+            return
+        if connection.is_open:
+            _log.error("The server of %s answers nothing; it is started anew.", self.name)
+        connection.close()
 
     @asynccontextmanager
     async def _running(self) -> AsyncGenerator[None]:

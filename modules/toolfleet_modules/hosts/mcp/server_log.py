@@ -13,6 +13,7 @@ _LONGEST_TEXT = 2000  # characters of a line
 _LONGEST_LINE = 64 * 2**10  # bytes that are held until a line ends
 _LOGGED_BYTES = (16 * 2**10, 4 * 2**10)  # at once, and a second
 _LINE_COST = 100  # bytes of the log beside a line's own
+_LINES_AT_ONCE = 100  # of what was read in one piece; more than that is no log
 _NOTICES = (1, 0.1)  # that lines were left out, at once and a second
 _READ_BYTES = 4 * 2**20  # a second: a server that writes more waits
 
@@ -80,8 +81,9 @@ class ServerLog:
         while data := await stream.read(_CHUNK_BYTES):
             await pace.spend(len(data))
             *lines, held = (held + hidden.feed(data)).split(b"\n")
-            for line in lines:
+            for line in lines[:_LINES_AT_ONCE]:
                 self.say(line.decode(errors="replace").rstrip("\r"))
+            self._left_out += len(lines[_LINES_AT_ONCE:])
             if len(held) > _LONGEST_LINE:
                 self.say(held.decode(errors="replace"))
                 held = b""

@@ -47,7 +47,7 @@ class SharedSession:
         """Give the session that there is, to whom ever. Raises `ModuleBusy` if there is none."""
         del user_id
         connection = self.connection
-        if connection is None or not connection.is_open:
+        if connection is None or not connection.is_open or connection.is_suspect:
             raise ModuleBusy(RETURN_SECONDS)
         yield connection
 
@@ -125,7 +125,7 @@ class UserSessions:
             except ServerAway as exc:
                 _log.error("There is no session for a user: %s.", exc)
                 raise ModuleBusy(RETURN_SECONDS) from None
-            if not connection.is_open:
+            if not connection.is_open or connection.is_suspect:
                 raise ModuleBusy(RETURN_SECONDS)
             yield connection
         finally:

@@ -17,9 +17,13 @@ from toolfleet_modules.hosts.mcp.server_process import ServerProcess
 MOST_BYTES = 32 * 2**20
 """Of one message."""
 
-_CHUNK_BYTES = 256 * 2**10
-_UNASKED = (1000, 500)  # messages that are no answers, at once and a second: a server that sends more waits
-_GARBAGE_BYTES = (4 * 2**20, 2**20)  # that are no messages, the same
+_CHUNK_BYTES = 64 * 2**10
+_UNASKED = (1000, 500)  # messages that are no answers, at once and a second: what is more is left out
+_REFUSED_BYTES = (
+    2**20,
+    2**20,
+)  # that are no messages or left out, at once and a second: a server that writes more waits
+_LINE_COST = 100  # bytes of them beside a line's own: each takes its time
 
 ReadStream = MemoryObjectReceiveStream[SessionMessage | Exception]
 WriteStream = MemoryObjectSendStream[SessionMessage]
@@ -90,7 +94,7 @@ class MessageSplitter:
         try:
             return types.jsonrpc_message_adapter.validate_json(written, by_name=False)
         except ValueError:
-            self.refused += len(written) + 1
+            self.refused += len(written) + _LINE_COST
             self._log.warn_once("it writes to standard output what is no message of the protocol; that is ignored")
             return None
 
@@ -100,15 +104,17 @@ async def _read(
 ) -> None:
     """Give the session what the program writes, until it writes no more."""
     splitter = MessageSplitter(log)
-    unasked, garbage = Allowance(*_UNASKED), Allowance(*_GARBAGE_BYTES)
+    unasked, refused = Allowance(*_UNASKED), Allowance(*_REFUSED_BYTES)
     with to_session, contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
         while data := await process.stdout.read(_CHUNK_BYTES):
             for message in splitter.feed(data):
-                if not isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
-                    await unasked.spend(1)
-                await to_session.send(SessionMessage(message))
+                if isinstance(message, types.JSONRPCResponse | types.JSONRPCError) or unasked.take(1):
+                    await to_session.send(SessionMessage(message))
+                else:
+                    log.warn_once("it sends more notifications than anybody could follow; some are left out")
+                    splitter.refused += _LINE_COST
             if splitter.refused:
-                await garbage.spend(splitter.refused)
+                await refused.spend(splitter.refused)
                 splitter.refused = 0
 
 

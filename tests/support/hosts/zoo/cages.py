@@ -39,7 +39,7 @@ class Cage:
         """Return once the tool that does no harm works: again, or still."""
         async with asyncio.timeout(_PATIENCE_SECONDS):
             while not (result := await self.call("good", seconds=10)).success:
-                assert result.status == 503 or result.effect_state in {"none", "unknown"}, (self.species, result)  # noqa: PLR2004
+                assert result.status == 503 or result.effect_state in {"none", "unknown"}, (self.species, result)
                 await asyncio.sleep(0.1)
 
     def pids(self) -> list[int]:

@@ -1,0 +1,91 @@
+"""Reads a file of MCP servers as other programs have it: `{"mcpServers": {"NAME": {"command": …}}}`."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from toolfleet_cli.hosting.mcp_words import checked_spec
+from toolfleet_registry.config.host_specs import McpSpec
+from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
+from toolfleet_registry.errors import SettingsError
+
+_MOST_BYTES = 4 * 2**20
+_DIGEST = 8  # hex digits
+_OLD = {"sse"}  # transports that nobody speaks any more
+
+
+def servers_in(file: Path) -> dict[str, McpSpec]:
+    """The servers by the modules' names that they get; those that are switched off are left out.
+
+    Raises `SettingsError` for a file that is none, and for a server that cannot be meant; it shows no value.
+    """
+    listed = _listed(file)
+    found: dict[str, McpSpec] = {}
+    for name, facts in listed.items():
+        if isinstance(facts, Mapping) and facts.get("disabled") is True:
+            continue
+        try:
+            found[module_of(name)] = _spec(facts)
+        except SettingsError as exc:
+            raise SettingsError(f"The server {name[:80]!r} in {file}: {exc}") from None
+    if not found:
+        raise SettingsError(f"{file} has no servers.")
+    return found
+
+
+def module_of(name: str) -> str:
+    """The module's name for a server's: the same where that will do, else its readable part and a digest of it."""
+    if is_module_name(name) and name not in {LOCAL, SCHEDULER}:
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
+    readable = re.sub(r"[^A-Za-z0-9]+", "-", name, flags=re.ASCII).strip("-")[:40]
+    return f"{readable or 'server'}-{digest}"
+
+
+def _listed(file: Path) -> Mapping[str, Any]:
+    try:
+        data = file.read_bytes()
+    except OSError as exc:
+        raise SettingsError(f"{file} cannot be read: {exc.strerror}.") from None
+    if len(data) > _MOST_BYTES:
+        raise SettingsError(f"{file} has more than {_MOST_BYTES} bytes.")
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        raise SettingsError(f"{file} is not JSON.") from None
+    listed = document.get("mcpServers", document.get("servers")) if isinstance(document, dict) else None
+    if not isinstance(listed, dict):
+        raise SettingsError(f"{file} has no object `mcpServers`.")
+    return listed
+
+
+def _spec(facts: Any) -> McpSpec:
+    """A server's table. What only other programs understand is left out."""
+    if not isinstance(facts, dict):
+        raise SettingsError("it is no object.")
+    if facts.get("type") in _OLD or facts.get("transport") in _OLD:
+        raise SettingsError("it speaks the transport `sse`, which was replaced by Streamable HTTP in 2025.")
+    args = facts.get("args") or []
+    if not isinstance(args, list):
+        raise SettingsError("args: it is no list.")
+    program = facts.get("command")
+    said: dict[str, Any] = {
+        "command": () if program is None else (program, *args),
+        "url": facts.get("url", facts.get("serverUrl")),
+        "directory": facts.get("cwd"),
+        "env": _texts(facts, "env"),
+        "headers": _texts(facts, "headers"),
+    }
+    own = facts.get("toolfleet")
+    return checked_spec({**said, **(own if isinstance(own, dict) else {})})
+
+
+def _texts(facts: Mapping[str, Any], key: str) -> Any:
+    """Variables or headers, with `${NAME}` for `${env:NAME}`."""
+    texts = facts.get(key) or {}
+    if not isinstance(texts, dict):
+        return texts
+    return {name: text.replace("${env:", "${") if isinstance(text, str) else text for name, text in texts.items()}

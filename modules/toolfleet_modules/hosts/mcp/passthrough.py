@@ -1,0 +1,131 @@
+"""Passes prompts, resources and completion of a server through: `POST /mcp/{method}`, for whoever serves them to others."""
+
+import asyncio
+import json
+from typing import Any, Protocol
+
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from toolfleet_modules.hosts.mcp.connection import Connection, ServerAway
+from toolfleet_modules.hosts.mcp.http_errors import did_nothing
+from toolfleet_modules.hosts.mcp.sessions import Sessions
+from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_modules.requests.authentication import CallerCheck, CallerRefused
+from toolfleet_modules.requests.request import TooLarge, TooSlow, read_body
+from toolfleet_modules.sdk.tool import in_words
+from toolfleet_registry.functions.failures import ModuleBusy, ToolError
+
+PREFIX = "/mcp/"
+_REQUEST_BYTES = 2**20
+_SECONDS = 60.0  # for a server to answer
+_BUSY_SECONDS = "1"
+
+_FORMS: dict[str, tuple[type[Any], type[BaseModel]]] = {
+    "prompts/list": (types.ListPromptsRequest, types.PaginatedRequestParams),
+    "prompts/get": (types.GetPromptRequest, types.GetPromptRequestParams),
+    "resources/list": (types.ListResourcesRequest, types.PaginatedRequestParams),
+    "resources/templates/list": (types.ListResourceTemplatesRequest, types.PaginatedRequestParams),
+    "resources/read": (types.ReadResourceRequest, types.ReadResourceRequestParams),
+    "completion/complete": (types.CompleteRequest, types.CompleteRequestParams),
+}
+"""What may be asked: nothing that has an effect."""
+
+_RESULT = TypeAdapter(dict[str, Any])
+
+
+class PassedHost(Protocol):
+    """A host whose server is asked."""
+
+    name: str
+    key: str
+
+    @property
+    def sessions(self) -> Sessions | None:
+        """The sessions with the server, while the host runs."""
+        ...
+
+    @property
+    def secrets(self) -> Secrets:
+        """What is hidden in answers."""
+        ...
+
+
+class Question(BaseModel, extra="forbid"):
+    """What `POST /mcp/{method}` takes: the protocol's `params`, and whom they are asked for."""
+
+    params: dict[str, Any] = {}
+    user_id: str | None = None
+
+
+class Passthrough:
+    """The routes of one host."""
+
+    def __init__(self, host: PassedHost) -> None:
+        self._host = host
+        self._callers = CallerCheck(host.name, host.key)
+
+    @property
+    def route(self) -> Route:
+        """`POST /mcp/{method}`."""
+        return Route(f"{PREFIX}{{method:path}}", self._answer, methods=["POST"])
+
+    async def _answer(self, request: Request) -> Response:
+        try:
+            caller = self._callers.verify(request.headers)
+            question = Question.model_validate_json(await read_body(request, _REQUEST_BYTES))
+            self._callers.permission(caller, sub=question.user_id or "")
+            return await self._asked(request.path_params["method"], question)
+        except ValidationError as exc:
+            return _refusal(422, in_words(exc))
+        except CallerRefused as exc:
+            return _refusal(403, str(exc))
+        except TooLarge:
+            return _refusal(413, f"The request is larger than {_REQUEST_BYTES} bytes.")
+        except TooSlow as exc:
+            return JSONResponse({"detail": str(exc)}, 408, {"Connection": "close"})
+        except ClientDisconnect:
+            return Response(status_code=499)
+
+    async def _asked(self, method: str, question: Question) -> Response:
+        """The server's answer, or why there is none. Raises `ValidationError` for parameters that are none."""
+        form = _FORMS.get(method)
+        if form is None:
+            return _refusal(404, f"There is no method {method[:80]!r}; there are: {', '.join(_FORMS)}.")
+        kind, params = form
+        request = kind(params=params.model_validate(question.params, by_name=False))
+        sessions = self._host.sessions
+        try:
+            if sessions is None:
+                raise ModuleBusy
+            async with asyncio.timeout(_SECONDS), sessions.taken(question.user_id) as connection:
+                return await self._sent(connection, request)
+        except (ModuleBusy, ServerAway):
+            return JSONResponse({"detail": "The server is away."}, 503, {"Retry-After": _BUSY_SECONDS})
+        except ToolError as exc:
+            return _refusal(403, str(exc))
+        except TimeoutError:
+            return _refusal(504, f"The server did not answer within {_SECONDS:g} s.")
+
+    async def _sent(self, connection: Connection, request: Any) -> Response:
+        try:
+            result = await connection.request(request, _RESULT)
+        except MCPError as exc:
+            if did_nothing(exc):
+                raise ModuleBusy from None
+            shown = {"code": exc.code, "message": self._host.secrets.hide(exc.message)[:4000]}
+            return JSONResponse({"error": shown}, 502)
+        except ValidationError:
+            return _refusal(502, "The server's answer is none of the protocol.")
+        if result.get("resultType", "complete") != "complete":
+            return _refusal(502, "The server asks for input, which nobody here can give.")
+        written = json.dumps({"result": result}, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+        return Response(self._host.secrets.hide_json(written), media_type="application/json")
+
+
+def _refusal(status: int, detail: str) -> Response:
+    return JSONResponse({"detail": detail}, status)

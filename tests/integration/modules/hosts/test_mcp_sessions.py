@@ -1,0 +1,153 @@
+"""Sessions with MCP servers: whose they are, what is hidden in them, and what their ends cost."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from support.hosts.mcp_server import HostedServer, hosted_server, http_nest, stdio
+from support.waiting import wait_until
+from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_modules.hosts.mcp.options import HttpServer, StdioServer
+from toolfleet_modules.hosts.serving.secrets import Secrets
+
+pytestmark = pytest.mark.asyncio
+
+PLANTED = "planted/Zq3.8817200934"
+
+
+async def who(served: HostedServer, user: str | None) -> str:
+    """The process that answers this user."""
+    result = await served.client.send("nest.echo", {}, user_id=user, seconds=30)
+    return result.result.rpartition(" ")[2] if result.success else result.error
+
+
+async def test_users_never_share_a_session(tmp_path: Path) -> None:
+    """Each has a process of its own; who says no user id is refused, and one that is idle makes place for another."""
+    notes = tmp_path / "notes"
+    async with hosted_server(stdio(notes), notes, scope="caller", most_sessions=2, idle_seconds=60) as served:
+        ada, bob = await asyncio.gather(who(served, "ada"), who(served, "bob"))
+        assert len({ada, bob, str(served.pids()[0])}) == 3
+        assert await who(served, "ada") == ada
+
+        refused = await served.client.send("nest.echo", {}, user_id=None)
+        assert (refused.success, refused.effect_state, "user id" in refused.error) == (False, "none", True)
+
+        working = asyncio.ensure_future(served.client.send("nest.wait", {}, user_id="ada", seconds=30))
+        await wait_until(lambda: "wait " in served.noted(), "ada's call is at work")
+        eve = await who(served, "eve")  # in bob's place
+        assert eve not in {ada, bob}
+        await wait_until(lambda: not psutil.pid_exists(int(bob)), "bob's has ended")
+        also = asyncio.ensure_future(served.client.send("nest.wait", {}, user_id="eve", seconds=30))
+        await wait_until(lambda: served.noted().count("wait ") == 2, "eve's call is at work")
+        full = await served.client.send("nest.echo", {}, user_id="bob")
+        assert (full.status, full.effect_state) == (503, "none")
+        for call in (working, also):
+            call.cancel()
+        await asyncio.gather(working, also, return_exceptions=True)
+
+
+async def test_idle_sessions_of_users_end(tmp_path: Path) -> None:
+    """And the next call of that user has another."""
+    notes = tmp_path / "notes"
+    async with hosted_server(stdio(notes), notes, scope="caller", idle_seconds=0.4) as served:
+        first = await who(served, "ada")
+        await wait_until(lambda: not psutil.pid_exists(int(first)), "it has ended")
+        assert await who(served, "ada") != first
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+async def test_a_server_that_ends_costs_its_calls_and_nothing_else(tmp_path: Path, number: signal.Signals) -> None:
+    """They end as unknown, the manifest keeps the tools, and another server takes the next calls. Nothing is sent twice."""
+    notes = tmp_path / "notes"
+    async with hosted_server(stdio(notes), notes, stuck_seconds=0.5) as served:
+        tools = set(served.host.tools)
+        waiting = asyncio.ensure_future(served.client.send("nest.wait", {}, seconds=3))
+        await wait_until(lambda: "wait " in served.noted(), "it is at work")
+        os.kill(served.pids()[0], number)
+
+        lost = await waiting
+        assert (lost.success, lost.effect_state, lost.retryable) == (False, "unknown", False)
+        assert set(served.host.tools) == tools
+        assert (await served.settled("echo", text="again")).success
+        assert len(served.pids()) == 2
+        assert served.noted().count("wait ") == 1
+        repeated = await served.client.send("nest.wait", {}, seconds=1, call_id=lost.call_id)
+        assert (repeated.effect_state, served.noted().count("wait ")) == ("unknown", 1)
+
+
+async def test_secrets_reach_the_server_and_nobody_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither results nor errors, progress, resources or logs show one."""
+    notes = tmp_path / "notes"
+    secrets = Secrets({"TOKEN": PLANTED})
+    caplog.set_level(logging.DEBUG, logger="toolfleet")
+    server = stdio(notes, NEST_TOKEN=secrets.fill("${TOKEN}"), EGG=PLANTED)
+    async with hosted_server(server, notes, secrets=secrets) as served:
+        shown = await served.call("environment", text="NEST_TOKEN")
+        failed = await served.call("fail", text=PLANTED)
+        read = await served.client.http.post("/mcp/resources/read", json={"params": {"uri": "nest://egg"}})
+        manifest = (await served.client.http.get("/manifest")).text
+
+        assert (shown.result, failed.error) == ("[secret TOKEN]", "no [secret TOKEN]")
+        assert read.json()["result"]["contents"][0]["text"] == "[secret TOKEN]"
+        assert PLANTED not in manifest + caplog.text + repr(served.host.__dict__)
+
+
+async def test_prompts_resources_and_completion_pass_through(tmp_path: Path) -> None:
+    """By one route, with the protocol's own parameters and results; with a key, for the fleet only."""
+    notes = tmp_path / "notes"
+    async with hosted_server(stdio(notes), notes) as served:
+
+        async def ask(method: str, **params: object) -> tuple[int, dict[str, object]]:
+            response = await served.client.http.post(f"/mcp/{method}", json={"params": params, "user_id": "ada"})
+            return response.status_code, response.json()
+
+        assert (await ask("prompts/list"))[1]["result"]["prompts"][0]["name"] == "greet"  # type: ignore[index]
+        status, prompt = await ask("prompts/get", name="greet")
+        assert (status, "Hoot greet" in str(prompt)) == (200, True)
+        assert "nest://egg" in str(await ask("resources/list"))
+        assert "egg" in str(await ask("resources/read", uri="nest://egg"))
+        ref = {"type": "ref/prompt", "name": "greet"}
+        assert "owl" in str(await ask("completion/complete", ref=ref, argument={"name": "x", "value": "o"}))
+        assert (await ask("tools/call", name="echo"))[0] == 404
+        assert (await ask("prompts/get"))[0] == 422
+        assert (await ask("resources/templates/list"))[0] == 502  # this server has none
+    async with hosted_server(stdio(notes), notes, key="k" * 32) as keyed:
+        assert (await keyed.client.http.post("/mcp/prompts/list", json={})).status_code == 403
+
+
+async def test_an_http_server_may_come_and_go(tmp_path: Path) -> None:
+    """While it is away calls are turned away, and nothing is sent twice; when it is back, they are taken, in a new session."""
+    notes, port = tmp_path / "notes", free_port()
+    server = HttpServer(f"http://127.0.0.1:{port}/mcp")
+    async with http_nest(notes, "--old", port=port) as (server, process), hosted_server(server, notes) as served:
+        waiting = asyncio.ensure_future(served.client.send("nest.wait", {}, seconds=30))
+        await wait_until(lambda: "wait " in served.noted(), "it is at work")
+        process.kill()
+
+        lost = await waiting
+        assert (lost.success, lost.effect_state, lost.retryable) == (False, "unknown", False)
+        away = await served.call("echo")
+        assert (away.status, away.effect_state) == (503, "none"), away
+        assert served.host.tools
+        async with http_nest(notes, "--old", port=port):
+            assert (await served.settled("echo", text="back")).success
+            assert served.noted().count("wait ") == 1
+
+
+async def test_a_server_that_is_not_there_is_listed_with_the_reason(tmp_path: Path) -> None:
+    """The module is served without tools, and says why."""
+    for server in (
+        StdioServer(("/no/such/program",)),
+        HttpServer(f"http://127.0.0.1:{free_port()}/mcp"),
+        StdioServer((sys.executable, "-c", "1")),
+    ):
+        async with hosted_server(server, tmp_path / "notes") as served:
+            await wait_until(lambda: served.faults(), "it is listed")
+            assert "cannot be served" in served.faults()["nest"]
+            assert not served.host.tools
