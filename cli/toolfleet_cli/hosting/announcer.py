@@ -143,12 +143,12 @@ def announcer_of(host: AnnouncedParts, settings: Settings, *, address: str, port
     if url is None:
         if address in _EVERYWHERE:
             raise SettingsError(
-                f"Nobody can call a host at {address or 'no address'}: say with --url where others reach it, such as "
+                f"Nobody can call a host at {address or 'no address'}: say with --announce-url where others reach it, such as "
                 f"http://this-machine:{port}; or start it with --no-announce."
             )
         url = f"http://{f'[{address}]' if ':' in address else address}:{port}"
     if not is_http_url(url):
-        raise SettingsError(f"--url must be an http:// or https:// URL with a host, and not {url[:200]!r}.")
+        raise SettingsError(f"--announce-url must be an http:// or https:// URL with a host, and not {url[:200]!r}.")
     return Announcer(host, settings, url, keys)
 
 

@@ -8,7 +8,6 @@ import typer
 
 from toolfleet_cli.console.output import say
 from toolfleet_cli.processes.extras import need
-from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import load_settings
 
 app = typer.Typer(help="Serve as a module what was not written as one.", no_args_is_help=True)
@@ -55,7 +54,7 @@ Announce = Annotated[
         "--announce/--no-announce", help="Tell the fleet that this host serves the module, if its Redis is known."
     ),
 ]
-Url = Annotated[
+AnnounceUrl = Annotated[
     str | None, typer.Option(metavar="URL", help="Where workers reach this host, if not at its address and port.")
 ]
 
@@ -75,7 +74,7 @@ def folder(
     address: Address = "127.0.0.1",
     port: Port = 0,
     announce: Announce = True,
-    url: Url = None,
+    announce_url: AnnounceUrl = None,
 ) -> None:
     """Serve a folder of Python files as a module, in the foreground, also while the files change.
 
@@ -89,7 +88,7 @@ def folder(
     settings = load_settings()
     host = folder_host(settings, path, beside=toml_folder(Path.cwd()), name=name)
     say(f"{host.name}: the tools in {path}")
-    raise typer.Exit(serve_host(host, address, port, announced_by=settings if announce else None, url=url))
+    raise typer.Exit(serve_host(host, address, port, announced_by=settings if announce else None, url=announce_url))
 
 
 @app.command()
@@ -105,7 +104,7 @@ def openapi(  # noqa: PLR0913 - each is an option
     address: Address = "127.0.0.1",
     port: Port = 0,
     announce: Announce = True,
-    url: Url = None,
+    announce_url: AnnounceUrl = None,
 ) -> None:
     """Serve the operations of an OpenAPI document as a module's tools, in the foreground.
 
@@ -127,7 +126,7 @@ def openapi(  # noqa: PLR0913 - each is an option
     settings = load_settings()
     host = openapi_host(settings, name, spec, folder=Path.cwd())
     say(f"{host.name}: the operations of {document}")
-    raise typer.Exit(serve_host(host, address, port, announced_by=settings if announce else None, url=url))
+    raise typer.Exit(serve_host(host, address, port, announced_by=settings if announce else None, url=announce_url))
 
 
 @app.command()
@@ -145,43 +144,19 @@ def mcp(  # noqa: PLR0913 - options of a command
     trusted: Annotated[bool, typer.Option("--trusted", help="Believe what a server says of repeated calls.")] = False,
     address: Address = "127.0.0.1",
     port: Port = 0,
+    announce: Announce = True,
+    announce_url: AnnounceUrl = None,
 ) -> None:
     """Serve an MCP server's tools as a module, in the foreground: a program that is started here, or one that is reached by --url.
 
     With --config, each server of the file is a module, or only the one that is named; from --port on, each has a port. With TOOLFLEET_MODULE_KEY, only calls of the fleet are run.
     """
     need("host mcp")
-    from toolfleet_cli.hosting.host_server import serve_host  # noqa: PLC0415 - as above
-    from toolfleet_cli.hosting.mcp import mcp_host  # noqa: PLC0415 - as above
-    from toolfleet_cli.hosting.mcp_file import servers_in  # noqa: PLC0415 - as above
-    from toolfleet_cli.hosting.mcp_words import spec_of  # noqa: PLC0415 - as above
-    from toolfleet_cli.processes.mcp_hosts import serve_file  # noqa: PLC0415 - as above
+    from toolfleet_cli.processes.mcp_hosts import McpCommand, serve_mcp  # noqa: PLC0415 - as above
 
-    facts = {"scope": "caller" if per_caller else None, "trusted": trusted or None}
-    if config is not None:
-        if command or url or env or header:
-            raise SettingsError("With --config, the file says all about its servers: leave the others out.")
-        known = {each: spec.model_copy(update=given(facts)) for each, spec in servers_in(config).items()}
-        if name is None:
-            options = [
-                *(["--per-caller"] if per_caller else []),
-                *(["--trusted"] if trusted else []),
-                "--address",
-                address,
-            ]
-            say(f"{config}: {', '.join(known)}")
-            raise typer.Exit(serve_file(config, list(known), options, port))
-        if name not in known:
-            raise SettingsError(f"{config} has no server that is named {name[:80]!r}; it has: {', '.join(known)}.")
-        spec, beside = known[name], config.absolute().parent
-    elif name is None:
-        raise SettingsError("Name the module, or a file of servers with --config.")
-    else:
-        spec = spec_of(command=command or (), url=url, env=env or (), headers=header or (), **given(facts))
-        beside = Path.cwd()
-    host = mcp_host(load_settings(), spec, name=name, beside=beside)
-    say(f"{host.name}: the tools of {spec.url or spec.command[0]}")
-    raise typer.Exit(serve_host(host, address, port))
+    facts = given({"scope": "caller" if per_caller else None, "trusted": trusted or None})
+    asked = McpCommand(name, tuple(command or ()), url, config, tuple(env or ()), tuple(header or ()), facts)
+    raise typer.Exit(serve_mcp(asked, address, port, announces=announce, announce_url=announce_url))
 
 
 @app.command()
@@ -191,7 +166,7 @@ def run(
     address: Address = "127.0.0.1",
     port: Port = 0,
     announce: Announce = True,
-    url: Url = None,
+    announce_url: AnnounceUrl = None,
 ) -> None:
     """Serve what `toolfleet.toml` describes under `[hosts.NAME]`, in the foreground."""
     need("host")
@@ -201,4 +176,4 @@ def run(
     settings = load_settings()
     host = named_host(settings, name, start=Path.cwd())
     say(f"{host.name}: as toolfleet.toml says")
-    raise typer.Exit(serve_host(host, address, port, announced_by=settings if announce else None, url=url))
+    raise typer.Exit(serve_host(host, address, port, announced_by=settings if announce else None, url=announce_url))

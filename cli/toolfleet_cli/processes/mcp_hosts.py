@@ -1,20 +1,79 @@
-"""Serves each MCP server of a file by a process of its own, and starts one anew that has ended."""
+"""Serves an MCP server, or each one of a file by a process of its own, of which one that has ended is started anew."""
 
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from toolfleet_cli.console.output import say
+from toolfleet_cli.hosting.host_server import serve_host
+from toolfleet_cli.hosting.mcp import mcp_host
+from toolfleet_cli.hosting.mcp_file import servers_in
+from toolfleet_cli.hosting.mcp_words import spec_of
 from toolfleet_cli.local.child_processes import spawn, stop
 from toolfleet_cli.local.stop_signals import StopRequested, stop_signals
+from toolfleet_registry.config.host_specs import McpSpec
+from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.settings import load_settings
 
 _POLL_SECONDS = 0.1
 _PATIENCE_SECONDS = 15.0  # for a host to end its server
 _BACK_OFF_SECONDS = (0.5, 30.0)  # before a host is started anew: at first, and at most
 _LASTING_SECONDS = 60.0  # after which its end is the first one again
+
+
+@dataclass(frozen=True, slots=True)
+class McpCommand:
+    """What the words of `toolfleet host mcp` say; `facts` are fields of the server's spec beside the others."""
+
+    name: str | None
+    command: Sequence[str]
+    url: str | None
+    config: Path | None
+    env: Sequence[str]
+    headers: Sequence[str]
+    facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+def serve_mcp(asked: McpCommand, address: str, port: int, *, announces: bool, announce_url: str | None) -> int:
+    """Serve it, or all of its file, in the foreground. Returns the exit code. Raises `SettingsError`."""
+    if asked.config is not None and asked.name is None:
+        return _serve_whole_file(asked, asked.config, address, port, announces=announces)
+    if asked.name is None:
+        raise SettingsError("Name the module, or a file of servers with --config.")
+    if asked.config is None:
+        facts = {"command": asked.command, "url": asked.url, **asked.facts}
+        spec, beside = spec_of(env=asked.env, headers=asked.headers, **facts), Path.cwd()
+    else:
+        known = _servers_of(asked, asked.config)
+        if asked.name not in known:
+            raise SettingsError(
+                f"{asked.config} has no server that is named {asked.name[:80]!r}; it has: {', '.join(known)}."
+            )
+        spec, beside = known[asked.name], asked.config.absolute().parent
+    settings = load_settings()
+    host = mcp_host(settings, spec, name=asked.name, beside=beside)
+    say(f"{host.name}: the tools of {spec.url or spec.command[0]}")
+    return serve_host(host, address, port, announced_by=settings if announces else None, url=announce_url)
+
+
+def _serve_whole_file(asked: McpCommand, config: Path, address: str, port: int, *, announces: bool) -> int:
+    known = _servers_of(asked, config)
+    options = ["--address", address]
+    options += ["--per-caller"] if asked.facts.get("scope") == "caller" else []
+    options += ["--trusted"] if asked.facts.get("trusted") else []
+    options += [] if announces else ["--no-announce"]
+    say(f"{config}: {', '.join(known)}")
+    return serve_file(config, list(known), options, port)
+
+
+def _servers_of(asked: McpCommand, config: Path) -> dict[str, McpSpec]:
+    if asked.command or asked.url or asked.env or asked.headers:
+        raise SettingsError("With --config, the file says all about its servers: leave the others out.")
+    return {each: spec.model_copy(update=dict(asked.facts)) for each, spec in servers_in(config).items()}
 
 
 @dataclass(slots=True)

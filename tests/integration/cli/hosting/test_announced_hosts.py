@@ -93,8 +93,8 @@ async def test_a_host_serves_without_the_fleets_redis(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "env", "words"),
     [
-        (("--address", "::"), {}, "say with --url where others reach it"),
-        (("--url", "owls.test"), {}, "--url must be an http:// or https:// URL"),
+        (("--address", "::"), {}, "say with --announce-url where others reach it"),
+        (("--announce-url", "owls.test"), {}, "--announce-url must be an http:// or https:// URL"),
         ((), {"TOOLFLEET_SIGNING_KEY": KEY}, "`toolfleet modules key owls --announce` prints"),
         ((), {ANNOUNCE_VARIABLE: "short"}, "TOOLFLEET_ANNOUNCE_KEY is no key"),
     ],
