@@ -14,7 +14,7 @@ from support.modules.http_executor import client_of
 from support.modules.raw_module import Behaviour, Peer, RawModule, answering, http, raw_module, reply
 from support.published_call import published
 from support.workers.finite_lease import FiniteLease
-from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
+from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome, StatusMissing, StillAtWork
 from toolfleet_registry.directory.replicas import Replica
 from toolfleet_workers.executors.http.executor import HttpExecutor
 from toolfleet_workers.executors.http_client.client import HttpClient
@@ -302,3 +302,17 @@ async def test_a_replica_at_an_https_address_can_be_reached() -> None:
     """The client is told to trust as for any module."""
     async with served({"a": "https://127.0.0.1:1", "b": "http://127.0.0.1:1"}) as here:
         assert isinstance(client_of(here.executor)._ssl, ssl.SSLContext)
+
+
+async def test_how_far_an_accepted_call_is_knows_the_process_that_has_it() -> None:
+    """Another one would say that it knows nothing of it, and so end the call."""
+    async with served({"a": said("running"), "b": answering(http(b"", "404 X"))}) as here:
+        statuses = here.executor.statuses
+        assert isinstance(
+            await statuses.status(CALL, "h", seconds=SECONDS, lease=FiniteLease(9, replica="a")), StillAtWork
+        )
+        here.serve("a")
+        assert isinstance(
+            await statuses.status(CALL, "h", seconds=SECONDS, lease=FiniteLease(9, replica="a")), StatusMissing
+        )
+        assert here.lines() == {"a": ["POST /status HTTP/1.1"]}
