@@ -20,6 +20,7 @@ from pathlib import Path
 import httpx
 from mcp import ClientSession, StdioServerParameters, stdio_client
 
+from benchmarks.features.host_programs import DOCUMENT, FOLDER, MODULE, SERVER, SERVICE
 from benchmarks.machine import wait_for_quiet
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.child_processes import spawn, stop
@@ -36,63 +37,6 @@ _QUIET_SECONDS, _START_SECONDS = 30, 60.0
 _LEAST = 0.8
 _ANYBODY = Caller(user_id="user-42", permission="owner", allowed_modules="*")
 _ARGUMENTS = {"title": "note", "text": "x" * 160, "number": 3}
-
-_FUNCTION = '''
-async def echo(title: str, text: str, number: int) -> dict[str, str | int]:
-    """Echo."""
-    return {"title": title, "text": text, "number": number}
-'''
-_FOLDER = f'from toolfleet.sdk import tool\n\n\n@tool(effect="read")\n{_FUNCTION.strip()}\n'
-_MODULE = f"""from toolfleet.sdk import Module
-
-module = Module("plain")
-
-
-@module.tool(effect="read")
-{_FUNCTION.strip()}
-
-
-app = module.app
-"""
-_SERVER = f"""from mcp.server import MCPServer
-
-server = MCPServer("crows")
-
-
-@server.tool()
-{_FUNCTION.strip()}
-
-
-server.run("stdio")
-"""
-_SERVICE = """from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import Route
-
-
-async def echo(request: Request) -> JSONResponse:
-    return JSONResponse(await request.json())
-
-
-app = Starlette(routes=[Route("/echo", echo, methods=["PUT"])])
-"""
-_DOCUMENT = """openapi: 3.1.0
-paths:
-  /echo:
-    put:
-      operationId: echo
-      requestBody:
-        required: true
-        content:
-          application/json:
-            schema:
-              type: object
-              required: [title, text, number]
-              properties: {title: {type: string}, text: {type: string}, number: {type: integer}}
-      responses:
-        "200": {content: {application/json: {schema: {type: object}}}}
-"""
 
 Work = Callable[[], Awaitable[object]]
 
@@ -266,11 +210,11 @@ def _fleet(folder: Path, kinds: Sequence[str]) -> Generator[Settings]:
 
 def _write(folder: Path, service: int) -> None:
     for name, text in {
-        "owls/echo.py": _FOLDER,
-        "plain.py": _MODULE,
-        "crows.py": _SERVER,
-        "service.py": _SERVICE,
-        "birds.yaml": _DOCUMENT,
+        "owls/echo.py": FOLDER,
+        "plain.py": MODULE,
+        "crows.py": SERVER,
+        "service.py": SERVICE,
+        "birds.yaml": DOCUMENT,
         "service": f"http://127.0.0.1:{service}",
         "toolfleet.toml": f"""[hosts.owls]
 folder = "owls"
