@@ -344,7 +344,7 @@ def _check_host(host: dict[str, Any]) -> None:
     assert host["volumes"] == ["./tools:/tools:ro"]
     command: Any = typer.main.get_command(app)
     with command.commands["host"].commands["folder"].make_context("folder", words[4:]) as context:
-        assert context.params["url"] == f"http://tools:{context.params['port']}"
+        assert context.params["announce_url"] == f"http://tools:{context.params['port']}"
 
 
 def test_flower_shows_and_does_nothing() -> None:

@@ -170,7 +170,7 @@ class _Start:
         with sync_client(
             url
         ) as redis:  # whoever was in the directory of modules has ended with the fleet that was here
-            redis.delete(keys.module_feeds, keys.module_hosts, keys.module_heartbeats)
+            redis.delete(keys.module_feeds, keys.hosts.announced, keys.hosts.heartbeats)
         return settings.model_copy(update={"redis_url": url})
 
     def modules(self, examples: list[Example], hosted: Sequence[HostedModule], settings: Settings) -> Settings:

@@ -76,13 +76,9 @@ class Module:
         self.longest_call_seconds = longest_call_seconds
         self.retries_undeclared = retries_undeclared
         self.replica_id = ""
-        self.limits: Mapping[str, Any] = {
-            "calls": concurrency,
-            "threads": threads,
-            "request_bytes": max_request_bytes,
-            "result_bytes": max_result_bytes,
-            "progress_seconds": progress_seconds,
-        }
+        names = ("calls", "threads", "request_bytes", "result_bytes", "progress_seconds")
+        values = (concurrency, threads, max_request_bytes, max_result_bytes, progress_seconds)
+        self.limits: Mapping[str, Any] = dict(zip(names, values, strict=True))
         self.startup: list[Hook] = []
         self.shutdown: list[Hook] = []
         self.lifespans: list[Lifespan] = []

@@ -56,8 +56,8 @@ class AnnouncingHost:
         """Write a heartbeat. Returns Redis's time then."""
         keys = self._keys
         command = ANNOUNCE.command(
-            hosts=keys.module_hosts,
-            heartbeats=keys.module_heartbeats,
+            hosts=keys.hosts.announced,
+            heartbeats=keys.hosts.heartbeats,
             revision=keys.modules_revision,
             fetch=keys.manifest_fetch(said.module),
             channel=keys.manifests_changed,
@@ -75,7 +75,7 @@ class AnnouncingHost:
         """Say that a host ends. Returns how many others announce the module now."""
         keys = self._keys
         command = LEAVE.command(
-            heartbeats=keys.module_heartbeats,
+            heartbeats=keys.hosts.heartbeats,
             revision=keys.modules_revision,
             channel=keys.manifests_changed,
             module=module,
@@ -118,7 +118,7 @@ class HostReadings:
         Notes those as gone that were silent for too long. Whoever is refused is logged when it is seen first.
         """
         keys = self._keys
-        names = {"hosts": keys.module_hosts, "heartbeats": keys.module_heartbeats, "revision": keys.modules_revision}
+        names = {"hosts": keys.hosts.announced, "heartbeats": keys.hosts.heartbeats, "revision": keys.modules_revision}
         answer = await self._run(HOSTS.command(**names, channel=keys.manifests_changed, ttl_ms=_TTL_MS))
         now, lines = answer[0] / 1000, [answer[at : at + 3] for at in range(1, len(answer), 3)]
         if not lines and not self._stored:
@@ -151,7 +151,7 @@ class HostReadings:
                 gone.append((stored.member, stored.value))
         if gone:
             keys = self._keys
-            names = {"hosts": keys.module_hosts, "heartbeats": keys.module_heartbeats}
+            names = {"hosts": keys.hosts.announced, "heartbeats": keys.hosts.heartbeats}
             changes = {"revision": keys.modules_revision, "channel": keys.manifests_changed}
             await self._run(FORGET_HOSTS.command(**names, **changes, members=gone))
 

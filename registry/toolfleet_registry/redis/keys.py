@@ -9,6 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import Literal
 
+from toolfleet_registry.redis.host_keys import HostKeys
 from toolfleet_registry.redis.key_rules import OURS, KeyRule, rule_for
 from toolfleet_registry.redis.registry_keys import RegistryKeys
 
@@ -59,14 +60,9 @@ class Keys:
         return f"{self.prefix}{OURS}module-feeds"
 
     @property
-    def module_hosts(self) -> str:
-        """A hash: the last heartbeat of each host, by its module and id. Expires `manifest_ttl_seconds` after the last one."""
-        return f"{self.prefix}{OURS}module-hosts"
-
-    @property
-    def module_heartbeats(self) -> str:
-        """When each live host was heard last, by Redis's clock (ms). Expires with the hash."""
-        return f"{self.prefix}{OURS}module-heartbeats"
+    def hosts(self) -> HostKeys:
+        """Those of hosts that announce modules."""
+        return HostKeys(f"{self.prefix}{OURS}")
 
     def probe(self, which: int | Literal["asked", ""]) -> str:
         """How often agents have asked for a look at all modules; of a single one, whether it is done, which expires. 0: the one that waits."""
@@ -168,11 +164,6 @@ class Keys:
     def consumed(self, digest: str) -> str:
         """The queues, by their keys, that workers with this digest of them consume. Expires after the notes with it."""
         return f"{self.prefix}{OURS}consumed:{digest}"
-
-    @property
-    def replica_counts(self) -> str:
-        """What each worker finds of the processes of modules that have several. Expires some seconds after the last note."""
-        return f"{self.prefix}{OURS}replica-counts"
 
     def intent(self, user_id: str | None, idempotency_key: str) -> str:
         """The call that a user's idempotency key stands for. Expires with that call's record."""

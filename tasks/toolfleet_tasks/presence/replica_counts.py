@@ -68,7 +68,7 @@ class ReplicaCounts:
         counts = self._counts()
         if not counts and not self._is_noted:
             return
-        key = self._settings.keys.replica_counts
+        key = self._settings.keys.hosts.counts
         async with async_client(str(self._settings.redis_url), master=self._settings.sentinel_master) as redis:
             text = json.dumps(counts, separators=(",", ":")) if counts else ""
             parameters = _NOTE.parameters(counts=key, worker=self._worker, note=text, seconds=_COUNTS_SECONDS)
@@ -81,7 +81,7 @@ async def replica_counts(settings: Settings) -> dict[str, dict[str, ReplicaCount
     if settings.redis_url is None:
         return {}
     async with async_client(settings.redis_url, master=settings.sentinel_master) as redis:
-        parameters = _READ.parameters(counts=settings.keys.replica_counts, seconds=_COUNTS_SECONDS)
+        parameters = _READ.parameters(counts=settings.keys.hosts.counts, seconds=_COUNTS_SECONDS)
         return added_up(await redis.eval(_READ.text, *parameters))
 
 

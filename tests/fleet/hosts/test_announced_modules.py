@@ -7,7 +7,7 @@ import pytest
 
 from support.fleet import TestBed
 from support.module_server import ModuleServer, serve
-from support.modules.announced_host import announced
+from support.hosts.announced_host import announced
 from support.modules.listed_modules import until_listed
 from support.owls import make_module
 from support.worker_process import WorkerProcess

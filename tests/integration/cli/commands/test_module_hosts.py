@@ -8,7 +8,7 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from support.command import Run
-from support.modules.announced_host import AnnouncedHost
+from support.hosts.announced_host import AnnouncedHost
 from toolfleet_registry.redis.keys import Keys
 
 KEYS = Keys()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from support.modules.announced_host import AnnouncedHost
+from support.hosts.announced_host import AnnouncedHost
 from toolfleet_registry.directory.announcements import announce_key
 from toolfleet_registry.directory.directory import Listing, ModuleDirectory
 from toolfleet_registry.directory.entries import ANNOUNCED, AnnouncedModule, ModuleEntry, static_entries
@@ -101,14 +101,14 @@ async def test_what_nobody_needs_of_gone_hosts_is_removed(redis: Redis) -> None:
     for host in hosts:
         await host.announce()
         await host.leave()
-    await redis.hset(KEYS.module_hosts, "crows host-xxxx", "1 mark garbage")
+    await redis.hset(KEYS.hosts.announced, "crows host-xxxx", "1 mark garbage")
     one = directory(redis)
 
     await one.forget_hosts((await one.read()).hosts)
-    assert list(await redis.hkeys(KEYS.module_hosts)) == ["owls host-c"]
+    assert list(await redis.hkeys(KEYS.hosts.announced)) == ["owls host-c"]
     await hosts[0].announce()
     await one.forget_hosts((await one.read()).hosts)
-    assert list(await redis.hkeys(KEYS.module_hosts)) == ["owls host-a"]
+    assert list(await redis.hkeys(KEYS.hosts.announced)) == ["owls host-a"]
 
 
 async def test_replays_and_forgeries_keep_nobody_alive(redis: Redis) -> None:
@@ -117,11 +117,11 @@ async def test_replays_and_forgeries_keep_nobody_alive(redis: Redis) -> None:
     host, member = AnnouncedHost(redis, "a", key=key), "owls host-a"
     one = directory(redis, signing_key=KEY)
     await host.announce()
-    first = await redis.hget(KEYS.module_hosts, member)
+    first = await redis.hget(KEYS.hosts.announced, member)
     last = await host.announce()
     assert urls(await one.read()) == ["http://a.test"]
 
-    await redis.hset(KEYS.module_hosts, member, first or "")
+    await redis.hset(KEYS.hosts.announced, member, first or "")
     listing = await one.read()
     assert "somebody repeats" in listing.hosts.refused[0].reason
     assert urls(listing) == ["http://a.test"], "what was heard since then holds"
@@ -170,9 +170,9 @@ async def test_hosts_of_two_keys_serve_one_module_while_a_fleet_changes_its_key(
 async def test_what_is_no_heartbeat_hides_no_other(redis: Redis, value: str) -> None:
     """It is listed, with a reason."""
     await AnnouncedHost(redis, "a").announce()
-    now = await redis.zscore(KEYS.module_heartbeats, "owls host-a")
-    await redis.hset(KEYS.module_hosts, "owls host-b", value)
-    await redis.zadd(KEYS.module_heartbeats, {"owls host-b": now or 0})
+    now = await redis.zscore(KEYS.hosts.heartbeats, "owls host-a")
+    await redis.hset(KEYS.hosts.announced, "owls host-b", value)
+    await redis.zadd(KEYS.hosts.heartbeats, {"owls host-b": now or 0})
     listing = await directory(redis).read()
 
     assert urls(listing) == ["http://a.test"]
@@ -182,10 +182,10 @@ async def test_what_is_no_heartbeat_hides_no_other(redis: Redis, value: str) -> 
 async def test_a_heartbeat_under_anothers_name_counts_for_nobody(redis: Redis) -> None:
     """Neither for the host that it names, nor for the one whose place it has."""
     await AnnouncedHost(redis, "a").announce()
-    value = await redis.hget(KEYS.module_hosts, "owls host-a")
-    await redis.hset(KEYS.module_hosts, "crows host-a", value or "")
-    now = await redis.zscore(KEYS.module_heartbeats, "owls host-a")
-    await redis.zadd(KEYS.module_heartbeats, {"crows host-a": now or 0})
+    value = await redis.hget(KEYS.hosts.announced, "owls host-a")
+    await redis.hset(KEYS.hosts.announced, "crows host-a", value or "")
+    now = await redis.zscore(KEYS.hosts.heartbeats, "owls host-a")
+    await redis.zadd(KEYS.hosts.heartbeats, {"crows host-a": now or 0})
     listing = await directory(redis).read()
 
     assert list(listing.entries) == ["owls"]
@@ -253,4 +253,4 @@ async def _look() -> None:
 
 async def _silence(redis: Redis, host: AnnouncedHost, *, seconds: float) -> None:
     """Have it be as if Redis had last heard the host so long ago."""
-    await redis.zincrby(KEYS.module_heartbeats, -seconds * 1000, f"owls {host.id}")
+    await redis.zincrby(KEYS.hosts.heartbeats, -seconds * 1000, f"owls {host.id}")

@@ -1,4 +1,5 @@
--- Says, once, under which handle, and in which of its processes, a module goes on with a call that was ended from outside: nobody wants it any more.
+-- Says, once, under which handle, and in which of its processes, a module goes on with a call that was ended from
+-- outside: nobody wants it any more.
 -- keys: record
 -- args: token
 
