@@ -92,10 +92,9 @@ def _check_arguments(name: str, words: Iterable[str]) -> None:
 
 
 def _filled(texts: Mapping[str, str], secrets: Secrets) -> dict[str, str]:
+    if wrong := [key for key, text in texts.items() if _PLACE.search(_NAMED.sub("", text))]:
+        raise SettingsError(f"{wrong[0]} has a place that names no secret: it is written ${{NAME}}.")
     try:
-        filled = {key: secrets.fill(text) for key, text in texts.items()}
-        if wrong := [key for key, text in texts.items() if _PLACE.search(_NAMED.sub("", text))]:
-            raise SettingsError(f"{wrong[0]} has a place that names no secret: it is written ${{NAME}}.")
-        return filled
+        return {key: secrets.fill(text) for key, text in texts.items()}
     except SecretUnknown as exc:
         raise SettingsError(str(exc)) from None

@@ -1,6 +1,7 @@
 """MCP servers in a whole fleet: real ones from the package index are modules, with one table each."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,20 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from support.documents import programs
 from support.up import Up, call, toolfleet, up
 
 BIN = Path(sys.executable).parent
-
-
-def toml(repository: Path) -> str:
-    return f"""
-[hosts.clock]
-command = ["{BIN / "mcp-server-time"}"]
-
-[hosts.git]
-command = ["{BIN / "mcp-server-git"}", "--repository", "{repository}"]
-trusted = true
-"""
+SETTINGS = programs("docs/guides/mcp-servers.md")["mcp-servers"]
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +27,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     (repository / "egg.txt").write_text("one\n")
     subprocess.run([*git, "add", "."], check=True, timeout=30)
     subprocess.run([*git, "commit", "-q", "-m", "Lay an egg"], check=True, timeout=30)
-    (folder / "toolfleet.toml").write_text(toml(repository))
-    with up(folder, None) as running:
+    (folder / "toolfleet.toml").write_text(SETTINGS)
+    with up(folder, {"PATH": f"{BIN}:{os.environ['PATH']}"}) as running:
         yield running
 
 
@@ -52,9 +44,18 @@ def test_a_servers_tools_are_listed_with_their_effects(fleet: Up) -> None:
 def test_calls_do_real_work(fleet: Up) -> None:
     """A call goes to the server, and its text comes back; what the server refuses is a failure in its words."""
     now = call("clock.get_current_time", "timezone=Europe/Berlin", cwd=fleet.folder)
-    log = call("git.git_log", f"repo_path={fleet.folder / 'nest'}", cwd=fleet.folder)
+    log = call("git.git_log", "repo_path=nest", cwd=fleet.folder)
     wrong = toolfleet("call", "clock.get_current_time", "timezone=Owl/Nest", "--json", cwd=fleet.folder)
 
     assert "Europe/Berlin" in json.dumps(now["result"])
     assert "Lay an egg" in json.dumps(log["result"])
     assert "Owl/Nest" in wrong.stdout + wrong.stderr
+
+
+def test_the_settings_with_secrets_are_read(tmp_path: Path) -> None:
+    """A place for a secret in a header is filled from where the settings say, and shown nowhere."""
+    (tmp_path / "toolfleet.toml").write_text(programs("docs/guides/mcp-servers.md")["mcp-secrets"])
+    missing = toolfleet("host", "run", "issues", cwd=tmp_path)
+
+    assert missing.returncode == 2
+    assert "issues-token" in missing.stderr

@@ -1,6 +1,7 @@
 """MCP servers that are served in this process, without sockets for the module; the servers are processes of their own."""
 
 import asyncio
+import socket
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -45,9 +46,10 @@ class HostedServer:
     async def settled(self, tool: str, **arguments: Any) -> ModuleResult:
         """A call's result, once the module takes it."""
         async with asyncio.timeout(60):
-            while (result := await self.call(tool, **arguments)).status == 503:
+            while True:
+                if (result := await self.call(tool, **arguments)).status != 503:
+                    return result
                 await asyncio.sleep(0.05)
-        return result
 
 
 def stdio(notes: Path, *words: str, **environment: str) -> StdioServer:
@@ -91,8 +93,6 @@ async def http_nest(
 
 
 def listens(port: int) -> bool:
-    import socket
-
     with socket.socket() as tried:
         return tried.connect_ex(("127.0.0.1", port)) == 0
 

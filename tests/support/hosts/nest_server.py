@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import mcp_types as types
 import uvicorn
@@ -72,50 +72,49 @@ class Nest:
 
     async def call_tool(self, ctx: Any, params: types.CallToolRequestParams) -> Any:
         """One call."""
-        arguments = params.arguments or {}
-        note(f"{params.name} {arguments.get('text', '')}")
-        text = str(arguments.get("text", ""))
+        text = str((params.arguments or {}).get("text", ""))
+        note(f"{params.name} {text}")
         if params.name not in self.names:
             raise MCPError(-32602, f"there is no tool {params.name}")
-        match params.name:
-            case "weigh":
-                return types.CallToolResult(
-                    content=[
-                        types.TextContent(type="text", text='{"grams": 12}'),
-                        types.ImageContent(type="image", data=base64.b64encode(PNG).decode(), mime_type="image/png"),
-                    ],
-                    structured_content={"grams": 12},
-                )
-            case "draw":
-                return types.CallToolResult(content=drawn())
-            case "fail":
-                return types.CallToolResult(content=said(f"no {text}"), is_error=True)
-            case "wait":
-                try:
-                    await asyncio.sleep(60)
-                except asyncio.CancelledError:
-                    note("cancelled")
-                    raise
-            case "count":
-                for done in range(1, 4):
-                    await ctx.session.report_progress(done, 4, f"egg {done}")
-                    await asyncio.sleep(0.3)
-            case "hatch":
-                self.names.append(f"chick{len(self.names)}")
-                await self.bus.publish(ToolsListChanged())
-                if ctx.protocol_version < "2026":
-                    await ctx.session.send_tool_list_changed()
-            case "ask":
-                return await self.asked(ctx)
-            case "die":
-                os.kill(os.getpid(), getattr(signal, text or "SIGKILL"))
-            case "environment":
-                return types.CallToolResult(content=said(os.environ.get(text, "(none)")))
-            case _:
-                pass
-        return types.CallToolResult(content=said(f"{params.name}: {text} from {os.getpid()}"))
+        special = getattr(self, f"do_{params.name}", None)
+        result = await special(ctx, text) if special is not None else None
+        return result or types.CallToolResult(content=said(f"{params.name}: {text} from {os.getpid()}"))
 
-    async def asked(self, ctx: Any) -> Any:
+    async def do_weigh(self, ctx: Any, text: str) -> Any:
+        image = types.ImageContent(type="image", data=base64.b64encode(PNG).decode(), mime_type="image/png")
+        return types.CallToolResult(content=[*said('{"grams": 12}'), image], structured_content={"grams": 12})
+
+    async def do_draw(self, ctx: Any, text: str) -> Any:
+        return types.CallToolResult(content=drawn())
+
+    async def do_fail(self, ctx: Any, text: str) -> Any:
+        return types.CallToolResult(content=said(f"no {text}"), is_error=True)
+
+    async def do_wait(self, ctx: Any, text: str) -> Any:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            note("cancelled")
+            raise
+
+    async def do_count(self, ctx: Any, text: str) -> Any:
+        for done in range(1, 4):
+            await ctx.session.report_progress(done, 4, f"egg {done}")
+            await asyncio.sleep(0.3)
+
+    async def do_hatch(self, ctx: Any, text: str) -> Any:
+        self.names.append(f"chick{len(self.names)}")
+        await self.bus.publish(ToolsListChanged())
+        if ctx.protocol_version < "2026":
+            await ctx.session.send_tool_list_changed()
+
+    async def do_die(self, ctx: Any, text: str) -> Any:
+        os.kill(os.getpid(), getattr(signal, text or "SIGKILL"))
+
+    async def do_environment(self, ctx: Any, text: str) -> Any:
+        return types.CallToolResult(content=said(os.environ.get(text, "(none)")))
+
+    async def do_ask(self, ctx: Any, text: str) -> Any:
         """Ask for input, as both eras do."""
         schema = {"type": "object", "properties": {"name": {"type": "string"}}}
         if ctx.protocol_version < "2026":
@@ -157,7 +156,7 @@ class Deaf:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._read, name)
 
-    async def __aenter__(self) -> "Deaf":
+    async def __aenter__(self) -> Self:
         await self._read.__aenter__()
         return self
 
@@ -170,7 +169,7 @@ class Deaf:
     async def __anext__(self) -> Any:
         while True:
             item = await self._read.__anext__()
-            message = getattr(item, "message", None)
+            message: Any = getattr(item, "message", None)
             if getattr(message, "method", None) != "server/discover":
                 return item
             error = types.ErrorData(code=-32601, message="Method not found")
@@ -206,7 +205,7 @@ def server_of(nest: Nest, *, is_old: bool) -> Server[Any]:
         on_list_resources=resources,
         on_read_resource=resource,
         on_completion=completion,
-        **({} if is_old else {"on_subscriptions_listen": ListenHandler(nest.bus)}),
+        on_subscriptions_listen=None if is_old else ListenHandler(nest.bus),
     )
     if is_old:
 
@@ -226,12 +225,11 @@ async def main() -> None:
     server = server_of(Nest(), is_old=said_of.old)
     note(f"started {os.getpid()}")
     if said_of.transport == "stdio":
-        print("owls say hello", file=sys.stderr)
+        sys.stderr.write("owls say hello\n")
         async with stdio_server() as (read, write):
-            if said_of.old:
-                read = Deaf(read, write)
             options = server.create_initialization_options(NotificationOptions(tools_changed=True))
-            await server.run(read, write, options)
+            heard: Any = Deaf(read, write) if said_of.old else read
+            await server.run(heard, write, options)
         return
     config = uvicorn.Config(server.streamable_http_app(), host="127.0.0.1", port=said_of.port, log_level="warning")
     await uvicorn.Server(config).serve()

@@ -27,7 +27,7 @@ class OfferedTool:
 
 
 @dataclass(slots=True)
-class Offer:
+class ServerOffer:
     """What a server offers: `tools` by their full names here; `faults`: what is wrong with others, by the server's names for them."""
 
     tools: dict[str, OfferedTool] = field(default_factory=dict)
@@ -36,9 +36,9 @@ class Offer:
 
 def offer_of(
     module: str, listed: Iterable[types.Tool], refused: Iterable[tuple[str, str]], *, is_trusted: bool
-) -> Offer:
+) -> ServerOffer:
     """Describe what a server has listed; `refused` are those that were no tools."""
-    offer = Offer(faults={name[:_LONGEST_SHOWN]: why for name, why in refused})
+    offer = ServerOffer(faults={name[:_LONGEST_SHOWN]: why for name, why in refused})
     for tool in listed:
         name, shown = f"{module}.{method_of(tool.name)}", tool.name[:_LONGEST_SHOWN]
         if name in offer.tools:
@@ -61,7 +61,7 @@ def effect_of(annotations: types.ToolAnnotations | None, *, is_trusted: bool) ->
     return "once"
 
 
-def _add(offer: Offer, name: str, shown: str, tool: types.Tool, *, is_trusted: bool) -> None:
+def _add(offer: ServerOffer, name: str, shown: str, tool: types.Tool, *, is_trusted: bool) -> None:
     for kind, schema in (("input", tool.input_schema), ("output", tool.output_schema)):
         try:
             if schema is not None:

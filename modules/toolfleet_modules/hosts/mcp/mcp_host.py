@@ -4,19 +4,20 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from toolfleet_modules.hosts.mcp.connection import Connection, OnChanged, ServerAway
-from toolfleet_modules.hosts.mcp.definitions import Offer, OfferedTool, offer_of
+from toolfleet_modules.hosts.mcp.definitions import OfferedTool, ServerOffer, offer_of
 from toolfleet_modules.hosts.mcp.http_transport import http_transport
+from toolfleet_modules.hosts.mcp.mcp_session import McpSession, OnChanged, ServerAway
 from toolfleet_modules.hosts.mcp.mcp_tool import McpTool
 from toolfleet_modules.hosts.mcp.options import McpOptions, StdioServer
 from toolfleet_modules.hosts.mcp.passthrough import Passthrough
 from toolfleet_modules.hosts.mcp.server_log import ServerLog
-from toolfleet_modules.hosts.mcp.sessions import Sessions, SharedSession, UserSessions
+from toolfleet_modules.hosts.mcp.sessions import McpSessions, SharedSession, UserSessions
 from toolfleet_modules.hosts.mcp.stdio_transport import stdio_transport
 from toolfleet_modules.hosts.mcp.tool_list import ListChanges, listed_tools
 from toolfleet_modules.hosts.processes.fence import FenceMissing
@@ -55,10 +56,10 @@ class McpHost(Host[McpTool]):
         )
         self._options = options
         self._changes = ListChanges(options.refresh_seconds)
-        self._offer = Offer()
+        self._offer = ServerOffer()
         self._faults: list[ToolLoadError] = []
         self._listing: SharedSession | None = None
-        self._sessions: Sessions | None = None
+        self._sessions: McpSessions | None = None
         self._passing: Route | None = None
         self._is_legacy = False
         self._checks = set[asyncio.Task[None]]()
@@ -72,7 +73,7 @@ class McpHost(Host[McpTool]):
         return super().app
 
     @property
-    def sessions(self) -> Sessions | None:
+    def sessions(self) -> McpSessions | None:
         """The sessions with the server, while the host runs."""
         return self._sessions
 
@@ -86,7 +87,7 @@ class McpHost(Host[McpTool]):
         """What is served now, and what is not."""
         return super().manifest.model_copy(update={"load_errors": self._faults or None})
 
-    async def _connect(self, on_changed: OnChanged = lambda _: None) -> Connection:
+    async def _connect(self, on_changed: OnChanged = lambda _: None) -> McpSession:
         """Make a session, by the handshake that worked before, and if not by that, by the other. Raises `ServerAway`."""
         try:
             return await self._open(on_changed, is_legacy=self._is_legacy)
@@ -98,9 +99,9 @@ class McpHost(Host[McpTool]):
         self._is_legacy = not self._is_legacy
         return connection
 
-    async def _open(self, on_changed: OnChanged, *, is_legacy: bool) -> Connection:
+    async def _open(self, on_changed: OnChanged, *, is_legacy: bool) -> McpSession:
         seconds = self._options.handshake_seconds
-        return await Connection.open(self._transport, on_changed, seconds=seconds, is_legacy=is_legacy)
+        return await McpSession.open(self._transport, on_changed, seconds=seconds, is_legacy=is_legacy)
 
     @asynccontextmanager
     async def _transport(self) -> AsyncGenerator[Any]:
@@ -116,7 +117,7 @@ class McpHost(Host[McpTool]):
         except FenceMissing as exc:
             raise RuntimeError(str(exc)) from None
 
-    async def _serve_listed(self, connection: Connection) -> None:
+    async def _serve_listed(self, connection: McpSession) -> None:
         """Serve what a session lists, and whatever it lists later."""
         async with aclosing(self._changes.of(connection)) as changes:
             async for _ in changes:
@@ -129,8 +130,8 @@ class McpHost(Host[McpTool]):
                     await self._fail(f"it did not list its tools: {exc}")
                 else:
                     self._changes.set_pause(listed.ttl_seconds)
-                    trusted = self._options.trusted
-                    await self._serve(offer_of(self.name, listed.tools, listed.refused, is_trusted=trusted))
+                    offer = partial(offer_of, self.name, is_trusted=self._options.trusted)
+                    await self._serve(await asyncio.to_thread(offer, listed.tools, listed.refused))
 
     async def _fail(self, why: str) -> None:
         """Note that there is no session, or no list: what was served before is served on."""
@@ -146,7 +147,7 @@ class McpHost(Host[McpTool]):
             self._faults = [*(each for each in self._faults if each.error_type != "ServerAway"), error]
             await self.tell()
 
-    async def _serve(self, offer: Offer) -> None:
+    async def _serve(self, offer: ServerOffer) -> None:
         faults = _errors_of(offer, self._faults)
         is_changed = offer != self._offer or faults != self._faults
         self._offer, self._faults = offer, faults
@@ -159,7 +160,7 @@ class McpHost(Host[McpTool]):
         names = frozenset((tool.definition.input_schema or {}).get("properties", {}))
         return McpTool(tool.definition, names, tool.original, self._sessions, self._options.secrets, self._suspect)
 
-    def _suspect(self, connection: Connection) -> None:
+    def _suspect(self, connection: McpSession) -> None:
         """Have a program started anew that says nothing any more."""
         if isinstance(self._options.server, StdioServer) and not connection.is_suspect:
             connection.is_suspect = True
@@ -167,7 +168,7 @@ class McpHost(Host[McpTool]):
             self._checks.add(task)
             task.add_done_callback(self._checks.discard)
 
-    async def _check(self, connection: Connection) -> None:
+    async def _check(self, connection: McpSession) -> None:
         if await connection.answers(self._options.stuck_seconds):
             connection.is_suspect = False
             return
@@ -181,7 +182,7 @@ class McpHost(Host[McpTool]):
         options = self._options
         users: UserSessions | None = None
 
-        async def connect() -> Connection:
+        async def connect() -> McpSession:
             return await self._connect(self._changes.notice)
 
         self._listing = listing = SharedSession(self.name, connect, self._serve_listed, self._fail)
@@ -200,7 +201,7 @@ class McpHost(Host[McpTool]):
             await listing.aclose()
 
 
-def _errors_of(offer: Offer, known: Sequence[ToolLoadError]) -> list[ToolLoadError]:
+def _errors_of(offer: ServerOffer, known: Sequence[ToolLoadError]) -> list[ToolLoadError]:
     """What a server offers and cannot be served, each with the time at which it was found first."""
     before = {(each.file, each.message): each for each in known}
     found: list[ToolLoadError] = []

@@ -9,10 +9,10 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from pydantic import TypeAdapter, ValidationError
 
-from toolfleet_modules.hosts.mcp.connection import Connection, ServerAway
 from toolfleet_modules.hosts.mcp.http_errors import BROKEN, REFUSED, TURNED_AWAY, did_nothing
+from toolfleet_modules.hosts.mcp.mcp_session import McpSession, ServerAway
 from toolfleet_modules.hosts.mcp.results import reply_of
-from toolfleet_modules.hosts.mcp.sessions import RETURN_SECONDS, Sessions
+from toolfleet_modules.hosts.mcp.sessions import RETURN_SECONDS, McpSessions
 from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.sdk.tool_run import RunMeans
@@ -35,9 +35,9 @@ class McpTool:
     definition: ToolDefinition
     argument_names: frozenset[str]
     original: str
-    sessions: Sessions
+    sessions: McpSessions
     secrets: Secrets
-    suspect: Callable[[Connection], None]
+    suspect: Callable[[McpSession], None]
 
     def begin(self, arguments: Mapping[str, Any], context: Context, means: RunMeans) -> "McpRun":
         """A run with these arguments, which the server checks."""
@@ -76,7 +76,7 @@ class McpRun:
         except ToolError as exc:
             return Reply.failure(self.name, str(exc), effect_state=exc.effect_state)
 
-    async def _run_in(self, connection: Connection) -> Reply:
+    async def _run_in(self, connection: McpSession) -> Reply:
         if not self.context._may_begin():  # noqa: SLF001 - asked immediately before it is sent
             raise NotBegun
         request = types.CallToolRequest(
@@ -133,7 +133,7 @@ class McpRun:
 
 
 def _wait_of(error: MCPError) -> float:
-    data = error.data if isinstance(error.data, dict) else {}
-    seconds = data.get("retry_after_seconds")
-    is_sensible = isinstance(seconds, int | float) and seconds >= 0
-    return min(float(seconds), _LONGEST_WAIT) if is_sensible else RETURN_SECONDS
+    seconds: object = error.data.get("retry_after_seconds") if isinstance(error.data, dict) else None
+    if isinstance(seconds, int | float) and seconds >= 0:
+        return min(float(seconds), _LONGEST_WAIT)
+    return RETURN_SECONDS

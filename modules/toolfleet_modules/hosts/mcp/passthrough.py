@@ -11,9 +11,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from toolfleet_modules.hosts.mcp.connection import Connection, ServerAway
 from toolfleet_modules.hosts.mcp.http_errors import did_nothing
-from toolfleet_modules.hosts.mcp.sessions import Sessions
+from toolfleet_modules.hosts.mcp.mcp_session import McpSession, ServerAway
+from toolfleet_modules.hosts.mcp.sessions import McpSessions
 from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_modules.requests.authentication import CallerCheck, CallerRefused
 from toolfleet_modules.requests.request import TooLarge, TooSlow, read_body
@@ -45,7 +45,7 @@ class PassedHost(Protocol):
     key: str
 
     @property
-    def sessions(self) -> Sessions | None:
+    def sessions(self) -> McpSessions | None:
         """The sessions with the server, while the host runs."""
         ...
 
@@ -55,7 +55,7 @@ class PassedHost(Protocol):
         ...
 
 
-class Question(BaseModel, extra="forbid"):
+class PassedQuestion(BaseModel, extra="forbid"):
     """What `POST /mcp/{method}` takes: the protocol's `params`, and whom they are asked for."""
 
     params: dict[str, Any] = {}
@@ -77,7 +77,7 @@ class Passthrough:
     async def _answer(self, request: Request) -> Response:
         try:
             caller = self._callers.verify(request.headers)
-            question = Question.model_validate_json(await read_body(request, _REQUEST_BYTES))
+            question = PassedQuestion.model_validate_json(await read_body(request, _REQUEST_BYTES))
             self._callers.permission(caller, sub=question.user_id or "")
             return await self._asked(request.path_params["method"], question)
         except ValidationError as exc:
@@ -91,7 +91,7 @@ class Passthrough:
         except ClientDisconnect:
             return Response(status_code=499)
 
-    async def _asked(self, method: str, question: Question) -> Response:
+    async def _asked(self, method: str, question: PassedQuestion) -> Response:
         """The server's answer, or why there is none. Raises `ValidationError` for parameters that are none."""
         form = _FORMS.get(method)
         if form is None:
@@ -101,17 +101,17 @@ class Passthrough:
         sessions = self._host.sessions
         try:
             if sessions is None:
-                raise ModuleBusy
+                return _away()
             async with asyncio.timeout(_SECONDS), sessions.taken(question.user_id) as connection:
                 return await self._sent(connection, request)
         except (ModuleBusy, ServerAway):
-            return JSONResponse({"detail": "The server is away."}, 503, {"Retry-After": _BUSY_SECONDS})
+            return _away()
         except ToolError as exc:
             return _refusal(403, str(exc))
         except TimeoutError:
             return _refusal(504, f"The server did not answer within {_SECONDS:g} s.")
 
-    async def _sent(self, connection: Connection, request: Any) -> Response:
+    async def _sent(self, connection: McpSession, request: Any) -> Response:
         try:
             result = await connection.request(request, _RESULT)
         except MCPError as exc:
@@ -125,6 +125,10 @@ class Passthrough:
             return _refusal(502, "The server asks for input, which nobody here can give.")
         written = json.dumps({"result": result}, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
         return Response(self._host.secrets.hide_json(written), media_type="application/json")
+
+
+def _away() -> Response:
+    return JSONResponse({"detail": "The server is away."}, 503, {"Retry-After": _BUSY_SECONDS})
 
 
 def _refusal(status: int, detail: str) -> Response:

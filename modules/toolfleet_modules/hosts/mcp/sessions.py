@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from toolfleet_modules.hosts.mcp.connection import Connection, ServerAway
+from toolfleet_modules.hosts.mcp.mcp_session import McpSession, ServerAway
 from toolfleet_registry.functions.failures import ModuleBusy, ToolError
 
 _log = logging.getLogger("toolfleet.host")
@@ -19,17 +19,17 @@ RETURN_SECONDS = 1.0
 _BACK_OFF_SECONDS = (0.1, 30.0)  # before a server is started anew: at first, and at most
 _LASTING_SECONDS = 60.0  # after which its end is the first one again
 
-Connect = Callable[[], Awaitable[Connection]]
+Connect = Callable[[], Awaitable[McpSession]]
 """Makes a session. Raises `ServerAway`."""
 
-Began = Callable[[Connection], Awaitable[None]]
+Began = Callable[[McpSession], Awaitable[None]]
 Failed = Callable[[str], Awaitable[None]]
 
 
-class Sessions(Protocol):
+class McpSessions(Protocol):
     """Gives calls their session."""
 
-    def taken(self, user_id: str | None) -> AbstractAsyncContextManager[Connection]:
+    def taken(self, user_id: str | None) -> AbstractAsyncContextManager[McpSession]:
         """One for a call of this user, meanwhile. Raises `ModuleBusy` where there is none now, and `ToolError`."""
         ...
 
@@ -38,12 +38,12 @@ class SharedSession:
     """One session, as long as the host runs. `began` runs with each one while it lasts, `failed` is called with the reason where there is none."""
 
     def __init__(self, name: str, connect: Connect, began: Began, failed: Failed) -> None:
-        self.connection: Connection | None = None
+        self.connection: McpSession | None = None
         self._name, self._connect, self._began, self._failed = name, connect, began, failed
         self._supervising = asyncio.ensure_future(self._supervise())
 
     @asynccontextmanager
-    async def taken(self, user_id: str | None) -> AsyncGenerator[Connection]:
+    async def taken(self, user_id: str | None) -> AsyncGenerator[McpSession]:
         """Give the session that there is, to whom ever. Raises `ModuleBusy` if there is none."""
         del user_id
         connection = self.connection
@@ -75,7 +75,7 @@ class SharedSession:
             await asyncio.sleep(pause)
             pause = min(pause * 2, _BACK_OFF_SECONDS[1])
 
-    async def _lasting(self, connection: Connection) -> None:
+    async def _lasting(self, connection: McpSession) -> None:
         """Return when the session has ended."""
         beginning = asyncio.ensure_future(self._began(connection))
         try:
@@ -89,7 +89,7 @@ class SharedSession:
 class _UserSession:
     """`users` counts those who use it or wait for it."""
 
-    starting: "asyncio.Task[Connection]"
+    starting: "asyncio.Task[McpSession]"
     users: int = 0
     idle_at: float = field(default=0.0)
 
@@ -110,7 +110,7 @@ class UserSessions:
         self._sweeping = asyncio.ensure_future(self._sweep())
 
     @asynccontextmanager
-    async def taken(self, user_id: str | None) -> AsyncGenerator[Connection]:
+    async def taken(self, user_id: str | None) -> AsyncGenerator[McpSession]:
         """Give the session of a user, which is made if there is none. Raises `ModuleBusy` and `ToolError`."""
         if not user_id:
             raise ToolError(
@@ -175,6 +175,6 @@ class UserSessions:
         task.add_done_callback(self._ending.discard)
 
 
-async def _closed(starting: "asyncio.Task[Connection]") -> None:
+async def _closed(starting: "asyncio.Task[McpSession]") -> None:
     with contextlib.suppress(ServerAway):
         await (await starting).aclose()

@@ -23,7 +23,7 @@ _REFUSED_BYTES = (
     2**20,
     2**20,
 )  # that are no messages or left out, at once and a second: a server that writes more waits
-_LINE_COST = 100  # bytes of them beside a line's own: each takes its time
+_LINE_COST = 20  # bytes of them beside a line's own: each takes its time
 
 ReadStream = MemoryObjectReceiveStream[SessionMessage | Exception]
 WriteStream = MemoryObjectSendStream[SessionMessage]
@@ -89,14 +89,17 @@ class MessageSplitter:
             self._held, self._is_too_long = bytearray(), True
 
     def _message_in(self, written: bytes) -> types.JSONRPCMessage | None:
-        if not written.strip():
+        begin = written.lstrip()[:1]
+        if not begin:
             return None
         try:
-            return types.jsonrpc_message_adapter.validate_json(written, by_name=False)
+            if begin == b"{":
+                return types.jsonrpc_message_adapter.validate_json(written, by_name=False)
         except ValueError:
-            self.refused += len(written) + _LINE_COST
-            self._log.warn_once("it writes to standard output what is no message of the protocol; that is ignored")
-            return None
+            pass
+        self.refused += len(written) + _LINE_COST
+        self._log.warn_once("it writes to standard output what is no message of the protocol; that is ignored")
+        return None
 
 
 async def _read(

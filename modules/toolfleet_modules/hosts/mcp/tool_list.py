@@ -10,9 +10,9 @@ from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost, 
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from toolfleet_modules.hosts.mcp.connection import Connection, ServerAway
 from toolfleet_modules.hosts.mcp.definitions import MOST_TOOLS
 from toolfleet_modules.hosts.mcp.http_errors import is_session_lost
+from toolfleet_modules.hosts.mcp.mcp_session import McpSession, ServerAway
 
 _CHANGED = "notifications/tools/list_changed"
 _MOST_PAGES = 1000
@@ -30,7 +30,7 @@ class ToolListing:
     ttl_seconds: float | None = None
 
 
-async def listed_tools(connection: Connection) -> ToolListing:
+async def listed_tools(connection: McpSession) -> ToolListing:
     """All of them. Raises `ServerAway` if the server does not list them."""
     listing = ToolListing()
     connection.refused_tools.clear()
@@ -82,7 +82,7 @@ class ListChanges:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._listed.wait(), seconds)
 
-    async def of(self, connection: Connection) -> AsyncGenerator[None]:
+    async def of(self, connection: McpSession) -> AsyncGenerator[None]:
         """Yield whenever the tools are to be listed, until the session ends."""
         listening = asyncio.ensure_future(self._listen(connection))
         try:
@@ -97,7 +97,7 @@ class ListChanges:
             listening.cancel()
             await asyncio.gather(listening, return_exceptions=True)
 
-    async def _listen(self, connection: Connection) -> None:
+    async def _listen(self, connection: McpSession) -> None:
         """Hear of changes as newer servers tell of them; older ones send notifications without being asked."""
         tools = connection.capabilities.tools
         if connection.session.discover_result is None or tools is None or not tools.list_changed:

@@ -24,7 +24,7 @@ PLANTED = "planted/Zq3.8817200934"
 async def who(served: HostedServer, user: str | None) -> str:
     """The process that answers this user."""
     result = await served.client.send("nest.echo", {}, user_id=user, seconds=30)
-    return result.result.rpartition(" ")[2] if result.success else result.error
+    return str(result.result).rpartition(" ")[2] if result.success else str(result.error)
 
 
 async def test_users_never_share_a_session(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ async def test_users_never_share_a_session(tmp_path: Path) -> None:
         assert await who(served, "ada") == ada
 
         refused = await served.client.send("nest.echo", {}, user_id=None)
-        assert (refused.success, refused.effect_state, "user id" in refused.error) == (False, "none", True)
+        assert (refused.success, refused.effect_state, "user id" in str(refused.error)) == (False, "none", True)
 
         working = asyncio.ensure_future(served.client.send("nest.wait", {}, user_id="ada", seconds=30))
         await wait_until(lambda: "wait " in served.noted(), "ada's call is at work")
@@ -124,7 +124,6 @@ async def test_prompts_resources_and_completion_pass_through(tmp_path: Path) -> 
 async def test_an_http_server_may_come_and_go(tmp_path: Path) -> None:
     """While it is away calls are turned away, and nothing is sent twice; when it is back, they are taken, in a new session."""
     notes, port = tmp_path / "notes", free_port()
-    server = HttpServer(f"http://127.0.0.1:{port}/mcp")
     async with http_nest(notes, "--old", port=port) as (server, process), hosted_server(server, notes) as served:
         waiting = asyncio.ensure_future(served.client.send("nest.wait", {}, seconds=30))
         await wait_until(lambda: "wait " in served.noted(), "it is at work")
@@ -148,6 +147,6 @@ async def test_a_server_that_is_not_there_is_listed_with_the_reason(tmp_path: Pa
         StdioServer((sys.executable, "-c", "1")),
     ):
         async with hosted_server(server, tmp_path / "notes") as served:
-            await wait_until(lambda: served.faults(), "it is listed")
+            await wait_until(served.faults, "it is listed")
             assert "cannot be served" in served.faults()["nest"]
             assert not served.host.tools

@@ -42,6 +42,10 @@ SERVED_NEVER = {
 }
 
 
+# Nobody finds their answers among what they write, but by chance.
+DROWNED = {"floods notifications", "floods stdout with garbage", "floods stdout with binary"}
+
+
 async def observe(species: str) -> None:
     """Serve one, call what misbehaves, and see that the rest goes on."""
     async with caged(species) as cage:
@@ -52,7 +56,7 @@ async def observe(species: str) -> None:
             assert not result.success
             if species != "has no tools":
                 await wait_until(lambda: cage.host.manifest.load_errors, "it is listed why")
-        else:
+        elif species not in DROWNED:
             await cage.recovers()
 
 

@@ -1,6 +1,7 @@
 """A hostile MCP server as a small program without libraries: `animal.py SPECIES`. Its tool `bad` misbehaves, if it comes to that; `good` never does."""
 
 import base64
+import ctypes
 import itertools
 import json
 import os
@@ -17,31 +18,32 @@ ANY = {"type": "object"}
 SLEEP = ["sleep", "600"]
 LISTS = itertools.count()
 Message = dict[str, Any]
+TOKENS: list[Any] = [99, None, [], {}]
 
 
-def write(text: str | bytes) -> None:
+def write(text: str | bytes) -> Any:
     data = text if isinstance(text, bytes) else text.encode()
     while data:
         data = data[os.write(1, data) :]
 
 
-def send(message: Message) -> None:
+def send(message: Message) -> Any:
     write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
 
 
-def answer(asked: Message, result: Any) -> None:
+def answer(asked: Message, result: Any) -> Any:
     send({"id": asked["id"], "result": result})
 
 
-def say(asked: Message, text: str) -> None:
+def say(asked: Message, text: str) -> Any:
     answer(asked, {"content": [{"type": "text", "text": text}]})
 
 
-def notify(method: str, **params: Any) -> None:
+def notify(method: str, **params: Any) -> Any:
     send({"method": f"notifications/{method}", "params": params})
 
 
-def end(number: int = signal.SIGKILL) -> None:
+def end(number: int = signal.SIGKILL) -> Any:
     os.kill(os.getpid(), number)
     time.sleep(600)
 
@@ -51,7 +53,7 @@ def hang() -> None:
         time.sleep(600)
 
 
-def flood(descriptor: int, data: bytes) -> None:
+def flood(descriptor: int, data: bytes) -> Any:
     def run() -> None:
         while True:
             os.write(descriptor, data)
@@ -59,7 +61,7 @@ def flood(descriptor: int, data: bytes) -> None:
     threading.Thread(target=run, daemon=True).start()
 
 
-def leak(*, is_daemon: bool) -> None:
+def leak(*, is_daemon: bool) -> Any:
     for _ in range(3):
         subprocess.Popen(SLEEP, start_new_session=is_daemon, stdin=subprocess.DEVNULL)
 
@@ -71,46 +73,44 @@ def deaf() -> None:
 
 def orphaned() -> None:
     """Leave a process whose parent is gone."""
-    subprocess.run(["sh", "-c", "setsid sleep 600 & exit 0"], check=False, stdin=subprocess.DEVNULL)
+    subprocess.run(["/bin/sh", "-c", "setsid sleep 600 & exit 0"], check=False, stdin=subprocess.DEVNULL)
 
 
 def crash() -> None:
-    import ctypes
-
     ctypes.string_at(0)
 
 
-def asks(asked: Message, method: str, **params: Any) -> None:
+def asks(asked: Message, method: str, **params: Any) -> Any:
     """Ask the client for something, and wait for its answer before the call's."""
     send({"id": "mine", "method": method, "params": params})
     reply = json.loads(sys.stdin.readline())
     say(asked, f"refused: {'error' in reply}")
 
 
-def twice(asked: Message) -> None:
+def twice(asked: Message) -> Any:
     say(asked, "first")
     say(asked, "second")
 
 
-def another(asked: Message, *, and_its_own: bool) -> None:
+def another(asked: Message, *, and_its_own: bool) -> Any:
     send({"id": 987654, "result": {"content": []}})
     send({"id": "987654", "error": {"code": 1, "message": "no"}})
     if and_its_own:
         say(asked, "mine")
 
 
-def close(descriptor: int) -> None:
+def close(descriptor: int) -> Any:
     os.close(descriptor)
     hang()
 
 
-def later(asked: Message) -> None:
+def later(asked: Message) -> Any:
     """Answer long after the call was over, and every other message, too."""
     threading.Timer(3, lambda: say(asked, "late")).start()
 
 
-def respawn() -> None:
-    subprocess.Popen(["sh", "-c", "trap '' TERM HUP; while :; do sleep 600; done"], start_new_session=True)
+def respawn() -> Any:
+    subprocess.Popen(["/bin/sh", "-c", "trap '' TERM HUP; while :; do sleep 600; done"], start_new_session=True)
 
 
 START: dict[str, Callable[[], Any]] = {
@@ -216,7 +216,7 @@ CALL: dict[str, Callable[[Message], Any]] = {
     "tells progress that is none": lambda asked: (
         [
             notify("progress", progressToken=token, progress=what)
-            for token in (asked["id"], 99, None, [], {})
+            for token in (asked["id"], *TOKENS)
             for what in (-1, "x", None, 1e308)
         ],
         say(asked, "done"),
@@ -238,6 +238,14 @@ def tool(name: str) -> dict[str, Any]:
     return {"name": name, "description": "A tool.", "inputSchema": ANY}
 
 
+def usual() -> Message:
+    return {"tools": [tool("good"), tool("bad")]}
+
+
+def harmless(asked: Message) -> Any:
+    say(asked, "done")
+
+
 def handle(asked: Message) -> None:
     method, has_id = asked.get("method"), "id" in asked
     if not has_id:
@@ -245,12 +253,15 @@ def handle(asked: Message) -> None:
     if method == "server/discover":
         send({"id": asked["id"], "error": {"code": -32601, "message": "Method not found"}})
     elif method == "initialize":
-        HANDSHAKE.get(SPECIES, welcome)(asked)
+        shake: Callable[[Message], Any] = HANDSHAKE.get(SPECIES, welcome)
+        shake(asked)
     elif method == "tools/list":
-        answer(asked, LIST.get(SPECIES, lambda: {"tools": [tool("good"), tool("bad")]})())
+        listed: Callable[[], Message] = LIST.get(SPECIES, usual)
+        answer(asked, listed())
     elif method == "tools/call":
         bad = asked["params"]["name"] == "bad"
-        CALL.get(SPECIES, lambda asked: say(asked, "bad"))(asked) if bad else say(asked, "good")
+        do: Callable[[Message], Any] = CALL.get(SPECIES, harmless) if bad else harmless
+        do(asked)
     elif method == "ping":
         answer(asked, {})
 
@@ -263,7 +274,8 @@ def welcome(asked: Message) -> None:
 
 
 def main() -> None:
-    START.get(SPECIES, lambda: None)()
+    if SPECIES in START:
+        START[SPECIES]()
     for count, line in enumerate(sys.stdin):
         if SPECIES == "reads no more after its handshake" and count > 3:
             hang()

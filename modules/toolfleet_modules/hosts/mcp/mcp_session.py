@@ -39,7 +39,7 @@ class ServerAway(Exception):
         self.has_answered = has_answered
 
 
-class Connection:
+class McpSession:
     """One session. `closed` is set at its end; `in_flight` counts its requests; `is_suspect`: nobody knows whether the server still answers."""
 
     def __init__(self, session: ClientSession, dispatcher: "ScreeningDispatcher") -> None:
@@ -54,9 +54,9 @@ class Connection:
     @classmethod
     async def open(
         cls, transport: OpenTransport, on_changed: OnChanged, *, seconds: float, is_legacy: bool = False
-    ) -> "Connection":
+    ) -> "McpSession":
         """Start the server or reach it, and agree on a version within `seconds`. Raises `ServerAway`."""
-        ready: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
+        ready: asyncio.Future[McpSession] = asyncio.get_running_loop().create_future()
         stop = asyncio.Event()
         task = asyncio.ensure_future(_held(transport, on_changed, ready, stop, is_legacy=is_legacy))
         try:
@@ -209,7 +209,7 @@ class ScreeningDispatcher(JSONRPCDispatcher):
 async def _held(
     transport: OpenTransport,
     on_changed: OnChanged,
-    ready: "asyncio.Future[Connection]",
+    ready: "asyncio.Future[McpSession]",
     stop: asyncio.Event,
     *,
     is_legacy: bool,
@@ -234,7 +234,7 @@ async def _held(
                 await asyncio.gather(agreeing, return_exceptions=True)
             dispatcher.version = session.protocol_version or ""
             if not ready.done():
-                ready.set_result(Connection(session, dispatcher))
+                ready.set_result(McpSession(session, dispatcher))
             await _first(asyncio.ensure_future(dispatcher.ended.wait()), stop.wait())
 
 
