@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from support.fleet import TestBed
-from support.module_server import ModuleServer, serve
 from support.hosts.announced_host import announced
+from support.module_server import ModuleServer, serve
 from support.modules.listed_modules import until_listed
 from support.owls import make_module
 from support.worker_process import WorkerProcess

@@ -22,8 +22,8 @@ def hosts(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     with Redis.from_url(redis_url) as redis:
         now = redis.time()[0]
         note = json.dumps({"owls": {"host-a": [3, 0, 0], "host-b": [1, 7, 12.5]}})
-        redis.hset(KEYS.replica_counts, "somewhere:1", f"{now} {note}")
-        redis.expire(KEYS.replica_counts, 60)
+        redis.hset(KEYS.hosts.counts, "somewhere:1", f"{now} {note}")
+        redis.expire(KEYS.hosts.counts, 60)
     return redis_url
 
 
