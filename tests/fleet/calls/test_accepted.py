@@ -17,6 +17,7 @@ from support.modules import sdk_program
 from support.servers.hatchery import HATCHED, Hatchery, make_hatchery
 from support.waiting import wait_until
 from toolfleet import Caller, CallHandle, Progress, ToolCall, ToolFleet
+from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_tasks.messages.signing import module_key
 
 HATCH = ToolCall(tool_name="nest.hatch")
@@ -29,11 +30,28 @@ def _in_fast_mode(fast_mode: None) -> None:
     """Only there is a lost worker's call back within seconds."""
 
 
-@pytest.fixture
-def nest() -> Iterator[Hatchery]:
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Hatchery]:
     hatchery = make_hatchery()
     with serve(hatchery.server):
         yield hatchery
+
+
+@pytest.fixture
+def nest(shared: Hatchery) -> Hatchery:
+    shared.start_anew()
+    return shared
+
+
+@pytest.fixture(scope="module")
+def served(shared: Hatchery, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
+    """With a worker, for those that need none of their own."""
+    with redis_server(tmp_path_factory.mktemp("redis")) as url:
+        bed = TestBed(
+            url, (shared.server,), tmp_path_factory.mktemp("logs"), {"visibility_timeout": 4, "fast_transport": True}
+        )
+        with bed.worker():
+            yield bed
 
 
 @pytest.fixture
@@ -42,10 +60,9 @@ def bed(redis_url: str, nest: Hatchery, tmp_path: Path) -> TestBed:
 
 
 @pytest.fixture
-async def fleet(bed: TestBed) -> AsyncIterator[ToolFleet]:
-    with bed.worker():
-        async with ToolFleet(settings=bed.settings) as fleet:
-            yield fleet
+async def fleet(served: TestBed, nest: Hatchery) -> AsyncIterator[ToolFleet]:
+    async with ToolFleet(settings=served.settings) as fleet:
+        yield fleet
 
 
 @pytest.mark.parametrize("tool", ["hatch", "plainly", "in_lines", "warm"])
@@ -240,7 +257,7 @@ async def test_a_job_goes_on_with_what_it_came_to(fleet: ToolFleet, nest: Hatche
     assert (found.result, len(nest.begun)) == ("an owl", 1)
 
 
-@pytest.mark.parametrize("replies", ["", "replies.db"], ids=["memory", "file"])
+@pytest.mark.parametrize("replies", ["", pytest.param("replies.db", marks=pytest.mark.slow)])
 async def test_a_module_that_was_killed_has_forgotten(
     redis_url: str, tmp_path: Path, owner: Caller, replies: str
 ) -> None:

@@ -31,6 +31,14 @@ class Hatchery:
     since: dict[str, float] = field(default_factory=dict)
     hangs: bool = False
 
+    def start_anew(self) -> None:
+        """Forget what was, for the next test: calls that still go on are not known any more."""
+        self.answer, self.fault, self.ends, self.poll_after, self.hangs = AT_WORK, 0, None, 0.2, False
+        self.asked, self.begun, self.since = [], [], {}
+        self.server.forget()
+        self.server.memory = None
+        self.server.tools["nest.hatch"] = self.hatch
+
     def acceptance(self, tool: str) -> dict[str, Any]:
         """What it says of a call that begins."""
         self.begun.append(f"egg-{len(self.begun) + 1} ✓")

@@ -27,7 +27,7 @@ class Hatchery:
         self.asked.append((handle, cancel))
         if isinstance(self.answer, Exception):
             raise self.answer
-        if isinstance(self.answer, float):
+        if isinstance(self.answer, int | float):
             await asyncio.sleep(self.answer)
             return StatusAnswer.running()
         return self.answer

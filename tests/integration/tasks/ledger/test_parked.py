@@ -38,8 +38,8 @@ KEY = "a secret of more than thirty-two characters"
 @pytest.fixture(params=[False, True], ids=["", "sent-again"])
 async def ledger(request: pytest.FixtureRequest, redis: Redis, redis_url: str) -> AsyncIterator[Ledger]:
     """One worker's, whose module takes one call at a time."""
-    settings = {"module_concurrency": {"research": 1}, "repeats": request.param}
-    async with worker_ledger(redis_url, **settings) as ledger:
+    bound = {"research": 1}
+    async with worker_ledger(redis_url, repeats=bool(request.param), module_concurrency=bound) as ledger:
         yield ledger
 
 
