@@ -5,7 +5,7 @@ from pathlib import Path
 from toolfleet_cli.hosting.folder import folder_host
 from toolfleet_cli.hosting.host_server import ServedHost
 from toolfleet_cli.hosting.openapi import openapi_host
-from toolfleet_registry.config.host_specs import FolderSpec, McpSpec, OpenApiSpec
+from toolfleet_registry.config.host_specs import FolderSpec, McpSpec
 from toolfleet_registry.config.setting_sources import find_toml
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings
@@ -25,9 +25,7 @@ def named_host(settings: Settings, name: str, *, start: Path) -> ServedHost:
     if isinstance(spec, FolderSpec):
         folder = None if spec.folder is None else beside / spec.folder
         return folder_host(settings, folder, beside=beside, name=name)
-    if isinstance(spec, OpenApiSpec):
-        return openapi_host(settings, name, spec, folder=beside)
-    raise SettingsError(f"[hosts.{name}] cannot be served yet.")
+    return openapi_host(settings, name, spec, folder=beside)
 
 
 def toml_folder(start: Path) -> Path:

@@ -26,7 +26,9 @@ class AnnouncedHost:
     async def announce(self, **fields: Any) -> Announcement:
         """Write one heartbeat, with these fields instead of the right ones."""
         self.counter += 1
-        facts = self.fields | {"id": self.id, "at": await self.writer.now(), "counter": self.counter} | fields
+        facts: dict[str, Any] = (
+            self.fields | {"id": self.id, "at": await self.writer.now(), "counter": self.counter} | fields
+        )
         said = Announcement(**facts)
         await self.writer.announce(said)
         return said

@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from typing import Any
 
 import httpx2
@@ -83,7 +84,7 @@ async def _failure(request: httpx2.Request, response: httpx2.Response) -> httpx2
     body = await _read(response, _MOST_ERROR_BYTES) or b""
     error = _object_in(body).get("error")
     message = str(error.get("message", "")) if isinstance(error, dict) else ""
-    if _SESSION in request.headers and (status == httpx2.codes.NOT_FOUND or "session" in message.lower()):
+    if _SESSION in request.headers and (status == HTTPStatus.NOT_FOUND or "session" in message.lower()):
         return _error(SESSION_LOST, "the server knows the session no more")
     retry_after = response.headers.get("retry-after")
     if status == _TOO_MANY or (status == _AWAY and retry_after is not None):

@@ -283,7 +283,8 @@ def _failure_of(task: "asyncio.Task[None]") -> str:
             return f"{getattr(error, 'message', None) or error}"[:500]
         case ValidationError():
             return "its answer to the handshake is none of the protocol"
-    return f"{type(error).__name__}: {error}"[:500]
+        case _:
+            return f"{type(error).__name__}: {error}"[:500]
 
 
 def _name_of(tool: object) -> str:

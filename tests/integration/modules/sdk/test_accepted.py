@@ -25,12 +25,12 @@ class Hatchery:
 
     async def status(self, handle: str, *, cancel: bool) -> StatusAnswer:
         self.asked.append((handle, cancel))
+        if isinstance(self.answer, StatusAnswer):
+            return self.answer
         if isinstance(self.answer, Exception):
             raise self.answer
-        if isinstance(self.answer, int | float):
-            await asyncio.sleep(self.answer)
-            return StatusAnswer.running()
-        return self.answer
+        await asyncio.sleep(self.answer)
+        return StatusAnswer.running()
 
 
 def make_owls(
