@@ -33,6 +33,7 @@ NAMES = [
     "ask",
     "die",
     "environment",
+    "brood",
     "git/log.v2",
     "Eule-ü",
     "plain.dotted",
@@ -44,11 +45,20 @@ HINTS = {
 WEIGHT = {"type": "object", "properties": {"grams": {"type": "integer"}}, "required": ["grams"]}
 
 
+TASKS = "io.modelcontextprotocol/tasks"
+MOMENTS = {"createdAt": "2026-11-25T12:00:00Z", "lastUpdatedAt": "2026-11-25T12:00:00Z", "ttlMs": 60000}
+
+
+class ById(types.RequestParams):
+    task_id: str
+
+
 class Nest:
     """Its tools, which grow by one with each `hatch`."""
 
     def __init__(self) -> None:
         self.names = list(NAMES)
+        self.tasks: dict[str, dict[str, Any]] = {}
         self.bus = InMemorySubscriptionBus()
 
     async def list_tools(self, ctx: Any, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
@@ -110,6 +120,30 @@ class Nest:
 
     async def do_die(self, ctx: Any, text: str) -> Any:
         os.kill(os.getpid(), getattr(signal, text or "SIGKILL"))
+
+    async def do_brood(self, ctx: Any, text: str) -> Any:
+        """Go on by itself, where the client can follow that."""
+        capabilities: Any = (ctx.meta or {}).get("io.modelcontextprotocol/clientCapabilities") or {}
+        extensions = capabilities.get("extensions") if isinstance(capabilities, dict) else capabilities.extensions
+        if TASKS not in (extensions or {}):
+            return None
+        task_id = f"task-{len(self.tasks)}"
+        self.tasks[task_id] = {"taskId": task_id, "status": "working", "statusMessage": "warm", "pollIntervalMs": 100}
+        return {**self.tasks[task_id], **MOMENTS, "resultType": "task"}
+
+    async def get_task(self, ctx: Any, params: ById) -> dict[str, Any]:
+        """Be done when the file says so."""
+        task = self.tasks.get(params.task_id)
+        if task is None:
+            raise MCPError(-32602, "unknown task")
+        if task["status"] == "working" and Path(os.environ["NOTES"]).with_name("hatched").exists():
+            task.update(status="completed", result={"content": [{"type": "text", "text": "three chicks"}]})
+        return {**task, **MOMENTS, "resultType": "complete"}
+
+    async def cancel_task(self, ctx: Any, params: ById) -> dict[str, Any]:
+        """End it."""
+        self.tasks[params.task_id]["status"] = "cancelled"
+        return {"resultType": "complete"}
 
     async def do_environment(self, ctx: Any, text: str) -> Any:
         return types.CallToolResult(content=said(os.environ.get(text, "(none)")))
@@ -207,6 +241,9 @@ def server_of(nest: Nest, *, is_old: bool) -> Server[Any]:
         on_completion=completion,
         on_subscriptions_listen=None if is_old else ListenHandler(nest.bus),
     )
+    server.extensions[TASKS] = {}
+    server.add_request_handler("tasks/get", ById, nest.get_task)
+    server.add_request_handler("tasks/cancel", ById, nest.cancel_task)
     if is_old:
 
         async def unknown(ctx: Any, params: Any) -> Any:

@@ -17,6 +17,7 @@ from toolfleet_modules.hosts.mcp.mcp_tool import McpTool
 from toolfleet_modules.hosts.mcp.options import McpOptions, StdioServer
 from toolfleet_modules.hosts.mcp.passthrough import Passthrough
 from toolfleet_modules.hosts.mcp.server_log import ServerLog
+from toolfleet_modules.hosts.mcp.server_tasks import TaskFollower
 from toolfleet_modules.hosts.mcp.sessions import McpSessions, SharedSession, UserSessions
 from toolfleet_modules.hosts.mcp.stdio_transport import stdio_transport
 from toolfleet_modules.hosts.mcp.tool_list import ListChanges, listed_tools
@@ -54,6 +55,7 @@ class McpHost(Host[McpTool]):
             longest_call_seconds=options.longest_call_seconds,
             lifespan=self._running,
         )
+        self.follower = TaskFollower(lambda: self.tools, most_bytes=options.result_bytes)
         self._options = options
         self._changes = ListChanges(options.refresh_seconds)
         self._offer = ServerOffer()

@@ -21,6 +21,9 @@ from toolfleet_modules.hosts.mcp.http_errors import is_session_lost
 
 _log = logging.getLogger("toolfleet.host")
 
+TASKS = "io.modelcontextprotocol/tasks"
+"""The extension by which a server may go on with a call by itself."""
+
 _CLIENT = types.Implementation(name="toolfleet", version="1")
 _CLOSE_SECONDS = 15.0  # for a session to end, with its process
 
@@ -222,7 +225,9 @@ async def _held(
 
     async with transport() as (read, write):
         dispatcher = ScreeningDispatcher(read, write)
-        async with ClientSession(dispatcher=dispatcher, message_handler=notified, client_info=_CLIENT) as session:
+        async with ClientSession(
+            dispatcher=dispatcher, message_handler=notified, client_info=_CLIENT, extensions={TASKS: {}}
+        ) as session:
             agreeing = asyncio.ensure_future(_agree(session, is_legacy=is_legacy))
             try:
                 await _first(agreeing, stop.wait())

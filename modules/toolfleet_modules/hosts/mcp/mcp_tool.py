@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import mcp_types as types
@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from toolfleet_modules.hosts.mcp.http_errors import BROKEN, REFUSED, TURNED_AWAY, did_nothing
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession, ServerAway
 from toolfleet_modules.hosts.mcp.results import reply_of
+from toolfleet_modules.hosts.mcp.server_tasks import ServerTask, poll_seconds
 from toolfleet_modules.hosts.mcp.sessions import RETURN_SECONDS, McpSessions
 from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_modules.requests.reply import Reply
@@ -23,6 +24,7 @@ from toolfleet_registry.functions.failures import ModuleBusy, ToolError
 from toolfleet_registry.functions.threads import NotBegun
 
 _LONGEST_WAIT = 300.0  # seconds that a server may have its callers wait
+_RAW = TypeAdapter(dict[str, Any])
 _ANSWER: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAdapter(
     types.CallToolResult | types.InputRequiredResult
 )
@@ -42,6 +44,14 @@ class McpTool:
     def begin(self, arguments: Mapping[str, Any], context: Context, means: RunMeans) -> "McpRun":
         """A run with these arguments, which the server checks."""
         return McpRun(self, arguments, context, means.most_bytes)
+
+    def without_secrets(self, reply: Reply) -> Reply:
+        """The reply as it may leave the host."""
+        written = reply.body.encode()
+        hidden = self.secrets.hide_json(written)
+        if hidden is written:
+            return reply
+        return replace(reply, body=hidden.decode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +82,7 @@ class McpRun:
         """Send it, and wait for the answer. Raises `ModuleBusy`, `NotBegun` and `asyncio.CancelledError`."""
         try:
             async with self.tool.sessions.taken(self.context.user_id) as connection:
-                return self._without_secrets(await self._run_in(connection))
+                return self.tool.without_secrets(await self._run_in(connection))
         except ToolError as exc:
             return Reply.failure(self.name, str(exc), effect_state=exc.effect_state)
 
@@ -83,7 +93,10 @@ class McpRun:
             params=types.CallToolRequestParams(name=self.tool.original, arguments=dict(self.arguments))
         )
         try:
-            answer = await connection.request(request, _ANSWER, on_progress=self._report)
+            raw = await connection.request(request, _RAW, on_progress=self._report)
+            if raw.get("resultType") == "task":
+                return self._accepted(raw)
+            answer = _ANSWER.validate_python(raw, by_name=False)
         except ServerAway:
             raise ModuleBusy(RETURN_SECONDS) from None
         except asyncio.CancelledError:
@@ -96,6 +109,13 @@ class McpRun:
         if isinstance(answer, types.InputRequiredResult):
             return self._unknown("its server asks for input, which nobody here can give")
         return reply_of(self.tool.definition, answer, most_bytes=self.most_bytes)
+
+    def _accepted(self, raw: Mapping[str, Any]) -> Reply:
+        """The server goes on with it by itself."""
+        task = ServerTask.of(raw, self.name, self.context.user_id)
+        if task is None:
+            return self._unknown("its server goes on with it under a name that nobody could ask for")
+        return Reply.accepted(self.name, task.handle, poll_after_seconds=poll_seconds(raw))
 
     def _failure_of(self, error: MCPError) -> Reply:
         """What an error comes to. Raises `ModuleBusy` where nothing was begun, and may be later."""
@@ -118,13 +138,6 @@ class McpRun:
     @property
     def _effect_state(self) -> Any:
         return "none" if self.tool.definition.effect == "read" else "unknown"
-
-    def _without_secrets(self, reply: Reply) -> Reply:
-        written = reply.body.encode()
-        hidden = self.tool.secrets.hide_json(written)
-        if hidden is written:
-            return reply
-        return Reply(hidden.decode(), is_success=reply.is_success, surely_nothing=reply.surely_nothing)
 
     async def _report(self, progress: float, total: float | None, message: str | None) -> None:
         if self.context._report is not None:  # noqa: SLF001 - made for this run

@@ -1,0 +1,151 @@
+"""Follows the tasks that a server makes of calls: it goes on by itself, and is asked where they are."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol
+
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+from pydantic import TypeAdapter, ValidationError
+
+from toolfleet_modules.hosts.mcp.mcp_session import McpSession
+from toolfleet_modules.hosts.mcp.results import reply_of
+from toolfleet_modules.hosts.mcp.sessions import McpSessions
+from toolfleet_modules.requests.reply import Reply
+from toolfleet_modules.requests.status import StatusAnswer
+from toolfleet_registry.contracts import ToolDefinition
+
+_LONGEST_HANDLE = 512  # characters
+_POLL_SECONDS = (0.1, 60.0)  # how soon and how late a server may have itself asked
+_RAW = TypeAdapter(dict[str, Any])
+_ENDED = TypeAdapter(types.CallToolResult)
+
+
+class FollowedTool(Protocol):
+    """A tool whose calls may become tasks."""
+
+    @property
+    def definition(self) -> ToolDefinition:
+        """What the manifest says of it."""
+        ...
+
+    @property
+    def sessions(self) -> McpSessions:
+        """The sessions with its server."""
+        ...
+
+    @property
+    def without_secrets(self) -> Callable[[Reply], Reply]:
+        """Hides what no reply may show."""
+        ...
+
+
+class TaskParams(types.RequestParams):
+    """Names a task."""
+
+    task_id: str
+
+
+class TaskQuestion(types.Request[TaskParams, Literal["tasks/get", "tasks/cancel"]]):
+    """Asks for a task, or for its end."""
+
+    name_param: ClassVar[str | None] = "taskId"
+    method: Literal["tasks/get", "tasks/cancel"]
+    params: TaskParams
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTask:
+    """A task of `user_id`'s call of a tool. `handle` has all of it, so that it is known after a restart, too."""
+
+    task_id: str
+    tool_name: str
+    user_id: str | None
+
+    @property
+    def handle(self) -> str:
+        """As JSON, in ASCII."""
+        return json.dumps([self.task_id, self.tool_name, self.user_id], separators=(",", ":"))
+
+    @classmethod
+    def of(cls, answer: Mapping[str, Any], tool_name: str, user_id: str | None) -> "ServerTask | None":
+        """The task that a server has answered with; `None` for one that nobody could ask for."""
+        task_id = answer.get("taskId")
+        task = cls(task_id, tool_name, user_id) if isinstance(task_id, str) and task_id else None
+        return task if task is not None and len(task.handle) <= _LONGEST_HANDLE else None
+
+    @classmethod
+    def read(cls, handle: str) -> "ServerTask":
+        """The task of a handle. Raises `ValueError`."""
+        task_id, tool_name, user_id = json.loads(handle)
+        return cls(str(task_id), str(tool_name), None if user_id is None else str(user_id))
+
+
+class TaskFollower:
+    """Knows the tasks of one host's server. `offer` says which tools there are now, by their full names."""
+
+    def __init__(self, offer: Callable[[], Mapping[str, FollowedTool]], *, most_bytes: int) -> None:
+        self._offer, self._most_bytes = offer, most_bytes
+
+    async def status(self, call_id: str, handle: str, *, cancel: bool) -> StatusAnswer:
+        """Ask the server. Raises what there is to raise while it is away: then somebody asks again."""
+        del call_id
+        try:
+            task = ServerTask.read(handle)
+        except ValueError:
+            return StatusAnswer.unknown()
+        tool = self._offer().get(task.tool_name)
+        if tool is None:
+            return StatusAnswer.unknown()
+        async with tool.sessions.taken(task.user_id) as session:
+            try:
+                if cancel:
+                    await _asked(session, "tasks/cancel", task)
+                return await self._judged(await _asked(session, "tasks/get", task), tool, session, task)
+            except MCPError as exc:
+                if exc.code == types.INVALID_PARAMS:  # it knows the task no more
+                    return StatusAnswer.unknown()
+                raise
+
+    async def _judged(
+        self, state: Mapping[str, Any], tool: FollowedTool, session: McpSession, task: ServerTask
+    ) -> StatusAnswer:
+        match state.get("status"):
+            case "working":
+                message = str(state.get("statusMessage") or "")
+                return StatusAnswer.running(None, message, poll_after_seconds=poll_seconds(state))
+            case "input_required":
+                await _asked(session, "tasks/cancel", task)
+                return StatusAnswer.failed("Its server asks for input, which nobody here can give.")
+            case "completed":
+                return self._completed(state.get("result"), tool)
+            case "failed":
+                error = state.get("error")
+                words = str(error.get("message")) if isinstance(error, dict) else str(state.get("statusMessage") or "")
+                reply = Reply.failure(task.tool_name, f"{task.tool_name} failed: {words}", effect_state="unknown")
+                return StatusAnswer.ended(tool.without_secrets(reply))
+            case "cancelled":
+                return StatusAnswer.failed("Its server has ended it before it was done.")
+        return StatusAnswer.unknown()
+
+    def _completed(self, result: object, tool: FollowedTool) -> StatusAnswer:
+        try:
+            ended = _ENDED.validate_python(result, by_name=False)
+        except ValidationError:
+            return StatusAnswer.failed("Its server's answer is none of the protocol.")
+        return StatusAnswer.ended(tool.without_secrets(reply_of(tool.definition, ended, most_bytes=self._most_bytes)))
+
+
+def poll_seconds(state: Mapping[str, Any]) -> float | None:
+    """When a server wants to be asked, if it says so."""
+    interval = state.get("pollIntervalMs")
+    if isinstance(interval, bool) or not isinstance(interval, int | float):
+        return None
+    shortest, longest = _POLL_SECONDS
+    return min(max(interval / 1000, shortest), longest)
+
+
+async def _asked(session: McpSession, method: Literal["tasks/get", "tasks/cancel"], task: ServerTask) -> dict[str, Any]:
+    question = TaskQuestion(method=method, params=TaskParams(task_id=task.task_id))
+    return await session.request(question, _RAW)
