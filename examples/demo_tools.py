@@ -1,20 +1,26 @@
 """The demo's third act: a folder of tools is edited while an agent calls them, and no call notices but by what it answers.
 
-A save that does not load changes nothing: the version before goes on serving, and the operator is told.
+Then two MCP servers and a REST service do their work as modules. A save that does not load changes nothing: the version before goes on serving, and the operator is told.
 """
 
 import asyncio
+import json
+import socket
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import uvicorn
 from rich.console import Console
 
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.fleet import LocalFleet
-from toolfleet_cli.local.hosted_modules import HostedModule
 
 ADA = Caller(user_id="ada", permission="user", allowed_modules="*")
 NAME = "birds"
@@ -28,6 +34,10 @@ def song(bird: str) -> str:
     """Say how a bird sings."""
     return f"{{bird}}, edition {edition}"
 '''
+_NEST = "nest"
+_NOON = {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Africa/Nairobi"}
+_PETSTORE = Path(__file__).parent / "petstore"
+_SHOWN = 100  # characters of a result
 _WAIT_SECONDS = 30.0
 _CALLERS = 8
 _PAUSE_SECONDS = 0.02
@@ -35,15 +45,44 @@ _PAUSE_SECONDS = 0.02
 
 @dataclass
 class Stage:
-    """What the act plays with: files in `folder`, of which `birds` is served."""
+    """What the act plays with, in `folder`: tools that are edited, two MCP servers, and a REST service at `port`."""
 
     folder: Path
+    port: int = 0
 
-    def hosted(self) -> Sequence[HostedModule]:
-        """Write the first edition; returns what a fleet is to host."""
-        (self.folder / NAME).mkdir()
+    def write(self) -> None:
+        """Write the first edition of the tools, a repository, and what is to be hosted."""
+        for name in (NAME, _NEST):
+            (self.folder / name).mkdir()
         self.save(1)
-        return [HostedModule.of_folder(NAME, self.folder / NAME)]
+        (self.folder / _NEST / "eggs.txt").write_text("3\n")
+        for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "Lay three eggs"]):
+            command = ["git", "-c", "user.name=Ada", "-c", "user.email=ada@owls.test", *words]
+            subprocess.run(command, cwd=self.folder / _NEST, check=True, timeout=_WAIT_SECONDS)
+        programs = Path(sys.executable).parent
+        hosts: dict[str, dict[str, object]] = {
+            NAME: {"folder": NAME},
+            "clock": {"command": [str(programs / "mcp-server-time"), "--local-timezone", "UTC"]},
+            "git": {"command": [str(programs / "mcp-server-git"), "--repository", _NEST], "trusted": True},
+            "pets": {"document": str(_PETSTORE / "openapi.json"), "base": f"http://127.0.0.1:{self.port}/api"},
+        }
+        lines = [f"[hosts.{name}]\n" + "".join(map(_toml, facts.items())) for name, facts in hosts.items()]
+        (self.folder / "toolfleet.toml").write_text("\n".join(lines))
+
+    @contextmanager
+    def service(self) -> Generator[None]:
+        """Serve the pet store of `examples/petstore` meanwhile, in a thread."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self.port = listener.getsockname()[1]
+            sys.path.insert(0, str(_PETSTORE.parent))
+            server = uvicorn.Server(uvicorn.Config("petstore.server:app", log_level="error"))
+            thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+            thread.start()
+            try:
+                yield
+            finally:
+                server.should_exit = True
+                thread.join(_WAIT_SECONDS)
 
     def save(self, edition: int) -> None:
         """Save the tool's file at once, as editors do."""
@@ -94,8 +133,31 @@ async def play(local: LocalFleet, stage: Stage, console: Console) -> bool:
         is_well = await _edit(stage, callers, local, console)
         callers.is_enough = True
         await asyncio.gather(*calling)
-    console.print(f"  {len(callers.results)} calls meanwhile, {len(callers.failed)} of them failed.")
+        console.print(f"  {len(callers.results)} calls meanwhile, {len(callers.failed)} of them failed.")
+        is_well &= await _ask_others(fleet, local, console)
     return is_well and not callers.failed
+
+
+async def _ask_others(fleet: ToolFleet, local: LocalFleet, console: Console) -> bool:
+    """Call MCP servers and a REST service as any other module."""
+    calls = [
+        ToolCall(tool_name="clock.convert_time", arguments=_NOON),
+        ToolCall(tool_name="git.git_log", arguments={"repo_path": _NEST}),
+        ToolCall(tool_name="pets.addPet", arguments={"name": "Hedwig", "tag": "owl"}),
+        ToolCall(tool_name="pets.findPets", arguments={"tags": ["owl"]}),
+    ]
+    if not await _until(lambda: _are_listed(fleet, [call.tool_name for call in calls]), local):
+        console.print("Not as it should be: a tool of a hosted server is not listed.")
+        return False
+    results = [await fleet.call(call, ADA, waits_for_worker=True) for call in calls]
+    console.print("  Modules that nobody has written as one:")
+    for result, words in zip(results, ("15:00", "Lay three eggs", "Hedwig", "Hedwig"), strict=True):
+        said = json.dumps(result.result) if result.success else str(result.error)
+        console.print(f"    {result.tool_name}: {said[:_SHOWN]}")
+        if words not in said:
+            console.print(f"Not as it should be: there is no {words!r} in it.")
+            return False
+    return True
 
 
 async def _edit(stage: Stage, callers: Callers, local: LocalFleet, console: Console) -> bool:
@@ -115,7 +177,11 @@ async def _edit(stage: Stage, callers: Callers, local: LocalFleet, console: Cons
 
 
 async def _is_listed(fleet: ToolFleet) -> bool:
-    return any(tool.name == f"{NAME}.song" for tool in await fleet.tools(ADA))
+    return await _are_listed(fleet, [f"{NAME}.song"])
+
+
+async def _are_listed(fleet: ToolFleet, names: Sequence[str]) -> bool:
+    return set(names) <= {tool.name for tool in await fleet.tools(ADA)}
 
 
 async def _has_error(fleet: ToolFleet) -> bool:
@@ -131,3 +197,8 @@ async def _until(is_so: Callable[[], Awaitable[bool]], local: LocalFleet) -> boo
         local.tend()
         await asyncio.sleep(_PAUSE_SECONDS)
     return True
+
+
+def _toml(fact: tuple[str, object]) -> str:
+    name, value = fact
+    return f"{name} = {json.dumps(value)}\n"  # lists, texts and truth are written alike

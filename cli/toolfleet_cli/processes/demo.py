@@ -5,6 +5,7 @@ import contextlib
 import importlib.util
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
@@ -15,6 +16,7 @@ from rich.console import Console
 from toolfleet_cli.console.output import err, note
 from toolfleet_cli.local.examples import find_examples, find_examples_folder
 from toolfleet_cli.local.fleet import LocalFleet, local_fleet
+from toolfleet_cli.local.hosted_modules import hosted_modules
 from toolfleet_cli.local.stop_signals import StopRequested
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import load_settings
@@ -29,18 +31,21 @@ def run_demo() -> int:
     if examples is None:
         raise SettingsError("The demo runs from a clone of the project, where its example modules are.")
     calls, chain, tools = (_load(examples / f"{name}.py") for name in ("demo", "demo_chain", "demo_tools"))
-    with TemporaryDirectory(prefix="toolfleet-demo-") as folder, contextlib.chdir(folder):
-        # From in there neither a running fleet nor a `toolfleet.toml` is seen: the demo has modules of its own.
+    with TemporaryDirectory(prefix="toolfleet-demo-") as name, contextlib.chdir(name), ExitStack() as stack:
+        # From in there neither a running fleet nor another `toolfleet.toml` is seen: the demo has modules of its own.
+        folder = Path(name)
+        stage = tools.Stage(folder)
+        stack.enter_context(stage.service())
+        stage.write()
         settings = load_settings(module_services={}, scheduler=True)
-        stage = tools.Stage(Path(folder))
         try:
             with (
                 err.status("Starting a fleet …") as status,
                 local_fleet(
-                    Path(folder),
+                    folder,
                     settings=settings,
                     own_modules=find_examples(),
-                    hosted=stage.hosted(),
+                    hosted=hosted_modules([], settings, start=folder, taken=()),
                     agent=chain.AGENT_ENV,
                     announce=note,
                 ) as fleet,

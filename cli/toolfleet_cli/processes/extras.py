@@ -8,11 +8,11 @@ _LIBRARIES = {
     "worker": ("httptools",),
     "flower": ("flower",),
     "up": ("httptools", "flower"),
-    "demo": ("httptools", "flower"),
+    "demo": ("httptools", "flower", "mcp", "watchfiles", "yaml"),
     "host": ("httpx", "packaging", "starlette", "uvicorn", "watchfiles", "yaml"),
     "host mcp": ("starlette", "uvicorn", "mcp"),
 }
-_EXTRAS = {"host": "hosts", "host mcp": "mcp"}  # for others, `worker`
+_EXTRAS = {"host": "hosts", "host mcp": "mcp", "demo": "worker,hosts,mcp"}  # for others, `worker`
 
 
 def need(command: str) -> None:
