@@ -1,7 +1,12 @@
 """Hostile MCP servers: every call has its end, nothing is left, and the module lives on."""
 
 import asyncio
+import contextlib
+import os
+import random
+import signal
 
+import psutil
 import pytest
 
 from support.hosts.zoo.animal import CALL, HANDSHAKE, LIST, START
@@ -66,6 +71,18 @@ async def test_every_call_has_its_end() -> None:
         await asyncio.gather(*(observe(species) for species in some))
 
 
+async def test_nothing_is_left_of_a_server_whose_watcher_is_killed() -> None:
+    """The process that would end what the server has started is killed itself: the host does it then."""
+    async with caged("leaks children in other sessions") as cage:
+        assert (await cage.call("bad")).success
+        before = set(cage.pids())
+        (watcher,) = (pid for pid in before if psutil.Process(pid).ppid() == os.getpid())
+        os.kill(watcher, signal.SIGKILL)
+
+        await wait_until(lambda: not before & set(cage.pids()), "all have ended")
+        await cage.recovers()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 async def test_the_whole_zoo() -> None:
@@ -79,3 +96,27 @@ async def test_the_whole_zoo() -> None:
             await observe(species)
 
     await asyncio.gather(*(one(species) for species in every))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+async def test_a_thousand_kills_leave_nothing() -> None:
+    """Servers, what they have started and what watches over them are killed or stopped at any moment: every call has its end."""
+    chance, killed = random.Random(7), 0
+
+    async def one() -> None:
+        nonlocal killed
+        async with caged("leaks children in other sessions") as cage:
+            while killed < 1000:
+                await cage.recovers()
+                calls = [asyncio.ensure_future(cage.call(tool, seconds=2)) for tool in ("good", "bad", "good")]
+                await asyncio.sleep(chance.random() / 20)
+                for pid in cage.pids():
+                    if chance.random() < 0.5:
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(pid, chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP]))
+                        killed += 1
+                results = await asyncio.gather(*calls)
+                assert all(result.success or result.error for result in results)
+
+    await asyncio.gather(*(one() for _ in range(4)))
