@@ -8,11 +8,13 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from toolfleet_modules.hosts.mcp.options import StdioServer
 
 _SUPERVISOR = "toolfleet_modules.hosts.processes.supervisor"
+_MARK = "TOOLFLEET_SERVER"  # a variable that all that a server starts inherits
 _LEAVE_SECONDS = 1.0  # for a server to end by itself when its input does
 _END_SECONDS = 6.0  # for what it has started to be gone
 _STREAM_BYTES = 2**20  # that are read ahead
@@ -43,7 +45,7 @@ class ServerProcess:
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=asyncio.subprocess.PIPE,
-                    env={**server.fence.environment(folder), **server.environment},
+                    env={**server.fence.environment(folder), **server.environment, _MARK: folder.name},
                     cwd=folder if server.directory is None else server.directory,
                     limit=_STREAM_BYTES,
                     start_new_session=True,
@@ -66,11 +68,10 @@ class ServerProcess:
         """The number of the process that watches over the server; the server is its child."""
         return self._process.pid
 
-    async def exit_words(self) -> str:
-        """How it ended, once it has."""
-        code = await self._process.wait()
-        number = code - 128 if code > 128 else -code  # noqa: PLR2004 - as shells say it
-        return f"signal {signal.Signals(number).name}" if _is_signal(number) else f"exit code {code}"
+    async def ended(self) -> None:
+        """Return when it has ended, whoever still has its pipes."""
+        while self._process.returncode is None:  # noqa: ASYNC110 - `Process.wait` waits for the pipes as well
+            await asyncio.sleep(_ENDED_SECONDS)
 
     async def end(self) -> None:
         """Let it end by itself for a moment, then end it and whatever it has started."""
@@ -89,6 +90,8 @@ class ServerProcess:
             if not await self._is_gone(_END_SECONDS):
                 self._signal(signal.SIGKILL)  # the server is ended with it
                 await self._is_gone(_END_SECONDS)
+        if self._process.returncode != 0:  # whoever watched over it may have been killed, and could end nothing
+            await asyncio.to_thread(_end_marked, self._folder.name)
         transport = getattr(self._process, "_transport", None)
         if transport is not None:  # a process that was left behind may hold the pipes
             transport.close()
@@ -110,7 +113,24 @@ class ServerProcess:
 
 
 _CHECK_SECONDS = 0.01
+_ENDED_SECONDS = 0.1
 
 
-def _is_signal(number: int) -> bool:
-    return number in {each.value for each in signal.Signals}
+def _end_marked(mark: str) -> None:
+    """Kill what has this mark in its environment, until none is left."""
+    sought = f"{_MARK}={mark}".encode()
+    give_up_at = time.monotonic() + _END_SECONDS
+    while (found := [each for each in Path("/proc").glob("[0-9]*") if _has(each, sought)]) and (
+        time.monotonic() < give_up_at
+    ):
+        for process in found:
+            with contextlib.suppress(OSError):
+                os.kill(int(process.name), signal.SIGKILL)
+        time.sleep(_CHECK_SECONDS)
+
+
+def _has(process: Path, sought: bytes) -> bool:
+    try:
+        return sought in (process / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False

@@ -127,7 +127,8 @@ class TaskFollower:
                 return StatusAnswer.ended(tool.without_secrets(reply))
             case "cancelled":
                 return StatusAnswer.failed("Its server has ended it before it was done.")
-        return StatusAnswer.unknown()
+            case _:
+                return StatusAnswer.unknown()
 
     def _completed(self, result: object, tool: FollowedTool) -> StatusAnswer:
         try:

@@ -23,6 +23,7 @@ _REFUSED_BYTES = (
     2**20,
     2**20,
 )  # that are no messages or left out, at once and a second: a server that writes more waits
+_REST_SECONDS = 0.5  # for what a program has written before its end to be read
 _LINE_COST = 20  # bytes of them beside a line's own: each takes its time
 
 ReadStream = MemoryObjectReceiveStream[SessionMessage | Exception]
@@ -42,6 +43,7 @@ async def stdio_transport(server: StdioServer, log: ServerLog) -> AsyncGenerator
         asyncio.ensure_future(_read(process, to_session, log)),
         asyncio.ensure_future(_write(process, from_session, to_session)),
         asyncio.ensure_future(log.follow(process.stderr)),
+        asyncio.ensure_future(_close_after(process, to_session)),
     ]
     try:
         yield from_server, to_server
@@ -119,6 +121,13 @@ async def _read(
             if splitter.refused:
                 await refused.spend(splitter.refused)
                 splitter.refused = 0
+
+
+async def _close_after(process: ServerProcess, to_session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+    """Let the session end when the program has, also if something that it has started keeps its output."""
+    await process.ended()
+    await asyncio.sleep(_REST_SECONDS)
+    to_session.close()
 
 
 async def _write(
