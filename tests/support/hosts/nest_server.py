@@ -245,12 +245,12 @@ def server_of(nest: Nest, *, is_old: bool) -> Server[Any]:
     server.add_request_handler("tasks/get", ById, nest.get_task)
     server.add_request_handler("tasks/cancel", ById, nest.cancel_task)
     if is_old:
-
-        async def unknown(ctx: Any, params: Any) -> Any:
-            raise MCPError(-32601, "Method not found")
-
-        server.add_request_handler("server/discover", types.RequestParams, unknown)
+        server.add_request_handler("server/discover", types.RequestParams, _unknown)
     return server
+
+
+async def _unknown(ctx: Any, params: Any) -> Any:
+    raise MCPError(-32601, "Method not found")
 
 
 async def main() -> None:
