@@ -210,6 +210,10 @@ class Deaf:
             await self._write.send(SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=message.id, error=error)))
 
 
+async def completion(ctx: Any, params: Any) -> types.CompleteResult:
+    return types.CompleteResult(completion=types.Completion(values=["owl"]))
+
+
 def server_of(nest: Nest, *, is_old: bool) -> Server[Any]:
     async def prompts(ctx: Any, params: Any) -> types.ListPromptsResult:
         return types.ListPromptsResult(prompts=[types.Prompt(name="greet", description="Greet.")])
@@ -225,9 +229,6 @@ def server_of(nest: Nest, *, is_old: bool) -> Server[Any]:
         return types.ReadResourceResult(
             contents=[types.TextResourceContents(uri=params.uri, text=os.environ.get("EGG", "egg"))]
         )
-
-    async def completion(ctx: Any, params: Any) -> types.CompleteResult:
-        return types.CompleteResult(completion=types.Completion(values=["owl"]))
 
     server: Server[Any] = Server(
         "nest",
@@ -245,12 +246,12 @@ def server_of(nest: Nest, *, is_old: bool) -> Server[Any]:
     server.add_request_handler("tasks/get", ById, nest.get_task)
     server.add_request_handler("tasks/cancel", ById, nest.cancel_task)
     if is_old:
-        server.add_request_handler("server/discover", types.RequestParams, _unknown)
+
+        async def unknown(ctx: Any, params: Any) -> Any:
+            raise MCPError(-32601, "Method not found")
+
+        server.add_request_handler("server/discover", types.RequestParams, unknown)
     return server
-
-
-async def _unknown(ctx: Any, params: Any) -> Any:
-    raise MCPError(-32601, "Method not found")
 
 
 async def main() -> None:

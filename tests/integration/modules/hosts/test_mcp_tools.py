@@ -43,7 +43,7 @@ async def test_a_server_is_a_module(tmp_path: Path, kind: str) -> None:
         late = await served.client.send("nest.wait", {}, seconds=0.5)
         assert (late.success, late.effect_state) == (False, "unknown")
         await wait_until(lambda: "cancelled" in served.noted(), "the server was told")
-        assert (await served.call("echo", text="on")).success
+        assert (await served.settled("echo", text="on")).success
 
         hatched = await served.call("hatch")
         assert hatched.success
