@@ -10,6 +10,8 @@ from support.hosts.host_process import OWL_TOOL
 from support.up import Up, call, toolfleet, up
 from support.waiting import wait_until_sync
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # a whole fleet for a few tests
+
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:

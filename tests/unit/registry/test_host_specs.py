@@ -33,8 +33,8 @@ def test_a_table_is_of_the_kind_that_its_field_says(table: dict[str, Any], kind:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"hosts": {"owls": {}}}, "folder, command, url, document"),
-        ({"hosts": {"owls": {"folder": "a", "document": "b"}}}, "folder, command, url, document"),
+        ({"hosts": {"owls": {}}}, "folder, tools, command, url, document"),
+        ({"hosts": {"owls": {"folder": "a", "document": "b"}}}, "folder, tools, command, url, document"),
         ({"hosts": {"owls": {"command": ["a"], "url": "http://b"}}}, "either a command or a url"),
         ({"hosts": {"owls": {"command": []}}}, "either a command or a url"),
         ({"hosts": {"owls": {"folder": "a", "speed": 3}}}, "speed"),

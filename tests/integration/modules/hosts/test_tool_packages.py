@@ -66,6 +66,7 @@ async def test_a_file_gets_the_packages_that_it_names(tmp_path: Path, wheels: Pa
         assert Path((await folder.call("version")).result[1]).is_relative_to(installed)
 
 
+@pytest.mark.slow
 async def test_files_that_contradict_each_other_have_processes_of_their_own(tmp_path: Path, wheels: Path) -> None:
     """Each with its version; tools that compute, and files that ask for nothing, run beside them."""
     files = {
@@ -110,6 +111,7 @@ async def test_what_cannot_be_installed_is_an_error_of_that_file(tmp_path: Path,
         await folder.wait_for_errors({"b.py": ("DuplicateTool", "none")})
 
 
+@pytest.mark.slow
 async def test_a_list_that_cannot_be_installed_leaves_the_one_before(tmp_path: Path, wheels: Path) -> None:
     """And all files with it, whether it names what is not there or is no list at all."""
     (tmp_path / "tools").mkdir()
@@ -146,6 +148,7 @@ async def test_a_block_that_says_nothing_is_an_error(tmp_path: Path, block: str,
         assert words in error.message
 
 
+@pytest.mark.slow
 async def test_ours_are_not_replaced(tmp_path: Path, wheels: Path) -> None:
     """A file that asks for another version of what the SDK stands on gets a clear error, and the SDK its own."""
     packages = installed_from(wheels, tmp_path / "environments")
@@ -168,6 +171,7 @@ async def test_nothing_is_installed_for_a_file_that_the_scan_refuses(tmp_path: P
         assert not (tmp_path / "environments").exists()
 
 
+@pytest.mark.slow
 async def test_packages_without_a_wheel_are_built_only_where_that_is_allowed(tmp_path: Path) -> None:
     """Their own code runs then, and not otherwise."""
     note = tmp_path / "built"
@@ -186,6 +190,7 @@ async def test_packages_without_a_wheel_are_built_only_where_that_is_allowed(tmp
     assert note.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not can_isolate(), reason="bubblewrap is not installed, or may make no namespaces")
 async def test_an_isolated_process_reads_its_packages(tmp_path: Path, wheels: Path) -> None:
     """Also where they are kept below a folder of which it has its own."""

@@ -105,7 +105,7 @@ async def test_kills_in_the_middle_of_calls_break_no_promise(
 
 @pytest.mark.parametrize(
     ("effect", "count"),
-    [("once", 80), *(pytest.param(effect, 1500, marks=LONG) for effect in ("once", "read"))],
+    [pytest.param(effect, 1500, marks=LONG) for effect in ("once", "read")],
 )
 async def test_a_rolling_restart_fails_no_call(
     redis_url: str, fast_mode: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, effect: Effect, count: int
