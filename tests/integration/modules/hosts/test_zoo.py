@@ -83,7 +83,7 @@ async def test_nothing_is_left_of_a_server_whose_watcher_is_killed() -> None:
         await cage.recovers()
 
 
-@pytest.mark.slow
+@pytest.mark.load
 @pytest.mark.timeout(1800)
 async def test_the_whole_zoo() -> None:
     """All species, four at a time."""
@@ -98,7 +98,7 @@ async def test_the_whole_zoo() -> None:
     await asyncio.gather(*(one(species) for species in every))
 
 
-@pytest.mark.slow
+@pytest.mark.load
 @pytest.mark.timeout(3600)
 async def test_a_thousand_kills_leave_nothing() -> None:
     """Servers, what they have started and what watches over them are killed or stopped at any moment: every call has its end."""
