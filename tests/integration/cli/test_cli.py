@@ -397,21 +397,23 @@ def test_ctrl_c_is_no_traceback_even_at_once(elsewhere: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "libraries"),
+    ("command", "libraries", "extras"),
     [
-        ("worker", "httptools"),
-        ("flower", "flower"),
-        ("up", "httptools and flower"),
-        ("demo", "httptools and flower"),
+        ("worker", "httptools", "worker"),
+        ("flower", "flower", "worker"),
+        ("up", "httptools and flower", "worker"),
+        ("demo", "httptools and flower", "worker,hosts,mcp"),
     ],
 )
-def test_a_command_whose_extra_is_missing_says_which(elsewhere: Path, command: str, libraries: str) -> None:
+def test_a_command_whose_extra_is_missing_says_which(
+    elsewhere: Path, command: str, libraries: str, extras: str
+) -> None:
     """One sentence with what to install, exit code 2."""
     ended = run_without_extra(command, TOOLFLEET_REDIS_URL="redis://127.0.0.1:1/0")
 
     assert ended.returncode == 2
     assert ended.stderr.splitlines()[0] == (
-        f"`toolfleet {command}` needs {libraries}, which an agent does not: pip install 'toolfleet[worker]'."
+        f"`toolfleet {command}` needs {libraries}, which an agent does not: pip install 'toolfleet[{extras}]'."
     )
 
 
