@@ -11,16 +11,16 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from toolfleet_modules.hosts.mcp.definitions import OfferedTool, ServerOffer, offer_of
-from toolfleet_modules.hosts.mcp.http_transport import http_transport
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession, OnChanged, ServerAway
 from toolfleet_modules.hosts.mcp.mcp_tool import McpTool
 from toolfleet_modules.hosts.mcp.options import McpOptions, StdioServer
 from toolfleet_modules.hosts.mcp.passthrough import Passthrough
-from toolfleet_modules.hosts.mcp.server_log import ServerLog
 from toolfleet_modules.hosts.mcp.server_tasks import TaskFollower
 from toolfleet_modules.hosts.mcp.sessions import McpSessions, SharedSession, UserSessions
-from toolfleet_modules.hosts.mcp.stdio_transport import stdio_transport
 from toolfleet_modules.hosts.mcp.tool_list import ListChanges, listed_tools
+from toolfleet_modules.hosts.mcp.transports.http_transport import http_transport
+from toolfleet_modules.hosts.mcp.transports.server_log import ServerLog
+from toolfleet_modules.hosts.mcp.transports.stdio_transport import stdio_transport
 from toolfleet_modules.hosts.processes.fence import FenceMissing
 from toolfleet_modules.hosts.serving.host import Host, Listener
 from toolfleet_modules.hosts.serving.secrets import Secrets

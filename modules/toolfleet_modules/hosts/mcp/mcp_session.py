@@ -17,7 +17,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT, methods
 from pydantic import TypeAdapter, ValidationError
 
-from toolfleet_modules.hosts.mcp.http_errors import is_session_lost
+from toolfleet_modules.hosts.mcp.transports.http_errors import is_session_lost
 
 _log = logging.getLogger("toolfleet.host")
 

@@ -9,11 +9,11 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from pydantic import TypeAdapter, ValidationError
 
-from toolfleet_modules.hosts.mcp.http_errors import BROKEN, REFUSED, TURNED_AWAY, did_nothing
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession, ServerAway
 from toolfleet_modules.hosts.mcp.results import reply_of
 from toolfleet_modules.hosts.mcp.server_tasks import ServerTask, poll_seconds
 from toolfleet_modules.hosts.mcp.sessions import RETURN_SECONDS, McpSessions
+from toolfleet_modules.hosts.mcp.transports.http_errors import BROKEN, REFUSED, TURNED_AWAY, did_nothing
 from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.sdk.tool_run import RunMeans

@@ -11,9 +11,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from toolfleet_modules.hosts.mcp.http_errors import did_nothing
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession, ServerAway
 from toolfleet_modules.hosts.mcp.sessions import McpSessions
+from toolfleet_modules.hosts.mcp.transports.http_errors import did_nothing
 from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_modules.requests.authentication import CallerCheck, CallerRefused
 from toolfleet_modules.requests.request import TooLarge, TooSlow, read_body

@@ -11,8 +11,8 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 
 from toolfleet_modules.hosts.mcp.options import StdioServer
-from toolfleet_modules.hosts.mcp.server_log import Allowance, ServerLog
-from toolfleet_modules.hosts.mcp.server_process import ServerProcess
+from toolfleet_modules.hosts.mcp.transports.server_log import Allowance, ServerLog
+from toolfleet_modules.hosts.mcp.transports.server_process import ServerProcess
 
 MOST_BYTES = 32 * 2**20
 """Of one message."""

@@ -10,8 +10,8 @@ import httpx2
 from mcp.client.streamable_http import streamable_http_client
 from pydantic_core import from_json
 
-from toolfleet_modules.hosts.mcp.http_errors import BROKEN, NOT_SENT, REFUSED, SESSION_LOST, TURNED_AWAY
 from toolfleet_modules.hosts.mcp.options import HttpServer
+from toolfleet_modules.hosts.mcp.transports.http_errors import BROKEN, NOT_SENT, REFUSED, SESSION_LOST, TURNED_AWAY
 
 _MOST_BYTES = 32 * 2**20  # of an answer, or of one event of a stream
 _MOST_ERROR_BYTES = 64 * 2**10
