@@ -3,9 +3,8 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.routing import Route
@@ -19,6 +18,7 @@ from toolfleet_modules.hosts.mcp.server_tasks import TaskFollower
 from toolfleet_modules.hosts.mcp.sessions import McpSessions, SharedSession, UserSessions
 from toolfleet_modules.hosts.mcp.tool_list import ListChanges, listed_tools
 from toolfleet_modules.hosts.mcp.transports.http_transport import http_transport
+from toolfleet_modules.hosts.mcp.transports.message_streams import MessageStreams
 from toolfleet_modules.hosts.mcp.transports.server_log import ServerLog
 from toolfleet_modules.hosts.mcp.transports.stdio_transport import stdio_transport
 from toolfleet_modules.hosts.processes.fence import FenceMissing
@@ -106,9 +106,9 @@ class McpHost(Host[McpTool]):
         return await McpSession.open(self._transport, on_changed, seconds=seconds, is_legacy=is_legacy)
 
     @asynccontextmanager
-    async def _transport(self) -> AsyncGenerator[Any]:
+    async def _transport(self) -> AsyncGenerator[MessageStreams]:
         server = self._options.server
-        opened: AbstractAsyncContextManager[Any] = (
+        opened = (
             stdio_transport(server, ServerLog(self.name, self._options.secrets))
             if isinstance(server, StdioServer)
             else http_transport(server)

@@ -7,17 +7,16 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar, cast
 
 import mcp_types as types
-from anyio.abc import TaskStatus
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.session import ClientSession, IncomingMessage
-from mcp.shared.dispatcher import CallOptions, OnNotify, OnNotifyIntercept, OnRequest, ProgressFnT
+from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
-from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
-from mcp.shared.message import SessionMessage
-from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT, methods
+from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 from pydantic import TypeAdapter, ValidationError
 
+from toolfleet_modules.hosts.mcp.screening_dispatcher import ScreeningDispatcher
+from toolfleet_modules.hosts.mcp.transports.call_lane import CallLane, OnProgress
 from toolfleet_modules.hosts.mcp.transports.http_errors import is_session_lost
+from toolfleet_modules.hosts.mcp.transports.message_streams import MessageStreams
 
 _log = logging.getLogger("toolfleet.host")
 
@@ -25,11 +24,13 @@ TASKS = "io.modelcontextprotocol/tasks"
 """The extension by which a server may go on with a call by itself."""
 
 _CLIENT = types.Implementation(name="toolfleet", version="1")
+_EXTENSIONS: dict[str, dict[str, Any]] = {TASKS: {}}
+_NEWER = ("resultType", "inputRequests", "requestState")  # of an answer: means nothing where an older version is spoken
 _CLOSE_SECONDS = 15.0  # for a session to end, with its process
+_RAW = TypeAdapter(dict[str, Any])
 
 Result = TypeVar("Result")
-Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
-OpenTransport = Callable[[], AbstractAsyncContextManager[Any]]
+OpenTransport = Callable[[], AbstractAsyncContextManager[MessageStreams]]
 OnChanged = Callable[[str], None]
 """Is told the method of each notification."""
 
@@ -43,14 +44,13 @@ class ServerAway(Exception):
 
 
 class McpSession:
-    """One session. `closed` is set at its end; `in_flight` counts its requests; `is_suspect`: nobody knows whether the server still answers."""
+    """One session. `closed` is set at its end; `is_suspect`: nobody knows whether the server still answers."""
 
-    def __init__(self, session: ClientSession, dispatcher: "ScreeningDispatcher") -> None:
+    def __init__(self, session: ClientSession, dispatcher: ScreeningDispatcher, lane: CallLane | None) -> None:
         self.session = session
         self.closed = asyncio.Event()
-        self.in_flight = 0
         self.is_suspect = False
-        self._dispatcher = dispatcher
+        self._dispatcher, self._lane = dispatcher, lane
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -98,6 +98,21 @@ class McpSession:
         """The tools of the lists so far that are none, each with the reason."""
         return self._dispatcher.refused_tools
 
+    async def call(self, tool: str, arguments: Mapping[str, Any], on_progress: OnProgress) -> dict[str, Any]:
+        """Call a tool once, and return the server's answer as it is. Cancelled, the server is told.
+
+        Raises `ServerAway` if nothing was sent, `MCPError`, and `ValidationError` for an answer that is none.
+        """
+        if self._lane is None:
+            params = types.CallToolRequestParams(name=tool, arguments=dict(arguments))
+            return await self.request(types.CallToolRequest(params=params), _RAW, on_progress=_awaitable(on_progress))
+        self._check_open()
+        answer = await self._lane.call(tool, arguments, on_progress)
+        if self.session.discover_result is None:
+            for name in _NEWER:
+                answer.pop(name, None)
+        return answer
+
     async def request(
         self,
         request: types.ClientRequest | types.Request[Any, Any],
@@ -109,9 +124,7 @@ class McpSession:
 
         Raises `ServerAway` if nothing was sent, `MCPError`, and `ValidationError` for an answer that is none.
         """
-        if not self.is_open:
-            raise ServerAway("its session has ended")
-        self.in_flight += 1
+        self._check_open()
         try:
             # The SDK's own results are models; an adapter may read an answer as anything.
             kind = cast("TypeAdapter[Any]", adapter)
@@ -120,8 +133,6 @@ class McpSession:
             if is_session_lost(exc):
                 self.close()
             raise
-        finally:
-            self.in_flight -= 1
 
     async def answers(self, seconds: float) -> bool:
         """Whether the server answers anything at all within `seconds`."""
@@ -149,64 +160,9 @@ class McpSession:
         if self._task is not None:
             await _ended(self._task)
 
-
-class ScreeningDispatcher(JSONRPCDispatcher):
-    """Takes tools that are none out of a server's lists, so that the others are served. `ended` is set when nothing comes any more."""
-
-    def __init__(self, read_stream: Any, write_stream: Any) -> None:
-        super().__init__(read_stream, write_stream)
-        self.ended = asyncio.Event()
-        self.refused_tools: list[tuple[str, str]] = []
-        self.version = ""
-
-    async def send_raw_request(
-        self,
-        method: str,
-        params: Mapping[str, Any] | None,
-        opts: CallOptions | None = None,
-        *,
-        _related_request_id: types.RequestId | None = None,
-    ) -> dict[str, Any]:
-        """As the SDK's. Raises `MCPError`."""
-        raw = await super().send_raw_request(method, params, opts, _related_request_id=_related_request_id)
-        if method == "tools/list" and self.version:
-            self._screen(raw)
-        return raw
-
-    async def run(
-        self,
-        on_request: OnRequest,
-        on_notify: OnNotify,
-        on_notify_intercept: OnNotifyIntercept | None = None,
-        *,
-        task_status: TaskStatus[None] | None = None,
-    ) -> None:
-        """As the SDK's, until the server's end."""
-        try:
-            more = {} if task_status is None else {"task_status": task_status}
-            await super().run(on_request, on_notify, on_notify_intercept, **more)
-        finally:
-            self.ended.set()
-
-    def _screen(self, raw: dict[str, Any]) -> None:
-        tools = raw.get("tools")
-        if not isinstance(tools, list) or self._fault_of(raw, tools) is None:
-            return
-        faults = [(each, self._fault_of(raw, [each])) for each in tools]
-        raw["tools"] = [each for each, fault in faults if fault is None]
-        self.refused_tools += [(_name_of(each), fault) for each, fault in faults if fault is not None]
-
-    def _fault_of(self, raw: dict[str, Any], tools: list[Any]) -> str | None:
-        """What is wrong with a list of these, in a few words."""
-        page = {key: value for key, value in raw.items() if key != "nextCursor"}
-        try:
-            methods.validate_server_result("tools/list", self.version, {**page, "tools": tools})
-            types.ListToolsResult.model_validate({"tools": tools}, by_name=False)
-        except ValidationError as exc:
-            first = exc.errors(include_url=False, include_input=False)[0]
-            place = ".".join(str(part) for part in first["loc"] if part != "tools" and not isinstance(part, int))
-            return f"{first['msg']} ({place})" if place else first["msg"]
-        return None
+    def _check_open(self) -> None:
+        if not self.is_open:
+            raise ServerAway("its session has ended")
 
 
 async def _held(
@@ -223,10 +179,10 @@ async def _held(
         if not isinstance(message, Exception):
             on_changed(message.method)
 
-    async with transport() as (read, write):
-        dispatcher = ScreeningDispatcher(read, write)
+    async with transport() as streams:
+        dispatcher = ScreeningDispatcher(streams.incoming, streams.outgoing)
         async with ClientSession(
-            dispatcher=dispatcher, message_handler=notified, client_info=_CLIENT, extensions={TASKS: {}}
+            dispatcher=dispatcher, message_handler=notified, client_info=_CLIENT, extensions=_EXTENSIONS
         ) as session:
             agreeing = asyncio.ensure_future(_agree(session, is_legacy=is_legacy))
             try:
@@ -238,9 +194,16 @@ async def _held(
                 agreeing.cancel()
                 await asyncio.gather(agreeing, return_exceptions=True)
             dispatcher.version = session.protocol_version or ""
-            if not ready.done():
-                ready.set_result(McpSession(session, dispatcher))
-            await _first(asyncio.ensure_future(dispatcher.ended.wait()), stop.wait())
+            lane = streams.calls
+            try:
+                if lane is not None:
+                    lane.meta = _meta_of(session)
+                if not ready.done():
+                    ready.set_result(McpSession(session, dispatcher, lane))
+                await _first(asyncio.ensure_future(dispatcher.ended.wait()), stop.wait())
+            finally:
+                if lane is not None:
+                    lane.end()
 
 
 async def _first(one: "asyncio.Future[Any]", other: Awaitable[Any]) -> None:
@@ -262,6 +225,25 @@ async def _agree(session: ClientSession, *, is_legacy: bool) -> None:
         else:
             return
     await session.initialize()
+
+
+def _meta_of(session: ClientSession) -> dict[str, Any]:
+    """What goes with each request: newer versions of the protocol have no handshake that both sides remember."""
+    if session.discover_result is None:
+        return {}
+    capabilities = types.ClientCapabilities(extensions=_EXTENSIONS)
+    return {
+        types.PROTOCOL_VERSION_META_KEY: session.protocol_version,
+        types.CLIENT_INFO_META_KEY: _CLIENT.model_dump(by_alias=True, mode="json", exclude_none=True),
+        types.CLIENT_CAPABILITIES_META_KEY: capabilities.model_dump(by_alias=True, mode="json", exclude_none=True),
+    }
+
+
+def _awaitable(on_progress: OnProgress) -> ProgressFnT:
+    async def told(progress: float, total: float | None, message: str | None) -> None:
+        on_progress(progress, total, message)
+
+    return told
 
 
 async def _ended(task: "asyncio.Task[None]") -> None:
@@ -290,8 +272,3 @@ def _failure_of(task: "asyncio.Task[None]") -> str:
             return "its answer to the handshake is none of the protocol"
         case _:
             return f"{type(error).__name__}: {error}"[:500]
-
-
-def _name_of(tool: object) -> str:
-    name = tool.get("name") if isinstance(tool, dict) else None
-    return name if isinstance(name, str) and name else "(a tool without a name)"

@@ -7,10 +7,10 @@ from typing import Any
 
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession, ServerAway
-from toolfleet_modules.hosts.mcp.results import reply_of
+from toolfleet_modules.hosts.mcp.results import reply_of, result_of
 from toolfleet_modules.hosts.mcp.server_tasks import ServerTask, poll_seconds
 from toolfleet_modules.hosts.mcp.sessions import RETURN_SECONDS, McpSessions
 from toolfleet_modules.hosts.mcp.transports.http_errors import BROKEN, REFUSED, TURNED_AWAY, did_nothing
@@ -24,10 +24,6 @@ from toolfleet_registry.functions.failures import ModuleBusy, ToolError
 from toolfleet_registry.functions.threads import NotBegun
 
 _LONGEST_WAIT = 300.0  # seconds that a server may have its callers wait
-_RAW = TypeAdapter(dict[str, Any])
-_ANSWER: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAdapter(
-    types.CallToolResult | types.InputRequiredResult
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +43,8 @@ class McpTool:
 
     def without_secrets(self, reply: Reply) -> Reply:
         """The reply as it may leave the host."""
+        if not self.secrets:
+            return reply
         written = reply.body.encode()
         hidden = self.secrets.hide_json(written)
         if hidden is written:
@@ -89,14 +87,14 @@ class McpRun:
     async def _run_in(self, connection: McpSession) -> Reply:
         if not self.context._may_begin():  # noqa: SLF001 - asked immediately before it is sent
             raise NotBegun
-        request = types.CallToolRequest(
-            params=types.CallToolRequestParams(name=self.tool.original, arguments=dict(self.arguments))
-        )
         try:
-            raw = await connection.request(request, _RAW, on_progress=self._report)
-            if raw.get("resultType") == "task":
-                return self._accepted(raw)
-            answer = _ANSWER.validate_python(raw, by_name=False)
+            answer = await connection.call(self.tool.original, self.arguments, self._report)
+            kind = answer.get("resultType")
+            if kind == "task":
+                return self._accepted(answer)
+            if kind == "input_required":
+                return self._unknown("its server asks for input, which nobody here can give")
+            return reply_of(self.tool.definition, result_of(answer), most_bytes=self.most_bytes)
         except ServerAway:
             raise ModuleBusy(RETURN_SECONDS) from None
         except asyncio.CancelledError:
@@ -106,9 +104,6 @@ class McpRun:
             return self._failure_of(exc)
         except ValidationError:
             return self._unknown("its server's answer is none of the protocol")
-        if isinstance(answer, types.InputRequiredResult):
-            return self._unknown("its server asks for input, which nobody here can give")
-        return reply_of(self.tool.definition, answer, most_bytes=self.most_bytes)
 
     def _accepted(self, raw: Mapping[str, Any]) -> Reply:
         """The server goes on with it by itself."""
@@ -139,7 +134,7 @@ class McpRun:
     def _effect_state(self) -> Any:
         return "none" if self.tool.definition.effect == "read" else "unknown"
 
-    async def _report(self, progress: float, total: float | None, message: str | None) -> None:
+    def _report(self, progress: float, total: float | None, message: str | None) -> None:
         if self.context._report is not None:  # noqa: SLF001 - made for this run
             fraction = progress / total if total else None
             self.context._report(progress_of(fraction, self.tool.secrets.hide(message or "")))  # noqa: SLF001 - as above

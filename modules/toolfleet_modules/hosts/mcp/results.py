@@ -6,10 +6,18 @@ from collections.abc import Iterable
 from typing import Any
 
 import mcp_types as types
+from pydantic import TypeAdapter
 
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.functions.files import Audio, File, Image
+
+_RESULT = TypeAdapter(types.CallToolResult)
+
+
+def result_of(answer: object) -> types.CallToolResult:
+    """What a server has answered to a call. Raises `ValidationError` if it is no result."""
+    return _RESULT.validate_python(answer, by_name=False)
 
 
 def reply_of(tool: ToolDefinition, result: types.CallToolResult, *, most_bytes: int) -> Reply:

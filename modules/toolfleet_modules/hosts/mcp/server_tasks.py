@@ -10,7 +10,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import TypeAdapter, ValidationError
 
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession
-from toolfleet_modules.hosts.mcp.results import reply_of
+from toolfleet_modules.hosts.mcp.results import reply_of, result_of
 from toolfleet_modules.hosts.mcp.sessions import McpSessions
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.requests.status import StatusAnswer
@@ -19,7 +19,6 @@ from toolfleet_registry.contracts import ToolDefinition
 _LONGEST_HANDLE = 512  # characters
 _POLL_SECONDS = (0.1, 60.0)  # how soon and how late a server may have itself asked
 _RAW = TypeAdapter(dict[str, Any])
-_ENDED = TypeAdapter(types.CallToolResult)
 
 
 class FollowedTool(Protocol):
@@ -132,7 +131,7 @@ class TaskFollower:
 
     def _completed(self, result: object, tool: FollowedTool) -> StatusAnswer:
         try:
-            ended = _ENDED.validate_python(result, by_name=False)
+            ended = result_of(result)
         except ValidationError:
             return StatusAnswer.failed("Its server's answer is none of the protocol.")
         return StatusAnswer.ended(tool.without_secrets(reply_of(tool.definition, ended, most_bytes=self._most_bytes)))

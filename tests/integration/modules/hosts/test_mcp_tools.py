@@ -1,18 +1,21 @@
 """An MCP server's tools as a module's: real servers on the official SDK, both eras, standard streams and HTTP."""
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from support.hosts import mcp_server
 from support.hosts.mcp_server import HostedServer, hosted_server, http_nest, stdio
 from support.waiting import wait_until
 from toolfleet_modules.hosts.mcp.options import HttpServer, StdioServer
 
 pytestmark = pytest.mark.asyncio
 
+MIRROR = Path(mcp_server.__file__).parent / "mirror_server.py"
 KINDS = ["stdio", "stdio --old", "http", "http --old"]
 
 
@@ -51,6 +54,28 @@ async def test_a_server_is_a_module(tmp_path: Path, kind: str) -> None:
             lambda: any(name.startswith("nest.chick") for name in served.host.tools), "the new tool is served"
         )
         assert served.changes[-1] == set(served.host.tools)
+
+
+@pytest.mark.parametrize("words", [[], ["old"]])
+async def test_a_call_is_sent_as_the_protocol_has_it(tmp_path: Path, words: list[str]) -> None:
+    """With what the version asks of every request, and a number that no other request of the session has."""
+    server = StdioServer((sys.executable, str(MIRROR), *words))
+    async with hosted_server(server, tmp_path / "notes") as served:
+        assert (await served.call("mirror", text=None)).success
+        mirrored = await served.call("mirror", text="hoot")
+        assert mirrored.success
+        seen = mirrored.result["seen"]
+
+    (listed, *_), (*_, called) = (
+        [each for each in seen if each["method"] == f"tools/{word}"] for word in ("list", "call")
+    )
+    meta = called["params"].pop("_meta")
+    assert meta.pop("progressToken") == called["id"]
+    assert meta == listed.get("params", {}).get("_meta", {})
+    assert bool(meta) == (not words)
+    assert called["params"] == {"name": "mirror", "arguments": {"text": "hoot"}}
+    numbers = [each["id"] for each in seen if "id" in each]
+    assert len(set(numbers)) == len(numbers)
 
 
 @pytest.mark.parametrize("kind", ["stdio", "stdio --old"])

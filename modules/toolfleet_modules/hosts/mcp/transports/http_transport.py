@@ -12,6 +12,7 @@ from pydantic_core import from_json
 
 from toolfleet_modules.hosts.mcp.options import HttpServer
 from toolfleet_modules.hosts.mcp.transports.http_errors import BROKEN, NOT_SENT, REFUSED, SESSION_LOST, TURNED_AWAY
+from toolfleet_modules.hosts.mcp.transports.message_streams import MessageStreams
 
 _MOST_BYTES = 32 * 2**20  # of an answer, or of one event of a stream
 _MOST_ERROR_BYTES = 64 * 2**10
@@ -25,7 +26,7 @@ _UNSURE = frozenset({408, 409, 425, 499})  # of the client's errors: something m
 
 
 @asynccontextmanager
-async def http_transport(server: HttpServer) -> AsyncGenerator[Any]:
+async def http_transport(server: HttpServer) -> AsyncGenerator[MessageStreams]:
     """Give what a session reads and writes. Nothing is sent before it writes."""
     client = httpx2.AsyncClient(
         transport=GuardedTransport(httpx2.AsyncHTTPTransport(limits=httpx2.Limits(max_connections=_CONNECTIONS))),
@@ -37,7 +38,7 @@ async def http_transport(server: HttpServer) -> AsyncGenerator[Any]:
         client,
         streamable_http_client(server.url, http_client=client, max_sse_event_size=_MOST_BYTES) as streams,
     ):
-        yield streams
+        yield MessageStreams(*streams)
 
 
 class GuardedTransport(httpx2.AsyncBaseTransport):

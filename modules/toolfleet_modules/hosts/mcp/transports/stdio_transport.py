@@ -4,13 +4,18 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import mcp_types as types
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
+from pydantic_core import from_json
 
 from toolfleet_modules.hosts.mcp.options import StdioServer
+from toolfleet_modules.hosts.mcp.transports.call_lane import CallLane
+from toolfleet_modules.hosts.mcp.transports.message_streams import MessageStreams
+from toolfleet_modules.hosts.mcp.transports.program_input import ProgramInput
 from toolfleet_modules.hosts.mcp.transports.server_log import Allowance, ServerLog
 from toolfleet_modules.hosts.mcp.transports.server_process import ServerProcess
 
@@ -26,12 +31,12 @@ _REFUSED_BYTES = (
 _REST_SECONDS = 0.5  # for what a program has written before its end to be read
 _LINE_COST = 20  # bytes of them beside a line's own: each takes its time
 
-ReadStream = MemoryObjectReceiveStream[SessionMessage | Exception]
-WriteStream = MemoryObjectSendStream[SessionMessage]
+ToSession = MemoryObjectSendStream[SessionMessage | Exception]
+FromSession = MemoryObjectReceiveStream[SessionMessage]
 
 
 @asynccontextmanager
-async def stdio_transport(server: StdioServer, log: ServerLog) -> AsyncGenerator[tuple[ReadStream, WriteStream]]:
+async def stdio_transport(server: StdioServer, log: ServerLog) -> AsyncGenerator[MessageStreams]:
     """Start the program, and give what a session reads and writes; the first one ends when the program does.
 
     Raises `OSError` and `FenceMissing`. Leaving it ends the program and all that it has started.
@@ -39,14 +44,16 @@ async def stdio_transport(server: StdioServer, log: ServerLog) -> AsyncGenerator
     process = await ServerProcess.start(server)
     to_session, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     to_server, from_session = anyio.create_memory_object_stream[SessionMessage](0)
+    program = ProgramInput(process.stdin, to_session.close)
+    lane = CallLane(program.write)
     tasks = [
-        asyncio.ensure_future(_read(process, to_session, log)),
-        asyncio.ensure_future(_write(process, from_session, to_session)),
+        asyncio.ensure_future(_read(process, to_session, lane, log)),
+        asyncio.ensure_future(_write(program, from_session, to_session)),
         asyncio.ensure_future(log.follow(process.stderr)),
         asyncio.ensure_future(_close_after(process, to_session)),
     ]
     try:
-        yield from_server, to_server
+        yield MessageStreams(from_server, to_server, lane)
     finally:
         try:
             await process.end()
@@ -59,7 +66,7 @@ async def stdio_transport(server: StdioServer, log: ServerLog) -> AsyncGenerator
 
 
 class MessageSplitter:
-    """Divides what a program writes into messages, one a line. `refused` counts bytes that are none."""
+    """Divides what a program writes into objects of JSON, one a line. `refused` counts bytes that are no messages."""
 
     def __init__(self, log: ServerLog) -> None:
         self._log = log
@@ -67,18 +74,24 @@ class MessageSplitter:
         self._is_too_long = False
         self.refused = 0
 
-    def feed(self, data: bytes) -> Iterator[types.JSONRPCMessage]:
-        """The messages that are complete."""
+    def feed(self, data: bytes) -> Iterator[tuple[dict[str, Any], int]]:
+        """The objects that are complete, each with its bytes."""
         start = 0
         while (end := data.find(b"\n", start)) != -1:
-            self._held += data[start:end]
+            written = data[start:end]
             start = end + 1
-            written, self._held = bytes(self._held), bytearray()
+            if self._held or self._is_too_long:
+                written, self._held = bytes(self._held + written), bytearray()
             if self._is_too_long:
                 self._is_too_long = False
-            elif (message := self._message_in(written)) is not None:
-                yield message
+            elif (found := self._object_in(written)) is not None:
+                yield found, len(written)
         self._hold(data[start:])
+
+    def refuse(self, size: int) -> None:
+        """Ignore so many bytes, which are no message."""
+        self.refused += size + _LINE_COST
+        self._log.warn_once("it writes to standard output what is no message of the protocol; that is ignored")
 
     def _hold(self, rest: bytes) -> None:
         if self._is_too_long:
@@ -90,57 +103,60 @@ class MessageSplitter:
             self.refused += len(self._held)
             self._held, self._is_too_long = bytearray(), True
 
-    def _message_in(self, written: bytes) -> types.JSONRPCMessage | None:
-        begin = written.lstrip()[:1]
-        if not begin:
-            return None
+    def _object_in(self, written: bytes) -> dict[str, Any] | None:
         try:
-            if begin == b"{":
-                return types.jsonrpc_message_adapter.validate_json(written, by_name=False)
+            found = from_json(written)
         except ValueError:
-            pass
-        self.refused += len(written) + _LINE_COST
-        self._log.warn_once("it writes to standard output what is no message of the protocol; that is ignored")
+            if written.strip():
+                self.refuse(len(written))
+            return None
+        if isinstance(found, dict):
+            return found
+        self.refuse(len(written))
         return None
 
 
-async def _read(
-    process: ServerProcess, to_session: MemoryObjectSendStream[SessionMessage | Exception], log: ServerLog
-) -> None:
-    """Give the session what the program writes, until it writes no more."""
+async def _read(process: ServerProcess, to_session: ToSession, lane: CallLane, log: ServerLog) -> None:
+    """Give the session what the program writes, and the lane what is a call's, until it writes no more."""
     splitter = MessageSplitter(log)
     unasked, refused = Allowance(*_UNASKED), Allowance(*_REFUSED_BYTES)
     with to_session, contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
         while data := await process.stdout.read(_CHUNK_BYTES):
-            for message in splitter.feed(data):
-                if isinstance(message, types.JSONRPCResponse | types.JSONRPCError) or unasked.take(1):
-                    await to_session.send(SessionMessage(message))
-                else:
+            for found, size in splitter.feed(data):
+                if "method" in found and not unasked.take(1):
                     log.warn_once("it sends more notifications than anybody could follow; some are left out")
                     splitter.refused += _LINE_COST
+                elif not lane.take(found):
+                    await _pass_on(found, size, to_session, splitter)
             if splitter.refused:
                 await refused.spend(splitter.refused)
                 splitter.refused = 0
+            if len(data) == _CHUNK_BYTES:  # there may be more already: others have their turn first
+                await asyncio.sleep(0)
 
 
-async def _close_after(process: ServerProcess, to_session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+async def _pass_on(found: dict[str, Any], size: int, to_session: ToSession, splitter: MessageSplitter) -> None:
+    try:
+        message = types.jsonrpc_message_adapter.validate_python(found, by_name=False)
+    except ValueError:
+        splitter.refuse(size)
+    else:
+        await to_session.send(SessionMessage(message))
+
+
+async def _close_after(process: ServerProcess, to_session: ToSession) -> None:
     """Let the session end when the program has, also if something that it has started keeps its output."""
     await process.ended()
     await asyncio.sleep(_REST_SECONDS)
     to_session.close()
 
 
-async def _write(
-    process: ServerProcess,
-    from_session: MemoryObjectReceiveStream[SessionMessage],
-    to_session: MemoryObjectSendStream[SessionMessage | Exception],
-) -> None:
+async def _write(program: ProgramInput, from_session: FromSession, to_session: ToSession) -> None:
     """Write what the session sends. A program that takes nothing more is lost to it."""
     try:
         with from_session:
             async for each in from_session:
-                written = each.message.model_dump_json(by_alias=True, exclude_unset=True)
-                process.stdin.write(written.encode() + b"\n")
-                await process.stdin.drain()
+                program.write(each.message.model_dump_json(by_alias=True, exclude_unset=True).encode())
+                await program.drain()
     except (OSError, anyio.ClosedResourceError):
         to_session.close()

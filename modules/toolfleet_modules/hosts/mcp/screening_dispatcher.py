@@ -1,0 +1,76 @@
+"""Takes out of a server's lists the tools that are none, so that the others are served."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import mcp_types as types
+from anyio.abc import TaskStatus
+from mcp.shared.dispatcher import CallOptions, OnNotify, OnNotifyIntercept, OnRequest
+from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+from mcp_types import methods
+from pydantic import ValidationError
+
+
+class ScreeningDispatcher(JSONRPCDispatcher):
+    """Takes tools that are none out of a server's lists, so that the others are served. `ended` is set when nothing comes any more."""
+
+    def __init__(self, read_stream: Any, write_stream: Any) -> None:
+        super().__init__(read_stream, write_stream)
+        self.ended = asyncio.Event()
+        self.refused_tools: list[tuple[str, str]] = []
+        self.version = ""
+
+    async def send_raw_request(
+        self,
+        method: str,
+        params: Mapping[str, Any] | None,
+        opts: CallOptions | None = None,
+        *,
+        _related_request_id: types.RequestId | None = None,
+    ) -> dict[str, Any]:
+        """As the SDK's. Raises `MCPError`."""
+        raw = await super().send_raw_request(method, params, opts, _related_request_id=_related_request_id)
+        if method == "tools/list" and self.version:
+            self._screen(raw)
+        return raw
+
+    async def run(
+        self,
+        on_request: OnRequest,
+        on_notify: OnNotify,
+        on_notify_intercept: OnNotifyIntercept | None = None,
+        *,
+        task_status: TaskStatus[None] | None = None,
+    ) -> None:
+        """As the SDK's, until the server's end."""
+        try:
+            more = {} if task_status is None else {"task_status": task_status}
+            await super().run(on_request, on_notify, on_notify_intercept, **more)
+        finally:
+            self.ended.set()
+
+    def _screen(self, raw: dict[str, Any]) -> None:
+        tools = raw.get("tools")
+        if not isinstance(tools, list) or self._fault_of(raw, tools) is None:
+            return
+        faults = [(each, self._fault_of(raw, [each])) for each in tools]
+        raw["tools"] = [each for each, fault in faults if fault is None]
+        self.refused_tools += [(_name_of(each), fault) for each, fault in faults if fault is not None]
+
+    def _fault_of(self, raw: dict[str, Any], tools: list[Any]) -> str | None:
+        """What is wrong with a list of these, in a few words."""
+        page = {key: value for key, value in raw.items() if key != "nextCursor"}
+        try:
+            methods.validate_server_result("tools/list", self.version, {**page, "tools": tools})
+            types.ListToolsResult.model_validate({"tools": tools}, by_name=False)
+        except ValidationError as exc:
+            first = exc.errors(include_url=False, include_input=False)[0]
+            place = ".".join(str(part) for part in first["loc"] if part != "tools" and not isinstance(part, int))
+            return f"{first['msg']} ({place})" if place else first["msg"]
+        return None
+
+
+def _name_of(tool: object) -> str:
+    name = tool.get("name") if isinstance(tool, dict) else None
+    return name if isinstance(name, str) and name else "(a tool without a name)"

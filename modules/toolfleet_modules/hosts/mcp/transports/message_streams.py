@@ -1,0 +1,15 @@
+"""Holds what a transport gives a session: where it reads and writes, and a lane for calls if there is one."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from toolfleet_modules.hosts.mcp.transports.call_lane import CallLane
+
+
+@dataclass(frozen=True, slots=True)
+class MessageStreams:
+    """`incoming` and `outgoing` are as the SDK has them. Without `calls`, calls go there as well."""
+
+    incoming: Any
+    outgoing: Any
+    calls: CallLane | None = None
