@@ -28,6 +28,7 @@ class RunClaim:
         self._call_id = call_id
         self._is_first = True
         self._is_kept = False
+        self._renewing: asyncio.Task[None] | None = None
         self._live_until = math.inf
         until = time.time() + LEASE_SECONDS
         self._record = Record("running", new_token(0), fingerprint, until, is_repeatable=is_repeatable)
@@ -55,13 +56,15 @@ class RunClaim:
     async def kept(self) -> AsyncGenerator[None]:
         """Renewed meanwhile, as far as the store can be asked."""
         self._is_kept = True
-        renewing = asyncio.ensure_future(self._renew())
+        timer = asyncio.get_running_loop().call_later(RENEW_SECONDS, self._begin_renewing)
         try:
             yield
         finally:
             self._is_kept = False  # also for a store that loses the cancellation
-            renewing.cancel()
-            await asyncio.gather(renewing, return_exceptions=True)
+            timer.cancel()
+            if self._renewing is not None:
+                self._renewing.cancel()
+                await asyncio.gather(self._renewing, return_exceptions=True)
 
     async def undo(self) -> None:
         """Nothing has happened, so that it may begin anew: but not for attempts before this one, if there are any."""
@@ -86,10 +89,13 @@ class RunClaim:
             else:
                 return
 
+    def _begin_renewing(self) -> None:
+        """Not before it is time: a call that ends soon needs no task for it."""
+        self._renewing = asyncio.ensure_future(self._renew())
+
     async def _renew(self) -> None:
         """A renewal whose answer was lost may have been written or not: the token stays the same, so both are good."""
         while self._is_kept:
-            await asyncio.sleep(RENEW_SECONDS)
             renewed = replace(self._record, until=time.time() + LEASE_SECONDS)
             live_until = fleet_clock.suspend_aware() + LEASE_SECONDS
             try:
@@ -99,6 +105,7 @@ class RunClaim:
                 self._live_until = live_until
             except StoreAway as exc:
                 _log.warning("The lease of call %s is not renewed: %s", self._call_id, exc)
+            await asyncio.sleep(RENEW_SECONDS)
 
 
 _TRIES_SECONDS = (0.1, 0.5)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import contextvars
 import time
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ from toolfleet_registry.functions.call_context import Context
 class Work:
     """What everybody who asks for the same call shares. `task` ends with the reply, or raises what turns the call away.
 
-    `attempt` is the latest one that asks, 0 if none says which it is.
+    `attempt` is the latest one that asks, 0 if none says which it is. `watchers` are called after each progress.
     """
 
     def __init__(self, context: Context, fingerprint: str) -> None:
@@ -26,7 +26,7 @@ class Work:
         self.attempt = 0
         self.task: asyncio.Task[Reply]
         self.progress: Progress | None = None
-        self._has_progress = asyncio.Event()
+        self.watchers = set[Callable[[], None]]()
         self._loop = asyncio.get_running_loop()
         self._attending = 0
         self._tool: asyncio.Task[Reply] | None = None
@@ -66,10 +66,6 @@ class Work:
             self._tool.cancel()
         await asyncio.wait({self._tool})
         return self._tool.result()
-
-    async def wait_for_progress(self) -> None:
-        """Until progress is reported. Several may wait."""
-        await self._has_progress.wait()
 
     async def pause(self, seconds: float) -> None:
         """Sleep, but no longer than somebody waits."""
@@ -121,8 +117,8 @@ class Work:
             self._loop.call_soon_threadsafe(self._spread)
 
     def _spread(self) -> None:
-        reported, self._has_progress = self._has_progress, asyncio.Event()
-        reported.set()
+        for watcher in list(self.watchers):
+            watcher()
 
 
 _GRACE_SECONDS = 1.0  # for a stopped tool to end before its caller's request does

@@ -4,7 +4,6 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
@@ -25,6 +24,7 @@ from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.requests.request import Call, HeaderRefused, TooLarge, TooSlow
 from toolfleet_modules.requests.sender_clocks import Senders
 from toolfleet_modules.requests.task_guard import guard_tasks
+from toolfleet_modules.sdk.attendance import Attendance
 from toolfleet_modules.sdk.progress_lines import ProgressLines
 from toolfleet_modules.sdk.served_tool import ServedTool
 from toolfleet_modules.sdk.tool import in_words
@@ -185,16 +185,17 @@ class Execute:
 
     async def _attend(self, work: Work, call: Call, request: Request, send: Send) -> Response | None:
         """Wait for the reply; tell what is new meanwhile. Raises `ClientDisconnect`, and what turns the call away."""
-        gone = asyncio.ensure_future(_disconnect(request))
-        ends_at = None if call.seconds is None else asyncio.get_running_loop().time() + call.seconds + _GRACE_SECONDS
+        loop = asyncio.get_running_loop()
+        ends_at = math.inf if call.seconds is None else loop.time() + call.seconds + _GRACE_SECONDS
         lines = ProgressLines(send, self._limits.progress_seconds)
         try:
-            while call.streams and await _has_progress(lines, work, gone, ends_at):
-                await lines.tell(work)
-            await _first({work.task, gone}, ends_at)
+            with Attendance(work, request, ends_at) as attendance:
+                while not attendance.is_over:
+                    due_at = lines.due_at(work) if call.streams else math.inf
+                    await (lines.tell(work) if due_at <= loop.time() else attendance.wait(due_at))
             if work.task.done():
                 reply = work.task.result()
-            elif gone.done():
+            elif attendance.is_client_gone:
                 raise ClientDisconnect
             else:
                 reply = Reply.stopped(call.tool_name)
@@ -202,8 +203,6 @@ class Execute:
             if not lines.are_begun:
                 raise
             reply = Reply.failure(call.tool_name, str(exc), effect_state="none")
-        finally:
-            gone.cancel()
         if not lines.are_begun:
             return Response(reply.body, media_type="application/json")
         await lines.end(reply)
@@ -219,27 +218,6 @@ class Execute:
         else:
             self.counts.failed += 1
         return Response(reply.body, media_type="application/json")
-
-
-async def _has_progress(lines: ProgressLines, work: Work, gone: asyncio.Future[None], ends_at: float | None) -> bool:
-    """Wait for progress to tell; false when it is the end that came."""
-    new_progress = asyncio.ensure_future(lines.new_progress(work))
-    try:
-        await _first({work.task, gone, new_progress}, ends_at)
-        return new_progress.done() and not work.task.done() and not gone.done()
-    finally:
-        new_progress.cancel()
-
-
-async def _first(futures: set[asyncio.Future[Any]], ends_at: float | None) -> None:
-    """Wait until one of them is done, or the time is over."""
-    left = None if ends_at is None else max(0.0, ends_at - asyncio.get_running_loop().time())
-    await asyncio.wait(futures, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-
-
-async def _disconnect(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _refusal(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Send
@@ -23,11 +24,9 @@ class ProgressLines:
         self._sent: Progress | None = None
         self._next_at = 0.0
 
-    async def new_progress(self, work: Work) -> None:
-        """Return when there is something to tell, and it is time to."""
-        while work.progress is self._sent:
-            await work.wait_for_progress()
-        await asyncio.sleep(self._next_at - asyncio.get_running_loop().time())
+    def due_at(self, work: Work) -> float:
+        """When there is something to tell, by the loop's clock; `inf` while there is nothing."""
+        return math.inf if work.progress is self._sent else self._next_at
 
     async def tell(self, work: Work) -> None:
         """Send the latest progress. Raises `ClientDisconnect`."""
