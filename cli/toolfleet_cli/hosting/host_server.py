@@ -1,6 +1,7 @@
 """Serves a host over HTTP until a signal ends it, announced to the fleet meanwhile, which asks it when its tools change."""
 
 import asyncio
+import gc
 import logging
 import socket
 import sys
@@ -22,6 +23,7 @@ _log = logging.getLogger("toolfleet.host")
 _REDIS_SECONDS = 5.0
 _PROBE_SECONDS = 10.0
 _GRACE_SECONDS = 5  # for calls that run when the host is to end
+_COLLECT_AFTER = (50_000, 20, 20)  # objects, then collections of the generation below
 _OTHERS_SECONDS = 1.5  # for workers to send what comes to other hosts: they ask twice a second who is there
 
 
@@ -71,6 +73,7 @@ class _HostServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        _spare_the_collector()
         if self._announcer is not None:
             self._announcing = asyncio.create_task(self._announcer.keep(), name="toolfleet-announcer")
 
@@ -86,6 +89,15 @@ class _HostServer(uvicorn.Server):
             if await self._announcer.leave() and not self.force_exit:
                 await asyncio.sleep(_OTHERS_SECONDS)
         await super().shutdown(sockets)
+
+
+def _spare_the_collector() -> None:
+    """Keep Python from going over everything that a host has, again and again, for cycles that calls hardly leave.
+
+    Measured with calls of an MCP server that does nothing: a fifth of the host's time.
+    """
+    gc.freeze()
+    gc.set_threshold(*_COLLECT_AFTER)
 
 
 def serve_host(
