@@ -61,7 +61,7 @@ def options_of(settings: Settings, spec: FolderSpec, name: str, folder: Path | N
         load_seconds=settings.tool_load_seconds,
         is_lazy=settings.tool_lazy,
         processes=settings.tool_processes,
-        retire_seconds=settings.max_timeout,
+        longest_call_seconds=settings.max_timeout,
     )
 
 

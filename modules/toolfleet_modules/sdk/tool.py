@@ -77,7 +77,7 @@ class Tool:
         from toolfleet_modules.sdk.tool_run import ToolRun  # noqa: PLC0415 - as above
 
         read = self.read(arguments, context.user_id)
-        return read if isinstance(read, Reply) else ToolRun(self, read, context, means)
+        return read if isinstance(read, Reply) else ToolRun(self, context, read, means)
 
     def read(self, arguments: Mapping[str, Any], user_id: str | None) -> dict[str, Any] | Reply:
         """The function's arguments, or what to tell whoever sent these."""

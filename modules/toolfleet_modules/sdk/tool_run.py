@@ -9,8 +9,7 @@ from typing import Any, Protocol
 
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.requests.task_guard import TaskExit
-from toolfleet_registry.contracts import ToolDefinition
-from toolfleet_registry.functions.call_context import Context
+from toolfleet_modules.sdk.served_run import DefinedTool, ServedRun
 from toolfleet_registry.functions.failures import Accepted, ModuleBusy, ToolError
 from toolfleet_registry.functions.signature import Signature
 from toolfleet_registry.functions.threads import NotBegun, Threads
@@ -18,13 +17,8 @@ from toolfleet_registry.functions.threads import NotBegun, Threads
 _log = logging.getLogger("toolfleet.sdk")  # not structlog: its tracebacks may show variables, and those are arguments
 
 
-class FunctionTool(Protocol):
+class FunctionTool(DefinedTool, Protocol):
     """A function with what is known of it as a tool. `is_plain`: it runs in a thread."""
-
-    @property
-    def definition(self) -> ToolDefinition:
-        """What its module's manifest says of it."""
-        ...
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -39,11 +33,6 @@ class FunctionTool(Protocol):
     @property
     def is_plain(self) -> bool:
         """Whether it runs in a thread."""
-        ...
-
-    @property
-    def is_repeatable(self) -> bool:
-        """Whether a second run does nothing more than the first."""
         ...
 
     @property
@@ -65,23 +54,11 @@ class RunMeans:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolRun:
+class ToolRun(ServedRun[FunctionTool]):
     """One run of a tool, with its function's arguments."""
 
-    tool: FunctionTool
     arguments: Mapping[str, Any]
-    context: Context
     means: RunMeans
-
-    @property
-    def name(self) -> str:
-        """The tool's name."""
-        return self.tool.definition.name
-
-    @property
-    def is_repeatable(self) -> bool:
-        """Whether a second run does nothing more than the first."""
-        return self.tool.is_repeatable
 
     @property
     def reruns_failures(self) -> bool:

@@ -35,18 +35,7 @@ class FolderHost(Host[HostedTool]):
     def __init__(
         self, options: FolderOptions, *, replies: OnceStore | None = None, listener: Listener | None = None
     ) -> None:
-        super().__init__(
-            options.name,
-            description=options.description,
-            key=options.key,
-            replies=replies,
-            listener=listener,
-            calls=options.calls,
-            request_bytes=options.request_bytes,
-            result_bytes=options.result_bytes,
-            longest_call_seconds=options.retire_seconds,
-            lifespan=self._running,
-        )
+        super().__init__(options, replies=replies, listener=listener, lifespan=self._running)
         named, self._untrusted = admitted(options.named, options.trusted)
         options = self._options = replace(options, named=named)
         self._folder = SourceFolder(options.folder)
@@ -128,7 +117,7 @@ class FolderHost(Host[HostedTool]):
         return is_other
 
     def _retire(self, generation: Generation) -> None:
-        task = asyncio.ensure_future(generation.retire(self._options.retire_seconds))
+        task = asyncio.ensure_future(generation.retire(self._options.longest_call_seconds))
         self._retiring[task] = generation
         task.add_done_callback(lambda task: self._retiring.pop(task, None))
 

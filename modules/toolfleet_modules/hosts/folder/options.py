@@ -9,25 +9,22 @@ from typing import Literal
 from toolfleet_modules.hosts.folder.scan import ScanRules
 from toolfleet_modules.hosts.packages.installer import InstallOptions
 from toolfleet_modules.hosts.processes.fence import Fence
-from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_modules.hosts.serving.options import HostOptions
 
 Security = Literal["off", "warn", "strict"]
 """Whether files are scanned before they are imported, and whether one with a finding is refused."""
 
 
 @dataclass(frozen=True, slots=True)
-class FolderOptions:
-    """Names a folder, if there is one, and bounds what is done with it. `named`: functions by dotted paths, of the `trusted` namespaces only, which Python looks for in `python_path`, too. `secrets`: those that its tools may name; `packages`: how what they ask for is installed.
+class FolderOptions(HostOptions):
+    """Names a folder, if there is one, and bounds what is done with it. `named`: functions by dotted paths, of the `trusted` namespaces only, which Python looks for in `python_path`, too. `packages`: how what they ask for is installed.
 
     `load_seconds`: for one file to be imported; `debounce_ms`: how long changes are gathered at most; `is_lazy`: files are
     imported with the first call of one of their tools; `threads`: of plain functions at once; `processes`: of tools with
-    `runs_in="process"`; `calls`: at work at once; `retire_seconds`: how long calls may go on in the generation before.
+    `runs_in="process"`. Calls may go on in the generation before for `longest_call_seconds`.
     """
 
-    name: str
     folder: Path | None
-    description: str = ""
-    key: str = ""
     named: Sequence[str] = ()
     trusted: frozenset[str] = frozenset()
     python_path: Sequence[str] = ()
@@ -35,13 +32,8 @@ class FolderOptions:
     rules: ScanRules = field(default_factory=ScanRules)
     fence: Fence = field(default_factory=Fence)
     packages: InstallOptions = field(default_factory=lambda: InstallOptions(Path(".toolfleet/environments").resolve()))
-    secrets: Secrets = field(default_factory=lambda: Secrets({}))
     debounce_ms: int = 500
     load_seconds: float = 10.0
     is_lazy: bool = False
     threads: int = 32
     processes: int = os.cpu_count() or 1
-    calls: int = 1000
-    request_bytes: int = 8 * 2**20
-    result_bytes: int = 4 * 2**20
-    retire_seconds: float = 4 * 3600

@@ -43,18 +43,7 @@ class McpHost(Host[McpTool]):
     def __init__(
         self, options: McpOptions, *, replies: OnceStore | None = None, listener: Listener | None = None
     ) -> None:
-        super().__init__(
-            options.name,
-            description=options.description,
-            key=options.key,
-            replies=replies,
-            listener=listener,
-            calls=options.calls,
-            request_bytes=options.request_bytes,
-            result_bytes=options.result_bytes,
-            longest_call_seconds=options.longest_call_seconds,
-            lifespan=self._running,
-        )
+        super().__init__(options, replies=replies, listener=listener, lifespan=self._running)
         self.follower = TaskFollower(lambda: self.tools, most_bytes=options.result_bytes)
         self._options = options
         self._changes = ListChanges(options.refresh_seconds)

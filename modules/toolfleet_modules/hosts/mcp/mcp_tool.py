@@ -16,12 +16,12 @@ from toolfleet_modules.hosts.mcp.sessions import RETURN_SECONDS, McpSessions
 from toolfleet_modules.hosts.mcp.transports.http_errors import BROKEN, REFUSED, TURNED_AWAY, did_nothing
 from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_modules.requests.reply import Reply
+from toolfleet_modules.sdk.served_run import ServedRun
 from toolfleet_modules.sdk.tool_run import RunMeans
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.contracts.progress import progress_of
 from toolfleet_registry.functions.call_context import Context
 from toolfleet_registry.functions.failures import ModuleBusy, ToolError
-from toolfleet_registry.functions.threads import NotBegun
 
 _LONGEST_WAIT = 300.0  # seconds that a server may have its callers wait
 
@@ -39,7 +39,7 @@ class McpTool:
 
     def begin(self, arguments: Mapping[str, Any], context: Context, means: RunMeans) -> "McpRun":
         """A run with these arguments, which the server checks."""
-        return McpRun(self, arguments, context, means.most_bytes)
+        return McpRun(self, context, arguments, means.most_bytes)
 
     def without_secrets(self, reply: Reply) -> Reply:
         """The reply as it may leave the host."""
@@ -53,28 +53,11 @@ class McpTool:
 
 
 @dataclass(frozen=True, slots=True)
-class McpRun:
+class McpRun(ServedRun[McpTool]):
     """One run."""
 
-    tool: McpTool
     arguments: Mapping[str, Any]
-    context: Context
     most_bytes: int
-
-    @property
-    def name(self) -> str:
-        """The tool's name."""
-        return self.tool.definition.name
-
-    @property
-    def is_repeatable(self) -> bool:
-        """Whether a second run does nothing more than the first."""
-        return self.tool.definition.effect in {"read", "idempotent"}
-
-    @property
-    def reruns_failures(self) -> bool:
-        """Whether a call that failed runs again when it is repeated."""
-        return self.is_repeatable
 
     async def run(self) -> Reply:
         """Send it, and wait for the answer. Raises `ModuleBusy`, `NotBegun` and `asyncio.CancelledError`."""
@@ -85,8 +68,7 @@ class McpRun:
             return Reply.failure(self.name, str(exc), effect_state=exc.effect_state)
 
     async def _run_in(self, connection: McpSession) -> Reply:
-        if not self.context._may_begin():  # noqa: SLF001 - asked immediately before it is sent
-            raise NotBegun
+        self.check_begin()
         try:
             answer = await connection.call(self.tool.original, self.arguments, self._report)
             kind = answer.get("resultType")

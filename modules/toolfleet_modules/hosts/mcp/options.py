@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from toolfleet_modules.hosts.processes.fence import Fence
-from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_modules.hosts.serving.options import HostOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class HttpServer:
 
 
 @dataclass(frozen=True, slots=True)
-class McpOptions:
-    """How a server is served as the module `name`.
+class McpOptions(HostOptions):
+    """How a server is served.
 
     `scope`: whether callers share its session, or each user has one; of those there are at most `most_sessions`, and one that
     nobody has used for `idle_seconds` ends. `trusted`: its annotations say what repeating a call would do. `handshake_seconds`:
@@ -37,11 +37,7 @@ class McpOptions:
     `stuck_seconds`: how long it may be silent after a call that did not come back, before it is started anew.
     """
 
-    name: str
     server: StdioServer | HttpServer
-    description: str = ""
-    key: str = field(default="", repr=False)
-    secrets: Secrets = field(default_factory=lambda: Secrets({}))
     scope: Literal["shared", "caller"] = "shared"
     trusted: bool = False
     most_sessions: int = 16
@@ -49,7 +45,3 @@ class McpOptions:
     handshake_seconds: float = 30.0
     refresh_seconds: float = 60.0
     stuck_seconds: float = 30.0
-    calls: int = 1000
-    request_bytes: int = 8 * 2**20
-    result_bytes: int = 4 * 2**20
-    longest_call_seconds: float = 4 * 3600

@@ -34,18 +34,7 @@ class OpenApiHost(Host[OperationTool]):
     def __init__(
         self, options: OpenApiOptions, *, replies: OnceStore | None = None, listener: Listener | None = None
     ) -> None:
-        super().__init__(
-            options.name,
-            description=options.description,
-            key=options.key,
-            replies=replies,
-            listener=listener,
-            calls=options.calls,
-            request_bytes=options.request_bytes,
-            result_bytes=options.result_bytes,
-            longest_call_seconds=options.longest_call_seconds,
-            lifespan=self._running,
-        )
+        super().__init__(options, replies=replies, listener=listener, lifespan=self._running)
         self._options = options
         self._sender = HttpSender(most_bytes=options.result_bytes)
         self._source = source_of(options.document, refresh_seconds=options.refresh_seconds)

@@ -10,6 +10,7 @@ from toolfleet_modules.hosts.processes.frames import FramesClosed, Head
 from toolfleet_modules.hosts.processes.lanes import Lane
 from toolfleet_modules.hosts.processes.tool_process import LoadStopped, ProcessLost, SentCall, ToolProcess
 from toolfleet_modules.requests.reply import Reply
+from toolfleet_modules.sdk.served_run import ServedRun
 from toolfleet_modules.sdk.tool_run import RunMeans
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.functions.call_context import Context
@@ -34,31 +35,14 @@ class HostedTool:
     def begin(self, arguments: Mapping[str, Any], context: Context, means: RunMeans) -> "HostedRun":
         """A run with these arguments, which its process checks."""
         del means  # its process has its own
-        return HostedRun(self, arguments, context)
+        return HostedRun(self, context, arguments)
 
 
 @dataclass(frozen=True, slots=True)
-class HostedRun:
+class HostedRun(ServedRun[HostedTool]):
     """One run."""
 
-    tool: HostedTool
     arguments: Mapping[str, Any]
-    context: Context
-
-    @property
-    def name(self) -> str:
-        """The tool's name."""
-        return self.tool.definition.name
-
-    @property
-    def is_repeatable(self) -> bool:
-        """Whether a second run does nothing more than the first."""
-        return self.tool.definition.effect in {"read", "idempotent"}
-
-    @property
-    def reruns_failures(self) -> bool:
-        """Whether a call that failed runs again when it is repeated."""
-        return self.is_repeatable
 
     async def run(self) -> Reply:
         """Run it in its process. Raises `ModuleBusy`, `NotBegun` and `asyncio.CancelledError`."""
@@ -69,8 +53,7 @@ class HostedRun:
             raise ModuleBusy(_BUSY_SECONDS) from None
 
     async def _run_in(self, process: ToolProcess) -> Reply:
-        if not self.context._may_begin():  # noqa: SLF001 - asked immediately before it is sent
-            raise NotBegun
+        self.check_begin()
         try:
             number, call = process.begin(self._head(process), _written(self.arguments), self.context._report)  # noqa: SLF001 - made for this run
         except FramesClosed:

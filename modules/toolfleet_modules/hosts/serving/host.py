@@ -6,6 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from starlette.applications import Starlette
 
+from toolfleet_modules.hosts.serving.options import HostOptions
 from toolfleet_modules.requests.status import Follower
 from toolfleet_modules.sdk.app import app_of
 from toolfleet_modules.sdk.protocol import Hook, Lifespan
@@ -24,35 +25,28 @@ Listener = Callable[[], Awaitable[None]]
 class Host(Generic[Served]):
     """A module whose `app` serves `tools`, by their full names. What makes them sets `tools`, and calls `tell`.
 
-    `calls`: at work at once; `longest_call_seconds`: how long a caller may wait for one, retries included. What accepts calls
-    sets `follower` before `app` is used.
+    What accepts calls sets `follower` before `app` is used.
     """
 
-    def __init__(  # noqa: PLR0913 - each is a fact of its own, by name
+    def __init__(
         self,
-        name: str,
+        options: HostOptions,
         *,
-        description: str = "",
-        key: str = "",
         replies: OnceStore | None = None,
         listener: Listener | None = None,
-        calls: int = 1000,
-        request_bytes: int = 8 * 2**20,
-        result_bytes: int = 4 * 2**20,
-        longest_call_seconds: float = 4 * 3600,
         lifespan: Lifespan | None = None,
     ) -> None:
-        self.name = name
-        self.description = description
-        self.key = key
+        self.name = options.name
+        self.description = options.description
+        self.key = options.key
         self.replies: OnceStore = MemoryReplies() if replies is None else replies
-        self.longest_call_seconds = longest_call_seconds
+        self.longest_call_seconds = options.longest_call_seconds
         self.replica_id = ""
         self.limits: Mapping[str, Any] = {
-            "calls": calls,
+            "calls": options.calls,
             "threads": 1,  # the tools' are in their own process
-            "request_bytes": request_bytes,
-            "result_bytes": result_bytes,
+            "request_bytes": options.request_bytes,
+            "result_bytes": options.result_bytes,
             "progress_seconds": 0.2,
         }
         self.startup: Sequence[Hook] = ()

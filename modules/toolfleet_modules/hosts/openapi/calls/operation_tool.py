@@ -15,6 +15,7 @@ from toolfleet_modules.hosts.openapi.calls.outgoing_request import OutgoingReque
 from toolfleet_modules.hosts.openapi.calls.parameter_values import ValueRefused
 from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_modules.requests.reply import Reply
+from toolfleet_modules.sdk.served_run import ServedRun
 from toolfleet_modules.sdk.tool_run import RunMeans
 from toolfleet_registry.contracts import EffectState, ToolDefinition
 from toolfleet_registry.functions.call_context import Context
@@ -49,32 +50,15 @@ class OperationTool:
             request = self.form.request(held.arguments, context.call_id)
         except ValueRefused as exc:
             return Reply.failure(name, f"Invalid arguments for {name}: {exc}", effect_state="none")
-        return OperationRun(self, request, context, means.most_bytes)
+        return OperationRun(self, context, request, means.most_bytes)
 
 
 @dataclass(frozen=True, slots=True)
-class OperationRun:
+class OperationRun(ServedRun[OperationTool]):
     """One run."""
 
-    tool: OperationTool
     request: OutgoingRequest
-    context: Context
     most_bytes: int
-
-    @property
-    def name(self) -> str:
-        """The tool's name."""
-        return self.tool.definition.name
-
-    @property
-    def is_repeatable(self) -> bool:
-        """Whether a second run does nothing more than the first."""
-        return self.tool.definition.effect in {"read", "idempotent"}
-
-    @property
-    def reruns_failures(self) -> bool:
-        """Whether a call that failed runs again when it is repeated."""
-        return self.is_repeatable
 
     async def run(self) -> Reply:
         """Send the request. Raises `ModuleBusy`, `NotBegun` and `asyncio.CancelledError`."""

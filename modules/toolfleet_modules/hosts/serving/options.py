@@ -1,0 +1,24 @@
+"""Configures what every host has, whatever it serves."""
+
+from dataclasses import KW_ONLY, dataclass, field
+
+from toolfleet_modules.hosts.serving.secrets import Secrets
+
+
+@dataclass(frozen=True, slots=True)
+class HostOptions:
+    """How something is served as the module `name`. `key`: with which the fleet signs its calls; `secrets`: what its tools may use, and what nothing shows.
+
+    `calls`: at work at once; `request_bytes`, `result_bytes`: of one call; `longest_call_seconds`: how long a caller may wait
+    for one, retries included.
+    """
+
+    name: str
+    _: KW_ONLY
+    description: str = ""
+    key: str = field(default="", repr=False)
+    secrets: Secrets = field(default_factory=lambda: Secrets({}))
+    calls: int = 1000
+    request_bytes: int = 8 * 2**20
+    result_bytes: int = 4 * 2**20
+    longest_call_seconds: float = 4 * 3600
