@@ -21,6 +21,7 @@ from toolfleet_modules.hosts.folder.source_files import FolderReading, FolderUnr
 from toolfleet_modules.hosts.processes.hosted_tool import HostedTool
 from toolfleet_modules.hosts.processes.spare import SpareProcess
 from toolfleet_modules.hosts.serving.host import Host, Listener
+from toolfleet_modules.hosts.serving.own_folder import remove_abandoned_soon
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.once.port import OnceStore
 
@@ -148,6 +149,7 @@ class FolderHost(Host[HostedTool]):
     @asynccontextmanager
     async def _running(self) -> AsyncGenerator[None]:
         """Serve the folder meanwhile."""
+        remove_abandoned_soon()
         await self.reload()
         watching = asyncio.ensure_future(self._watch())
         try:

@@ -23,6 +23,7 @@ from toolfleet_modules.hosts.mcp.transports.server_log import ServerLog
 from toolfleet_modules.hosts.mcp.transports.stdio_transport import stdio_transport
 from toolfleet_modules.hosts.processes.fence import FenceMissing
 from toolfleet_modules.hosts.serving.host import Host, Listener
+from toolfleet_modules.hosts.serving.own_folder import remove_abandoned_soon
 from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.contracts.load_errors import InEffect, ToolLoadError
@@ -170,6 +171,7 @@ class McpHost(Host[McpTool]):
     @asynccontextmanager
     async def _running(self) -> AsyncGenerator[None]:
         """Have sessions with the server meanwhile."""
+        remove_abandoned_soon()
         options = self._options
         users: UserSessions | None = None
 

@@ -5,21 +5,19 @@ import contextlib
 import json
 import logging
 import os
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from toolfleet_modules.hosts.processes.fence import Fence
 from toolfleet_modules.hosts.processes.frames import Frames, FramesClosed, Head
 from toolfleet_modules.hosts.processes.load_plan import LoadOutcome, LoadPlan
 from toolfleet_modules.hosts.serving.hidden_output import output_without
+from toolfleet_modules.hosts.serving.own_folder import OwnFolder
 from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_registry.contracts.progress import Progress, progress_of
 
@@ -64,7 +62,7 @@ class ToolProcess:
     `secrets` are what calls may be given; nothing that comes from the process shows their values.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process, folder: Path, secrets: Secrets) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, folder: OwnFolder, secrets: Secrets) -> None:
         self.secrets = secrets
         self.frames = Frames(self._on_frame, self._on_lost)
         self._process = process
@@ -82,7 +80,7 @@ class ToolProcess:
     @classmethod
     async def start(cls, fence: Fence, secrets: Secrets) -> "ToolProcess":
         """Start one. Raises `OSError` where the machine has no room, and `FenceMissing`."""
-        folder = Path(tempfile.mkdtemp(prefix="toolfleet-tools-"))
+        folder = OwnFolder.make()
         process = None
         ours, theirs = socket.socketpair()
         try:
@@ -90,12 +88,12 @@ class ToolProcess:
             command = [sys.executable, "-m", _CHILD, str(theirs.fileno()), limits]
             with output_without(secrets) as output:
                 process = await asyncio.create_subprocess_exec(
-                    *fence.command(command, folder),
+                    *fence.command(command, folder.path),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    env=fence.environment(folder),
-                    cwd=folder,
+                    env=fence.environment(folder.path),
+                    cwd=folder.path,
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,
                 )
@@ -107,7 +105,7 @@ class ToolProcess:
                 process.kill()
                 await asyncio.shield(process.wait())
             ours.close()
-            shutil.rmtree(folder, ignore_errors=True)
+            folder.remove()
             raise
         finally:
             theirs.close()
@@ -184,7 +182,7 @@ class ToolProcess:
         self.kill()
         await self._process.wait()
         self.frames.close()
-        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+        await asyncio.to_thread(self._folder.remove)
 
     async def exit_words(self) -> str:
         """How it ended, once it has."""

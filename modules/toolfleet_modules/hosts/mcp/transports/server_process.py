@@ -4,14 +4,13 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 from toolfleet_modules.hosts.mcp.options import StdioServer
+from toolfleet_modules.hosts.serving.own_folder import OwnFolder
 
 _SUPERVISOR = "toolfleet_modules.hosts.processes.supervisor"
 _MARK = "TOOLFLEET_SERVER"  # a variable that all that a server starts inherits
@@ -23,7 +22,7 @@ _STREAM_BYTES = 2**20  # that are read ahead
 class ServerProcess:
     """A server's process, with the one that watches over it between. Whoever has it calls `end`."""
 
-    def __init__(self, process: asyncio.subprocess.Process, folder: Path) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, folder: OwnFolder) -> None:
         self._process = process
         self._folder = folder
         assert process.stdin is not None  # noqa: S101 - all three are pipes
@@ -34,10 +33,10 @@ class ServerProcess:
     @classmethod
     async def start(cls, server: StdioServer) -> "ServerProcess":
         """Start one, with a folder of its own. Raises `OSError` where the machine has no room, and `FenceMissing`."""
-        folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="toolfleet-mcp-"))
+        folder = OwnFolder.make()
         process = None
         try:
-            command = server.fence.command(list(server.command), folder)
+            command = server.fence.command(list(server.command), folder.path)
             limits = json.dumps(server.fence.limits())
             starting = asyncio.ensure_future(
                 asyncio.create_subprocess_exec(
@@ -45,8 +44,8 @@ class ServerProcess:
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=asyncio.subprocess.PIPE,
-                    env={**server.fence.environment(folder), **server.environment, _MARK: folder.name},
-                    cwd=folder if server.directory is None else server.directory,
+                    env={**server.fence.environment(folder.path), **server.environment, _MARK: folder.path.name},
+                    cwd=folder.path if server.directory is None else server.directory,
                     limit=_STREAM_BYTES,
                     start_new_session=True,
                 )
@@ -58,9 +57,10 @@ class ServerProcess:
                 raise
             return cls(process, folder)
         except BaseException:
-            if process is not None:
+            if process is None:
+                folder.remove()
+            else:
                 await cls(process, folder).end()
-            shutil.rmtree(folder, ignore_errors=True)
             raise
 
     @property
@@ -91,11 +91,11 @@ class ServerProcess:
                 self._signal(signal.SIGKILL)  # the server is ended with it
                 await self._is_gone(_END_SECONDS)
         if self._process.returncode != 0:  # whoever watched over it may have been killed, and could end nothing
-            await asyncio.to_thread(_end_marked, self._folder.name)
+            await asyncio.to_thread(_end_marked, self._folder.path.name)
         transport = getattr(self._process, "_transport", None)
         if transport is not None:  # a process that was left behind may hold the pipes
             transport.close()
-        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+        await asyncio.to_thread(self._folder.remove)
 
     async def _is_gone(self, seconds: float) -> bool:
         """Not by `Process.wait`, which waits for the pipes' end as well."""
