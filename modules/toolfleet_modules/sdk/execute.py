@@ -24,8 +24,8 @@ from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.requests.request import Call, HeaderRefused, TooLarge, TooSlow
 from toolfleet_modules.requests.sender_clocks import Senders
 from toolfleet_modules.requests.task_guard import guard_tasks
-from toolfleet_modules.sdk.attendance import Attendance
 from toolfleet_modules.sdk.progress_lines import ProgressLines
+from toolfleet_modules.sdk.reply_wait import ReplyWait
 from toolfleet_modules.sdk.served_tool import ServedTool
 from toolfleet_modules.sdk.tool import in_words
 from toolfleet_modules.sdk.tool_run import RunMeans
@@ -189,13 +189,13 @@ class Execute:
         ends_at = math.inf if call.seconds is None else loop.time() + call.seconds + _GRACE_SECONDS
         lines = ProgressLines(send, self._limits.progress_seconds)
         try:
-            with Attendance(work, request, ends_at) as attendance:
-                while not attendance.is_over:
+            with ReplyWait(work, request, ends_at) as waiting:
+                while not waiting.is_over:
                     due_at = lines.due_at(work) if call.streams else math.inf
-                    await (lines.tell(work) if due_at <= loop.time() else attendance.wait(due_at))
+                    await (lines.tell(work) if due_at <= loop.time() else waiting.wait(due_at))
             if work.task.done():
                 reply = work.task.result()
-            elif attendance.is_client_gone:
+            elif waiting.is_client_gone:
                 raise ClientDisconnect
             else:
                 reply = Reply.stopped(call.tool_name)

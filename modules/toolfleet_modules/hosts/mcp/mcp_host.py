@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from functools import partial
 
 from starlette.applications import Starlette
 from starlette.routing import Route
@@ -114,16 +113,22 @@ class McpHost(Host[McpTool]):
         async with aclosing(self._changes.of(connection)) as changes:
             async for _ in changes:
                 try:
-                    async with asyncio.timeout(_LIST_SECONDS):
-                        listed = await listed_tools(connection)
+                    await self._serve(await self._listed(connection))
                 except TimeoutError:
                     await self._fail(f"it did not list its tools within {_LIST_SECONDS:g} s")
                 except ServerAway as exc:
                     await self._fail(f"it did not list its tools: {exc}")
-                else:
-                    self._changes.set_pause(listed.ttl_seconds)
-                    offer = partial(offer_of, self.name, is_trusted=self._options.trusted)
-                    await self._serve(await asyncio.to_thread(offer, listed.tools, listed.refused))
+                except Exception as exc:  # noqa: BLE001 - whatever it is: the next list is served all the same
+                    _log.error("The tools of %s are not served", self.name, exc_info=exc)
+                    await self._fail(f"its tools cannot be served ({type(exc).__name__})")
+
+    async def _listed(self, connection: McpSession) -> ServerOffer:
+        """What a session lists now. Raises `ServerAway` and `TimeoutError`."""
+        async with asyncio.timeout(_LIST_SECONDS):
+            listed = await listed_tools(connection)
+        self._changes.set_pause(listed.ttl_seconds)
+        trusted = self._options.trusted
+        return await asyncio.to_thread(offer_of, self.name, listed.tools, listed.refused, is_trusted=trusted)
 
     async def _fail(self, why: str) -> None:
         """Note that there is no session, or no list: what was served before is served on."""

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import mcp_types as types
 from mcp.client.session import ClientSession, IncomingMessage
@@ -29,7 +29,6 @@ _NEWER = ("resultType", "inputRequests", "requestState")  # of an answer: means 
 _CLOSE_SECONDS = 15.0  # for a session to end, with its process
 _RAW = TypeAdapter(dict[str, Any])
 
-Result = TypeVar("Result")
 OpenTransport = Callable[[], AbstractAsyncContextManager[MessageStreams]]
 OnChanged = Callable[[str], None]
 """Is told the method of each notification."""
@@ -99,13 +98,13 @@ class McpSession:
         return self._dispatcher.refused_tools
 
     async def call(self, tool: str, arguments: Mapping[str, Any], on_progress: OnProgress) -> dict[str, Any]:
-        """Call a tool once, and return the server's answer as it is. Cancelled, the server is told.
+        """Call a tool once, and return the server's answer as it is, task or not. Cancelled, the server is told.
 
         Raises `ServerAway` if nothing was sent, `MCPError`, and `ValidationError` for an answer that is none.
         """
         if self._lane is None:
             params = types.CallToolRequestParams(name=tool, arguments=dict(arguments))
-            return await self.request(types.CallToolRequest(params=params), _RAW, on_progress=_awaitable(on_progress))
+            return await self.request(types.CallToolRequest(params=params), on_progress=_awaitable(on_progress))
         self._check_open()
         answer = await self._lane.call(tool, arguments, on_progress)
         if self.session.discover_result is None:
@@ -114,21 +113,17 @@ class McpSession:
         return answer
 
     async def request(
-        self,
-        request: types.ClientRequest | types.Request[Any, Any],
-        adapter: TypeAdapter[Result],
-        *,
-        on_progress: ProgressFnT | None = None,
-    ) -> Result:
-        """Send a request, and return its result. Cancelled, the server is told.
+        self, request: types.ClientRequest | types.Request[Any, Any], *, on_progress: ProgressFnT | None = None
+    ) -> dict[str, Any]:
+        """Send a request by the SDK, and return its result as it is. Cancelled, the server is told.
 
         Raises `ServerAway` if nothing was sent, `MCPError`, and `ValidationError` for an answer that is none.
         """
         self._check_open()
         try:
             # The SDK's own results are models; an adapter may read an answer as anything.
-            kind = cast("TypeAdapter[Any]", adapter)
-            return cast("Result", await self.session.send_request(request, kind, progress_callback=on_progress))
+            kind = cast("TypeAdapter[Any]", _RAW)
+            return cast("dict[str, Any]", await self.session.send_request(request, kind, progress_callback=on_progress))
         except MCPError as exc:
             if is_session_lost(exc):
                 self.close()
@@ -240,10 +235,10 @@ def _meta_of(session: ClientSession) -> dict[str, Any]:
 
 
 def _awaitable(on_progress: OnProgress) -> ProgressFnT:
-    async def told(progress: float, total: float | None, message: str | None) -> None:
+    async def report(progress: float, total: float | None, message: str | None) -> None:
         on_progress(progress, total, message)
 
-    return told
+    return report
 
 
 async def _ended(task: "asyncio.Task[None]") -> None:

@@ -18,7 +18,7 @@ from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.sdk.served_run import ServedRun
 from toolfleet_modules.sdk.tool_run import RunMeans
-from toolfleet_registry.contracts import ToolDefinition
+from toolfleet_registry.contracts import EffectState, ToolDefinition
 from toolfleet_registry.contracts.progress import progress_of
 from toolfleet_registry.functions.call_context import Context
 from toolfleet_registry.functions.failures import ModuleBusy, ToolError
@@ -113,7 +113,8 @@ class McpRun(ServedRun[McpTool]):
         )
 
     @property
-    def _effect_state(self) -> Any:
+    def _effect_state(self) -> EffectState:
+        """What is known of the effect of a call that has begun: only what changes nothing has surely changed nothing."""
         return "none" if self.tool.definition.effect == "read" else "unknown"
 
     def _report(self, progress: float, total: float | None, message: str | None) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -34,8 +34,6 @@ _FORMS: dict[str, tuple[type[Any], type[BaseModel]]] = {
     "completion/complete": (types.CompleteRequest, types.CompleteRequestParams),
 }
 """What may be asked: nothing that has an effect."""
-
-_RESULT = TypeAdapter(dict[str, Any])
 
 
 class PassedHost(Protocol):
@@ -113,7 +111,7 @@ class Passthrough:
 
     async def _sent(self, connection: McpSession, request: Any) -> Response:
         try:
-            result = await connection.request(request, _RESULT)
+            result = await connection.request(request)
         except MCPError as exc:
             if did_nothing(exc):
                 raise ModuleBusy from None

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession
 from toolfleet_modules.hosts.mcp.results import reply_of, result_of
@@ -18,7 +18,6 @@ from toolfleet_registry.contracts import ToolDefinition
 
 _LONGEST_HANDLE = 512  # characters
 _POLL_SECONDS = (0.1, 60.0)  # how soon and how late a server may have itself asked
-_RAW = TypeAdapter(dict[str, Any])
 
 
 class FollowedTool(Protocol):
@@ -148,4 +147,4 @@ def poll_seconds(state: Mapping[str, Any]) -> float | None:
 
 async def _asked(session: McpSession, method: Literal["tasks/get", "tasks/cancel"], task: ServerTask) -> dict[str, Any]:
     question = TaskQuestion(method=method, params=TaskParams(task_id=task.task_id))
-    return await session.request(question, _RAW)
+    return await session.request(question)

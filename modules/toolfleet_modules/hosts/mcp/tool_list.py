@@ -69,7 +69,7 @@ class ListChanges:
             self._changed.set()
 
     def set_pause(self, ttl_seconds: float | None) -> None:
-        """Keep the list for as long as the server says; also note that it is there."""
+        """Keep the list for as long as the server says, within bounds; as usual where it says nothing."""
         shortest, longest = _TTL_SECONDS
         self._pause = self._usual if ttl_seconds is None else min(max(ttl_seconds, shortest), longest)
 

@@ -98,9 +98,9 @@ class CallLane:
         pending, progress = self._pending.get(number), _float_of(params.get("progress"))
         if pending is not None and progress is not None:
             words = params.get("message")
-            told = progress, _float_of(params.get("total")), words if isinstance(words, str) else None
+            report = progress, _float_of(params.get("total")), words if isinstance(words, str) else None
             # Not from here: whatever it raises, other messages are read on.
-            asyncio.get_running_loop().call_soon(pending.on_progress, *told)
+            asyncio.get_running_loop().call_soon(pending.on_progress, *report)
         return True
 
 

@@ -16,6 +16,10 @@ _SUPERVISOR = "toolfleet_modules.hosts.processes.supervisor"
 _MARK = "TOOLFLEET_SERVER"  # a variable that all that a server starts inherits
 _LEAVE_SECONDS = 1.0  # for a server to end by itself when its input does
 _END_SECONDS = 6.0  # for what it has started to be gone
+_CHECK_SECONDS, _ENDED_SECONDS = (
+    0.01,
+    0.1,
+)  # between two looks whether it has ended: while that is awaited, and in its life
 _STREAM_BYTES = 2**20  # that are read ahead
 
 
@@ -110,10 +114,6 @@ class ServerProcess:
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(number)
-
-
-_CHECK_SECONDS = 0.01
-_ENDED_SECONDS = 0.1
 
 
 def _end_marked(mark: str) -> None:

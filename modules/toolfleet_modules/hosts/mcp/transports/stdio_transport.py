@@ -24,12 +24,10 @@ MOST_BYTES = 32 * 2**20
 
 _CHUNK_BYTES = 64 * 2**10
 _UNASKED = (1000, 500)  # messages that are no answers, at once and a second: what is more is left out
-_REFUSED_BYTES = (
-    2**20,
-    2**20,
-)  # that are no messages or left out, at once and a second: a server that writes more waits
-_REST_SECONDS = 0.5  # for what a program has written before its end to be read
+# Bytes that are no messages or left out, at once and a second: a server that writes more waits.
+_REFUSED_BYTES = (2**20, 2**20)
 _LINE_COST = 20  # bytes of them beside a line's own: each takes its time
+_REST_SECONDS = 0.5  # for what a program has written before its end to be read
 
 ToSession = MemoryObjectSendStream[SessionMessage | Exception]
 FromSession = MemoryObjectReceiveStream[SessionMessage]

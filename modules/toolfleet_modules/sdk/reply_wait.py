@@ -14,7 +14,7 @@ _WATCH_SECONDS = (
 )
 
 
-class Attendance:
+class ReplyWait:
     """One request's waiting for `work`, until `ends_at` by the loop's clock. Enter it to wait."""
 
     def __init__(self, work: Work, request: Request, ends_at: float) -> None:
