@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -150,3 +151,20 @@ async def test_a_server_that_is_not_there_is_listed_with_the_reason(tmp_path: Pa
             await wait_until(served.faults, "it is listed")
             assert "cannot be served" in served.faults()["nest"]
             assert not served.host.tools
+
+
+async def test_a_list_that_cannot_be_served_is_an_error_and_the_next_one_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is wrong with it, also what nobody has foreseen: a mock, as it is not known."""
+    offers = "toolfleet_modules.hosts.mcp.mcp_host.offer_of"
+    with monkeypatch.context() as patched:
+        patched.setattr(offers, Mock(side_effect=RecursionError))
+        async with hosted_server(stdio(tmp_path / "notes"), tmp_path / "notes", refresh_seconds=0.1) as served:
+            await wait_until(lambda: "RecursionError" in str(served.faults()), "it is listed")
+            patched.undo()
+            await wait_until(lambda: served.host.tools, "the next list is served")
+
+            assert not served.faults()
+            assert (await served.call("echo", text="hoot")).success
+            assert len(served.pids()) == 1
