@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 from pydantic_core import from_json
 
 from toolfleet_modules.hosts.mcp.transports.call_lane import FIRST_ID, CallLane
@@ -132,3 +133,16 @@ async def test_an_end_is_that_of_all_calls() -> None:
 
     assert [each.exception().code for each in calls] == [CONNECTION_CLOSED] * 3  # type: ignore[union-attr]  # all have failed
     assert len(server.read) == 3
+
+
+async def test_a_trace_goes_with_the_call() -> None:
+    """Where the host is traced, the server can say what it has done for which call."""
+    server = Server()
+    span = NonRecordingSpan(SpanContext(trace_id=7, span_id=9, is_remote=False, trace_flags=TraceFlags(1)))
+    with use_span(span):
+        call = await server.called()
+    server.lane.end()
+    await asyncio.wait({call})
+
+    assert server.read[0]["params"]["_meta"]["traceparent"] == f"00-{7:032x}-{9:016x}-01"
+    assert isinstance(call.exception(), MCPError)
