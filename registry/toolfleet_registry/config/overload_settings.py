@@ -40,7 +40,10 @@ class OverloadSettings(BaseSettings):
     calls_per_caller: Count | None = None
     """A caller's published, unfinished calls in a lane; None: twice the slots of its workers, so that none stays idle."""
     backlog_bytes: Count = 256 * 2**20
-    """Bytes of calls that wait in a module's queue, roughly: a few hundred large ones fill a Redis as ten thousand small ones do not."""
+    """Bytes of calls that wait in a module's queue, roughly: a few hundred large ones fill a Redis as ten thousand small ones do not.
+
+    A call that is smaller than its part of them, which is 26 kB with 10,000 calls, is bounded by their number only.
+    """
     stored_bytes_per_caller: Count = 256 * 2**20
     """Bytes of a user's results that nobody has had yet, or had just now, before further calls are told `busy`."""
     breaker_failures: Count = 20

@@ -33,7 +33,7 @@ from toolfleet_tasks.redis.script_runner import is_unknown_script
 _BOUND_SECONDS = 5.0  # a lane's slots are looked up so often: workers note them no more often
 _SERVED_SECONDS = 1.0  # a queue that somebody consumes is looked at so often
 _KEEP_SECONDS = 300.0  # far less than the key of a caller's limit lives
-_MOST_LIMIT_KEYS = 10_000  # of which it is remembered when they were kept
+_MOST_CALLER_KEYS = 10_000  # of which it is remembered when they were kept
 _MARGIN_SECONDS = 30  # a key outlives its call's deadline: clocks differ. The call's record must outlive its key
 _FULL = {
     "backlog": "its module is busy, and {count} calls wait for it already",
@@ -73,8 +73,8 @@ class AdmissionControl:
         self._names: dict[str, tuple[str, str, str]] = {}  # by queue: its key, its notify key, its module's breaker
         self._served: dict[str, float] = {}  # by module: until when it counts as served, without another look
         self._slots = {lane: self._keys.slots(lane) for lane in ("fast", "slow")}
-        # By lane and user: the limit's key, and when it was last told to live longer.
-        self._limit_keys: dict[tuple[str, str | None], tuple[str, float]] = {}
+        # By lane and user: the limit's key, that of stored results, and when the first was last told to live longer.
+        self._caller_keys: dict[tuple[str, str | None], tuple[str, str, float]] = {}
 
     def backlog_limit(self, call: PublishedCall) -> int:
         """How many calls may wait for the call's module before it is turned away."""
@@ -88,7 +88,7 @@ class AdmissionControl:
         `limit` is `backlog_limit`, where the queue lies in the same Redis. `needs_worker`: somebody must consume the queue.
         """
         now, terms = fleet_clock.now(), call.terms
-        caller_limit, keep_ms = self._limit_key_of(call, now)
+        caller_limit, stored, keep_ms = self._caller_keys_of(call, now)
         queue_key, notify_key, breaker = self._names_of(queue)
         intent, intent_seconds, intention = self._intent_of(call, now) if call.idempotency_key else (None, 0, "")
         record, build = self._keys.call(call.call_id), admission.ADMIT.parameters
@@ -99,6 +99,7 @@ class AdmissionControl:
             notify_key=notify_key,
             breaker=breaker,
             caller_limit=caller_limit,
+            stored=stored,
             slots=self._slots[call.lane],
             record=record,
             intent=intent,
@@ -199,18 +200,18 @@ class AdmissionControl:
         known = settings.calls_per_caller or (bound if now - found_at < _BOUND_SECONDS else 0)
         return known or -2 * settings.worker_concurrency
 
-    def _limit_key_of(self, call: PublishedCall, now: float) -> tuple[str, int]:
-        """The key, and for how many ms it must live: asked for once in a while for each, not with each call."""
+    def _caller_keys_of(self, call: PublishedCall, now: float) -> tuple[str, str, int]:
+        """The keys of the caller's limit and stored results, and for how many ms the first must live: asked for once in a while only."""
         who = (call.lane, call.user_id)
-        name, kept_at = self._limit_keys.get(who, ("", 0.0))
+        name, stored, kept_at = self._caller_keys.get(who, ("", "", 0.0))
         left = call.deadline_at - now
         if now - kept_at < _KEEP_SECONDS and left < CALLER_LIMIT_KEPT_SECONDS / 2:
-            return name, 0
-        if len(self._limit_keys) >= _MOST_LIMIT_KEYS:
-            self._limit_keys.clear()
-        name = name or self._keys.caller_limit(*who)
-        self._limit_keys[who] = (name, now)
-        return name, math.ceil(max(left, CALLER_LIMIT_KEPT_SECONDS) * 1000)
+            return name, stored, 0
+        if len(self._caller_keys) >= _MOST_CALLER_KEYS:
+            self._caller_keys.clear()
+        name, stored = name or self._keys.caller_limit(*who), stored or self._keys.stored(call.user_id)
+        self._caller_keys[who] = (name, stored, now)
+        return name, stored, math.ceil(max(left, CALLER_LIMIT_KEPT_SECONDS) * 1000)
 
 
 def script_for(call: PublishedCall, *, again: bool = False) -> Script:

@@ -22,8 +22,18 @@ class CallKeys(NamedTuple):
     intent: str
     dead: str
     dead_order: str
-    data_id: str
     audit_stream: str
+    data_id: str
+
+    @property
+    def of_attempt(self) -> tuple[str, ...]:
+        """Those that begin and close an attempt: each key costs Redis its time."""
+        return self[:5]
+
+    @property
+    def of_finish(self) -> tuple[str, ...]:
+        """Those that end a call whose worker has it."""
+        return self[:9]
 
 
 class LedgerKeys:
@@ -54,14 +64,14 @@ class LedgerKeys:
             self._keys.intent(call.user_id, call.idempotency_key) if call.idempotency_key else record,
             self._dead,
             self._dead_order,
-            self._data_id,
             self._audit,
+            self._data_id,
         )
 
     def of_unknown(self, call_id: str) -> CallKeys:
         """The keys of a call of which nothing but its id is known."""
         record = self._keys.call(call_id)
-        return CallKeys._make((record, self._keys.result(call_id), *[record] * 7, self._audit))
+        return CallKeys._make((record, self._keys.result(call_id), *[record] * 6, self._audit, record))
 
 
 def _of_module(keys: Keys, module: str) -> tuple[str, str]:

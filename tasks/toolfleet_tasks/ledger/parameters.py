@@ -60,7 +60,7 @@ def of_claim(
     """What asks for a call."""
     call = claim.call
     return CLAIM.parameters_of(
-        claim.keys,
+        claim.keys.of_attempt,
         token=claim.token,
         call_id=call.call_id,
         lease_ms=lease_ms,
@@ -93,7 +93,7 @@ def of_close(
 ) -> Parameters:
     """What ends an attempt that another one follows; `text` is its result."""
     return CLOSE.parameters_of(
-        claim.keys,
+        claim.keys.of_attempt,
         token=claim.token,
         call_id=claim.call.call_id,
         attempt=claim.attempts,
@@ -120,7 +120,7 @@ def of_finish(  # noqa: PLR0913 - what a call's end consists of
 ) -> Parameters:
     """What stores a call's one result with its audit `audit_line`, of which so many are kept."""
     return FINISH.parameters_of(
-        claim.keys,
+        claim.keys.of_finish,
         token=claim.token,
         call_id=claim.call.call_id,
         attempt=claim.attempts,

@@ -31,7 +31,7 @@ class ParkedCalls:
         """
         call = claim.call
         parameters = PARK.parameters_of(
-            claim.keys,
+            claim.keys.of_attempt,
             token=claim.token,
             call_id=call.call_id,
             attempt=claim.attempts,

@@ -1,5 +1,6 @@
 -- `is_full()`: what bound stands against a call, nil for nothing. `found_bound`: the caller's limit if it was looked up here.
--- include: overload/slots, storage/stored
+-- A message that is no larger than its part of the bytes is bounded by the number of those that wait.
+-- include: overload/slots, storage/stored, admission/stands_against
 -- constants: SLOTS_COUNT_SECONDS
 
 local BYTES_FROM_MESSAGES = 16 -- that wait: fewer are bounded by what one of them may have
@@ -15,12 +16,12 @@ local function is_full()
   end
   local length = limit > 0 and redis.call('LLEN', queue) or 0
   if limit > 0 and length >= limit then return {'backlog', length} end
-  if length >= BYTES_FROM_MESSAGES then
+  if length >= BYTES_FROM_MESSAGES and #message * limit > backlog_bytes then
     local bytes = redis.pcall('MEMORY', 'USAGE', queue, 'SAMPLES', '5') -- not for every user of Redis
     if type(bytes) == 'number' and bytes > backlog_bytes then return {'bytes', bytes} end
   end
-  local stored = stored_key(caller_limit)
-  local bytes = stored and tonumber(redis.call('GET', stored .. ':bytes') or 0) or 0
+  if is_clear() then return end
+  local bytes = tonumber(redis.call('GET', stored .. ':bytes') or 0)
   if bytes > stored_bytes_most then
     local clock = redis.call('TIME')
     bytes = stored_bytes(stored, clock[1] * 1000 + math.floor(clock[2] / 1000))

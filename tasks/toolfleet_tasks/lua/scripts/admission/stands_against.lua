@@ -1,6 +1,7 @@
 -- `stands_against()`: what stands against a call, but for limits and room; nil for nothing. Changes nothing, but for a call that
 -- waits for another one's result.
--- `digest`: with an idempotency key, of what the call would do. `run_id()`: which server this is.
+-- `digest`: with an idempotency key, of what the call would do. `run_id()`: which server this is. `is_clear()`: whether there is
+-- neither a record of the call, nor a breaker, nor a count of stored results: so it is nearly always, and one question says it.
 -- include: consumers/unserved, breaker/state
 
 local READERS_MARGIN_SECONDS = 60
@@ -37,8 +38,14 @@ local function joins()
   return {'joined', holder}
 end
 
+local clear
+local function is_clear()
+  if clear == nil then clear = redis.call('EXISTS', record, breaker, stored .. ':bytes') == 0 end
+  return clear
+end
+
 local function stands_against()
-  if redis.call('EXISTS', record) == 1 then return {'ended', call_id} end
+  if not is_clear() and redis.call('EXISTS', record) == 1 then return {'ended', call_id} end
   local joined = joins()
   if joined then return joined end
   if needs_worker == '1' then
@@ -46,7 +53,7 @@ local function stands_against()
     local is_known, ms = pcall(unserved_ms, string.match(slots, '^(.*)slots:%a+$'), queue)
     if is_known and ms >= 0 then return {'unserved', ms} end
   end
-  if redis.call('EXISTS', breaker) == 1 then
+  if not is_clear() and redis.call('EXISTS', breaker) == 1 then
     local clock = redis.call('TIME')
     local now_ms = clock[1] * 1000 + clock[2] / 1000
     local rest = breaker_rest(breaker, now_ms)

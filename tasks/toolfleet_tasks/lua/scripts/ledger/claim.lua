@@ -4,15 +4,18 @@
 -- patience_ms: how long the call may wait for a module that is away.
 -- can_reach: '1' if this worker can connect to the module, as far as it knows.
 -- replica: which of its module's processes the worker would ask; '' where the module has one address.
--- keys: record, result, caller_limit, running, breaker, intent, dead, dead_order, data_id, audit_stream
+-- keys: record, result, caller_limit, running, breaker
 -- args: token, call_id, lease_ms, effect, seconds, bound, most_attempts, killed, patience_ms, can_reach, replica
 -- include: now, ledger/kept_success, breaker/pass, overload/running
 -- constants: REPLICAS_SINCE, VERSION, LONGEST_WAIT_MS
 
 bound, most_attempts = tonumber(bound), tonumber(most_attempts)
 local lease_end = now + lease_ms
-local found = redis.call('HMGET', record, 'state', 'token', 'lease', 'begun', 'effect', 'so_far', 'last', 'log', 'as',
-  'result', 'last_signature', 'lapsed', 'v', 'accepted', 'ask_at', 'replica', 'scattered')
+local found = {} -- so it is at a call's first claim
+if redis.call('EXISTS', record) == 1 then
+  found = redis.call('HMGET', record, 'state', 'token', 'lease', 'begun', 'effect', 'so_far', 'last', 'log', 'as', 'result',
+    'last_signature', 'lapsed', 'v', 'accepted', 'ask_at', 'replica', 'scattered')
+end
 if tonumber(found[13] or 1) > VERSION then return {'newer'} end
 local state, holder, lease, begun = found[1], found[2], tonumber(found[3] or 0), tonumber(found[4] or 0)
 local so_far, last, log, as = found[6] or 'none', found[7] or '', found[8] or '', found[9]

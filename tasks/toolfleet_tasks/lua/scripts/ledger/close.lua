@@ -3,7 +3,7 @@
 -- away: 1 if the module counts as away, 0 if not, '' if it was not met.
 -- failures, longest_ms: after how many its breaker opens, and for how long at most.
 -- so_far: what the attempts may have done. last: the result of this one; signature: the result's, or ''.
--- keys: record, result, caller_limit, running, breaker, intent, dead, dead_order, data_id, audit_stream
+-- keys: record, result, caller_limit, running, breaker
 -- args: token, call_id, attempt, outcome, away, failures, longest_ms, so_far, last, seconds, signature
 -- include: now, overload/running, ledger/noted
 

@@ -6,7 +6,7 @@
 --   for any other. letter: a dead letter for the last.
 -- line: the beginning of the audit line; line_unbegun and so on: its end for each of the three.
 -- yields: '1' if what its worker has noted counts more than `unknown`.
--- keys: record, result, caller_limit, running, breaker, intent, dead, dead_order, data_id, audit_stream
+-- keys: record, result, caller_limit, running, breaker, intent, dead, dead_order, audit_stream, data_id
 -- args: token, call_id, mode, data, result_seconds, record_seconds, unbegun, undone, unknown, letter, letters_kept
 -- args: line, line_unbegun, line_undone, line_unknown, lines_kept, yields
 -- include: now, ledger/kept_success, ledger/ended

@@ -4,12 +4,13 @@
 -- value: Celery's for its key, '' where Celery writes it itself.
 -- announcement: '' for the value itself; without a value, the result.
 -- letter: a dead letter, '' for none.
--- keys: record, result, caller_limit, running, breaker, intent, dead, dead_order, data_id, audit_stream
+-- keys: record, result, caller_limit, running, breaker, intent, dead, dead_order, audit_stream
 -- args: token, call_id, attempt, outcome, away, failures, longest_ms, effect_state, result_seconds, record_seconds
 -- args: value, announcement, letter, letters_kept, line, lines_kept
 -- include: now, overload/running, storage/stored, ledger/ended, ledger/noted
 -- constants: COUNTED_FROM_BYTES
 
+local FIELDS_OF_ONE_ATTEMPT = 6 -- that stay: more are there if anything else has happened to the call
 local found = redis.call('HMGET', record, 'token', 'closed', 'log', 'begun', 'state', 'by')
 local log = found[3] or ''
 if running ~= record and (found[1] == token or found[5] == 'done') then running_leave(running, call_id) end
@@ -19,8 +20,10 @@ if found[1] ~= token and found[2] ~= token and (found[1] or found[4]) then retur
 if found[2] == token and found[1] then return 0 end
 if found[2] ~= token then log = noted(log) end
 redis.call('HSET', record, 'state', 'done', 'by', token, 'begun', attempt, 'log', log)
-redis.call('HDEL', record, 'token', 'lease', 'as', 'last', 'last_signature', 'known', 'known_line', 'accepted',
-  'ask_at', 'parked')
+redis.call('HDEL', record, 'token', 'lease', 'as')
+if redis.call('HLEN', record) > FIELDS_OF_ONE_ATTEMPT then
+  redis.call('HDEL', record, 'last', 'last_signature', 'known', 'known_line', 'accepted', 'ask_at', 'parked')
+end
 if value == '' then
   redis.call('HSET', record, 'result', announcement)
 else

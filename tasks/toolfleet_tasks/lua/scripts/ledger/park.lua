@@ -1,7 +1,7 @@
 -- Keeps an attempt open that its module goes on with by itself, and lets go of the call until it comes back to be asked for.
 -- accepted: under which handle, with its signature and a space before it if there is one. wait_ms: so long nobody need ask.
 -- outcome: `<what was heard> <ms>` of the request that has just ended. away, failures, longest_ms: as `ledger/close` has them.
--- keys: record, result, caller_limit, running, breaker, intent, dead, dead_order, data_id, audit_stream
+-- keys: record, result, caller_limit, running, breaker
 -- args: token, call_id, attempt, effect, accepted, wait_ms, outcome, away, failures, longest_ms, seconds
 -- include: now, overload/caller_limit, overload/running, breaker/note
 
