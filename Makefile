@@ -7,7 +7,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install redis-server demo test test-unit test-short hooks lint format docs pages map lock up list-modules refresh-tools logs-core logs-module redis-cli restart-module bench-install bench bench-short bench-catalog bench-folders bench-hosts bench-jobs test-versions explore proofs load-proofs chaos pauses soak leak-check release-check clean
+.PHONY: help install redis-server demo test test-unit test-short hooks lint format docs pages map lock up list-modules refresh-tools logs-core logs-module redis-cli restart-module bench-install bench bench-short bench-catalog bench-folders bench-hosts bench-zoo bench-redis bench-jobs test-versions explore proofs load-proofs chaos pauses soak leak-check release-check clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -143,6 +143,12 @@ bench-folders: $(READY) ## What tool folders of 1,000 files cost, and how soon a
 
 bench-hosts: $(READY) ## What a host costs beside a direct call: tools of a folder, an MCP server and an OpenAPI document (four minutes)
 	@$(BIN)/python -m benchmarks.features.hosts $(BENCH)
+
+bench-zoo: $(READY) ## What hostile MCP servers cost other modules' calls; fails if those wait a tenth longer (twelve minutes)
+	@PYTHONPATH=tests $(BIN)/python -m benchmarks.features.zoo
+
+bench-redis: $(READY) ## What a call costs Redis, by script
+	@$(BIN)/python -m benchmarks.features.redis_time
 
 bench-jobs: $(READY) ## What 100,000 waiting jobs cost, and how late 1,000 are that fall due at once (about four minutes)
 	@$(BIN)/python -m benchmarks.features.jobs

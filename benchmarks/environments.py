@@ -28,11 +28,13 @@ def is_ready(name: str) -> bool:
     return stamp.is_file() and stamp.read_text() == _fingerprint(_pins()[name])
 
 
-def install() -> None:
-    """Build what is missing or has changed, byte-compiled, and byte-compile the project's own code and the peers'."""
+def install(*names: str) -> None:
+    """Build these, or all, where they are missing or have changed, and byte-compile the project's own code and the peers'."""
     ENVIRONMENTS.mkdir(exist_ok=True)
     (ENVIRONMENTS / ".gitignore").write_text("*\n")
     for name, pins in _pins().items():
+        if names and name not in names:
+            continue
         if is_ready(name):
             print(f"{name}: is there")
             continue
