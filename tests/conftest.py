@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
+from support.examples import PROFILE, examples
 from support.fleet import TestBed
 from support.module_server import ModuleServer, serve
 from support.owls import make_module
@@ -25,11 +26,11 @@ from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.app import FleetApp, make_app
 
 # What properties are tried on is the same in each run: what a change has broken is seen, and nothing else. `make explore`
-# tries others, each time. How long an example takes is the machine's, and fails no test.
-_UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# tries others, each time, and more of them. How long an example takes is the machine's, and fails no test.
+_UNTIMED = settings(deadline=None, max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("repeatable", _UNTIMED, derandomize=True)
 settings.register_profile("exploring", _UNTIMED, print_blob=True)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+settings.load_profile(PROFILE)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -48,6 +48,7 @@ async def heard(fleet: ToolFleet, count: int) -> list[WakeUp]:
     return news
 
 
+@pytest.mark.slow
 async def test_killed_workers_cost_no_job_and_double_none(bed: TestBed, works: Works, owner: Caller) -> None:
     """Each job's start is made at most once, each end is told once, and the call of each end that is good is made once."""
     here, ids = Conversation(conversation_id="c"), list[str]()

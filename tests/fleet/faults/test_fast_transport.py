@@ -449,6 +449,7 @@ def test_a_worker_ends_without_redis(owls: ModuleServer, tmp_path: Path) -> None
         assert "Traceback" not in worker.said()
 
 
+@pytest.mark.slow
 def test_two_hundred_queues(calls: FleetCalls, redis_url: str, tmp_path: Path, owls: ModuleServer) -> None:
     """One worker serves them all; a queue that it does not consume is left alone."""
     names = [f"m{number}" for number in range(200)]

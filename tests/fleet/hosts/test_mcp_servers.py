@@ -52,6 +52,7 @@ def test_calls_do_real_work(fleet: Up) -> None:
     assert "Owl/Nest" in wrong.stdout + wrong.stderr
 
 
+@pytest.mark.slow
 def test_the_settings_with_secrets_are_read(tmp_path: Path) -> None:
     """A place for a secret in a header is filled from where the settings say, and shown nowhere."""
     (tmp_path / "toolfleet.toml").write_text(programs("docs/guides/mcp-servers.md")["mcp-secrets"])

@@ -95,6 +95,7 @@ def test_where_each_tool_stands_is_listed(fleet: Up) -> None:
     assert line.split()[3:6] == [hoot["source"]["file"], "_toolfleet_tools.hoot", hoot["version"]]
 
 
+@pytest.mark.slow
 def test_a_tool_that_is_created_is_there_at_once(fleet: Up) -> None:
     """Agents see it, and call it, without a restart of anything."""
     made = toolfleet("create", "tool", "echo_text", cwd=fleet.folder)
@@ -121,6 +122,7 @@ def test_a_file_that_breaks_is_shown_and_its_version_before_is_served(fleet: Up)
     wait_until_sync(lambda: toolfleet("tools", "list", cwd=fleet.folder).returncode == 0, "it is whole again")
 
 
+@pytest.mark.slow
 def test_all_hosts_read_their_files_anew_when_somebody_asks(fleet: Up) -> None:
     """Also a file that has not changed and did not load before, for a reason that lay elsewhere."""
     note = fleet.folder / "note"
@@ -160,6 +162,7 @@ def variables() -> list[str]:
     assert "TOOLFLEET" not in str(call("owls.variables", cwd=fleet.folder)["result"])
 
 
+@pytest.mark.slow
 def test_a_planted_secret_is_found_nowhere(fleet: Up) -> None:
     """Its tools give it away in every way: neither an agent, nor Redis, a log, a list, or what is known of a process shows it."""
     with _redis_commands(fleet) as commands:

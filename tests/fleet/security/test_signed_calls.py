@@ -273,6 +273,7 @@ async def test_a_message_that_is_put_in_once_more_runs_once(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root reads the environment of a fleet's processes")
+@pytest.mark.slow
 def test_a_fleet_keeps_its_key_to_itself(tmp_path_factory: pytest.TempPathFactory) -> None:
     """It signs and runs calls; the key is on no command line, in no file, no log, and no module's environment."""
     home = tmp_path_factory.mktemp("home")

@@ -4,9 +4,12 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from support.up import COMMAND, leave_nothing
 
 
+@pytest.mark.slow
 def test_the_demo_plays_its_acts_and_leaves_nothing_behind(tmp_path: Path) -> None:
     """Its calls succeed, its site is deployed once though processes are killed, and its hosts' tools change and work."""
     (tmp_path / "tmp").mkdir()

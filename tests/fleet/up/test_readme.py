@@ -117,6 +117,7 @@ client, model, messages = Answer(messages=Answer(create=create)), "a model", []
     assert "True" not in ended.stdout
 
 
+@pytest.mark.slow
 def test_a_models_tag_is_executed_by_a_worker(local_fleet: Up) -> None:
     """The lines about tags, with the guide's own tool running in the fleet."""
     given = """

@@ -63,6 +63,7 @@ def test_a_signal_ends_it_in_order(fleet: Up, naps: ModuleServer) -> None:
     assert "worker-slow" not in fleet.said()
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_it_fast(fleet: Up, naps: ModuleServer) -> None:
     """Ctrl-C, twice: what still runs then goes back into its queue, and is there for the next fleet in this folder."""
     with publish("owls.nap", "seconds:=60", cwd=fleet.folder):
@@ -91,6 +92,7 @@ def test_a_signal_during_the_start_ends_it_too(naps: ModuleServer, tmp_path: Pat
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere Redis, a child of the dead, may live on for a while")
+@pytest.mark.slow
 def test_a_killed_one_leaves_nothing_behind(fleet: Up, naps: ModuleServer) -> None:
     """Kill -9: its children end, and another fleet can start in the folder at once, with its Redis where it was.
 

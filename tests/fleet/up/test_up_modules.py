@@ -138,6 +138,7 @@ def test_a_module_that_crashes_again_and_again_is_dead_and_the_rest_goes_on(flee
     assert fleet.process.poll() is None
 
 
+@pytest.mark.slow
 def test_a_slow_module_that_is_added_gets_a_worker(fleet: Up) -> None:
     """Its lane had none; a call made at once waits for it, and is done."""
     with serve(make_module("larks")) as larks:

@@ -245,6 +245,7 @@ def test_a_fleet_that_cannot_start_says_why(tmp_path: Path) -> None:
     assert outcome.counts == {"passed": 3}, outcome.said
 
 
+@pytest.mark.slow
 def test_a_wheel_brings_no_warnings(tmp_path: Path) -> None:
     """Pytest looks into the packages of a plugin's wheel, and is told to leave ours alone: also where they are in use."""
     packages = (

@@ -85,6 +85,7 @@ async def test_running_calls_end_in_the_generation_that_they_began_in(tmp_path: 
         await wait_until(lambda: not Path(f"/proc/{before[1]}").exists(), "the old process has ended")
 
 
+@pytest.mark.slow
 async def test_no_call_fails_over_fifty_saves(tmp_path: Path) -> None:
     """A tool that is in both generations is never away, and each call has an answer of one of them."""
     async with hosted(tmp_path, {"owls.py": numbered(0)}, security="off") as folder:

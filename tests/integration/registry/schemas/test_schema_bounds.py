@@ -129,6 +129,7 @@ def look_at_all() -> None:
                 assert len(fault or "") <= LONGEST, name
 
 
+@pytest.mark.slow
 def test_nothing_hangs_and_nothing_breaks() -> None:
     """Each schema is refused, or its calls are checked or refused."""
     run_apart(look_at_all, __file__, seconds=SECONDS)

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis import Redis
 
+from support.examples import examples
 from support.published_call import published
 from support.workers.ledgers import ENDING, SUCCESS, TOOL, TURNED_AWAY, RepeatingConnection, attempt
 from toolfleet_registry.contracts import Effect, PublishedCall, Terms, ToolResult
@@ -144,7 +145,7 @@ async def walk(url: str, redis: Any, moves: list[Any], *, repeats: bool) -> None
         await line.aclose()
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(120), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(moves=MOVES, repeats=st.booleans())
 def test_limits_count_what_may_have_happened(redis_url: str, moves: list[Any], repeats: bool) -> None:
     """Never more than may be, and nothing that surely did not happen."""

@@ -17,6 +17,7 @@ from hypothesis.stateful import (
 )
 from redis import Redis
 
+from support.examples import examples
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.lua.constants import DEFERENCE_MS, FRESH_MS, GLANCE_MS, TOKENS, YOUNG_MS
 from toolfleet_tasks.lua.files import script
@@ -490,6 +491,9 @@ def test_it_is_as_it_is_meant(redis: Any) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+            max_examples=examples(40),
+            stateful_step_count=25,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow],
         ),
     )

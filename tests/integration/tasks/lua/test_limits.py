@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis import Redis
 
+from support.examples import examples
 from toolfleet_tasks.lua.files import script
 
 LIMITS, RETURN = script("limits/limits").text + " ", script("limits/give_back").text + " "
@@ -206,7 +207,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(daily=st.integers(0, 3), cooldown=st.sampled_from([0, 1, 1000, DAY, 3 * DAY]), steps=STEPS)
 def test_redis_and_a_plain_model_agree(store: Any, daily: int, cooldown: int, steps: list[Any]) -> None:
     """Whatever is let in, begun, sent again, given back and forgotten, at whatever time of whatever day."""

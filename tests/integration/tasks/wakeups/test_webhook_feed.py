@@ -130,6 +130,7 @@ async def test_what_was_before_is_not_told(bed: Bed) -> None:
     assert follower.told == [("registered", "owls.new")]
 
 
+@pytest.mark.slow
 async def test_more_than_a_thousand_events_at_once_come_once(bed: Bed, redis: Redis) -> None:
     """Two that feed and two that send at the same time double none; what has no room waits in the registry."""
     follower = await bed.follower()

@@ -219,6 +219,7 @@ async def test_connections_are_used_again() -> None:
     assert module.connections == 1
 
 
+@pytest.mark.slow
 async def test_five_hundred_calls_run_at_once(many_files: None) -> None:
     """No call waits for another's connection, and the next 500 use the connections that there are."""
     everybody = asyncio.Barrier(500)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from support.examples import examples
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.contracts.names import ToolName
 from toolfleet_registry.errors import InvalidToolName
@@ -42,7 +43,7 @@ def tool_names(draw: st.DrawFn) -> str:
 
 
 @given(names=st.sets(tool_names(), min_size=2, max_size=12))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_distinct_tools_stay_distinct_and_find_back(names: set[str]) -> None:
     """Whatever they are called, and under every name that they are offered by, to every provider."""
     tools = [ToolDefinition(name=name) for name in names]

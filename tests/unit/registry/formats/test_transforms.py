@@ -6,6 +6,7 @@ from typing import Any
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
+from support.examples import examples
 from support.schemas.json_schemas import (
     ARGUMENTS,
     from_gemini,
@@ -22,7 +23,7 @@ from toolfleet_registry.formats.providers.tool_names import legal_property
 from toolfleet_registry.schemas.definition import input_schema
 
 ROUNDS = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 
 

@@ -181,11 +181,11 @@ def in_itself() -> dict[str, Any]:
     ids=["doubling", "doubling less", "deep", "chain", "in itself", "many marks", "large", "many loops"],
 )
 def test_no_schema_holds_us(make: Callable[[], dict[str, Any]], found: tuple[str, ...]) -> None:
-    """However it is made, it is read within a second, and what stays unread is sensitive."""
+    """However it is made, it is read within a second of CPU time, and what stays unread is sensitive."""
     tool = ToolDefinition.model_construct(name="a.b", parameters=[], input_schema=make())
-    began_at = time.perf_counter()
+    began_at = time.process_time()
     assert sensitive_paths(tool) == found
-    assert time.perf_counter() - began_at < 1
+    assert time.process_time() - began_at < 1
 
 
 def test_it_is_found_once_for_a_definition(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,9 +243,9 @@ def test_arguments_without_what_is_sensitive(
 def test_many_places_in_many_values_take_little_time() -> None:
     """One walk through the arguments, however many places there are."""
     places = [f"/rows/*/secret-{n}" for n in range(100)]
-    began_at = time.perf_counter()
+    began_at = time.process_time()
     kept = redacted({"rows": [{"secret-7": n} for n in range(5_000)]}, places)
-    assert time.perf_counter() - began_at < 2
+    assert time.process_time() - began_at < 2
     assert kept["rows"][-1] == {"secret-7": "[redacted]"}
 
 

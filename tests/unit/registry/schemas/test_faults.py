@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.examples import examples
 from support.schemas.json_schemas import ARGUMENTS
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.schemas.faults import MOST_FAULTS
@@ -178,7 +179,7 @@ SCHEMAS = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(schema=SCHEMAS, arguments=ARGUMENTS)
 def test_no_fault_ever_repeats_a_value(schema: dict[str, Any], arguments: dict[str, Any]) -> None:
     """Neither a text, nor a number, nor a name that the schema does not have itself; and it is short."""
@@ -192,7 +193,7 @@ def test_no_fault_ever_repeats_a_value(schema: dict[str, Any], arguments: dict[s
         assert len(str(fault)) <= LONGEST
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(schema=SCHEMAS, arguments=ARGUMENTS)
 def test_whoever_is_refused_is_told_why(schema: dict[str, Any], arguments: dict[str, Any]) -> None:
     """There is a text for every refusal, and none for what fits; the arguments stay as they were."""

@@ -7,6 +7,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from jsonschema_rs import Draft202012Validator, RegexOptions
 
+from support.examples import examples
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.schemas import checker
 from toolfleet_registry.schemas.patterns import MOST_STATES, PatternSizes, sizes_in, states_of
@@ -83,7 +84,7 @@ PATTERNS = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(pattern=PATTERNS)
 @example(pattern=r"(?:\b{3}[\W]?\p{Alphabetic}{1,5}){1,5}")
 @example(pattern=r"(?x)\p{L} {99}")

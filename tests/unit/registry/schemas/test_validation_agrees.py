@@ -6,13 +6,16 @@ from hypothesis import HealthCheck, assume, given, reject, settings
 from jsonschema import Draft202012Validator
 from jsonschema.validators import validator_for
 
+from support.examples import examples
 from support.schemas.json_schemas import ARGUMENTS, input_schemas
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_registry.schemas.validation import checked, schema_fault
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(
+    max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
+)
 @given(schema=input_schemas(), arguments=ARGUMENTS)
 def test_the_reference_implementation_agrees(schema: dict[str, Any], arguments: dict[str, Any]) -> None:
     """On what is refused; and with its defaults a call is as right as without."""

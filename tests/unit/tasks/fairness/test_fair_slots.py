@@ -5,6 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from support.examples import examples
 from toolfleet_tasks.fairness.fair_slots import FairSlots
 
 OWLS, CATS, DOGS = "tools.owls", "tools.cats", "tools.dogs"
@@ -157,4 +158,4 @@ class Worker(RuleBasedStateMachine):
 
 
 TestWorker = Worker.TestCase
-TestWorker.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestWorker.settings = settings(max_examples=examples(40), stateful_step_count=30, deadline=None)
