@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, settings
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
-from support.examples import PROFILE, examples
 from support.fleet import TestBed
 from support.module_server import ModuleServer, serve
 from support.owls import make_module
+from support.schemas.examples import PROFILE, examples
 from support.waiting import wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolFleet

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis import Redis
 
-from support.examples import examples
 from support.published_call import published
+from support.schemas.examples import examples
 from support.workers.ledgers import ENDING, SUCCESS, TOOL, TURNED_AWAY, RepeatingConnection, attempt
 from toolfleet_registry.contracts import Effect, PublishedCall, Terms, ToolResult
 from toolfleet_registry.contracts.outcomes import Outcome

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 )
 from redis import Redis
 
-from support.examples import examples
+from support.schemas.examples import examples
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.lua.constants import DEFERENCE_MS, FRESH_MS, GLANCE_MS, TOKENS, YOUNG_MS
 from toolfleet_tasks.lua.files import script

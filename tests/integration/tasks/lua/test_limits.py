@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis import Redis
 
-from support.examples import examples
+from support.schemas.examples import examples
 from toolfleet_tasks.lua.files import script
 
 LIMITS, RETURN = script("limits/limits").text + " ", script("limits/give_back").text + " "

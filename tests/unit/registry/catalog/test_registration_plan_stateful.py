@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from support.examples import examples
+from support.schemas.examples import examples
 from toolfleet_registry.catalog.registration_plan import Known, offers_of, take_in
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
 from toolfleet_registry.manifests.definitions import spec_of

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from support.examples import examples
+from support.schemas.examples import examples
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.contracts.names import ToolName
 from toolfleet_registry.errors import InvalidToolName

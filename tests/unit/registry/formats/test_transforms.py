@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from support.examples import examples
+from support.schemas.examples import examples
 from support.schemas.json_schemas import (
     ARGUMENTS,
     from_gemini,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.examples import examples
+from support.schemas.examples import examples
 from support.schemas.json_schemas import ARGUMENTS
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.schemas.faults import MOST_FAULTS

@@ -7,7 +7,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from jsonschema_rs import Draft202012Validator, RegexOptions
 
-from support.examples import examples
+from support.schemas.examples import examples
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.schemas import checker
 from toolfleet_registry.schemas.patterns import MOST_STATES, PatternSizes, sizes_in, states_of

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, assume, given, reject, settings
 from jsonschema import Draft202012Validator
 from jsonschema.validators import validator_for
 
-from support.examples import examples
+from support.schemas.examples import examples
 from support.schemas.json_schemas import ARGUMENTS, input_schemas
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.schemas.definition import input_schema

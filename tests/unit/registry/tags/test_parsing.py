@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from support.examples import examples
 from support.local_tools.tag_tools import learning_tag, research_tag, tag
+from support.schemas.examples import examples
 from toolfleet_registry.tags.parsing import LONGEST_TEXT, MOST_CALLS, ParsedResponse, parse_response
 from toolfleet_registry.tags.tags import Tags, ToolContext, ToolDef
 

@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from support.examples import examples
+from support.schemas.examples import examples
 from toolfleet_tasks.fairness.fair_slots import FairSlots
 
 OWLS, CATS, DOGS = "tools.owls", "tools.cats", "tools.dogs"
