@@ -20,7 +20,7 @@ if found[2] == token and found[1] then return 0 end
 if found[2] ~= token then log = noted(log) end
 redis.call('HSET', record, 'state', 'done', 'by', token, 'begun', attempt, 'log', log)
 redis.call('HDEL', record, 'token', 'lease', 'as', 'last', 'last_signature', 'known', 'known_line', 'accepted',
-  'ask_at', 'parked')
+  'ask_at', 'parked', 'granted')
 if value == '' then
   redis.call('HSET', record, 'result', announcement)
 else
