@@ -160,7 +160,7 @@ class FolderHost(Host[HostedTool]):
     async def _running(self) -> AsyncGenerator[None]:
         """Serve the folder meanwhile."""
         await self.reload()
-        watching = asyncio.ensure_future(self._watch())
+        watching = asyncio.gather(self._watch(), self._packages.use.keep())
         try:
             yield
         finally:
@@ -174,6 +174,7 @@ class FolderHost(Host[HostedTool]):
                 await self._generation.retire(_END_SECONDS)
             with contextlib.suppress(OSError):
                 await self._spare.aclose()
+            self._packages.use.aclose()
 
 
 def _offers(tools: Mapping[str, HostedTool]) -> dict[str, Any]:
