@@ -35,7 +35,7 @@ class TooSlow(Exception):
         super().__init__("The request did not arrive in time.")
 
 
-class ToldContext(ToolContext):
+class AgentContext(ToolContext):
     """What an agent knows of the conversation around a call; fields that are not known are ignored."""
 
     model_config = ConfigDict(extra="ignore")
@@ -47,7 +47,7 @@ class ExecuteRequest(ModuleMessage):
     tool_name: str = Field(max_length=_LONGEST_NAME)
     arguments: dict[str, Any] = Field(default_factory=dict)
     user_id: str | None = None
-    context: ToldContext | None = None
+    context: AgentContext | None = None
 
 
 class ReconcileRequest(ModuleMessage):
@@ -134,8 +134,8 @@ async def read_body(request: Request, most_bytes: int, seconds: float | None = N
 
 def _fingerprint(asked: ExecuteRequest) -> str:
     """Two requests that ask for the same have the same one, however their JSON is written."""
-    told = [] if asked.context is None else [asked.context.model_dump(mode="json")]
-    text = json.dumps([asked.tool_name, asked.arguments, asked.user_id, *told], sort_keys=True)
+    around = [] if asked.context is None else [asked.context.model_dump(mode="json")]
+    text = json.dumps([asked.tool_name, asked.arguments, asked.user_id, *around], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -30,7 +30,7 @@ class Context:
     _held_until: Callable[[], float] | None = None  # until when no other process can have it, on the same clock
     _cancelled: bool = False
     _report: Sink | None = None
-    _told: ToolContext | None = None  # what the agent knows of the conversation, for the tag tools of a folder
+    _agent_context: ToolContext | None = None  # what the agent knows of the conversation, for the tag tools of a folder
 
     @property
     def seconds_left(self) -> float | None:

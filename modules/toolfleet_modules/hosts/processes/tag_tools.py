@@ -85,7 +85,7 @@ def _called_as_a_tag(handler: Callable[..., Any], groups: tuple[str, ...], takes
 
 def _tool_context(context: Context, groups: tuple[str, ...], texts: Mapping[str, str]) -> ToolContext:
     """What the agent has said, if this module may be told, with the groups; who asks is the call's user, whatever it says."""
-    said = context._told or ToolContext(raw_arg="")  # noqa: SLF001 - for this
+    said = context._agent_context or ToolContext(raw_arg="")  # noqa: SLF001 - for this
     raw = texts.get(_TEXT) or said.raw_arg or " ".join(texts[name] for name in groups if texts.get(name))
     own = {"raw_arg": raw, "user": context.user_id or "", "groups": {name: texts.get(name, "") for name in groups}}
     return said.model_copy(update=own)

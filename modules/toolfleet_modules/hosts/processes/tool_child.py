@@ -150,7 +150,9 @@ def _context_of(head: Head, name: str) -> Context:
         name, head["call_id"], head["user_id"], head["permission"], conversation, secrets=dict(head["secrets"])
     )
     context._ends_at, context._begin_by = head["ends_at"], head["begin_by"]  # noqa: SLF001 - this machine's clocks, for all its processes
-    context._told = None if head["told"] is None else ToolContext.model_validate(head["told"])  # noqa: SLF001 - as above
+    context._agent_context = (
+        None if head["agent_context"] is None else ToolContext.model_validate(head["agent_context"])
+    )  # noqa: SLF001 - as above
     return context
 
 
