@@ -53,7 +53,7 @@ def keep_accepted(folder: Path) -> None:
         nest.poll_after = 30.0
         logs.mkdir()
         with redis_server(folder / f"redis-accepted-{mode}") as url, serve(nest.server):
-            with mixed_fleet(url, logs, more=[nest.server], **settings) as fleet, fleet.worker(here()):
+            with mixed_fleet(url, logs, [nest.server], **settings) as fleet, fleet.worker(here()):
                 left = fleet.agent(here(), "leave-accepted")
                 wait_until_sync(partial(_are_parked, url, list(left.values())), "both are parked")
             with Redis.from_url(url) as redis:  # as `MOVE` writes it

@@ -48,7 +48,7 @@ async def test_older_workers_neither_begin_nor_end_them(
     """However often they get one that has lost its worker, it goes on, and ends with what its module says, once."""
     settings = {**MODES[mode], "visibility_timeout": "4"}
     nest.server.memory = lambda _: {"state": "none"}  # nobody of them may ask, and believe that
-    with mixed_fleet(own_redis, tmp_path, more=[nest.server], **settings) as fleet:
+    with mixed_fleet(own_redis, tmp_path, [nest.server], **settings) as fleet:
         settings_of(monkeypatch, fleet)
         async with ToolFleet() as agent:
             with fleet.worker(here(), "new") as doomed:
@@ -86,7 +86,7 @@ async def test_what_was_written_of_them_is_read_and_gone_on_with(
     """Records of that version: one call is asked for until it has ended; the other's process is gone, and it is unknown."""
     text = (FIXTURES / f"2-{mode}-accepted.json").read_text()
     redis_snapshot.restore(own_redis, text)
-    with mixed_fleet(own_redis, tmp_path, more=[nest.server], **MODES[mode]) as fleet, fleet.worker(here()):
+    with mixed_fleet(own_redis, tmp_path, [nest.server], **MODES[mode]) as fleet, fleet.worker(here()):
         settings_of(monkeypatch, fleet)
         async with ToolFleet() as agent:
             nest.answer = HATCHED

@@ -73,7 +73,7 @@ async def test_the_handler_is_told_what_the_agent_knows(bed: TestBed) -> None:
             )
         )
         tagged = await tags.execute("says", KNOWN.model_copy(update={"raw_arg": "owls", "groups": {"raw_arg": "owls"}}))
-        assert json.loads(tagged.message) == expected
+        assert json.loads(tagged.message or "") == expected
 
     async with ToolFleet(settings=bed.settings) as fleet:
         await until_listed(fleet, ADA, "owls")

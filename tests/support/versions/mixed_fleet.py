@@ -97,7 +97,7 @@ class MixedFleet:
 
 @contextmanager
 def mixed_fleet(
-    redis_url: str, folder: Path, *, more: Sequence[ModuleServer] = (), **settings: str
+    redis_url: str, folder: Path, more: Sequence[ModuleServer] = (), /, **settings: str
 ) -> Generator[MixedFleet]:
     """The modules that the agent's program calls, and a fleet that has them, and `more`, which are served already."""
     works, owls = make_works(ends_after=2), make_module()

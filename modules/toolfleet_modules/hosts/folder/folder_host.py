@@ -164,9 +164,10 @@ class FolderHost(Host[HostedTool]):
         try:
             yield
         finally:
-            for task in (watching, *self._reloading):
+            ending: list[asyncio.Future[Any]] = [watching, *self._reloading]
+            for task in ending:
                 task.cancel()
-            await asyncio.gather(watching, *self._reloading, self._packages.sets.aclose(), return_exceptions=True)
+            await asyncio.gather(*ending, self._packages.sets.aclose(), return_exceptions=True)
             for generation in self._retiring.values():
                 generation.hurry()  # and not cancelled: each has processes to end
             await asyncio.gather(*self._retiring, return_exceptions=True)

@@ -150,9 +150,8 @@ def _context_of(head: Head, name: str) -> Context:
         name, head["call_id"], head["user_id"], head["permission"], conversation, secrets=dict(head["secrets"])
     )
     context._ends_at, context._begin_by = head["ends_at"], head["begin_by"]  # noqa: SLF001 - this machine's clocks, for all its processes
-    context._agent_context = (
-        None if head["agent_context"] is None else ToolContext.model_validate(head["agent_context"])
-    )  # noqa: SLF001 - as above
+    if (known := head["agent_context"]) is not None:
+        context._agent_context = ToolContext.model_validate(known)  # noqa: SLF001 - as above
     return context
 
 
