@@ -119,7 +119,7 @@ class Announcer:
             id=self._host.replica_id,
             url=self._url,
             digest=self._digest,
-            has_shared_store=self._settings.hosts_share_replies,
+            has_shared_store=self._settings.host_replies_in_redis,
             at=machine_clock.monotonic() + (self._ahead or 0.0),
             counter=self._counter,
             slow=self._host.name in self._settings.slow_modules,

@@ -111,7 +111,7 @@ def serve_host(
         if announced_by is not None and announced_by.redis_url is not None:
             announcer = announcer_of(host, announced_by, address=address, port=port, url=url)
             if (
-                announced_by.hosts_share_replies
+                announced_by.host_replies_in_redis
             ):  # in the Redis of the announcements: who is known there has the same store
                 host.replies = RedisReplies(
                     str(announced_by.redis_url), prefix=announced_by.key_prefix, master=announced_by.sentinel_master

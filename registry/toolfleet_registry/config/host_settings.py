@@ -37,7 +37,7 @@ class HostSettings(BaseSettings):
     tool_processes: Count = os.cpu_count() or 1
     """How many calls of tools with `runs_in="process"` run at once in a host."""
 
-    hosts_share_replies: bool = False
+    host_replies_in_redis: bool = False
     """Whether announced hosts keep for a day what became of calls in the fleet's Redis, where the other processes of their module find it; else each keeps its own. Have it the same for all of them."""
 
     tool_environments: Path = Path(".toolfleet/environments")

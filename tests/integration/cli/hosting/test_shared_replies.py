@@ -61,7 +61,7 @@ async def test_another_host_answers_for_one_that_was_killed(
     directory = ModuleDirectory(redis, Settings())
     env = {
         "TOOLFLEET_REDIS_URL": redis_url,
-        "TOOLFLEET_HOSTS_SHARE_REPLIES": str(shares),
+        "TOOLFLEET_HOST_REPLIES_IN_REDIS": str(shares),
         "TOOLFLEET_TOOL_SECURITY": "off",
     }
     hoot = {"tool_name": "owls.hoot", "arguments": {"day": 3}}

@@ -30,7 +30,8 @@ def version() -> str:
 
 def grow_old(path: Path, days: float = 31) -> None:
     """As if it had been used last so long ago."""
-    os.utime(path, (time.time() - days * DAY,) * 2)
+    moment = time.time() - days * DAY
+    os.utime(path, (moment, moment))
 
 
 def environments(folder: Path) -> list[Path]:
