@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from toolfleet_modules.hosts.mcp.passthrough import METHODS, PassedAnswer, PassedQuestion
 from toolfleet_modules.requests.request import ExecuteRequest, ReconcileRequest, StatusRequest
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_workers.executors.http.acceptance import AcceptedReply
@@ -24,7 +25,17 @@ _MODELS: tuple[type[BaseModel], ...] = (
     ReconcileAnswer,
     StatusRequest,
     ModuleStatusAnswer,
+    PassedQuestion,
+    PassedAnswer,
 )
+_PASSED_REFUSALS = {
+    "403": "No valid token, or no user id where each user has a session.",
+    "404": "No such method.",
+    "422": "Parameters that are none.",
+    "502": "The server answered with an error (`error` has its `code` and `message`), or with what is none of the protocol.",
+    "503": "The server is away.",
+    "504": "The server did not answer within 60 s.",
+}
 _HEADERS = {
     "Idempotency-Key": "The call's id. A retry carries the same one.",
     "Toolfleet-Attempt": "Which attempt of its call this is. Refuse one that is older than one that you have seen.",
@@ -33,6 +44,7 @@ _HEADERS = {
     "with its own id in this header, and has done nothing.",
     "Toolfleet-Caller": "Who calls, signed with the module's own key, where the fleet signs.",
 }
+_CALLER = "Toolfleet-Caller"
 _PAGE = """# The module contract
 
 A module is an HTTP service with these routes. [The document in OpenAPI 3.1](module-contract.json) is made from the
@@ -45,9 +57,11 @@ models with which workers and the SDK read requests and replies.
 | `GET /health` | workers, when the module could not be reached | no: any answer but 502, 503 and 504 says that it is there |
 | `POST /reconcile` | workers, before they report a call as unknown | no |
 | `POST /status` | workers, of a call that the module goes on with by itself | if it accepts calls |
+| `POST /mcp/{method}` | whoever serves prompts, resources and completion to others | no: hosts of MCP servers have it |
 
-[Modules in any language](../guides/modules-in-any-language.md) explains each of them but the last, which
-[Modules](../guides/modules.md#calls-that-go-on) does.
+[Modules in any language](../guides/modules-in-any-language.md) explains each of them but the last two, which
+[Modules](../guides/modules.md#calls-that-go-on) and
+[MCP servers](../guides/mcp-servers.md#prompts-resources-and-completion) do.
 
 ``` { .json }
 --8<-- "docs/reference/module-contract.json"
@@ -76,6 +90,7 @@ def module_contract() -> str:
             },
             "/reconcile": {"post": _operation("What became of a call", ReconcileAnswer, ReconcileRequest)},
             "/status": {"post": _operation("Where an accepted call is", ModuleStatusAnswer, StatusRequest)},
+            "/mcp/{method}": {"post": _passed()},
         },
         "components": {"schemas": schemas["$defs"]},
     }
@@ -108,6 +123,29 @@ def _execute() -> Json:
     operation["parameters"] = [
         {"name": name, "in": "header", "required": False, "description": text, "schema": {"type": "string"}}
         for name, text in _HEADERS.items()
+    ]
+    return operation
+
+
+def _passed() -> Json:
+    operation = _operation("What an MCP server says of its prompts and resources", PassedAnswer, PassedQuestion)
+    operation["responses"] |= {status: {"description": text} for status, text in _PASSED_REFUSALS.items()}
+    method = {"type": "string", "enum": list(METHODS)}
+    operation["parameters"] = [
+        {
+            "name": "method",
+            "in": "path",
+            "required": True,
+            "description": "As the protocol calls it.",
+            "schema": method,
+        },
+        {
+            "name": _CALLER,
+            "in": "header",
+            "required": False,
+            "description": _HEADERS[_CALLER],
+            "schema": {"type": "string"},
+        },
     ]
     return operation
 

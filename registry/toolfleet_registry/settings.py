@@ -98,7 +98,7 @@ class Settings(
     default_guest_modules: Names = frozenset({"research", "file_manager", "code_executor", "knowledge"})
     """What a guest reaches who names no modules: of those that Toolfleet was first made for, the ones without private data."""
     context_modules: Names = frozenset({"scheduler", "location"})
-    """Modules that are told on which platform and channel a conversation runs, to send messages back."""
+    """Modules that are told on which platform and channel a conversation runs, to send messages back; and what an agent knows of it, in tools that take that (tag tools of a folder)."""
     manifest_ttl_seconds: Seconds = 3600
     """How long a manifest is kept after the last reading of it."""
     refresh_interval_seconds: Seconds = 300

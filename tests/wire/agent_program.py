@@ -2,7 +2,7 @@
 
 `owls` is the module of `support.owls`, with `limited` (one call a day) and `talk` (NDJSON); `works` that of `support.modules.works`.
 It uses only what every version's agents can do. With `small` as its argument no result is large; with `leave` it makes what waits
-for workers: a call and a job, which may wait for ever.
+for workers: a call and a job, which may wait for ever; with `leave-accepted` calls that go on without a worker.
 """
 
 import asyncio
@@ -109,6 +109,21 @@ async def leave() -> None:
     os._exit(0)
 
 
+async def leave_accepted() -> None:
+    """Calls with which their module `nest` goes on: nobody waits for them any more, and they may take for ever."""
+    prepare._LONGEST_TIMEOUT = _FOR_EVER
+    fleet = await ToolFleet().__aenter__()
+    found = dict[str, str]()
+    for key, tool in (("kept", "nest.hatch"), ("elsewhere", "nest.plainly")):
+        handle = await fleet.submit(ToolCall(tool_name=tool, idempotency_key=key), ADA, timeout=_FOR_EVER)
+        while await handle.status() != "running":  # noqa: ASYNC110 - nothing announces it
+            await asyncio.sleep(0.02)
+        found[key] = handle.id
+    json.dump(found, sys.stdout)
+    sys.stdout.flush()
+    os._exit(0)
+
+
 async def everything() -> None:
     """What a caller does with tools and jobs, one after the other."""
     found: dict[str, Any] = {}
@@ -120,4 +135,5 @@ async def everything() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(leave() if sys.argv[1:] == ["leave"] else everything())
+    programs = {"leave": leave, "leave-accepted": leave_accepted}
+    asyncio.run(programs.get("".join(sys.argv[1:]), everything)())

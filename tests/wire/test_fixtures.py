@@ -26,7 +26,8 @@ ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
 WAITING = ToolCall(tool_name="owls.echo", arguments={"text": "✓"}, idempotency_key="waiting")
 REPEATED = ToolCall(tool_name="owls.nap_once", arguments={"seconds": 0}, idempotency_key="k")
 NAMED_ANEW = {"Place": "JobPosition", "Verdict": "ToolOverride"}  # no message says what its class is called
-KEPT = [path.stem for path in sorted(FIXTURES.glob("*.json")) if not path.stem.endswith(("-left", "-fields", "-keys"))]
+_OTHERS = ("-left", "-fields", "-keys", "-accepted")
+KEPT = [path.stem for path in sorted(FIXTURES.glob("*.json")) if not path.stem.endswith(_OTHERS)]
 
 
 @pytest.fixture(params=KEPT)

@@ -45,7 +45,7 @@ class AnnouncedParts(Protocol):
 
 
 class Announcer:
-    """Of one host, on its loop. A Redis that is away is logged once, and tried again with each heartbeat."""
+    """Of one host, on its loop, which keeps its replies as the settings say. A Redis that is away is logged once, and tried again with each heartbeat."""
 
     def __init__(self, host: AnnouncedParts, settings: Settings, url: str, keys: str = "") -> None:
         self._host, self._settings, self._url = host, settings, url
@@ -119,6 +119,7 @@ class Announcer:
             id=self._host.replica_id,
             url=self._url,
             digest=self._digest,
+            has_shared_store=self._settings.host_replies_in_redis,
             at=machine_clock.monotonic() + (self._ahead or 0.0),
             counter=self._counter,
             slow=self._host.name in self._settings.slow_modules,

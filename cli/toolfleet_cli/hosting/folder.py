@@ -55,6 +55,7 @@ def options_of(settings: Settings, spec: FolderSpec, name: str, folder: Path | N
             allow_builds=spec.allow_builds,
             options=settings.tool_install_options,
             seconds=settings.tool_install_seconds,
+            kept_seconds=settings.tool_environment_days * 86_400 or None,
         ),
         secrets=read_secrets(spec.secrets, settings.secrets, folder=beside),
         debounce_ms=settings.tool_debounce_ms,

@@ -14,6 +14,8 @@ from toolfleet_cli.hosting.announcer import AnnouncedParts, Announcer, announcer
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
 from toolfleet_registry.directory.requested_probes import RequestedProbes
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
+from toolfleet_registry.once.port import OnceStore
+from toolfleet_registry.once.redis import RedisReplies
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.private_process import hide_process
@@ -28,7 +30,9 @@ _OTHERS_SECONDS = 1.5  # for workers to send what comes to other hosts: they ask
 
 
 class ServedHost(AnnouncedParts, Protocol):
-    """A module with its app."""
+    """A module with its app, which keeps what became of calls in `replies`."""
+
+    replies: OnceStore
 
     @property
     def app(self) -> Starlette:
@@ -105,7 +109,8 @@ def serve_host(
 ) -> int:
     """Serve it in the foreground. Returns the exit code.
 
-    It is announced to the fleet that `announced_by` names, if it names a Redis, at `url`, or where it listens. Raises
+    It is announced to the fleet that `announced_by` names, if it names a Redis, at `url`, or where it listens; there it also
+    keeps what became of calls, if hosts are to share that. Its app must not have been used before. Raises
     `SettingsError` where nothing can listen, and where it cannot be announced so.
     """
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(name)s: %(message)s", stream=sys.stderr)
@@ -117,6 +122,12 @@ def serve_host(
         announcer = None
         if announced_by is not None and announced_by.redis_url is not None:
             announcer = announcer_of(host, announced_by, address=address, port=port, url=url)
+            if (
+                announced_by.host_replies_in_redis
+            ):  # in the Redis of the announcements: who is known there has the same store
+                host.replies = RedisReplies(
+                    str(announced_by.redis_url), prefix=announced_by.key_prefix, master=announced_by.sentinel_master
+                )
         config = uvicorn.Config(
             host.app,
             host=address,

@@ -17,10 +17,11 @@ _DIGEST = 8  # hex digits
 _OLD = {"sse"}  # transports that nobody speaks any more
 
 
-def servers_in(file: Path) -> dict[str, McpSpec]:
+def servers_in(file: Path, *, may_be_none: bool = False) -> dict[str, McpSpec]:
     """The servers by the modules' names that they get; those that are switched off are left out.
 
-    Raises `SettingsError` for a file that is none, and for a server that cannot be meant; it shows no value.
+    Raises `SettingsError` for a file that is none, and for a server that cannot be meant; it shows no value. So it does for a
+    file without servers, unless there `may_be_none`.
     """
     listed = _listed(file)
     found: dict[str, McpSpec] = {}
@@ -31,7 +32,7 @@ def servers_in(file: Path) -> dict[str, McpSpec]:
             found[module_of(name)] = _spec(facts)
         except SettingsError as exc:
             raise SettingsError(f"The server {name[:80]!r} in {file}: {exc}") from None
-    if not found:
+    if not found and not may_be_none:
         raise SettingsError(f"{file} has no servers.")
     return found
 

@@ -73,7 +73,7 @@ def own_folder(start: Path) -> Path:
 
 def check_hosted(hosted: HostedModule, known: Iterable[str]) -> None:
     """Raise `SettingsError` for what cannot be served, also as there is another module or process of these names."""
-    if not hosted.source.is_dir():
+    if not hosted.source.exists() or (hosted.command[0] == "folder" and not hosted.source.is_dir()):
         raise SettingsError(f"There is no tool folder {hosted.source}.")
     if not is_module_name(hosted.name) or hosted.name in {LOCAL, SCHEDULER}:
         raise SettingsError(

@@ -16,6 +16,7 @@ from toolfleet_cli.local.hosted_modules import hosted_modules
 from toolfleet_cli.local.own_modules import own_modules
 from toolfleet_cli.local.stop_signals import StopRequested
 from toolfleet_cli.processes.extras import need
+from toolfleet_cli.processes.found_servers import found_servers
 from toolfleet_cli.processes.up_loop import UpLoop
 from toolfleet_cli.watching.announced_hosts import module_places, unannounced
 from toolfleet_registry.config.run_file import FOLDER, Process, RunFile, find_run_file
@@ -75,6 +76,7 @@ def run_up(modules: Sequence[Path] = (), tools: Sequence[Path] = (), *, reload: 
     hosted = hosted_modules(tools, settings, start=folder, taken=taken)
     if hosted:
         need("host")
+    hosted += found_servers(folder, taken={*taken, *(name for each in hosted for name in each.processes)})
     if settings.hide_process:
         hide_process()
     Seal(settings.signing_key)  # here a missing library is one sentence

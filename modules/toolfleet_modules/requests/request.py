@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from pydantic import Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
 from toolfleet_registry.contracts import Conversation, ModuleMessage
 from toolfleet_registry.contracts.outcomes import LONGEST_HANDLE
+from toolfleet_registry.contracts.tool_context import ToolContext
 
 _CONVERSATION = frozenset(Conversation.model_fields)
 _LONGEST_ID = 256
@@ -34,12 +35,19 @@ class TooSlow(Exception):
         super().__init__("The request did not arrive in time.")
 
 
+class AgentContext(ToolContext):
+    """What an agent knows of the conversation around a call; fields that are not known are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
 class ExecuteRequest(ModuleMessage):
-    """What `POST /execute` takes."""
+    """What `POST /execute` takes. `context` comes with calls of tools that take it."""
 
     tool_name: str = Field(max_length=_LONGEST_NAME)
     arguments: dict[str, Any] = Field(default_factory=dict)
     user_id: str | None = None
+    context: AgentContext | None = None
 
 
 class ReconcileRequest(ModuleMessage):
@@ -64,7 +72,7 @@ class HeaderRefused(Exception):
 class Call:
     """One request to run a tool. `seconds`: the time left, if the caller says so; `streams`: it takes progress.
 
-    `attempt`: which one of its call it is, 0 if it does not say so.
+    `attempt`: which one of its call it is, 0 if it does not say so. `context`: what the agent says of the conversation.
     """
 
     tool_name: str
@@ -75,6 +83,7 @@ class Call:
     streams: bool
     fingerprint: str
     attempt: int = 0
+    context: ToolContext | None = None
 
     @classmethod
     async def of(cls, request: Request, *, most_bytes: int) -> Self:
@@ -94,6 +103,7 @@ class Call:
             "application/x-ndjson" in request.headers.get("accept", "").lower(),
             _fingerprint(asked),
             _attempt(request.headers.get("toolfleet-attempt")),
+            None if asked.context is None else ToolContext(**dict(asked.context)),
         )
 
     def split(self, own: frozenset[str]) -> tuple[dict[str, Any], Conversation]:
@@ -124,7 +134,8 @@ async def read_body(request: Request, most_bytes: int, seconds: float | None = N
 
 def _fingerprint(asked: ExecuteRequest) -> str:
     """Two requests that ask for the same have the same one, however their JSON is written."""
-    text = json.dumps([asked.tool_name, asked.arguments, asked.user_id], sort_keys=True)
+    around = [] if asked.context is None else [asked.context.model_dump(mode="json")]
+    text = json.dumps([asked.tool_name, asked.arguments, asked.user_id, *around], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

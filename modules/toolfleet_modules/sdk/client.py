@@ -13,6 +13,7 @@ from toolfleet_modules.requests.authentication import keys_in
 from toolfleet_modules.sdk.protocol import ModuleWithApp
 from toolfleet_registry.admission_rules import admit
 from toolfleet_registry.contracts import EffectState, Level, ModuleManifest, ResultFile
+from toolfleet_registry.contracts.tool_context import ToolContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class ModuleClient:
         user_id = arguments.pop("user_id", self._user_id)
         return await self.send(method, arguments, user_id=user_id)
 
-    async def send(
+    async def send(  # noqa: PLR0913 - all that the fleet says
         self,
         method: str,
         arguments: dict[str, Any],
@@ -88,13 +89,16 @@ class ModuleClient:
         call_id: str | None = None,
         seconds: float = 30,
         permission: str | None = None,
+        context: ToolContext | None = None,
     ) -> ModuleResult:
-        """The same with everything that the fleet says: the call's id, which a repeat shares, and the time left."""
+        """The same with everything that the fleet says: the call's id, which a repeat shares, the time left, and an agent's context."""
         tool_name = method if method.startswith(f"{self._module.name}.") else f"{self._module.name}.{method}"
         call_id = call_id or uuid4().hex
         body = {"tool_name": tool_name, "arguments": arguments}
         if user_id is not None:
             body["user_id"] = user_id
+        if context is not None:
+            body["context"] = context.model_dump(mode="json", exclude_defaults=True)
         headers = {
             "Accept": "application/x-ndjson, application/json",
             "Idempotency-Key": call_id,

@@ -37,8 +37,13 @@ class HostSettings(BaseSettings):
     tool_processes: Count = os.cpu_count() or 1
     """How many calls of tools with `runs_in="process"` run at once in a host."""
 
+    host_replies_in_redis: bool = False
+    """Whether announced hosts keep for a day what became of calls in the fleet's Redis, where the other processes of their module find it; else each keeps its own. Have it the same for all of them."""
+
     tool_environments: Path = Path(".toolfleet/environments")
     """Where packages are kept that tool files ask for, each set under its digest; a relative one is beside `toolfleet.toml`."""
+    tool_environment_days: int = Field(default=30, ge=0, le=36_500)
+    """After how many days a host that starts removes such packages, if no host has used them since; 0 keeps them all. They can be installed anew."""
     tool_install_seconds: Seconds = 300
     """How long `uv` may take to install such packages."""
     tool_install_options: Annotated[tuple[str, ...], NoDecode] = ()

@@ -69,10 +69,13 @@ class StatusMissing:
     """A module has said nothing of a call that it has accepted, and is asked again.
 
     `is_silent`: it was there and did not answer in time; `is_unreached`: no connection could be made. Else it answered something.
+    `is_leaving`: its process is not there; once it has not been for a while it `is_gone`, and nobody else knows of the call.
     """
 
     is_silent: bool = False
     is_unreached: bool = False
+    is_leaving: bool = False
+    is_gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

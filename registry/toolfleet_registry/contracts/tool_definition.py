@@ -78,7 +78,7 @@ class ToolDefinition(ModuleMessage):
     requires_gate: bool = False
     """Whether the agent's gate is asked before each call."""
     takes_context: bool = False
-    """Whether it is told the agent's context, beside its arguments: of the fleet's own functions."""
+    """Whether it is told the agent's context, beside its arguments, if its module may be."""
     listed: bool = True
     """Whether callers are shown it; one who knows its name may call it all the same."""
     deprecated: bool = False

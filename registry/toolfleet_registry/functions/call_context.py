@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from toolfleet_registry.contracts import Conversation
 from toolfleet_registry.contracts.progress import Sink, progress_of
+from toolfleet_registry.contracts.tool_context import ToolContext
 from toolfleet_registry.time import fleet_clock, machine_clock
 
 
@@ -29,6 +30,7 @@ class Context:
     _held_until: Callable[[], float] | None = None  # until when no other process can have it, on the same clock
     _cancelled: bool = False
     _report: Sink | None = None
+    _agent_context: ToolContext | None = None  # what the agent knows of the conversation, for the tag tools of a folder
 
     @property
     def seconds_left(self) -> float | None:

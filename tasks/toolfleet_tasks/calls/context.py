@@ -1,4 +1,4 @@
-"""Chooses what of an agent's context travels with a call: beside the arguments, to a tool of the fleet's own that takes it, and to no other."""
+"""Chooses what of an agent's context travels with a call: beside the arguments, to a tool that takes it and that may be told."""
 
 from typing import Any
 
@@ -11,9 +11,12 @@ from toolfleet_tasks.calls.eval_gate import Circumstances
 _NOTHING = ToolContext(raw_arg="")
 
 
-def context_for(tool: ToolDefinition, around: Circumstances) -> ToolContext | None:
-    """What the tool is told. Without the user, who travels with the call, and the groups, which are its arguments."""
-    if around.context is None or not tool.takes_context or not tool.name.startswith(f"{LOCAL}."):
+def context_for(tool: ToolDefinition, around: Circumstances, modules: frozenset[str]) -> ToolContext | None:
+    """What the tool is told. Without the user, who travels with the call, and the groups, which are its arguments.
+
+    `modules` are those that may be told, beside the fleet's own functions: whatever others say of themselves, they are not.
+    """
+    if around.context is None or not tool.takes_context or tool.name.partition(".")[0] not in {LOCAL, *modules}:
         return None
     context = around.context.model_copy(update={"raw_arg": around.raw_arg, "user": "", "groups": {}})
     return None if context == _NOTHING else context

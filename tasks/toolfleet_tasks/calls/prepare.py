@@ -139,7 +139,7 @@ class CallPreparation:
         judged = self._catalog.judge(models_part(call, modules), caller, shared)
         if around.context is None or isinstance(judged, ToolResult):
             return judged
-        most, context = self._settings.max_arguments_bytes, context_for(judged.tool, around)
+        most, context = self._settings.max_arguments_bytes, context_for(judged.tool, around, modules)
         fault = size_fault_with(context, judged.arguments, most=most)
         return judged if fault is None else ToolResult.refused(judged.tool.name, "invalid_arguments", fault)
 
@@ -191,7 +191,7 @@ class CallPreparation:
             "lane": lane_of(tool.name.partition(".")[0], self._known.settings),
             "sensitive": sensitive_paths(tool),
             "hides_results": has_sensitive_results(tool),
-            "context": context_for(tool, around),
+            "context": context_for(tool, around, self._settings.context_modules),
             "newer_job": is_newer_job(tool.name, arguments),
         }
 

@@ -9,6 +9,7 @@ from toolfleet_registry.contracts.outcomes import Acceptance, StatusMissing, Sti
 FIRST_SECONDS, LONGEST_SECONDS, GROWTH = 0.5, 30.0, 1.5
 """Until a module is asked that does not say when it wants to be: at first, at most, and how much longer each time."""
 SHORTEST_SECONDS = 0.2
+_LEAVING_SECONDS = 2.0  # until a process counts as gone, which is not there now
 _LAST_SECONDS = 1.0  # before its deadline a call is asked for once more
 _AFTER_SECONDS = 0.05  # a message that is to come once the deadline has passed comes so much later
 
@@ -44,6 +45,8 @@ class AcceptedAttempt:
 
     def after(self, found: StillAtWork | StatusMissing) -> "AcceptedAttempt":
         """The same after it was asked for: the module says when it wants to be asked again, or is left alone for longer each time."""
+        if isinstance(found, StatusMissing) and found.is_leaving:  # in a moment one knows
+            return replace(self, wait_seconds=min(self.wait_seconds, _LEAVING_SECONDS))
         wanted = found.poll_after_seconds if isinstance(found, StillAtWork) else None
         seconds = self.wait_seconds * GROWTH if wanted is None else wanted
         return replace(self, wait_seconds=_bounded(seconds))

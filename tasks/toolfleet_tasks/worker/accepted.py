@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery.exceptions import Ignore, Reject
 
@@ -31,6 +31,7 @@ from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.ledger.parameters import Ended
 from toolfleet_tasks.ledger.parked import CallEnded, NotEndedYet
 from toolfleet_tasks.ledger.retry import MAX_ATTEMPTS
+from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.messages.envelope import TASK
 from toolfleet_tasks.redis.connection import RedisConnectionLost
 from toolfleet_tasks.worker import ledgers
@@ -73,20 +74,30 @@ async def begin(task: RunningTask, ledger: Ledger, claim: Claim, acceptance: Acc
     await _park(task, ledger, claim, accepted, _heard(task.app.settings, seconds))
 
 
-async def ask(task: RunningTask, ledger: Ledger, claim: Claim) -> tuple[Attempt | None, float]:
-    """Ask the module where the call is. Returns how it has ended, and when its attempt began.
+class End(NamedTuple):
+    """How an attempt has ended that began at `begun_at`. `is_left_behind`: the process that had it is gone, and its word with it."""
 
-    Where it goes on, returns only if it is others' by now: no end.
-    """
+    attempt: Attempt
+    begun_at: float
+    is_left_behind: bool = False
+
+
+async def ask(task: RunningTask, ledger: Ledger, claim: Claim) -> End | None:
+    """Ask the module where the call is, and return how it has ended. Where it goes on, returns only if it is others' by now."""
     call, accepted, began_at = claim.call, claim.accepted, fleet_clock.now()
     if accepted is None:  # `granted_to` has said so
-        return None, began_at
+        return None
     reports = Reports(call, task.app.settings)
     report_to(reports.take)
     found = await _status(task, claim, accepted)
     if isinstance(found, Attempt):
         reports.end()
-        return await _known_end(task, claim, found), accepted.begun_at
+        return End(await _known_end(task, claim, found), accepted.begun_at)
+    if isinstance(found, StatusMissing) and found.is_gone:
+        reports.end()
+        log.warning("tool_call_left_behind", call_id=call.call_id, tool=call.tool_name)
+        lost = fleet_results.outcome_unknown(call.tool_name, "the process that had begun it is gone.")
+        return End(Attempt(Outcome.UNKNOWN, lost), accepted.begun_at, is_left_behind=True)
     if isinstance(found, StatusMissing) and found.is_unreached:
         await checks_of(task.app, ledger).missed(call, Health.AWAY)
     seconds = fleet_clock.now() - began_at
@@ -94,7 +105,7 @@ async def ask(task: RunningTask, ledger: Ledger, claim: Claim) -> tuple[Attempt 
     is_heard = isinstance(found, StillAtWork) or is_away
     ended = _heard(task.app.settings, seconds, is_away=is_away) if is_heard else Ended()
     await _park(task, ledger, claim, accepted.after(found), ended)
-    return None, accepted.begun_at
+    return None
 
 
 async def recall(task: RunningTask, ledger: Ledger, call: PublishedCall) -> None:

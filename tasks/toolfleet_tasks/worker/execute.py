@@ -160,11 +160,14 @@ class _Execution:
     async def _ask(self) -> str:
         """Ask where the call is that its module goes on with. It comes back, or it has ended."""
         await self._on_lease()
-        ended, self._started_at = await accepted.ask(self._task, self._ledger, self._claim)
-        if ended is None:
+        if (end := await accepted.ask(self._task, self._ledger, self._claim)) is None:
             raise self._late()
+        attempt, self._started_at = end.attempt, end.begun_at
         seconds = fleet_clock.now() - self._started_at
-        return await self._finish(as_said(ended, self._call.effect), attempt=ended, seconds=seconds)
+        follows = self._decide(attempt)
+        if end.is_left_behind and follows.delay is not None:
+            return await self._retry(attempt, follows, follows.delay, seconds)
+        return await self._finish(as_said(attempt, self._call.effect), attempt=attempt, seconds=seconds)
 
     async def _accepted(self, acceptance: Acceptance) -> Ignore | Reject:
         """Have the call come back, whose module goes on with it."""
@@ -252,7 +255,7 @@ class _Execution:
         log.warning("tool_call_failed_retrying", tool=call.tool_name, error=reason_of(call, attempt.result))
         log.info("tool_call_retried", call_id=call.call_id, tool=call.tool_name, outcome=attempt.outcome, delay=delay)
         try:
-            await publish_again(self._task, delay, retries=self._task.request.retries + 1)
+            await publish_again(self._task, delay, retries=self._claim.attempts)
         except NotPublished as exc:
             log.warning("retry_not_published", call_id=call.call_id, tool=call.tool_name, error=str(exc))
             return await self._finish(follows.result)

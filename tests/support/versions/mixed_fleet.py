@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import subprocess
-from collections.abc import AsyncIterator, Generator, Mapping
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 from aiohttp import web
 
 from support.fleet import STOP_SECONDS
-from support.module_server import Request, serve
+from support.module_server import ModuleServer, Request, serve
 from support.modules.works import make_works
 from support.owls import make_module
 from support.versions.releases import Release
@@ -26,6 +26,18 @@ _SAID = {"worker": "toolfleet worker ready", "beat": "beat: Starting"}
 
 
 @dataclass(frozen=True)
+class MixedWorker:
+    """A process of some version, and the file that it writes its log into."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def said(self) -> str:
+        """All that it has logged."""
+        return self.log.read_text(errors="replace")
+
+
+@dataclass(frozen=True)
 class MixedFleet:
     """`env` has the fleet's settings, as every version reads them."""
 
@@ -35,14 +47,17 @@ class MixedFleet:
     @contextmanager
     def running(self, release: Release) -> Generator[None]:
         """A worker and beat of that release, from their readiness on."""
-        commands = {
-            "worker": ["-m", "toolfleet_workers", "--hostname", "mixed@%h"],
-            "beat": ["-m", "celery", "-A", "toolfleet_tasks.app", "beat", "--scheduler=celery.beat:Scheduler"],
-        }
+        beat = ["-m", "celery", "-A", "toolfleet_tasks.app", "beat", "--scheduler=celery.beat:Scheduler"]
         with ExitStack() as stack:
-            for name, command in commands.items():
-                stack.enter_context(self._process(release, name, command))
+            stack.enter_context(self.worker(release))
+            stack.enter_context(self._process(release, "beat", beat))
             yield
+
+    @contextmanager
+    def worker(self, release: Release, name: str = "mixed") -> Generator[MixedWorker]:
+        """A worker of that release under this name, from its readiness on."""
+        with self._process(release, "worker", ["-m", "toolfleet_workers", "--hostname", f"{name}@%h"]) as worker:
+            yield worker
 
     def agent(self, release: Release, *words: str) -> dict[str, Any]:
         """What the agent's program of that release saw; `words` are its arguments."""
@@ -60,7 +75,7 @@ class MixedFleet:
         return found
 
     @contextmanager
-    def _process(self, release: Release, name: str, command: list[str]) -> Generator[None]:
+    def _process(self, release: Release, name: str, command: list[str]) -> Generator[MixedWorker]:
         log = self.folder / f"{name}-{len(list(self.folder.iterdir()))}.log"
         with log.open("wb") as output:
             env = {**self.env, **release.env, "PYTHONUNBUFFERED": "1"}
@@ -72,7 +87,7 @@ class MixedFleet:
         try:
             wait_until_sync(has_begun, f"the {name} is ready")
             assert process.poll() is None, log.read_text(errors="replace")
-            yield
+            yield MixedWorker(process, log)
         except BaseException:
             print(log.read_text(errors="replace")[-10_000:])  # noqa: T201 - pytest shows it beside the failure
             raise
@@ -81,13 +96,15 @@ class MixedFleet:
 
 
 @contextmanager
-def mixed_fleet(redis_url: str, folder: Path, **settings: str) -> Generator[MixedFleet]:
-    """The modules that the agent's program calls, and a fleet that has them."""
+def mixed_fleet(
+    redis_url: str, folder: Path, more: Sequence[ModuleServer] = (), /, **settings: str
+) -> Generator[MixedFleet]:
+    """The modules that the agent's program calls, and a fleet that has them, and `more`, which are served already."""
     works, owls = make_works(ends_after=2), make_module()
     owls.add("limited", owls.tools["owls.echo"], effect="read", daily_limit=1)
     owls.add("talk", _talk, effect="read")
     with serve(owls), serve(works.server):
-        services = json.dumps({module.name: module.url for module in (owls, works.server)})
+        services = json.dumps({module.name: module.url for module in (owls, works.server, *more)})
         env = {
             "TOOLFLEET_REDIS_URL": redis_url,
             "TOOLFLEET_MODULE_SERVICES": services,

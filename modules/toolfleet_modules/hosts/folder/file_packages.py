@@ -19,9 +19,11 @@ class FilePackages:
 
     def __init__(self, folder: Path, options: InstallOptions, on_ready: Callable[[], None]) -> None:
         installer = Installer(options, folder)
+        environments = Environments(options, installer)
         self._folder = folder
         self._listed: Requirements | None = None  # of the `requirements.txt` that is in effect
-        self.sets = PackageSets(Environments(options, installer), installer, on_ready)
+        self.sets = PackageSets(environments, installer, on_ready)
+        self.use = environments.use
 
     def given(self, reading: FolderReading, files: Files) -> tuple[Files, Mapping[str, FileFault]]:
         """The files with all the packages that they need, and why which of them cannot be loaded so.

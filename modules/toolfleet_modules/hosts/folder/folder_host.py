@@ -151,13 +151,14 @@ class FolderHost(Host[HostedTool]):
         """Serve the folder meanwhile."""
         remove_abandoned_soon()
         await self.reload()
-        watching = asyncio.ensure_future(self._watch())
+        watching = asyncio.gather(self._watch(), self._packages.use.keep())
         try:
             yield
         finally:
-            for task in (watching, *self._reloading):
+            ending: list[asyncio.Future[Any]] = [watching, *self._reloading]
+            for task in ending:
                 task.cancel()
-            await asyncio.gather(watching, *self._reloading, self._packages.sets.aclose(), return_exceptions=True)
+            await asyncio.gather(*ending, self._packages.sets.aclose(), return_exceptions=True)
             for generation in self._retiring.values():
                 generation.hurry()  # and not cancelled: each has processes to end
             await asyncio.gather(*self._retiring, return_exceptions=True)
@@ -165,6 +166,7 @@ class FolderHost(Host[HostedTool]):
                 await self._generation.retire(_END_SECONDS)
             with contextlib.suppress(OSError):
                 await self._spare.aclose()
+            self._packages.use.aclose()
 
 
 def _offers(tools: Mapping[str, HostedTool]) -> dict[str, Any]:

@@ -35,6 +35,9 @@ _FORMS: dict[str, tuple[type[Any], type[BaseModel]]] = {
 }
 """What may be asked: nothing that has an effect."""
 
+METHODS = tuple(_FORMS)
+"""The protocol's names of what may be asked."""
+
 
 class PassedHost(Protocol):
     """A host whose server is asked."""
@@ -58,6 +61,12 @@ class PassedQuestion(BaseModel, extra="forbid"):
 
     params: dict[str, Any] = {}
     user_id: str | None = None
+
+
+class PassedAnswer(BaseModel):
+    """What `POST /mcp/{method}` answers: the protocol's result."""
+
+    result: dict[str, Any]
 
 
 class Passthrough:
@@ -93,7 +102,7 @@ class Passthrough:
         """The server's answer, or why there is none. Raises `ValidationError` for parameters that are none."""
         form = _FORMS.get(method)
         if form is None:
-            return _refusal(404, f"There is no method {method[:80]!r}; there are: {', '.join(_FORMS)}.")
+            return _refusal(404, f"There is no method {method[:80]!r}; there are: {', '.join(METHODS)}.")
         kind, params = form
         request = kind(params=params.model_validate(question.params, by_name=False))
         sessions = self._host.sessions
@@ -121,7 +130,8 @@ class Passthrough:
             return _refusal(502, "The server's answer is none of the protocol.")
         if result.get("resultType", "complete") != "complete":
             return _refusal(502, "The server asks for input, which nobody here can give.")
-        written = json.dumps({"result": result}, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+        answer = PassedAnswer(result=result).model_dump()
+        written = json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
         return Response(self._host.secrets.hide_json(written), media_type="application/json")
 
 

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from toolfleet_modules.hosts.packages.environment_use import EnvironmentUse
 from toolfleet_modules.hosts.packages.host_versions import host_versions
 from toolfleet_modules.hosts.packages.installer import Installer, InstallFailed, InstallOptions
 from toolfleet_modules.hosts.packages.requirements import Requirements
@@ -27,14 +28,15 @@ class Environments:
     def __init__(self, options: InstallOptions, installer: Installer) -> None:
         self._options = options
         self._installer = installer
+        self.use = EnvironmentUse(options.folder, options.kept_seconds)
 
     def find(self, requirements: Requirements) -> Path | None:
-        """The environment with exactly these, if it is there."""
+        """The environment with exactly these, if it is there. From then on it is in use."""
         path = self._options.folder / self._digest(requirements)
-        return path if path.is_dir() else None
+        return path if self.use.hold(path) else None
 
     async def take(self, requirements: Requirements) -> Path:
-        """The environment with these, installed if it is not there. Raises `InstallFailed`."""
+        """The environment with these, installed if it is not there, and in use from then on. Raises `InstallFailed`."""
         if (found := self.find(requirements)) is not None:
             return found
         digest = self._digest(requirements)
@@ -42,13 +44,14 @@ class Environments:
         try:
             self._options.folder.mkdir(parents=True, exist_ok=True)
             async with self._locked(digest):
-                if path.is_dir():  # another host was faster
+                if self.use.hold(path):  # another host was faster
                     return path
                 await asyncio.to_thread(shutil.rmtree, building, ignore_errors=True)  # of one that was interrupted
                 try:
                     await self._installer.install(requirements, building)
                     building.mkdir(exist_ok=True)  # of requirements that are not for this machine, nothing is installed
                     building.rename(path)
+                    self.use.hold(path)
                 finally:
                     shutil.rmtree(building, ignore_errors=True)
         except OSError as exc:

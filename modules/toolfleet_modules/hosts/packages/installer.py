@@ -44,6 +44,7 @@ class InstallFailed(Exception):
 class InstallOptions:
     """`folder`: where environments are kept; `seconds`: for one run of `uv`; `options`: more for it, such as `--index-url`.
 
+    `kept_seconds`: an environment that no host has used for so long is removed; `None` keeps all.
     `allow_builds`: also packages without a wheel, whose own code is run when they are built, outside of any fence.
     """
 
@@ -51,6 +52,7 @@ class InstallOptions:
     allow_builds: bool = False
     options: Sequence[str] = ()
     seconds: float = 300.0
+    kept_seconds: float | None = 30 * 86_400.0
 
 
 class Installer:

@@ -99,7 +99,7 @@ class HostedRun(ServedRun[HostedTool]):
         return Reply.failure(self.name, error, effect_state="unknown", retryable=self.is_repeatable)
 
     def _head(self, process: ToolProcess) -> Head:
-        context = self.context
+        context, known = self.context, self.context._agent_context  # noqa: SLF001 - made for this run
         return {
             "file": self.tool.stem,
             "tool": self.name,
@@ -108,6 +108,7 @@ class HostedRun(ServedRun[HostedTool]):
             "permission": context.permission,
             "secrets": process.secrets.plain(self.tool.secrets),
             "conversation": context.conversation.model_dump(exclude_none=True),
+            "agent_context": None if known is None else known.model_dump(mode="json", exclude_defaults=True),
             "ends_at": context._ends_at,  # noqa: SLF001 - on this machine's clocks, which its processes share
             "begin_by": context._last_moment(),  # noqa: SLF001 - as above
         }

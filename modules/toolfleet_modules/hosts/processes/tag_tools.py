@@ -13,6 +13,7 @@ from toolfleet_modules.sdk.offer import Facts
 from toolfleet_registry.contracts.tool_context import ToolContext
 from toolfleet_registry.functions.call_context import Context
 
+_TEXT = "raw_arg"  # the group of a tag without groups
 _TAGS = "toolfleet_registry.tags.tags"  # is not in every installation: who has made a `ToolDef` has imported it
 
 
@@ -55,6 +56,11 @@ def tag_function(tool: Any) -> tuple[Callable[..., Any], Facts]:
     return _called_as_a_tag(handler, groups, takes), facts
 
 
+def takes_context(tool: Any) -> bool:
+    """Whether its handler is told what an agent knows of the conversation."""
+    return ToolContext in _contexts(_handler_of(tool), tuple(tool.arg_groups)).values()
+
+
 def _called_as_a_tag(handler: Callable[..., Any], groups: tuple[str, ...], takes: Mapping[str, bool]) -> Any:
     contexts = _contexts(handler, groups)
 
@@ -78,8 +84,11 @@ def _called_as_a_tag(handler: Callable[..., Any], groups: tuple[str, ...], takes
 
 
 def _tool_context(context: Context, groups: tuple[str, ...], texts: Mapping[str, str]) -> ToolContext:
-    raw = " ".join(texts[name] for name in groups if texts.get(name))
-    return ToolContext(raw_arg=raw, user=context.user_id or "", groups={name: texts.get(name, "") for name in groups})
+    """What the agent has said, if this module may be told, with the groups; who asks is the call's user, whatever it says."""
+    said = context._agent_context or ToolContext(raw_arg="")  # noqa: SLF001 - for this
+    raw = texts.get(_TEXT) or said.raw_arg or " ".join(texts[name] for name in groups if texts.get(name))
+    own = {"raw_arg": raw, "user": context.user_id or "", "groups": {name: texts.get(name, "") for name in groups}}
+    return said.model_copy(update=own)
 
 
 def _takes(handler: Callable[..., Any], groups: tuple[str, ...]) -> dict[str, bool]:

@@ -26,6 +26,7 @@ from toolfleet_modules.sdk.tool import Tool
 from toolfleet_modules.sdk.tool_run import RunMeans
 from toolfleet_registry.contracts import Conversation
 from toolfleet_registry.contracts.progress import report_to
+from toolfleet_registry.contracts.tool_context import ToolContext
 from toolfleet_registry.functions.call_context import Context
 from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.threads import NotBegun, Threads
@@ -149,6 +150,8 @@ def _context_of(head: Head, name: str) -> Context:
         name, head["call_id"], head["user_id"], head["permission"], conversation, secrets=dict(head["secrets"])
     )
     context._ends_at, context._begin_by = head["ends_at"], head["begin_by"]  # noqa: SLF001 - this machine's clocks, for all its processes
+    if (known := head["agent_context"]) is not None:
+        context._agent_context = ToolContext.model_validate(known)  # noqa: SLF001 - as above
     return context
 
 

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from toolfleet_modules.hosts.processes.load_plan import PACKAGE, SourceText
-from toolfleet_modules.hosts.processes.tag_tools import tag_function, tag_tools_in
+from toolfleet_modules.hosts.processes.tag_tools import tag_function, tag_tools_in, takes_context
 from toolfleet_modules.sdk.marks import ToolMark, mark_of
 from toolfleet_modules.sdk.tool import Tool
 
@@ -143,9 +143,10 @@ class ToolModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         try:
             function, facts = tag_function(tool)
             made = Tool.of(self._module, function, facts)
+            own = {"listed": tool.listed, "takes_context": takes_context(tool)}
         except (TypeError, ValueError, NameError) as exc:
             raise _InvalidTool(str(exc)) from exc
-        return replace(made, definition=made.definition.model_copy(update={"listed": tool.listed}))
+        return replace(made, definition=made.definition.model_copy(update=own))
 
     def _tool_of(self, function: Any, mark: ToolMark) -> Tool:
         line = getattr(getattr(function, "__code__", None), "co_firstlineno", None)

@@ -65,6 +65,9 @@ def test_a_context_is_sealed_with_its_call() -> None:
         seal.open(".".join([parts[0], others[1], parts[2]]), task_id="call-1")
 
 
+MAY = frozenset({"larks"})
+
+
 @pytest.mark.parametrize(
     ("tool", "context", "told"),
     [
@@ -73,13 +76,15 @@ def test_a_context_is_sealed_with_its_call() -> None:
         (TAKES, None, None),
         (ToolDefinition(name="local.told"), CONTEXT, None),
         (ToolDefinition(name="owls.echo", takes_context=True), CONTEXT, None),  # whatever a module says of itself
+        (ToolDefinition(name="larks.told", takes_context=True), CONTEXT, TOLD),
+        (ToolDefinition(name="larks.echo"), CONTEXT, None),
     ],
 )
 def test_a_context_goes_to_functions_that_take_it(
     tool: ToolDefinition, context: ToolContext | None, told: ToolContext | None
 ) -> None:
     """Without the user and the groups, which travel as what they are."""
-    assert context_for(tool, Circumstances(context)) == told
+    assert context_for(tool, Circumstances(context), MAY) == told
 
 
 def letter_of(**fields: object) -> DeadLetter:
@@ -92,7 +97,7 @@ def test_a_replay_is_told_what_the_call_was_told() -> None:
     again = replay_of(letter, {})
 
     assert isinstance(again, Replay)
-    assert context_for(TAKES, again.around) == letter.context
+    assert context_for(TAKES, again.around, frozenset()) == letter.context
     assert again.around.context is not None
     assert again.around.context.user == "@ada"  # as a gate is told
     assert letter.context is not None

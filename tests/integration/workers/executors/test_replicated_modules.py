@@ -6,6 +6,7 @@ import socket
 import ssl
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from support.published_call import published
 from support.workers.finite_lease import FiniteLease
 from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome, StatusMissing, StillAtWork
 from toolfleet_registry.directory.replicas import Replica
+from toolfleet_workers.executors import departures
 from toolfleet_workers.executors.http.executor import HttpExecutor
 from toolfleet_workers.executors.http_client.client import HttpClient
 
@@ -316,3 +318,32 @@ async def test_how_far_an_accepted_call_is_knows_the_process_that_has_it() -> No
             await statuses.status(CALL, "h", seconds=SECONDS, lease=FiniteLease(9, replica="a")), StatusMissing
         )
         assert here.lines() == {"a": ["POST /status HTTP/1.1"]}
+
+
+async def test_a_process_that_does_not_come_back_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at once: Redis that has lost its data hears of it again. One that is back is asked; one of which others know never goes."""
+    lease = FiniteLease(99, replica="a")
+    async with served({"a": said("running"), "b": said("running")}) as here:
+        asked = partial(here.executor.statuses.status, CALL, "h", seconds=SECONDS, lease=lease)
+        here.serve("a")
+        assert await asked() == StatusMissing(is_leaving=True)
+        here.serve()
+        assert isinstance(await asked(), StillAtWork)
+        for gone in (["a"], ["a", "b"]):  # also where the module has no process at all
+            here.serve(*gone)
+            assert await asked() == StatusMissing(is_leaving=True)
+            with monkeypatch.context() as patch:
+                patch.setattr(departures, "ABSENT_SECONDS", 0.0)
+                assert await asked() == StatusMissing(is_gone=True)
+                assert await asked(lease=FiniteLease(99, replica="a shared")) == StatusMissing()
+
+
+async def test_another_process_at_its_address_says_that_it_is_gone() -> None:
+    """It has been started anew there; others are asked where they know of the call, too, once the directory says so."""
+    async with served({"a": answering(ELSEWHERE)}) as here:
+        statuses, lease = here.executor.statuses, FiniteLease(99, replica="a")
+        assert await statuses.status(CALL, "h", seconds=SECONDS, lease=lease) == StatusMissing(is_gone=True)
+    async with served({"a": answering(ELSEWHERE)}, shares=True) as here:
+        shared = FiniteLease(99, replica="a shared")
+        found = await here.executor.statuses.status(CALL, "h", seconds=SECONDS, lease=shared)
+        assert found == StatusMissing()

@@ -2,19 +2,18 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from http import HTTPStatus
 
 from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.contracts.outcomes import StatusMissing
 from toolfleet_registry.directory.replicas import Replica
 from toolfleet_registry.headers.module_headers import NO_HEADERS, ModuleHeaders
-from toolfleet_workers.executors.http.module_client import ModuleResponse
+from toolfleet_workers.executors.departures import Departures
+from toolfleet_workers.executors.http.module_client import REPLICA_HEADER, ModuleResponse, is_left_by
 from toolfleet_workers.executors.http.reconcile import QUESTION_HEADERS
 from toolfleet_workers.executors.http.request import COMMON_HEADERS, PROBE_HEADERS
 from toolfleet_workers.executors.http.status import StatusTarget
 from toolfleet_workers.executors.http.target import Target
-from toolfleet_workers.executors.replicas import Replicas, is_shared
-
-_REPLICA = "Toolfleet-Replica"
+from toolfleet_workers.executors.replicas import Replicas, id_in, is_shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class Address:
         if known is not None and (known.url, known.headers, known.replica) == (url, headers, replica):
             return known
         base, own = url.rstrip("/"), headers.plain()
-        meant = {_REPLICA: replica} if replica else {}
+        meant = {REPLICA_HEADER: replica} if replica else {}
         return cls(
             url,
             call=Target.of(f"{base}/execute", {**COMMON_HEADERS, **meant, **own}),
@@ -48,9 +47,7 @@ class Address:
 
     def is_left_by(self, response: ModuleResponse) -> bool:
         """Whether it is another process that has answered, and has done nothing but say so."""
-        if response.status != HTTPStatus.CONFLICT or not self.replica:
-            return False
-        return response.field(_REPLICA.lower()) not in {None, self.replica}
+        return is_left_by(response, self.replica)
 
 
 class AddressBook:
@@ -65,6 +62,7 @@ class AddressBook:
         self._of_replicas: Mapping[str, Mapping[str, Address]] = {}
         self._headers: Mapping[str, ModuleHeaders] = {}
         self._ended = frozenset[str]()
+        self._departures = Departures()
         self._served: tuple[object, ...] = ()
 
     def serve(
@@ -80,12 +78,13 @@ class AddressBook:
         if served == self._served:
             return False
         self._served, self._headers, self._ended = served, headers, ended
-        before = self._single
+        before, there = self._single, {(name, id_) for name, each in self._of_replicas.items() for id_ in each}
         self._single = {
             name: Address.at(url, self.headers_of(name), known=before.get(name)) for name, url in services.items()
         }
         self.replicas = {name: self.replicas.get(name) or Replicas() for name in several}
         self._of_replicas = {name: self._addresses_of(name, each) for name, each in several.items()}
+        self._departures.serve({(name, id_) for name, each in self._of_replicas.items() for id_ in each}, before=there)
         return True
 
     def headers_of(self, module: str) -> ModuleHeaders:
@@ -130,10 +129,16 @@ class AddressBook:
             return mine
         return [*mine, *(addresses[state.replica.id] for state in replicas.in_order() if state is not noted)]
 
-    def status_of(self, call: PublishedCall, note: str) -> StatusTarget | None:
-        """Where to ask how far a call is that was accepted where the ledger's `note` says; `None` where nobody knows of it now."""
-        first = next(iter(self.who_knows(call.tool_name.partition(".")[0], note)), None)
-        return None if first is None else StatusTarget(first.status, first.headers)
+    def status_of(self, call: PublishedCall, note: str) -> StatusTarget | StatusMissing:
+        """Where to ask how far a call is that was accepted where the ledger's `note` says, or why nobody can be asked."""
+        module = call.tool_name.partition(".")[0]
+        first, is_alone = next(iter(self.who_knows(module, note)), None), not is_shared(note)
+        if first is not None:
+            return StatusTarget(first.status, first.headers, first.replica if is_alone else "")
+        if not (note and is_alone and (module in self.replicas or module in self._single)):
+            return StatusMissing()
+        is_gone = self._departures.is_gone(module, id_in(note))
+        return StatusMissing(is_leaving=not is_gone, is_gone=is_gone)
 
     def _addresses_of(self, module: str, several: tuple[Replica, ...]) -> Mapping[str, Address]:
         replicas, known = self.replicas[module], self._of_replicas.get(module, {})

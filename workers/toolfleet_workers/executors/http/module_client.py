@@ -5,10 +5,14 @@ The worker's is in `executors/http_client`. Another one reads what it needs of a
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Protocol
 
 from toolfleet_workers.executors.http.request import ModuleRequest
 from toolfleet_workers.executors.http.target import Origin
+
+REPLICA_HEADER = "Toolfleet-Replica"
+"""Which process of the module is meant, and in its answer which one it is."""
 
 
 @dataclass(slots=True)
@@ -34,6 +38,16 @@ class ModuleResponse(Protocol):
     def release(self) -> None:
         """Nobody reads on: gives the connection back if the response is whole, and closes it if not."""
         ...
+
+
+def is_left_by(response: ModuleResponse, replica: str) -> bool:
+    """Whether not this process of the module has answered, but another one at its address, which has done nothing else.
+
+    False where none is meant in particular.
+    """
+    if response.status != HTTPStatus.CONFLICT or not replica:
+        return False
+    return response.field(REPLICA_HEADER.lower()) not in {None, replica}
 
 
 class HttpClientPort(Protocol):

@@ -56,7 +56,7 @@ def build_request(
     lease: Lease = UNBOUNDED,
     caller_token: CallerToken | None = None,
 ) -> ModuleRequest:
-    """`{tool_name, arguments, user_id}` as JSON; no `user_id` for a call that has none.
+    """`{tool_name, arguments, user_id, context}` as JSON; without `user_id` and `context` for a call that has none.
 
     The same call id goes with every attempt, so that a module can tell a repeat; the time left lets it give up
     when we do; a caller's token lets it trust the user id; what is written as it is sent lets it refuse one that comes too
@@ -86,6 +86,8 @@ def _dump(call: PublishedCall) -> bytes:
     body: dict[str, Any] = {"tool_name": call.tool_name, "arguments": call.arguments}
     if call.user_id is not None:
         body["user_id"] = call.user_id
+    if call.context is not None:
+        body["context"] = call.context.model_dump(mode="json", exclude_defaults=True)
     try:
         text = to_json(body, ensure_ascii=True)
     except ValueError:  # half a surrogate pair, a circle, or what is no JSON

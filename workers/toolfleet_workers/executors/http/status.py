@@ -19,7 +19,7 @@ from toolfleet_registry.headers.module_headers import ModuleHeaders
 from toolfleet_registry.system.http_bodies import loads_strict
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time.lease import UNBOUNDED, Lease, LeaseOver
-from toolfleet_workers.executors.http.module_client import HttpClientPort, SendProgress
+from toolfleet_workers.executors.http.module_client import HttpClientPort, SendProgress, is_left_by
 from toolfleet_workers.executors.http.ndjson import tell_progress
 from toolfleet_workers.executors.http.no_reply import Blocked, NoReply, NotConnected
 from toolfleet_workers.executors.http.reconcile import ReconcileAnswer, attempt_done
@@ -38,19 +38,23 @@ _NOT_KNOWN = frozenset(
 
 
 class StatusTarget(NamedTuple):
-    """A module's `/status`, and what goes with each request to the module."""
+    """A module's `/status`, and what goes with each request to the module.
+
+    `replica`: the id of the process that is meant, if no other knows of the call.
+    """
 
     target: Target
     headers: ModuleHeaders
+    replica: str = ""
 
 
 class HttpStatuses:
-    """Asks by `client`; `find` says where, by the call and the note of its lease's replica; `None` where nobody knows. A larger answer than `max_reply_bytes` is not read."""
+    """Asks by `client`; `find` says where, by the call and the note of its lease's replica. A larger answer than `max_reply_bytes` is not read."""
 
     def __init__(
         self,
         client: HttpClientPort,
-        find: Callable[[PublishedCall, str], StatusTarget | None],
+        find: Callable[[PublishedCall, str], StatusTarget | StatusMissing],
         max_reply_bytes: int,
         caller_token: CallerToken | None,
     ) -> None:
@@ -65,24 +69,26 @@ class HttpStatuses:
         `cancel`: and say that nobody wants it any more.
         """
         found, progress, token = self._find(call, lease.replica), SendProgress(), self._caller_token
-        if found is None:
-            return StatusMissing()
+        if isinstance(found, StatusMissing):
+            return found
         try:
             question = build_status_question(
                 call, found.target, handle, seconds=seconds, lease=lease, caller_token=token, cancel=cancel
             )
             async with asyncio.timeout(seconds):
-                return await self._ask(call, question, found.headers, progress)
+                return await self._ask(call, question, found, progress)
         except (TimeoutError, NoReply, LeaseOver, BodyUnreadable, ValueError) as exc:
             error = str(exc) if isinstance(exc, BodyUnreadable | ValueError) else error_text(exc)
             log.warning("status_unanswered", call_id=call.call_id, tool=call.tool_name, error=error)
             return _missing(exc, is_sent=progress.sent)
 
     async def _ask(
-        self, call: PublishedCall, question: ModuleRequest, headers: ModuleHeaders, progress: SendProgress
+        self, call: PublishedCall, question: ModuleRequest, asked: StatusTarget, progress: SendProgress
     ) -> Standing:
         response = await self._client.post(question, progress)
         try:
+            if is_left_by(response, asked.replica):
+                return StatusMissing(is_gone=True)
             if response.status in _NOT_KNOWN:
                 return _not_known(call)
             if response.status != HTTPStatus.OK:
@@ -94,7 +100,7 @@ class HttpStatuses:
             response.release()
         found = judge_status_answer(call, body)
         is_failure = isinstance(found, Attempt) and not found.result.success
-        shown = headers.hide(body) if is_failure else body
+        shown = asked.headers.hide(body) if is_failure else body
         return found if shown is body else judge_status_answer(call, shown)
 
 

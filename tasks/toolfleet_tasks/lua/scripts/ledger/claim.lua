@@ -14,7 +14,7 @@ local lease_end = now + lease_ms
 local found = {} -- so it is at a call's first claim
 if redis.call('EXISTS', record) == 1 then
   found = redis.call('HMGET', record, 'state', 'token', 'lease', 'begun', 'effect', 'so_far', 'last', 'log', 'as', 'result',
-    'last_signature', 'lapsed', 'v', 'accepted', 'ask_at', 'replica', 'scattered')
+    'last_signature', 'lapsed', 'v', 'accepted', 'ask_at', 'replica', 'scattered', 'granted')
 end
 if tonumber(found[13] or 1) > VERSION then return {'newer'} end
 local state, holder, lease, begun = found[1], found[2], tonumber(found[3] or 0), tonumber(found[4] or 0)
@@ -22,6 +22,9 @@ local so_far, last, log, as = found[6] or 'none', found[7] or '', found[8] or ''
 local at, scattered = found[16] or '', found[17] or ''
 effect = found[5] or effect
 if found[11] then last = found[11] .. ' ' .. last end
+-- Whoever knows nothing of calls with which modules go on finds one `busy`, and may have put his name on it.
+if as == 'busy' then as = found[18] end
+if as == 'parked' then holder = false end
 if state == 'done' then
   if caller_limit ~= record then redis.call('ZREM', caller_limit, call_id) end -- it may have been let in after its end
   return {'done', found[10] or kept_success(result)}
@@ -73,8 +76,10 @@ if kind == 'go' then
     at, scattered = replica, '1'
   end
 end
+local is_accepted = found[14] or kind == 'accepted'
 redis.call('HSET', record, 'token', token, 'lease', lease_end, 'begun', begun, 'effect', effect,
-  'so_far', so_far, 'log', log, 'as', kind)
+  'so_far', so_far, 'log', log, 'as', is_accepted and 'busy' or kind)
+if is_accepted then redis.call('HSET', record, 'granted', kind) end
 if at ~= '' or found[16] then redis.call('HSET', record, 'replica', at, 'scattered', scattered, 'v', REPLICAS_SINCE) end
 if lapsed > 0 then redis.call('HSET', record, 'lapsed', lapsed) end
 redis.call('EXPIRE', record, seconds)

@@ -14,7 +14,7 @@ if running ~= record and found[5] == 'done' then running_leave(running, call_id)
 if found[1] ~= token and (found[1] or found[4] or found[5]) then return 0 end
 local log = noted(found[3] or '')
 redis.call('HSET', record, 'closed', token, 'begun', attempt, 'so_far', so_far, 'last', last, 'log', log)
-redis.call('HDEL', record, 'token', 'lease', 'as')
+redis.call('HDEL', record, 'token', 'lease', 'as', 'accepted', 'ask_at', 'parked', 'granted')
 if signature ~= '' then redis.call('HSET', record, 'last_signature', signature) end
 redis.call('EXPIRE', record, seconds)
 if running ~= record then running_leave(running, call_id) end

@@ -11,10 +11,11 @@ if running ~= record and (found[1] == token or found[3] == 'done') then running_
 if found[3] == 'done' then return 2 end
 if found[1] ~= token and (found[1] or found[4]) then return 0 end
 if away ~= '' then breaker_note(breaker, now, tonumber(away), tonumber(failures), tonumber(longest_ms), outcome) end
--- Its module has begun it: whoever knows nothing of what is accepted must not take it for undone, nor begin it again.
+-- Its module has begun it: whoever knows nothing of what is accepted must not take it for undone, nor begin or end it. Workers
+-- of the first version, which look at no `v`, find it in somebody's hands, and once that lease is over, `busy`.
 redis.call('HSET', record, 'parked', token, 'accepted', accepted, 'ask_at', now + wait_ms, 'begun', attempt, 'effect', effect,
-  'so_far', 'unknown', 'v', 2)
-redis.call('HDEL', record, 'token', 'lease', 'as', 'lapsed', 'known', 'known_line')
+  'so_far', 'unknown', 'v', 2, 'token', 'parked', 'lease', now + wait_ms, 'as', 'busy', 'granted', 'parked')
+redis.call('HDEL', record, 'lapsed', 'known', 'known_line')
 redis.call('EXPIRE', record, seconds)
 -- It occupies nobody: its caller may have others in its place.
 if caller_limit ~= record then caller_leave(caller_limit, call_id) end

@@ -21,6 +21,9 @@ for i, claim in ipairs(claims) do
     -- Redis has lost it, and may have kept the call's message, which must not be begun beside ours.
     redis.call('HSET', record, 'token', claim.token, 'lease', until_ms, 'as', claim.granted, 'begun', claim.begun,
       'effect', claim.effect, 'so_far', claim.so_far)
+    if claim.granted == 'accepted' then -- as `ledger/claim` writes it
+      redis.call('HSET', record, 'as', 'busy', 'granted', 'accepted')
+    end
     if claim.replica ~= '' then
       redis.call('HSET', record, 'replica', claim.replica, 'scattered', claim.scattered, 'v', REPLICAS_SINCE)
     end
