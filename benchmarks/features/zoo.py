@@ -139,7 +139,9 @@ def _hosted(folder: Path, settings: Settings, species: str) -> Generator[None]:
     home.mkdir(exist_ok=True)
     command = [sys.executable, "-I", "-S", str(ANIMAL), species]
     words = ", ".join(f'"{word}"' for word in command)
-    (home / "toolfleet.toml").write_text(f"[hosts.zoo]\ncommand = [{words}]\nhandshake_seconds = 3\nstuck_seconds = 1\n")
+    (home / "toolfleet.toml").write_text(
+        f"[hosts.zoo]\ncommand = [{words}]\nhandshake_seconds = 3\nstuck_seconds = 1\n"
+    )
     url = settings.module_services["zoo"]
     run = [sys.executable, "-m", "toolfleet_cli", "host", "run", "zoo", "--port", url.rpartition(":")[2]]
     with _running(home, "zoo", run, {}):
