@@ -17,6 +17,7 @@ COPY registry registry
 COPY modules modules
 COPY tasks tasks
 COPY workers workers
+COPY gateway gateway
 COPY cli cli
 RUN uv build --wheel --build-constraint requirements.lock --require-hashes --out-dir dist modules \
     && uv build --wheel --build-constraint requirements.lock --require-hashes --out-dir dist \

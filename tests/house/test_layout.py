@@ -14,7 +14,7 @@ import toolfleet.tags
 import toolfleet.webhooks
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("registry", "modules", "tasks", "workers", "cli")
+ROOMS = ("registry", "modules", "tasks", "workers", "gateway", "cli")
 SOURCES = sorted(
     path
     for room in (*ROOMS, "examples", "benchmarks", "docsite", "tests")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("registry", "modules", "tasks", "workers", "cli")
+ROOMS = ("registry", "modules", "tasks", "workers", "gateway", "cli")
 TREES = {
     path.relative_to(ROOT).as_posix(): ast.parse(path.read_text())
     for room in ROOMS

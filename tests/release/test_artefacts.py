@@ -14,7 +14,14 @@ from release.artefacts import ROOT, Distribution, contents
 pytestmark = pytest.mark.release
 NAMES = ["toolfleet", "toolfleet-sdk"]
 PACKAGES = {
-    "toolfleet": {"toolfleet", "toolfleet_cli", "toolfleet_registry", "toolfleet_tasks", "toolfleet_workers"},
+    "toolfleet": {
+        "toolfleet",
+        "toolfleet_cli",
+        "toolfleet_gateway",
+        "toolfleet_registry",
+        "toolfleet_tasks",
+        "toolfleet_workers",
+    },
     "toolfleet-sdk": {"toolfleet", "toolfleet_modules", "toolfleet_registry"},
 }
 # What a build backend adds: to an sdist of the SDK also what it takes from the folder above its own.

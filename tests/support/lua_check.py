@@ -20,7 +20,7 @@ from toolfleet_tasks.lua.files import FILES as TASKS_FILES
 from toolfleet_tasks.webhooks.dedup_redis import FILES as WEBHOOKS_FILES
 
 FOLDERS = (REGISTRY_FILES, ONCE_FILES, TASKS_FILES, WEBHOOKS_FILES)
-ROOMS = ("registry", "modules", "tasks", "workers", "cli")
+ROOMS = ("registry", "modules", "tasks", "workers", "gateway", "cli")
 ROOT = Path(__file__).parents[2]
 
 IN_REDIS = frozenset(

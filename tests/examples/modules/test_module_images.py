@@ -21,7 +21,7 @@ CLONE = EXAMPLES.parent
 MODULES = [example.name for example in find_examples()]
 STANDARD = {"__init__.py", "Dockerfile", "requirements.txt", "main.py", "manifest.py", "tools.py"}
 PROJECT = tomllib.loads((CLONE / "pyproject.toml").read_text())["project"]
-ROOMS = ("registry", "modules", "tasks", "workers", "cli")
+ROOMS = ("registry", "modules", "tasks", "workers", "gateway", "cli")
 DOCUMENTS = {"README.md", "CHANGELOG.md", *(f"{room}/README.md" for room in ROOMS)}
 TRIED: dict[str, tuple[str, dict[str, object]]] = {
     "claude_code": ("run_task", {"prompt": "a page about owls"}),

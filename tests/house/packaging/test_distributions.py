@@ -24,7 +24,7 @@ import toolfleet.sdk
 ROOT = Path(__file__).parents[3]
 WHOLE: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SDK: dict[str, Any] = tomllib.loads((ROOT / "modules" / "pyproject.toml").read_text())
-ROOMS = ("registry", "modules", "tasks", "workers", "cli")
+ROOMS = ("registry", "modules", "tasks", "workers", "gateway", "cli")
 OTHER_ROOMS: list[str] = SDK["tool"]["hatch"]["build"]["hooks"]["custom"]["other-rooms"]
 VERSION: str = re.findall(r"\"toolfleet-sdk==([\d.]+)\"", (ROOT / "pyproject.toml").read_text())[0]
 MOST_PACKAGES = 15

@@ -8,7 +8,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 ROOT = Path(__file__).parents[3]
-ROOMS = ("registry", "modules", "tasks", "workers", "cli")
+ROOMS = ("registry", "modules", "tasks", "workers", "gateway", "cli")
 SCRIPTS = [path.relative_to(ROOT) for room in ROOMS for path in sorted((ROOT / room).rglob("*.lua"))]
 LOADED = """
 import json

@@ -41,7 +41,7 @@ class Release:
         """What a process needs to import this version, wherever another one is installed."""
         return {
             "PYTHONPATH": os.pathsep.join(
-                str(self.folder / room) for room in ("registry", "modules", "tasks", "workers", "cli")
+                str(self.folder / room) for room in ("registry", "modules", "tasks", "workers", "gateway", "cli")
             )
         }
 

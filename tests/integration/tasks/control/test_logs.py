@@ -82,7 +82,7 @@ def test_a_program_that_uses_the_fleet_logs_as_it_did(tmp_path: Path) -> None:
 
 def test_nothing_of_ours_asks_structlog_itself_for_a_logger() -> None:
     """It would print to the stdout of a program that has not configured it."""
-    rooms = [Path(__file__).parents[4] / room for room in ("registry", "modules", "tasks", "workers", "cli")]
+    rooms = [Path(__file__).parents[4] / room for room in ("registry", "modules", "tasks", "workers", "gateway", "cli")]
     wrong = [
         path.name
         for room in rooms

@@ -1,0 +1,1 @@
+"""Serves a fleet over HTTP, to programs in any language."""

@@ -1,0 +1,1 @@
+"""Finds out who sends a request, and how much they may send."""
