@@ -9,7 +9,7 @@ from typing import Annotated
 import structlog
 import typer
 
-from toolfleet_cli.commands import audit, call, config, create, dead, jobs, modules, status, tools, wakes
+from toolfleet_cli.commands import audit, call, config, create, dead, jobs, keys, modules, status, tools, wakes
 from toolfleet_cli.console.output import fail
 from toolfleet_cli.processes import fleet, host, logs, processes, redis_cli
 from toolfleet_registry.errors import FleetError
@@ -33,6 +33,7 @@ app.add_typer(create.app, name="create")
 app.add_typer(dead.app, name="dead")
 app.add_typer(host.app, name="host")
 app.add_typer(jobs.app, name="jobs")
+app.add_typer(keys.app, name="keys")
 app.add_typer(modules.app, name="modules")
 app.add_typer(tools.app, name="tools")
 app.add_typer(wakes.app, name="wakes")

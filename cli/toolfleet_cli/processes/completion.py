@@ -48,6 +48,14 @@ def complete_dead(incomplete: str) -> list[str]:
     )
 
 
+def complete_keys(incomplete: str) -> list[str]:
+    """The ids of API keys that are kept in Redis."""
+    return _asked(
+        lambda redis, settings, _: map(_text, cast("list[Any]", redis.hkeys(settings.keys.registry.api_keys))),
+        incomplete,
+    )
+
+
 def complete_jobs(incomplete: str) -> list[str]:
     """The jobs that are due next, and the latest that have ended."""
     return _asked(

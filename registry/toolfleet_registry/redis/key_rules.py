@@ -95,6 +95,13 @@ RULES = (
     KeyRule(re.compile(rf"{OURS}manifest-fetch:[^:]+"), since=2),
     KeyRule(re.compile(rf"{OURS}registry:events"), lasting="at most 10,000, for whoever follows the registry"),
     KeyRule(re.compile(rf"{OURS}registry:revision"), lasting="counters, and the registry's name for itself"),
+    KeyRule(
+        re.compile(rf"{OURS}registry:api-keys"),
+        lasting="who may come in; nobody else knows it; 10,000 at most",
+        since=2,
+    ),
+    KeyRule(re.compile(rf"{OURS}registry:api-keys-used"), lasting="goes with the keys that it tells of", since=2),
+    KeyRule(re.compile(rf"{OURS}registry:api-keys-revision"), lasting="a name for the last change", since=2),
     KeyRule(re.compile(rf"{OURS}registry:reloads"), lasting="a counter", since=2),
     KeyRule(re.compile(rf"{OURS}registry:reload:\d+"), since=2),
     KeyRule(re.compile(rf"{OURS}registry-identity"), lasting="without it a process with another registry would rule"),

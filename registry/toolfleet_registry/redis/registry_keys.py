@@ -40,6 +40,21 @@ class RegistryKeys:
         return f"{self.begin}revision"
 
     @property
+    def api_keys(self) -> str:
+        """A hash: the API keys of those who come in over HTTP, by their ids; of each its digest, and what its holder may do."""
+        return f"{self.begin}api-keys"
+
+    @property
+    def api_keys_used(self) -> str:
+        """A hash: when each of them was used last, to a minute."""
+        return f"{self.begin}api-keys-used"
+
+    @property
+    def api_keys_revision(self) -> str:
+        """Another text after each change of them: what gateways ask for before they read all."""
+        return f"{self.begin}api-keys-revision"
+
+    @property
     def reloads(self) -> str:
         """How often somebody has asked all hosts to read their tool files anew."""
         return f"{self.begin}reloads"

@@ -24,8 +24,9 @@ _AS_BYTES = {NEVER_DECODE: True}
 class RedisCommands:
     """Commands and scripts over a client. Raises `FleetUnavailable`."""
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, redis: Redis, *, patience_seconds: float = _PATIENCE_SECONDS) -> None:
         self._redis = redis
+        self._patience_seconds = patience_seconds
 
     def ask(self, *command: str | bytes | int) -> Any:
         """What Redis says to one command."""
@@ -56,7 +57,7 @@ class RedisCommands:
         try:
             yield
         except (RedisError, OSError) as exc:
-            reason = reason_of(exc, f"no answer within {_PATIENCE_SECONDS} s")
+            reason = reason_of(exc, f"no answer within {self._patience_seconds:g} s")
             raise FleetUnavailable(f"Redis at {address_of(self._redis)} does not answer: {reason}") from exc
 
 

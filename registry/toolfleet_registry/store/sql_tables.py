@@ -98,6 +98,21 @@ IDENTITY = Table(
     Column("identity", String(32), nullable=False),
 )
 
+API_KEYS = Table(
+    "toolfleet_registry_api_keys",
+    METADATA,
+    Column("id", String(64), primary_key=True),
+    Column("entry", Text, nullable=False),
+    Column("used_at", BigInteger, nullable=False),  # seconds since the epoch; 0: never
+)
+
+API_KEYS_STATE = Table(
+    "toolfleet_registry_api_keys_state",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),  # as that of STATE
+    Column("revision", String(32), nullable=False),
+)
+
 
 def key_of(*names: str | None) -> str:
     """What a row is found by."""

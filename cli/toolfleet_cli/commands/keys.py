@@ -1,0 +1,207 @@
+"""Makes, lists and revokes the API keys of those who come in over HTTP: `toolfleet keys`."""
+
+import re
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from toolfleet_cli.console.caller import Level
+from toolfleet_cli.console.output import add_row, age, fail, note, say, say_json, show_table, table
+from toolfleet_cli.processes.completion import complete_keys
+from toolfleet_registry.errors import OperationRefused
+from toolfleet_registry.settings import load_settings
+from toolfleet_registry.time import fleet_clock
+
+if TYPE_CHECKING:
+    from toolfleet_registry.access.api_key import ApiKey, KeyDraft
+    from toolfleet_registry.access.api_keys import ApiKeys
+
+app = typer.Typer(help="The API keys of programs that use the fleet over HTTP.", no_args_is_help=True)
+
+_UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_DURATION = re.compile(r"(\d{1,6})([mhdw])")
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+class RoleName(StrEnum):
+    """The roles, lowest first."""
+
+    NONE = "none"
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+
+@app.command()
+def create(  # noqa: PLR0913 - one for each thing that a key has
+    *,
+    user: Annotated[str, typer.Option("--user", metavar="ID", help="The user in whose name it calls.")],
+    permission: Annotated[Level, typer.Option("--permission", help="What it may call.")] = Level.GUEST,
+    modules: Annotated[
+        str | None,
+        typer.Option(
+            "--modules",
+            metavar="A,B",
+            help="It reaches these modules only; * is all.",
+            show_default="all that the permission allows",
+        ),
+    ] = None,
+    role: Annotated[RoleName, typer.Option("--role", help="What it may do as an operator.")] = RoleName.NONE,
+    expires: Annotated[
+        str, typer.Option("--expires", metavar="WHEN", help="As in 30d, 12h, 2027-01-31 or never.")
+    ] = "90d",
+    acts_for_others: Annotated[
+        bool, typer.Option("--acts-for-others", help="It may call in the name of other users.")
+    ] = False,
+    requests_per_second: Annotated[
+        float | None,
+        typer.Option("--requests-per-second", metavar="N", help="How many requests it may send in a second."),
+    ] = None,
+    streams: Annotated[
+        int | None, typer.Option("--streams", metavar="N", help="How many event streams it may have open at once.")
+    ] = None,
+    description: Annotated[str, typer.Option("--description", metavar="TEXT", help="What it is for.")] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Make a key, and print it: this once, for only its digest is kept."""
+    from toolfleet_registry.access.grants import COMMAND_LINE  # noqa: PLC0415 - only this command needs it
+
+    draft = _draft(
+        user_id=user,
+        permission=permission.value,
+        allowed_modules=None
+        if modules is None
+        else frozenset(each.strip() for each in modules.split(",") if each.strip()),
+        role=role.value,
+        expires_at=_moment(expires),
+        acts_for_others=acts_for_others,
+        requests_per_second=requests_per_second,
+        streams=streams,
+        description=description,
+    )
+    with _keys() as keys:
+        made = keys.create(draft, COMMAND_LINE)
+    if as_json:
+        say_json({"key": made.text, **_as_json(made.key)})
+        return
+    say(made.text)
+    note(f"It is shown this once. `toolfleet keys revoke {made.key.id}` ends it.")
+
+
+@app.command("list")
+def list_(*, as_json: JsonOption = False) -> None:
+    """List all keys, also those that have expired, the oldest first. None of them is shown: only their digests are kept."""
+    with _keys() as keys:
+        records = keys.records()
+    if as_json:
+        say_json([{**_as_json(each.key), "last_used_at": _iso(each.last_used_at)} for each in records])
+        return
+    if not records:
+        note("There are no API keys: `toolfleet keys create` makes one.")
+        return
+    now = fleet_clock.now()
+    shown = table("KEY", "USER", "PERMISSION", "MODULES", "ROLE", "EXPIRES", "USED", "DESCRIPTION")
+    for each in records:
+        key, used = each.key, "never" if each.last_used_at is None else f"{age(max(now - each.last_used_at, 0))} ago"
+        user = f"{key.user_id} and others" if key.acts_for_others else key.user_id
+        add_row(shown, key.id, user, key.permission, _modules(key), key.role, _expiry(key, now), used, key.description)
+    show_table(shown)
+
+
+@app.command()
+def revoke(
+    key_ids: Annotated[
+        list[str],
+        typer.Argument(metavar="ID", help="As `toolfleet keys list` shows it.", autocompletion=complete_keys),
+    ],
+) -> None:
+    """Let keys count for nothing, within two seconds everywhere. Exit code 1 if one is not there; the others are revoked all the same."""
+    from toolfleet_registry.access.key_text import read_key_text  # noqa: PLC0415 - only this command needs it
+
+    # A whole key is taken for its id: whoever has found one somewhere has nothing else.
+    wanted = list(dict.fromkeys(read.id if (read := read_key_text(text)) else text for text in key_ids))
+    with _keys() as keys:
+        revoked = keys.revoke(wanted)
+    if revoked:
+        note(f"Revoked: {len(revoked)}.")
+    for key_id in wanted:
+        if key_id not in revoked:
+            note(f"There is no API key {key_id[:80]!r}: `toolfleet keys list` shows those that there are.", style="red")
+    raise typer.Exit(0 if len(revoked) == len(wanted) else 1)
+
+
+@contextmanager
+def _keys() -> "Generator[ApiKeys]":
+    from toolfleet_registry.access.api_keys import ApiKeys  # noqa: PLC0415 - takes a while to load
+    from toolfleet_registry.access.factory import open_key_store  # noqa: PLC0415 - as above
+
+    store = open_key_store(load_settings())
+    try:
+        yield ApiKeys(store)
+    except OperationRefused as exc:
+        fail(str(exc), code=1)
+    finally:
+        store.close()
+
+
+def _draft(**fields: Any) -> "KeyDraft":
+    """Raises `BadParameter`."""
+    from pydantic import ValidationError  # noqa: PLC0415 - takes a while to load
+
+    from toolfleet_registry.access.api_key import KeyDraft  # noqa: PLC0415 - as above
+
+    try:
+        return KeyDraft(**fields)
+    except ValidationError as exc:
+        error = exc.errors(include_url=False)[0]
+        option = {"user_id": "user", "allowed_modules": "modules", "expires_at": "expires"}.get(
+            name := str(error["loc"][0]), name
+        )
+        reason = error["msg"].removeprefix("Value error, ")
+        raise typer.BadParameter(f"{reason}.", param_hint=f"--{option.replace('_', '-')}") from exc
+
+
+def _moment(text: str) -> float | None:
+    """When that is, in seconds since the epoch; a date is its first moment, in UTC. Raises `BadParameter`."""
+    if text == "never":
+        return None
+    if match := _DURATION.fullmatch(text):
+        return fleet_clock.now() + int(match[1]) * _UNITS[match[2]]
+    try:
+        at = datetime.fromisoformat(text)
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        raise typer.BadParameter(
+            f"{text[:80]!r} is no time: 30d, 12h, 45m, 2w, a date such as 2027-01-31, or never.", param_hint="--expires"
+        ) from None
+
+
+def _modules(key: "ApiKey") -> str:
+    if key.allowed_modules is None:
+        return "-"
+    return "*" if key.allowed_modules == "*" else ", ".join(sorted(key.allowed_modules)) or "none"
+
+
+def _expiry(key: "ApiKey", now: float) -> str:
+    if key.expires_at is None:
+        return "never"
+    return "expired" if key.is_expired(now) else f"in {age(key.expires_at - now)}"
+
+
+def _as_json(key: "ApiKey") -> dict[str, Any]:
+    modules = key.allowed_modules
+    return {
+        **key.model_dump(mode="json", exclude={"allowed_modules", "expires_at", "created_at"}),
+        "allowed_modules": sorted(modules) if isinstance(modules, frozenset) else modules,
+        "expires_at": _iso(key.expires_at),
+        "created_at": _iso(key.created_at),
+    }
+
+
+def _iso(at: float | None) -> str | None:
+    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")

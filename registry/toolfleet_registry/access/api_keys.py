@@ -1,0 +1,66 @@
+"""Makes, lists, revokes and finds API keys, in whichever store they are kept."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from toolfleet_registry.access.api_key import ApiKey, KeyDraft
+from toolfleet_registry.access.entries import KeyEntry, KeyRecord, read_entry
+from toolfleet_registry.access.grants import KeyMaker, refusal_of
+from toolfleet_registry.access.key_text import new_key_text, read_key_text
+from toolfleet_registry.access.port import MOST_KEYS, KeyStore
+from toolfleet_registry.errors import OperationRefused
+from toolfleet_registry.time import fleet_clock
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedKey:
+    """A new key, and its `text`, which is told this once and kept nowhere."""
+
+    key: ApiKey
+    text: str = field(repr=False)
+
+
+class ApiKeys:
+    """Synchronous, as the store is. Raises `FleetUnavailable` when that does not answer."""
+
+    def __init__(self, store: KeyStore) -> None:
+        self._store = store
+
+    def create(self, draft: KeyDraft, maker: KeyMaker) -> CreatedKey:
+        """Make a key. Raises `OperationRefused` if it would have more than its maker has, or there are too many.
+
+        One that was made while no answer came is listed, and its text is lost: revoke it.
+        """
+        if (refusal := refusal_of(draft, maker)) is not None:
+            raise OperationRefused(refusal)
+        now = fleet_clock.now()
+        if draft.expires_at is not None and draft.expires_at <= now:
+            raise OperationRefused("expires_at must be in the future.")
+        made = new_key_text()
+        fields = {name: getattr(draft, name) for name in KeyDraft.model_fields}
+        key = ApiKey(**fields, id=made.id, created_at=now, created_by=maker.name)
+        if not self._store.add(key.id, KeyEntry(digest=made.digest, key=key).model_dump_json()):
+            raise OperationRefused(f"There are {MOST_KEYS} API keys already: revoke some that are not used.")
+        return CreatedKey(key, made.text)
+
+    def records(self) -> list[KeyRecord]:
+        """All keys, also expired ones, the oldest first; what cannot be read is left out, with a warning."""
+        found, used = self._store.read(), self._store.used()
+        entries = {} if found is None else found.entries
+        read = [entry.key for key_id, text in entries.items() if (entry := read_entry(key_id, text)) is not None]
+        return [KeyRecord(key, used.get(key.id)) for key in sorted(read, key=lambda key: (key.created_at, key.id))]
+
+    def revoke(self, key_ids: Sequence[str]) -> list[str]:
+        """Let these keys count for nothing, within 2 s everywhere. Returns those of them that there were."""
+        return self._store.remove(key_ids)
+
+    def find(self, text: str) -> ApiKey | None:
+        """The key with this text; `None` if there is none, or it has expired. Asks the store each time."""
+        read = read_key_text(text)
+        found = None if read is None else self._store.read()
+        if read is None or found is None or (stored := found.entries.get(read.id)) is None:
+            return None
+        entry = read_entry(read.id, stored)
+        if entry is None or not read.has_digest(entry.digest) or entry.key.is_expired(fleet_clock.now()):
+            return None
+        return entry.key

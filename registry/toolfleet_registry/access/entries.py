@@ -1,0 +1,42 @@
+"""Defines what is stored of an API key: its digest, and what its holder may do."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field, ValidationError
+
+from toolfleet_registry.access.api_key import ApiKey
+from toolfleet_registry.contracts.message import Message
+from toolfleet_registry.system.loggers import get_logger
+
+_log = get_logger(__name__)
+
+
+class KeyEntry(Message):
+    """A key as it is stored. A field that this release does not know could narrow it: such a key counts for nothing here."""
+
+    digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    """The SHA-256 of its text."""
+    key: ApiKey
+    """What it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """A key as it is listed. `last_used_at`: in seconds since the epoch, to a minute; `None`: never."""
+
+    key: ApiKey
+    last_used_at: float | None
+
+
+def read_entry(key_id: str, text: str) -> KeyEntry | None:
+    """What is stored of a key; `None`, with a warning, if that cannot be read, or is another key's."""
+    try:
+        entry = KeyEntry.model_validate_json(text)
+    except ValidationError as exc:
+        _log.warning("api_key_unreadable", key_id=key_id, error=exc.errors(include_input=False)[0]["msg"])
+        return None
+    if entry.key.id != key_id:
+        _log.warning("api_key_unreadable", key_id=key_id, error="it says that it is another key")
+        return None
+    return entry

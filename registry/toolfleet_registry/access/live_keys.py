@@ -1,0 +1,167 @@
+"""Answers which API key a text is, as the store has it now: from memory, confirmed each second.
+
+All keys are in memory, so that texts which are no keys cost the store nothing, however many there are. What the store has is
+confirmed by its revision: one question for all keys. A gateway whose store is away goes on for a moment, and then lets nobody in.
+"""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from toolfleet_registry.access.api_key import ApiKey
+from toolfleet_registry.access.api_keys import ApiKeys
+from toolfleet_registry.access.entries import KeyEntry, read_entry
+from toolfleet_registry.access.key_text import read_key_text
+from toolfleet_registry.access.port import NOTED_SECONDS, KeyStore, StoredKeys
+from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import fleet_clock
+
+T = TypeVar("T")
+
+CONFIRMED_SECONDS = 1.0
+"""A key is good for so long without a question: a revocation has to be known everywhere within two seconds."""
+
+GOOD_SECONDS = 2.0
+"""And for so long if the store does not answer."""
+
+# Whoever has just made a key uses it at once; and whoever tries keys that there are not gets no more questions asked than ten a second.
+_UNKNOWN_SECONDS = 0.1
+_PATIENCE_SECONDS = 1.0  # for an answer without which nothing can be said
+_SHORT_PATIENCE_SECONDS = (
+    0.3  # for one without which a key is still good: nobody waits for long because the store is slow
+)
+_PAUSE_SECONDS = 0.2  # after a store has not answered, before it is asked again
+
+_log = get_logger(__name__)
+
+
+class LiveKeys:
+    """For one event loop. It owns the store, and closes it. Raises `FleetUnavailable` when nothing can be said about a key."""
+
+    def __init__(self, store: KeyStore) -> None:
+        self._store = store
+        # Threads of its own: whatever else a gateway does in threads must not hold up this question.
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="toolfleet-keys")
+        self._known = StoredKeys("", {})
+        self._entries = dict[str, KeyEntry | None]()  # those that were asked for
+        self._confirmed_at = self._failed_at = -math.inf
+        self._is_away = False
+        self._changes = 0  # that were made here
+        self._asking: asyncio.Task[None] | None = None
+        self._noting: asyncio.Task[None] | None = None
+        self._used = dict[str, int]()  # yet to be noted
+        self._noted = dict[str, int]()
+
+    async def find(self, text: str) -> ApiKey | None:
+        """The key with this text; `None` if there is none, or it was revoked, or has expired."""
+        read = read_key_text(text)
+        if read is None:
+            return None
+        entry = await self._entry(read.id)
+        if entry is None or not read.has_digest(entry.digest) or entry.key.is_expired(fleet_clock.now()):
+            return None
+        self._note_use(entry.key.id)
+        return entry.key
+
+    async def is_live(self, key_id: str) -> bool:
+        """Whether there still is a key with this id that has not expired: for what goes on for longer than a request."""
+        entry = await self._entry(key_id)
+        return entry is not None and not entry.key.is_expired(fleet_clock.now())
+
+    async def has_any(self) -> bool:
+        """Whether there are any keys, expired or not."""
+        await self._confirm(CONFIRMED_SECONDS)
+        return bool(self._known.entries)
+
+    async def ask(self, work: Callable[[ApiKeys], T]) -> T:
+        """Have `work` done with the keys in a thread, such as making one; what it changes is known here at once."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work, ApiKeys(self._store))
+        finally:
+            self._changes += 1
+            self._confirmed_at = -math.inf
+
+    async def aclose(self) -> None:
+        """Let go of the store; what uses it then is not waited for beyond its own patience."""
+        for task in (self._asking, self._noting):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+        await asyncio.get_running_loop().run_in_executor(None, self._close)
+
+    async def _entry(self, key_id: str) -> KeyEntry | None:
+        await self._confirm(CONFIRMED_SECONDS)
+        if key_id not in self._known.entries:
+            await self._confirm(_UNKNOWN_SECONDS, is_good=0)
+        if key_id not in self._known.entries:
+            return None
+        if key_id not in self._entries:
+            self._entries[key_id] = read_entry(key_id, self._known.entries[key_id])
+        return self._entries[key_id]
+
+    async def _confirm(self, fresh: float, *, is_good: float = GOOD_SECONDS) -> None:
+        """Return when what is known is at most `fresh` seconds old; if no answer comes, also if it is at most `is_good` old, else raise."""
+        began = fleet_clock.suspend_aware()
+        while not self._is_confirmed(began, fresh):
+            now = fleet_clock.suspend_aware()
+            is_known = now - self._confirmed_at <= is_good
+            left = began + (_SHORT_PATIENCE_SECONDS if is_known else _PATIENCE_SECONDS) - now
+            if left <= 0 or now - self._failed_at < _PAUSE_SECONDS:
+                break
+            await self._ask(left)
+        if not self._is_confirmed(began, max(fresh, is_good)):
+            raise FleetUnavailable("The store of API keys does not answer: nothing can be said about a key.")
+
+    def _is_confirmed(self, since: float, seconds: float) -> bool:
+        """Whether what is known was so after a moment, however long the answer took, or is at most so old."""
+        return self._confirmed_at >= since or fleet_clock.suspend_aware() - self._confirmed_at <= seconds
+
+    async def _ask(self, seconds: float) -> None:
+        """Wait for an answer, the same one for all who do."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._read(), name="toolfleet-keys")
+        asking = self._asking
+        await asyncio.wait({asking}, timeout=seconds)
+        if asking.done() and not asking.cancelled():
+            asking.result()
+
+    async def _read(self) -> None:
+        began, changes, loop = fleet_clock.suspend_aware(), self._changes, asyncio.get_running_loop()
+        try:
+            found = await loop.run_in_executor(self._threads, self._store.read, self._known.revision)
+        except FleetUnavailable as exc:
+            self._failed_at = fleet_clock.suspend_aware()
+            if not self._is_away:
+                self._is_away = True
+                _log.warning("api_keys_not_confirmed", error=str(exc))
+            return
+        self._is_away = False
+        if found is not None:
+            self._known, self._entries = found, {}
+            self._noted = {key_id: at for key_id, at in self._noted.items() if key_id in found.entries}
+        if changes == self._changes:  # else it may be what was before the change
+            self._confirmed_at = began
+
+    def _note_use(self, key_id: str) -> None:
+        now = int(fleet_clock.now())
+        if abs(now - self._noted.get(key_id, 0)) < NOTED_SECONDS:
+            return
+        self._noted[key_id] = self._used[key_id] = now
+        if self._noting is None or self._noting.done():
+            self._noting = asyncio.create_task(self._write_used(), name="toolfleet-keys-used")
+
+    async def _write_used(self) -> None:
+        """Note what is to be noted. What the store does not take is forgotten: the next use is noted again in a minute."""
+        while self._used:
+            used, self._used = self._used, {}
+            with contextlib.suppress(FleetUnavailable):
+                await asyncio.get_running_loop().run_in_executor(self._threads, self._store.note_used, used)
+
+    def _close(self) -> None:
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        self._store.close()

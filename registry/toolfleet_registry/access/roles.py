@@ -1,0 +1,22 @@
+"""Decides what somebody may do as an operator: four roles, one order.
+
+A role says nothing of the tools that its holder may call, and the permission to call tools gives no role.
+"""
+
+from typing import Final, Literal, get_args
+
+Role = Literal["none", "viewer", "operator", "admin"]
+"""What somebody may do to the fleet itself: nothing; see how it is; change tools, calls and modules; and make API keys, too."""
+
+ROLES: Final[tuple[Role, ...]] = get_args(Role)
+"""All of them, the lowest first."""
+
+
+def role_of(text: object) -> Role:
+    """The role of that name. An unknown one counts as `none`: a typo must not give rights."""
+    return next((role for role in ROLES if role == text), "none")
+
+
+def has_role(role: Role, needed: Role) -> bool:
+    """Whether the holder of a role may do what needs another one."""
+    return ROLES.index(role) >= ROLES.index(needed)
