@@ -29,6 +29,7 @@ Programming and set-up errors raise; what happens to a call never does, it is a 
     │   └── WakeRefused      neither does a wake-up
     ├── WakeBusy             a wake-up is being acted on
     ├── WakeLost             a wake-up has become another delivery's
+    ├── AuthRefused          a gateway does not let a request in: it says with which status and problem
     ├── ToolRateLimited      a tag's tool is at its limit: raised by `TagRegistry.execute` only
     ├── ToolNotFound         a tag's tool that nobody has registered: the same
     ├── ChildFailed          a process of a local fleet does not start, or does not stay alive

@@ -19,6 +19,7 @@ from pydantic_settings import (
 )
 
 from toolfleet_registry.config import setting_sources
+from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.config.host_settings import HostSettings
 from toolfleet_registry.config.job_settings import JobSettings
 from toolfleet_registry.config.local_settings import LocalSettings
@@ -58,6 +59,7 @@ class Settings(
     WebhookSettings,
     LocalSettings,
     HostSettings,
+    GatewaySettings,
     ProbeSettings,
     BaseSettings,
 ):

@@ -9,6 +9,7 @@ from support.command import Run
 from toolfleet_registry.access.api_keys import ApiKeys
 from toolfleet_registry.access.factory import open_key_store
 from toolfleet_registry.access.port import KeyStore
+from toolfleet_registry.contracts import Caller
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
 
@@ -32,12 +33,8 @@ def test_a_key_is_printed_once(keys: Run, store: KeyStore) -> None:
 
     assert ended.code == 0
     assert found is not None
-    assert (found.user_id, found.permission, found.allowed_modules, found.role) == (
-        "ada",
-        "user",
-        {"owls", "notes"},
-        "none",
-    )
+    assert found.caller == Caller(user_id="ada", permission="user", allowed_modules=frozenset({"owls", "notes"}))
+    assert found.role == "none"
     assert found.expires_at == pytest.approx(fleet_clock.now() + 90 * 86400, abs=120)
     assert f"revoke {found.id}" in ended.err
     listed = keys("list")

@@ -116,7 +116,7 @@ def test_a_key_is_found_by_its_text_only(stores: Stores) -> None:
 
     assert other.find(made.text) == made.key
     assert (made.key.user_id, made.key.created_by, made.key.description) == ("ada", "command line", "für die Eulen")
-    assert made.key.caller.allowed_modules == {"owls"}
+    assert made.key.caller.allowed_modules == frozenset({"owls"})
     stored = stores().read()
     assert stored is not None
     secret = made.text.rpartition("_")[2]

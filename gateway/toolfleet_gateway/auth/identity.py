@@ -1,0 +1,78 @@
+"""Defines who has sent a request: the caller that it is, what it may do as an operator, and how much it may send."""
+
+from dataclasses import dataclass, replace
+
+from toolfleet_gateway.auth.refusals import AuthRefused
+from toolfleet_registry.access.api_key import ApiKey
+from toolfleet_registry.access.grants import KeyMaker
+from toolfleet_registry.access.roles import Role, has_role
+from toolfleet_registry.contracts import Caller
+from toolfleet_registry.policy.identities import LONGEST
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who it is, by a key or by a token: one of `key_id` and `subject` is there. It holds neither the key nor the token."""
+
+    caller: Caller
+    role: Role = "none"
+    key_id: str | None = None
+    subject: str | None = None
+    conversation_id: str | None = None
+    expires_at: float | None = None
+    acts_for_others: bool = False
+    requests_per_second: float | None = None
+    streams: int | None = None
+
+    @classmethod
+    def of_key(cls, key: ApiKey) -> "Identity":
+        """Whoever holds an API key."""
+        return cls(
+            caller=key.caller,
+            role=key.role,
+            key_id=key.id,
+            expires_at=key.expires_at,
+            acts_for_others=key.acts_for_others,
+            requests_per_second=key.requests_per_second,
+            streams=key.streams,
+        )
+
+    @property
+    def name(self) -> str:
+        """What it is called in logs, and whose limits it has: `key <id>` or `token <subject>`."""
+        return f"token {self.subject}" if self.key_id is None else f"key {self.key_id}"
+
+    def has_role(self, needed: Role) -> bool:
+        """Whether it may do what needs this role."""
+        return has_role(self.role, needed)
+
+    def caller_for(self, user_id: str | None) -> Caller:
+        """The caller in whose name it acts: `user_id`, as a request names it, or its own for `None`.
+
+        Raises `AuthRefused`, 403, for another user's unless it acts for others, and 400 for what is no user's id.
+        """
+        if user_id is None or user_id == self.caller.user_id:
+            return self.caller
+        if not self.acts_for_others:
+            raise AuthRefused("acts-for-others", "This key does not act for other users: leave user_id out.")
+        if not 0 < len(user_id) <= LONGEST:
+            raise AuthRefused("invalid-user", f"user_id must have 1 to {LONGEST} characters.")
+        return self.caller.model_copy(update={"user_id": user_id})
+
+    def for_user(self, user_id: str | None) -> "Identity":
+        """The same, acting for that user. Raises as `caller_for`."""
+        return replace(self, caller=self.caller_for(user_id))
+
+    def key_maker(self) -> KeyMaker:
+        """What it may hand on to an API key that it makes."""
+        return KeyMaker(
+            name=self.name,
+            user_id=self.caller.user_id,
+            permission=self.caller.permission,
+            allowed_modules=self.caller.allowed_modules,
+            role=self.role,
+            expires_at=self.expires_at,
+            acts_for_others=self.acts_for_others,
+            requests_per_second=self.requests_per_second,
+            streams=self.streams,
+        )

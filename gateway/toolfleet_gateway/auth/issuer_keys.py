@@ -1,0 +1,99 @@
+"""Keeps an issuer's public keys: asks for them rarely, takes up new ones, and forgets none because the issuer is away."""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Collection, Sequence
+
+from toolfleet_gateway.auth.issuer_metadata import GetDocument, find_jwks_url
+from toolfleet_gateway.auth.json_document import NoDocument, get_document
+from toolfleet_gateway.auth.key_sets import IssuerKey, read_key_set
+from toolfleet_gateway.auth.refusals import unavailable
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import fleet_clock
+
+REFRESH_SECONDS = 600.0
+"""How old keys may be: one that its issuer has withdrawn counts for so long still."""
+
+PAUSE_SECONDS = 10.0
+"""Between two questions because of an unknown key: whoever invents key ids must not have the issuer asked for each."""
+
+_FIRST_PAUSE_SECONDS = 1.0  # while there are no keys at all, and nobody can be let in
+_PATIENCE_SECONDS = 6.0  # of a request whose key nobody knows: more than one document may take
+
+_log = get_logger(__name__)
+
+
+class IssuerKeys:
+    """For one event loop. `jwks_url`: where they are, if the issuer's metadata shall not be asked."""
+
+    def __init__(
+        self,
+        issuer: str,
+        *,
+        jwks_url: str | None,
+        algorithms: Collection[str],
+        get: GetDocument = get_document,
+    ) -> None:
+        self._issuer, self._jwks_url, self._algorithms, self._get = issuer, jwks_url, frozenset(algorithms), get
+        self._keys: Sequence[IssuerKey] = ()
+        self._read_at = self._asked_at = -math.inf
+        self._asking: asyncio.Task[None] | None = None
+
+    async def find(self, key_id: str | None, algorithm: str) -> IssuerKey | None:
+        """The key of that id, for that algorithm; without an id the only one there is. `None`: the issuer has no such key.
+
+        Raises `AuthRefused`, 503, if no keys were ever had.
+        """
+        if self._asking is None and fleet_clock.suspend_aware() - self._read_at > REFRESH_SECONDS:
+            self._ask()  # beside this request, if there are keys
+        found = self._fitting(key_id, algorithm)
+        if found is None:
+            await self._refresh()
+            found = self._fitting(key_id, algorithm)
+        if found is None and not self._keys:
+            raise unavailable("The keys of the tokens' issuer cannot be read")
+        return found
+
+    async def aclose(self) -> None:
+        """End a question that is under way."""
+        if self._asking is not None:
+            self._asking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._asking
+
+    def _fitting(self, key_id: str | None, algorithm: str) -> IssuerKey | None:
+        fitting = [key for key in self._keys if algorithm in key.algorithms and key_id in {None, key.key_id}]
+        return fitting[0] if len(fitting) == 1 or (fitting and key_id is not None) else None
+
+    async def _refresh(self) -> None:
+        """Wait for the question that is under way, or ask, unless that was done a moment ago."""
+        self._ask()
+        if self._asking is not None:
+            await asyncio.wait({self._asking}, timeout=_PATIENCE_SECONDS)
+
+    def _ask(self) -> None:
+        pause = PAUSE_SECONDS if self._keys else _FIRST_PAUSE_SECONDS
+        if self._asking is not None or fleet_clock.suspend_aware() - self._asked_at < pause:
+            return
+        self._asked_at = fleet_clock.suspend_aware()
+        self._asking = asyncio.create_task(self._read(), name="toolfleet-issuer-keys")
+        self._asking.add_done_callback(self._forget_question)
+
+    def _forget_question(self, _: object) -> None:
+        self._asking = None
+
+    async def _read(self) -> None:
+        """Get the keys. Each document has its own deadline."""
+        try:
+            self._keys = await self._get_keys()
+            self._read_at = fleet_clock.suspend_aware()
+        except NoDocument as exc:
+            _log.warning("issuer_keys_unreadable", issuer=self._issuer, error=str(exc), known=len(self._keys))
+
+    async def _get_keys(self) -> Sequence[IssuerKey]:
+        url = self._jwks_url or await find_jwks_url(self._issuer, self._get)
+        keys = read_key_set(await self._get(url), self._algorithms)
+        if not keys:
+            raise NoDocument(f"{url} has no key for {', '.join(sorted(self._algorithms))}")
+        return keys

@@ -1,0 +1,61 @@
+"""Puts together who lets requests in, as the settings say."""
+
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from toolfleet_gateway.auth.authenticator import Authenticator
+from toolfleet_gateway.auth.generated_key import GeneratedKey, generate_key
+from toolfleet_gateway.auth.issuer_keys import IssuerKeys
+from toolfleet_gateway.auth.protected_resource import ProtectedResource
+from toolfleet_gateway.auth.tokens import TokenVerifier
+from toolfleet_registry.access.factory import open_key_store
+from toolfleet_registry.access.live_keys import LiveKeys
+from toolfleet_registry.config.gateway_settings import LOOPBACK_HOSTS
+from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.settings import Settings
+
+
+@asynccontextmanager
+async def authenticating(settings: Settings, generated: GeneratedKey | None = None) -> AsyncGenerator[Authenticator]:
+    """The authenticator of a gateway. `generated`: as `key_to_generate` has made it. Raises `SettingsError`."""
+    async with AsyncExitStack() as stack:
+        keys = LiveKeys(open_key_store(settings))
+        stack.push_async_callback(keys.aclose)
+        tokens, resource = None, None
+        if settings.oauth_issuer is not None:
+            issuer, scopes = settings.oauth_issuer, settings.oauth_scopes
+            issuer_keys = IssuerKeys(issuer, jwks_url=settings.oauth_jwks_url, algorithms=settings.oauth_algorithms)
+            stack.push_async_callback(issuer_keys.aclose)
+            tokens = TokenVerifier(
+                issuer_keys,
+                issuer,
+                frozenset(settings.oauth_audience),
+                frozenset(settings.oauth_algorithms),
+                scopes,
+                settings.oauth_claim_names,
+            )
+            resource = ProtectedResource(str(settings.gateway_resource), issuer, scopes)
+        yield Authenticator(keys, tokens=tokens, resource=resource, generated=generated)
+
+
+async def key_to_generate(settings: Settings, host: str, text: str | None = None) -> GeneratedKey | None:
+    """The one key of a gateway that would let nobody in: there is no issuer, and no API key. `None`: there is one.
+
+    `host` is where the gateway listens. `text`: the key, if whoever starts several has made it. Raises `SettingsError` where
+    others than this machine's programs could come, and `FleetUnavailable` if it cannot be seen whether there are keys.
+    """
+    if text is None and settings.oauth_issuer is not None:
+        return None
+    if text is None:
+        keys = LiveKeys(open_key_store(settings))
+        try:
+            if await keys.has_any():
+                return None
+        finally:
+            await keys.aclose()
+    if host not in LOOPBACK_HOSTS:
+        raise SettingsError(
+            f"A gateway at {host} needs API keys, which `toolfleet keys create` makes, or TOOLFLEET_OAUTH_ISSUER: without "
+            "either it listens on 127.0.0.1 only."
+        )
+    return generate_key(text)

@@ -1,0 +1,111 @@
+"""Verifies the tokens of an OAuth issuer: who has signed one, for whom, until when, and what it says of its holder."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import jwt
+
+from toolfleet_gateway.auth.claims import claim_of, identity_of, words_of
+from toolfleet_gateway.auth.credentials import LONGEST_TOKEN
+from toolfleet_gateway.auth.identity import Identity
+from toolfleet_gateway.auth.issuer_keys import IssuerKeys
+from toolfleet_gateway.auth.refusals import AuthRefused
+from toolfleet_registry.config.gateway_settings import DEFAULT_CLAIMS, ClaimUse
+from toolfleet_registry.system.http_bodies import loads_strict
+from toolfleet_registry.time import fleet_clock
+
+LEEWAY_SECONDS: Final = 30
+"""By how much clocks may differ: an issuer's, and ours."""
+
+_TYPES = frozenset({"jwt", "at+jwt", "application/at+jwt", "application/jwt"})
+# A key that comes with the token proves nothing, and an extension that a token insists on is one that we do not have.
+_REFUSED_HEADERS = frozenset({"crit", "jwk", "jku", "x5u", "x5c", "b64", "zip", "enc"})
+_SEGMENTS = 3
+
+_jws = jwt.PyJWS()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenVerifier:
+    """Takes tokens of one issuer, for one of these audiences. `scopes`: what all of them must have."""
+
+    keys: IssuerKeys
+    issuer: str
+    audiences: frozenset[str]
+    algorithms: frozenset[str]
+    scopes: tuple[str, ...] = ()
+    claims: Mapping[ClaimUse, str] = field(default_factory=lambda: DEFAULT_CLAIMS)
+    now: Callable[[], float] = field(default=lambda: fleet_clock.now())  # noqa: PLW0108 - read when it is called
+
+    async def verify(self, token: str) -> Identity:
+        """Who has sent it. Raises `AuthRefused`: 401 for a token that is not good, 403 for too little scope, 503 without keys."""
+        claims = await self._signed_claims(token)
+        expires_at = self._check_claims(claims)
+        granted = {*words_of(claim_of(claims, "scope")), *words_of(claim_of(claims, "scp"))}
+        if not granted >= {*self.scopes}:
+            raise AuthRefused("insufficient-scope", "The token has not all scopes.", scopes=self.scopes)
+        return identity_of(claims, self.claims, expires_at=expires_at)
+
+    async def _signed_claims(self, token: str) -> dict[str, Any]:
+        header = self._header(token)
+        algorithm = header["alg"]
+        key = await self.keys.find(header.get("kid"), algorithm)
+        if key is None:
+            raise _invalid("its issuer has no such key")
+        try:
+            payload = _jws.decode_complete(token, key.key, algorithms=[algorithm])["payload"]
+            claims = loads_strict(payload)
+        except (jwt.PyJWTError, ValueError, TypeError) as exc:
+            raise _invalid("its signature is not its issuer's") from exc
+        if not isinstance(claims, dict):
+            raise _invalid("it has no claims")
+        return claims
+
+    def _header(self, token: str) -> dict[str, Any]:
+        """The header of a token that may be one. Nothing in it is proved yet."""
+        if len(token) > LONGEST_TOKEN or token.count(".") != _SEGMENTS - 1:
+            raise _invalid("it is no signed JWT")
+        try:
+            header = _jws.get_unverified_header(token)
+        except (jwt.PyJWTError, ValueError, TypeError) as exc:
+            raise _invalid("it is no signed JWT") from exc
+        kind, algorithm = header.get("typ", "JWT"), header.get("alg")
+        if not isinstance(kind, str) or kind.lower() not in _TYPES:
+            raise _invalid("it is a token of another type")
+        if not isinstance(algorithm, str) or algorithm not in self.algorithms:
+            raise _invalid("it is not signed as its issuer's tokens are")
+        if _REFUSED_HEADERS & header.keys() or not isinstance(header.get("kid", ""), str):
+            raise _invalid("its header has what is not taken here")
+        return header
+
+    def _check_claims(self, claims: Mapping[str, Any]) -> float:
+        """Raise unless the token is of this issuer, for this audience, and now. Returns when it ends."""
+        if claims.get("iss") != self.issuer:
+            raise _invalid("it is of another issuer")
+        audience = claims.get("aud")
+        named = [audience] if isinstance(audience, str) else audience if isinstance(audience, list) else []
+        if self.audiences.isdisjoint(each for each in named if isinstance(each, str)):
+            raise _invalid("it is for another audience")
+        now, expires_at = self.now(), _moment(claims, "exp")
+        if expires_at is None:
+            raise _invalid("it has no end")
+        if now >= expires_at + LEEWAY_SECONDS:
+            raise _invalid("it has expired")
+        if max(_moment(claims, "nbf") or 0, _moment(claims, "iat") or 0) > now + LEEWAY_SECONDS:
+            raise _invalid("it is not valid yet")
+        return expires_at + LEEWAY_SECONDS
+
+
+def _moment(claims: Mapping[str, Any], name: str) -> float | None:
+    at = claims.get(name)
+    if at is None:
+        return None
+    if isinstance(at, bool) or not isinstance(at, int | float) or not math.isfinite(at):
+        raise _invalid(f"its claim {name!r} is no time")
+    return at
+
+
+def _invalid(reason: str) -> AuthRefused:
+    return AuthRefused("invalid-token", f"The token is not good here: {reason}.")
