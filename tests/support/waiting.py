@@ -2,13 +2,21 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 
 async def wait_until(condition: Callable[[], object], what: str, *, seconds: float = 20) -> None:
     """Return as soon as `condition()` is true; fail with `what` when it is not within `seconds`."""
     give_up_at = time.monotonic() + seconds
     while not condition():
+        assert time.monotonic() < give_up_at, f"waited {seconds} s in vain: {what}"
+        await asyncio.sleep(0.01)
+
+
+async def wait_until_answered(condition: Callable[[], Awaitable[object]], what: str, *, seconds: float = 20) -> None:
+    """`wait_until` for a condition that must be asked for."""
+    give_up_at = time.monotonic() + seconds
+    while not await condition():
         assert time.monotonic() < give_up_at, f"waited {seconds} s in vain: {what}"
         await asyncio.sleep(0.01)
 

@@ -14,6 +14,7 @@ MOST_MODULES = 1000
 """Names in a key: whoever reaches more reaches all."""
 
 _MOST = 1_000_000
+_LEAST_RATE = 0.001  # one in a quarter of an hour
 _LONGEST_DESCRIPTION = 200
 
 
@@ -32,7 +33,7 @@ class KeyDraft(Message):
     """When it ends, in seconds since the epoch; `None`: when it is revoked."""
     acts_for_others: bool = False
     """Whether it may call in the name of other users."""
-    requests_per_second: Annotated[float, Field(gt=0, le=_MOST, allow_inf_nan=False)] | None = None
+    requests_per_second: Annotated[float, Field(ge=_LEAST_RATE, le=_MOST, allow_inf_nan=False)] | None = None
     """How many requests it may send in a second, over all gateways; `None`: as many as these take."""
     streams: Annotated[int, Field(ge=0, le=_MOST)] | None = None
     """How many event streams it may have open at once, over all gateways; `None`: as many as these take."""

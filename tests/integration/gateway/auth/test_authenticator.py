@@ -1,0 +1,197 @@
+"""Who is let in, by keys in a real Redis and by tokens of a real issuer."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from support.servers.toy_issuer import AUDIENCE, ToyIssuer
+from toolfleet_gateway.auth.authenticator import Authenticator
+from toolfleet_gateway.auth.generated_key import GeneratedKey, generate_key
+from toolfleet_gateway.auth.identity import Identity
+from toolfleet_gateway.auth.opening import authenticating, key_to_generate
+from toolfleet_gateway.auth.refusals import AuthRefused
+from toolfleet_registry.access.api_key import KeyDraft
+from toolfleet_registry.access.api_keys import CreatedKey
+from toolfleet_registry.access.grants import COMMAND_LINE
+from toolfleet_registry.errors import FleetUnavailable, OperationRefused, SettingsError
+from toolfleet_registry.settings import Settings, load_settings
+from toolfleet_registry.time import fleet_clock
+
+ADA = KeyDraft(user_id="ada", permission="admin", allowed_modules=frozenset({"owls"}), role="viewer")
+METADATA = "https://tools.example/.well-known/oauth-protected-resource/fleet"
+
+
+@pytest.fixture
+def settings(redis_url: str, issuer: ToyIssuer) -> Settings:
+    return load_settings(redis_url=redis_url, oauth_issuer=issuer.url, oauth_audience=(AUDIENCE,))
+
+
+@pytest.fixture
+async def gate(settings: Settings) -> AsyncIterator[Authenticator]:
+    async with authenticating(settings) as gate:
+        yield gate
+
+
+async def created(gate: Authenticator, draft: KeyDraft = ADA) -> CreatedKey:
+    return await gate.keys.ask(lambda keys: keys.create(draft, COMMAND_LINE))
+
+
+async def refusal(gate: Authenticator, *headers: tuple[bytes, bytes], query: bytes = b"") -> AuthRefused:
+    with pytest.raises(AuthRefused) as refused:
+        await gate.identify(headers, query)
+    return refused.value
+
+
+def bearer(text: str) -> tuple[bytes, bytes]:
+    return b"authorization", f"Bearer {text}".encode()
+
+
+async def test_a_key_says_who_it_is(gate: Authenticator) -> None:
+    """In either header, and with all that it was made with."""
+    made = await created(gate)
+    for header in (bearer(made.text), (b"x-api-key", made.text.encode()), (b"X-API-Key", made.text.encode())):
+        found = await gate.identify([(b"host", b"x"), header])
+        assert found == Identity.of_key(made.key)
+        assert (found.caller, found.role, found.name) == (made.key.caller, "viewer", f"key {made.key.id}")
+    assert await gate.is_live(found)
+
+
+async def test_a_token_is_let_in_beside_keys(gate: Authenticator, issuer: ToyIssuer) -> None:
+    """Both are taken by one gateway."""
+    found = await gate.identify([bearer(issuer.token())])
+
+    assert (found.caller.user_id, found.name) == ("ada", "token ada")
+    assert await gate.is_live(found)
+    assert not await gate.is_live(replace(found, expires_at=fleet_clock.now() - 1))
+
+
+async def test_nobody_in_particular_is_told_how_to_come_in(gate: Authenticator) -> None:
+    """With 401, and where tokens come from; also for an endpoint of its own, and for another scheme."""
+    refused = await refusal(gate)
+    assert (refused.status, refused.problem) == (401, "missing-credentials")
+    assert refused.headers["WWW-Authenticate"] == f'Bearer realm="toolfleet", resource_metadata="{METADATA}"'
+    with pytest.raises(AuthRefused) as other:
+        await gate.identify([(b"authorization", b"Basic YWRhOmFkYQ==")], endpoint="/mcp")
+    assert f'resource_metadata="{METADATA}/mcp"' in other.value.headers["WWW-Authenticate"]
+
+
+async def test_a_wrong_key_or_token_is_told_apart_from_none(gate: Authenticator, issuer: ToyIssuer) -> None:
+    """By `invalid_token`, with a reason that repeats nothing."""
+    made = await created(gate)
+    for text, problem in (
+        (f"{made.text[:-6]}000000", "invalid-key"),
+        ("tfk_nonsense", "invalid-key"),
+        (issuer.token(aud="other"), "invalid-token"),
+        ("nonsense", "invalid-token"),
+    ):
+        refused = await refusal(gate, bearer(text))
+        assert (refused.status, refused.problem) == (401, problem)
+        assert 'error="invalid_token"' in refused.headers["WWW-Authenticate"]
+        assert text not in str(refused) + refused.headers["WWW-Authenticate"]
+
+
+async def test_a_token_is_no_api_key(gate: Authenticator, issuer: ToyIssuer) -> None:
+    """Not in the header of keys."""
+    assert (await refusal(gate, (b"x-api-key", issuer.token().encode()))).problem == "invalid-key"
+
+
+async def test_too_little_scope_names_what_is_missing(settings: Settings, issuer: ToyIssuer) -> None:
+    """With 403, so that a client asks for it."""
+    async with authenticating(settings.model_copy(update={"oauth_scopes": ("call", "read")})) as gate:
+        refused = await refusal(gate, bearer(issuer.token(scope="read")))
+
+    assert refused.status == 403
+    challenge = refused.headers["WWW-Authenticate"]
+    assert 'error="insufficient_scope"' in challenge
+    assert 'scope="call read"' in challenge
+
+
+async def test_a_revoked_key_ends_what_goes_on(gate: Authenticator) -> None:
+    """Whoever asks again is told."""
+    made = await created(gate)
+    found = await gate.identify([bearer(made.text)])
+    await gate.keys.ask(lambda keys: keys.revoke([made.key.id]))
+
+    assert not await gate.is_live(found)
+    assert (await refusal(gate, bearer(made.text))).status == 401
+
+
+async def test_without_the_store_nobody_is_let_in() -> None:
+    """It is 503, with when to come again; a token needs no store."""
+    async with authenticating(Settings(redis_url="redis://127.0.0.1:1/0")) as gate:
+        text = generate_key().text
+        refused = await refusal(gate, bearer(text))
+        assert (refused.status, refused.problem, refused.headers["Retry-After"]) == (503, "auth-unavailable", "1")
+        assert "WWW-Authenticate" not in refused.headers
+        with pytest.raises(AuthRefused, match="cannot be read"):
+            await gate.is_live(Identity.of_key(generate_key().key))
+
+
+async def test_one_key_is_made_where_there_is_none(redis_url: str) -> None:
+    """It may do everything, and is kept nowhere; another gateway, or the next, has another one."""
+    settings = Settings(redis_url=redis_url)
+    generated = await key_to_generate(settings, "127.0.0.1")
+    assert generated is not None
+    async with authenticating(settings, generated) as gate:
+        found = await gate.identify([bearer(generated.text)])
+        assert (found.role, found.caller.permission, found.caller.allowed_modules) == ("admin", "owner", "*")
+        assert await gate.is_live(found)
+        assert found.caller_for("bob").user_id == "bob"
+        assert await gate.keys.ask(lambda keys: keys.records()) == []
+    async with authenticating(settings, generate_key()) as other:
+        assert (await refusal(other, bearer(generated.text))).status == 401
+    assert generated.text not in repr(generated)
+    assert isinstance(await key_to_generate(settings, "localhost", generated.text), GeneratedKey)
+
+
+async def test_no_key_is_made_where_it_would_open_a_door(settings: Settings, redis_url: str) -> None:
+    """Where there are keys, or an issuer, none is; and where others could come the gateway does not start."""
+    bare = Settings(redis_url=redis_url)
+    assert await key_to_generate(settings, "0.0.0.0") is None  # noqa: S104 - it is what is refused
+    for host in ("0.0.0.0", "192.0.2.7", "::", "tools.example"):  # noqa: S104 - as above
+        with pytest.raises(SettingsError, match="toolfleet keys create"):
+            await key_to_generate(bare, host)
+    with pytest.raises(SettingsError, match=r"127\.0\.0\.1"):
+        await key_to_generate(bare, "::", generate_key().text)
+    with pytest.raises(SettingsError, match="none that"):
+        await key_to_generate(bare, "::1", "tfk_x")
+    async with authenticating(bare) as gate:
+        await created(gate)
+    assert await key_to_generate(bare, "0.0.0.0") is None  # noqa: S104 - as above
+    with pytest.raises(FleetUnavailable):
+        await key_to_generate(Settings(redis_url="redis://127.0.0.1:1/0"), "127.0.0.1")
+
+
+async def test_an_identity_makes_no_key_that_may_more(gate: Authenticator, issuer: ToyIssuer) -> None:
+    """Neither that of a key nor that of a token."""
+    draft = ADA.model_copy(update={"role": "admin", "expires_at": fleet_clock.now() + 60})
+    admin = await gate.identify([bearer((await created(gate, draft)).text)])
+    token = await gate.identify([bearer(issuer.token(toolfleet_role="admin", toolfleet_permission="user"))])
+    for maker, more in (
+        (admin, {"permission": "owner"}),
+        (admin, {"expires_at": None}),
+        (token, {"permission": "admin", "expires_at": fleet_clock.now() + 60}),
+        (token, {"user_id": "bob", "permission": "user", "expires_at": fleet_clock.now() + 60}),
+    ):
+        wanted = draft.model_copy(update=more)
+        with pytest.raises(OperationRefused):
+            await gate.keys.ask(lambda keys, maker=maker, wanted=wanted: keys.create(wanted, maker.key_maker()))  # type: ignore[misc] # a lambda with defaults
+    assert await gate.keys.ask(lambda keys: keys.create(draft, admin.key_maker()))
+
+
+async def test_no_secret_is_logged(
+    gate: Authenticator, issuer: ToyIssuer, later: SimpleNamespace, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither of those who come in nor of those who do not, also while the issuer is away."""
+    caplog.set_level("DEBUG")
+    made, token = await created(gate), issuer.token()
+    issuer.go_away()
+    for text in (made.text, token, f"{token}x", generate_key().text):
+        try:
+            await gate.identify([bearer(text)])
+        except AuthRefused:
+            continue
+    assert caplog.records
+    assert not any(secret in caplog.text for secret in (made.text, made.text[20:60], token, token.split(".")[2]))
