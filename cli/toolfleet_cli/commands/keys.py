@@ -138,15 +138,14 @@ def revoke(
 @contextmanager
 def _keys() -> "Generator[ApiKeys]":
     from toolfleet_registry.access.api_keys import ApiKeys  # noqa: PLC0415 - takes a while to load
-    from toolfleet_registry.access.factory import open_key_store  # noqa: PLC0415 - as above
 
-    store = open_key_store(load_settings())
+    keys = ApiKeys.of(load_settings())
     try:
-        yield ApiKeys(store)
+        yield keys
     except OperationRefused as exc:
         fail(str(exc), code=1)
     finally:
-        store.close()
+        keys.close()
 
 
 def _draft(**fields: Any) -> "KeyDraft":

@@ -8,7 +8,6 @@ from toolfleet_gateway.auth.generated_key import GeneratedKey, generate_key
 from toolfleet_gateway.auth.issuer_keys import IssuerKeys
 from toolfleet_gateway.auth.protected_resource import ProtectedResource
 from toolfleet_gateway.auth.tokens import TokenVerifier
-from toolfleet_registry.access.factory import open_key_store
 from toolfleet_registry.access.live_keys import LiveKeys
 from toolfleet_registry.config.gateway_settings import LOOPBACK_HOSTS
 from toolfleet_registry.errors import SettingsError
@@ -19,7 +18,7 @@ from toolfleet_registry.settings import Settings
 async def authenticating(settings: Settings, generated: GeneratedKey | None = None) -> AsyncGenerator[Authenticator]:
     """The authenticator of a gateway. `generated`: as `key_to_generate` has made it. Raises `SettingsError`."""
     async with AsyncExitStack() as stack:
-        keys = LiveKeys(open_key_store(settings))
+        keys = LiveKeys.of(settings)
         stack.push_async_callback(keys.aclose)
         tokens, resource = None, None
         if settings.oauth_issuer is not None:
@@ -47,7 +46,7 @@ async def key_to_generate(settings: Settings, host: str, text: str | None = None
     if text is None and settings.oauth_issuer is not None:
         return None
     if text is None:
-        keys = LiveKeys(open_key_store(settings))
+        keys = LiveKeys.of(settings)
         try:
             if await keys.has_any():
                 return None

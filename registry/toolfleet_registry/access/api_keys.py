@@ -1,14 +1,19 @@
 """Makes, lists, revokes and finds API keys, in whichever store they are kept."""
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 from toolfleet_registry.access.api_key import ApiKey, KeyDraft
-from toolfleet_registry.access.entries import KeyEntry, KeyRecord, read_entry
+from toolfleet_registry.access.entries import KeyEntry, KeyRecord, key_seal, read_entry
+from toolfleet_registry.access.factory import open_key_store
 from toolfleet_registry.access.grants import KeyMaker, refusal_of
 from toolfleet_registry.access.key_text import new_key_text, read_key_text
 from toolfleet_registry.access.port import MOST_KEYS, KeyStore
-from toolfleet_registry.errors import OperationRefused
+from toolfleet_registry.errors import MessageRefused, OperationRefused
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.signing.sealing import TextSeal
 from toolfleet_registry.time import fleet_clock
 
 
@@ -21,10 +26,15 @@ class CreatedKey:
 
 
 class ApiKeys:
-    """Synchronous, as the store is. Raises `FleetUnavailable` when that does not answer."""
+    """Synchronous, as the store is. Raises `FleetUnavailable` when that does not answer. `seal`: as `key_seal` makes it."""
 
-    def __init__(self, store: KeyStore) -> None:
-        self._store = store
+    def __init__(self, store: KeyStore, seal: TextSeal) -> None:
+        self._store, self._seal = store, seal
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Those of the fleet with these settings; whoever opens them closes them. Raises `SettingsError`; connects to nothing yet."""
+        return cls(open_key_store(settings), key_seal(settings))
 
     def create(self, draft: KeyDraft, maker: KeyMaker) -> CreatedKey:
         """Make a key. Raises `OperationRefused` if it would have more than its maker has, or there are too many.
@@ -39,7 +49,7 @@ class ApiKeys:
         made = new_key_text()
         fields = {name: getattr(draft, name) for name in KeyDraft.model_fields}
         key = ApiKey(**fields, id=made.id, created_at=now, created_by=maker.name)
-        if not self._store.add(key.id, KeyEntry(digest=made.digest, key=key).model_dump_json()):
+        if not self._store.add(key.id, self._seal.sign(KeyEntry(digest=made.digest, key=key).model_dump_json())):
             raise OperationRefused(f"There are {MOST_KEYS} API keys already: revoke some that are not used.")
         return CreatedKey(key, made.text)
 
@@ -47,12 +57,26 @@ class ApiKeys:
         """All keys, also expired ones, the oldest first; what cannot be read is left out, with a warning."""
         found, used = self._store.read(), self._store.used()
         entries = {} if found is None else found.entries
-        read = [entry.key for key_id, text in entries.items() if (entry := read_entry(key_id, text)) is not None]
+        read = [
+            entry.key for key_id, text in entries.items() if (entry := read_entry(key_id, text, self._seal)) is not None
+        ]
         return [KeyRecord(key, used.get(key.id)) for key in sorted(read, key=lambda key: (key.created_at, key.id))]
 
     def revoke(self, key_ids: Sequence[str]) -> list[str]:
         """Let these keys count for nothing, within 2 s everywhere. Returns those of them that there were."""
         return self._store.remove(key_ids)
+
+    def sign_again(self) -> None:
+        """Sign with the fleet's key what was signed with one of its old keys, so that these can go."""
+        found = self._store.read()
+        for key_id, text in ({} if found is None else found.entries).items():
+            with contextlib.suppress(MessageRefused):
+                if (signed := self._seal.sign(self._seal.read(text))) != text:
+                    self._store.replace(key_id, signed, expected=text)
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self._store.close()
 
     def find(self, text: str) -> ApiKey | None:
         """The key with this text; `None` if there is none, or it has expired. Asks the store each time."""
@@ -60,7 +84,7 @@ class ApiKeys:
         found = None if read is None else self._store.read()
         if read is None or found is None or (stored := found.entries.get(read.id)) is None:
             return None
-        entry = read_entry(read.id, stored)
+        entry = read_entry(read.id, stored, self._seal)
         if entry is None or not read.has_digest(entry.digest) or entry.key.is_expired(fleet_clock.now()):
             return None
         return entry.key

@@ -6,7 +6,10 @@ from typing import Annotated
 from pydantic import Field, ValidationError
 
 from toolfleet_registry.access.api_key import ApiKey
+from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts.message import Message
+from toolfleet_registry.errors import MessageRefused
+from toolfleet_registry.signing.sealing import TextSeal
 from toolfleet_registry.system.loggers import get_logger
 
 _log = get_logger(__name__)
@@ -29,10 +32,18 @@ class KeyRecord:
     last_used_at: float | None
 
 
-def read_entry(key_id: str, text: str) -> KeyEntry | None:
-    """What is stored of a key; `None`, with a warning, if that cannot be read, or is another key's."""
+def key_seal(settings: SigningSettings) -> TextSeal:
+    """What signs them where the fleet signs: who writes to the store without its key makes no key. Raises `SettingsError`."""
+    return TextSeal(settings.signing_key, purpose="api-key", old_keys=settings.signing_keys_old)
+
+
+def read_entry(key_id: str, text: str, seal: TextSeal) -> KeyEntry | None:
+    """What is stored of a key; `None`, with a warning, if that cannot be read, was not signed here, or is another key's."""
     try:
-        entry = KeyEntry.model_validate_json(text)
+        entry = KeyEntry.model_validate_json(seal.read(text))
+    except MessageRefused as exc:
+        _log.warning("api_key_unreadable", key_id=key_id, error=str(exc))
+        return None
     except ValidationError as exc:
         _log.warning("api_key_unreadable", key_id=key_id, error=exc.errors(include_input=False)[0]["msg"])
         return None

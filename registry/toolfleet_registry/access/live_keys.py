@@ -9,14 +9,17 @@ import contextlib
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from toolfleet_registry.access.api_key import ApiKey
 from toolfleet_registry.access.api_keys import ApiKeys
-from toolfleet_registry.access.entries import KeyEntry, read_entry
+from toolfleet_registry.access.entries import KeyEntry, key_seal, read_entry
+from toolfleet_registry.access.factory import open_key_store
 from toolfleet_registry.access.key_text import read_key_text
 from toolfleet_registry.access.port import NOTED_SECONDS, KeyStore, StoredKeys
 from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.signing.sealing import TextSeal
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 
@@ -40,10 +43,13 @@ _log = get_logger(__name__)
 
 
 class LiveKeys:
-    """For one event loop. It owns the store, and closes it. Raises `FleetUnavailable` when nothing can be said about a key."""
+    """For one event loop. It owns the store, and closes it. Raises `FleetUnavailable` when nothing can be said about a key.
 
-    def __init__(self, store: KeyStore) -> None:
-        self._store = store
+    `signs_again`: whether keys may be there that were signed with an old key of the fleet's.
+    """
+
+    def __init__(self, store: KeyStore, seal: TextSeal, *, signs_again: bool = False) -> None:
+        self._store, self._seal, self._signs_again = store, seal, signs_again
         # Threads of its own: whatever else a gateway does in threads must not hold up this question.
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="toolfleet-keys")
         self._known = StoredKeys("", {})
@@ -55,6 +61,11 @@ class LiveKeys:
         self._noting: asyncio.Task[None] | None = None
         self._used = dict[str, int]()  # yet to be noted
         self._noted = dict[str, int]()
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Those of the fleet with these settings. Raises `SettingsError`; connects to nothing yet."""
+        return cls(open_key_store(settings), key_seal(settings), signs_again=bool(settings.signing_keys_old))
 
     async def find(self, text: str) -> ApiKey | None:
         """The key with this text; `None` if there is none, or it was revoked, or has expired."""
@@ -80,7 +91,9 @@ class LiveKeys:
     async def ask(self, work: Callable[[ApiKeys], T]) -> T:
         """Have `work` done with the keys in a thread, such as making one; what it changes is known here at once."""
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work, ApiKeys(self._store))
+            return await asyncio.get_running_loop().run_in_executor(
+                self._threads, work, ApiKeys(self._store, self._seal)
+            )
         finally:
             self._changes += 1
             self._confirmed_at = -math.inf
@@ -101,7 +114,7 @@ class LiveKeys:
         if key_id not in self._known.entries:
             return None
         if key_id not in self._entries:
-            self._entries[key_id] = read_entry(key_id, self._known.entries[key_id])
+            self._entries[key_id] = read_entry(key_id, self._known.entries[key_id], self._seal)
         return self._entries[key_id]
 
     async def _confirm(self, fresh: float, *, is_good: float = GOOD_SECONDS) -> None:
@@ -146,6 +159,9 @@ class LiveKeys:
             self._noted = {key_id: at for key_id, at in self._noted.items() if key_id in found.entries}
         if changes == self._changes:  # else it may be what was before the change
             self._confirmed_at = began
+        if found is not None and self._signs_again:
+            with contextlib.suppress(FleetUnavailable):  # the next gateway does, or this one after the next change
+                await loop.run_in_executor(self._threads, ApiKeys(self._store, self._seal).sign_again)
 
     def _note_use(self, key_id: str) -> None:
         now = int(fleet_clock.now())

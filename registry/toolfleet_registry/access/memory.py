@@ -25,6 +25,12 @@ class InMemoryKeyStore:
             self._revision = randomness.uuid4().hex
             return True
 
+    def replace(self, key_id: str, entry: str, *, expected: str) -> None:
+        """As `KeyStore.replace`."""
+        with self._lock:
+            if self._entries.get(key_id) == expected:
+                self._entries[key_id] = entry
+
     def remove(self, key_ids: Sequence[str]) -> list[str]:
         """As `KeyStore.remove`."""
         with self._lock:

@@ -29,6 +29,10 @@ class KeyStore(Protocol):
         """Keep a key. Returns whether there was a place: not for one that has the id of another, nor beyond `MOST_KEYS`."""
         ...
 
+    def replace(self, key_id: str, entry: str, *, expected: str) -> None:
+        """Keep the same key signed anew, if what is stored is as expected: for others nothing has changed, nor has the revision."""
+        ...
+
     def remove(self, key_ids: Sequence[str]) -> list[str]:
         """Forget keys. Returns those of them that there were."""
         ...

@@ -13,6 +13,7 @@ _PATIENCE_SECONDS = 2.0  # a gateway that waits for longer could not say any mor
 
 _ADD = script("access/add")
 _REMOVE = script("access/remove")
+_REPLACE = script("access/replace")
 _READ = script("access/read")
 _NOTE_USED = script("access/note_used")
 
@@ -30,6 +31,10 @@ class RedisKeyStore:
         """As `KeyStore.add`."""
         new, names = randomness.uuid4().hex, {"keys": self._keys, "revision": self._revision}
         return bool(self._commands.ask_script(_ADD, **names, most=MOST_KEYS, new=new, id=key_id, entry=entry))
+
+    def replace(self, key_id: str, entry: str, *, expected: str) -> None:
+        """As `KeyStore.replace`."""
+        self._commands.ask_script(_REPLACE, keys=self._keys, id=key_id, expected=expected, entry=entry)
 
     def remove(self, key_ids: Sequence[str]) -> list[str]:
         """As `KeyStore.remove`."""

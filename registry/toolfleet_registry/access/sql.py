@@ -28,6 +28,12 @@ class SQLKeyStore:
             _change(connection)
             return True
 
+    def replace(self, key_id: str, entry: str, *, expected: str) -> None:
+        """As `KeyStore.replace`."""
+        with self._database.writing() as connection:
+            is_expected = (API_KEYS.c.id == key_id) & (API_KEYS.c.entry == expected)
+            connection.execute(update(API_KEYS).where(is_expected).values(entry=entry))
+
     def remove(self, key_ids: Sequence[str]) -> list[str]:
         """As `KeyStore.remove`."""
         removed = list[str]()

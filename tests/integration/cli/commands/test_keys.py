@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from support.api_keys import UNSEALED
 from support.command import Run
 from toolfleet_registry.access.api_keys import ApiKeys
 from toolfleet_registry.access.factory import open_key_store
@@ -29,7 +30,7 @@ def store(redis_url: str) -> KeyStore:
 def test_a_key_is_printed_once(keys: Run, store: KeyStore) -> None:
     """On stdout stands nothing else, so that a program can take it; what lists it has only its id."""
     ended = keys("create", "--user", "ada", "--permission", "user", "--modules", "owls, notes", "--description", "CI")
-    found = ApiKeys(store).find(ended.out.strip())
+    found = ApiKeys(store, UNSEALED).find(ended.out.strip())
 
     assert ended.code == 0
     assert found is not None
@@ -63,7 +64,7 @@ def test_a_key_has_what_it_is_given(keys: Run, store: KeyStore) -> None:
     )
     made = json.loads(ended.out)
 
-    assert ApiKeys(store).find(made.pop("key")) is not None
+    assert ApiKeys(store, UNSEALED).find(made.pop("key")) is not None
     (listed,) = json.loads(keys("list", "--json").out)
     assert listed == {**made, "last_used_at": None}
     assert {name: made[name] for name in ("allowed_modules", "role", "expires_at", "acts_for_others")} == {
@@ -82,7 +83,7 @@ def test_a_key_has_what_it_is_given(keys: Run, store: KeyStore) -> None:
 )
 def test_an_end_may_be_a_duration(keys: Run, when: str, seconds: int, store: KeyStore) -> None:
     """From now on."""
-    found = ApiKeys(store).find(keys("create", "--user", "ada", "--expires", when).out.strip())
+    found = ApiKeys(store, UNSEALED).find(keys("create", "--user", "ada", "--expires", when).out.strip())
 
     assert found is not None
     assert found.expires_at == pytest.approx(fleet_clock.now() + seconds, abs=120)
@@ -120,7 +121,7 @@ def test_what_is_wrong_is_named(keys: Run, store: KeyStore, words: list[str], na
     assert ended.code in {1, 2}
     assert named in ended.err
     assert ended.out == ""
-    assert ApiKeys(store).records() == []
+    assert ApiKeys(store, UNSEALED).records() == []
 
 
 def test_keys_are_revoked(keys: Run, store: KeyStore) -> None:

@@ -5,12 +5,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from support.api_keys import UNSEALED
 from toolfleet_registry.access import memory, redis, sql
 from toolfleet_registry.access.api_key import KeyDraft
 from toolfleet_registry.access.api_keys import ApiKeys
+from toolfleet_registry.access.entries import key_seal
 from toolfleet_registry.access.grants import COMMAND_LINE, KeyMaker
 from toolfleet_registry.access.port import KeyStore
+from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.errors import OperationRefused
+from toolfleet_registry.signing.sealing import TextSeal
 from toolfleet_registry.time import fleet_clock
 
 Stores = Callable[[], KeyStore]
@@ -88,7 +92,7 @@ def test_there_is_an_end_to_keys(store: KeyStore, monkeypatch: pytest.MonkeyPatc
     """Beyond it none is taken, until one is removed."""
     for module in (memory, redis, sql):
         monkeypatch.setattr(module, "MOST_KEYS", 2)
-    keys = ApiKeys(store)
+    keys = ApiKeys(store, UNSEALED)
     first = keys.create(ADA, COMMAND_LINE)
     keys.create(ADA, COMMAND_LINE)
 
@@ -111,8 +115,8 @@ def test_keys_are_made_side_by_side(stores: Stores) -> None:
 
 def test_a_key_is_found_by_its_text_only(stores: Stores) -> None:
     """With all that it was made with; nothing that is stored is the text, or a part of it."""
-    made = ApiKeys(stores()).create(ADA, COMMAND_LINE)
-    other = ApiKeys(stores())
+    made = ApiKeys(stores(), UNSEALED).create(ADA, COMMAND_LINE)
+    other = ApiKeys(stores(), UNSEALED)
 
     assert other.find(made.text) == made.key
     assert (made.key.user_id, made.key.created_by, made.key.description) == ("ada", "command line", "für die Eulen")
@@ -128,8 +132,11 @@ def test_a_key_is_found_by_its_text_only(stores: Stores) -> None:
 
 def test_a_text_of_another_secret_is_not_the_key(store: KeyStore) -> None:
     """Also one with its id, and a right checksum."""
-    keys = ApiKeys(store)
-    made, forged = keys.create(ADA, COMMAND_LINE), ApiKeys(memory.InMemoryKeyStore()).create(ADA, COMMAND_LINE)
+    keys = ApiKeys(store, UNSEALED)
+    made, forged = (
+        keys.create(ADA, COMMAND_LINE),
+        ApiKeys(memory.InMemoryKeyStore(), UNSEALED).create(ADA, COMMAND_LINE),
+    )
     stored = store.read()
     assert stored is not None
     store.add(forged.key.id, stored.entries[made.key.id])  # as if its id stood there
@@ -139,7 +146,7 @@ def test_a_text_of_another_secret_is_not_the_key(store: KeyStore) -> None:
 
 def test_a_revoked_key_is_none(store: KeyStore) -> None:
     """It is neither found nor listed."""
-    keys = ApiKeys(store)
+    keys = ApiKeys(store, UNSEALED)
     made = keys.create(ADA, COMMAND_LINE)
 
     assert [each.key for each in keys.records()] == [made.key]
@@ -150,7 +157,7 @@ def test_a_revoked_key_is_none(store: KeyStore) -> None:
 
 def test_an_expired_key_counts_for_nothing(store: KeyStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the fleet's clock; it is listed still."""
-    keys, now = ApiKeys(store), fleet_clock.now()
+    keys, now = ApiKeys(store, UNSEALED), fleet_clock.now()
     made = keys.create(ADA.model_copy(update={"expires_at": now + 60}), COMMAND_LINE)
     assert keys.find(made.text) == made.key
 
@@ -163,7 +170,7 @@ def test_an_expired_key_counts_for_nothing(store: KeyStore, monkeypatch: pytest.
 
 def test_what_cannot_be_read_counts_for_nothing(store: KeyStore) -> None:
     """Not even if only a field is unknown, by which a newer release might have narrowed it. Others are found as before."""
-    keys = ApiKeys(store)
+    keys = ApiKeys(store, UNSEALED)
     made, kept = keys.create(ADA, COMMAND_LINE), keys.create(ADA, COMMAND_LINE)
     stored = store.read()
     assert stored is not None
@@ -181,9 +188,57 @@ def test_what_cannot_be_read_counts_for_nothing(store: KeyStore) -> None:
     assert keys.find(kept.text) == kept.key
 
 
+def seal(key: str, *old_keys: str) -> TextSeal:
+    return key_seal(SigningSettings(signing_key=key * 4, signing_keys_old=tuple(old * 4 for old in old_keys)))
+
+
+def test_who_writes_to_the_store_makes_no_key(store: KeyStore) -> None:
+    """Where the fleet signs: neither one that is not signed counts, nor one whose rights were changed."""
+    signed = ApiKeys(store, seal("0123456789"))
+    made = signed.create(ADA, COMMAND_LINE)
+    assert signed.find(made.text) == made.key
+
+    forged = ApiKeys(store, UNSEALED).create(ADA, COMMAND_LINE)
+    assert signed.find(forged.text) is None
+    assert ApiKeys(store, UNSEALED).find(made.text) is None
+    found = store.read()
+    assert found is not None
+    stored = found.entries[made.key.id]
+    store.replace(made.key.id, stored.replace('"user"', '"owner"'), expected=stored)
+    assert signed.find(made.text) is None
+    assert signed.records() == []
+
+
+def test_keys_outlive_the_key_that_signs(store: KeyStore) -> None:
+    """They are signed anew while the old one counts still; nobody has to read them anew for that."""
+    made = ApiKeys(store, seal("0123456789")).create(ADA, COMMAND_LINE)
+    unsigned = ApiKeys(store, UNSEALED).create(ADA, COMMAND_LINE)
+    before = store.read()
+    assert before is not None
+    between = ApiKeys(store, seal("abcdefghij", "0123456789"))
+    assert between.find(made.text) == made.key
+
+    between.sign_again()
+    after = ApiKeys(store, seal("abcdefghij"))
+    assert after.find(made.text) == made.key
+    assert after.find(unsigned.text) is None
+    assert store.read(before.revision) is None
+
+
+def test_what_is_not_as_expected_is_left(store: KeyStore) -> None:
+    """A key that was revoked meanwhile does not come back."""
+    store.add("a", "x")
+    store.replace("a", "y", expected="z")
+    store.replace("b", "y", expected="x")
+
+    found = store.read()
+    assert found is not None
+    assert found.entries == {"a": "x"}
+
+
 def test_who_may_less_makes_no_key(store: KeyStore) -> None:
     """What is refused leaves nothing."""
-    keys = ApiKeys(store)
+    keys = ApiKeys(store, UNSEALED)
     maker = KeyMaker.of_key(keys.create(ADA, COMMAND_LINE).key)
 
     with pytest.raises(OperationRefused, match="made by admins"):

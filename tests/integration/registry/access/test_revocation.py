@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from support.api_keys import UNSEALED
 from support.processes import next_line, python_program
 from support.servers.redis_faults import faulty_redis
 from toolfleet_registry.access.api_key import KeyDraft
@@ -15,13 +16,12 @@ from toolfleet_registry.settings import Settings
 # Says each change of what becomes of a key: `let in`, `refused`, `unavailable`.
 GATEWAY = """
 import asyncio, sys, time
-from toolfleet_registry.access.factory import open_key_store
 from toolfleet_registry.access.live_keys import LiveKeys
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.settings import Settings
 
 async def main(url, text):
-    live, last = LiveKeys(open_key_store(Settings(redis_url=url))), ""
+    live, last = LiveKeys.of(Settings(redis_url=url)), ""
     while True:
         try:
             said = "refused" if await live.find(text) is None else "let in"
@@ -45,7 +45,7 @@ def key_prefix() -> str:
 def test_a_key_is_revoked_in_another_process(redis_url: str) -> None:
     """Its gateway has a key in memory, and hears of it."""
     store = open_key_store(Settings(redis_url=redis_url))
-    keys = ApiKeys(store)
+    keys = ApiKeys(store, UNSEALED)
     made = keys.create(KeyDraft(user_id="ada"), COMMAND_LINE)
     with python_program(GATEWAY, redis_url, made.text) as gateway:
         assert next_line(gateway) == "let in"
@@ -58,7 +58,7 @@ def test_a_frozen_redis_lets_nobody_in(tmp_path: Path) -> None:
     """Nor does it once it is gone; when it is back the same keys are let in."""
     with faulty_redis(tmp_path) as redis:
         store = open_key_store(Settings(redis_url=redis.url))
-        made = ApiKeys(store).create(KeyDraft(user_id="ada"), COMMAND_LINE)
+        made = ApiKeys(store, UNSEALED).create(KeyDraft(user_id="ada"), COMMAND_LINE)
         with python_program(GATEWAY, redis.url, made.text) as gateway:
             assert next_line(gateway) == "let in"
             with redis.frozen():

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from support.api_keys import UNSEALED
 from support.waiting import wait_until
 from toolfleet_registry.access.api_key import KeyDraft
 from toolfleet_registry.access.api_keys import ApiKeys, CreatedKey
@@ -16,6 +17,7 @@ from toolfleet_registry.access.live_keys import LiveKeys
 from toolfleet_registry.access.memory import InMemoryKeyStore
 from toolfleet_registry.access.port import StoredKeys
 from toolfleet_registry.errors import FleetUnavailable, OperationRefused
+from toolfleet_registry.signing.sealing import TextSeal
 from toolfleet_registry.time import fleet_clock
 
 
@@ -37,7 +39,7 @@ class FaultyStore(InMemoryKeyStore):
         return super().read(known)
 
     def create(self, **fields: object) -> CreatedKey:
-        return ApiKeys(self).create(KeyDraft.model_validate({"user_id": "ada", **fields}), COMMAND_LINE)
+        return ApiKeys(self, UNSEALED).create(KeyDraft.model_validate({"user_id": "ada", **fields}), COMMAND_LINE)
 
 
 @pytest.fixture
@@ -47,7 +49,7 @@ def store() -> FaultyStore:
 
 @pytest.fixture
 async def live(store: FaultyStore) -> AsyncIterator[LiveKeys]:
-    live = LiveKeys(store)
+    live = LiveKeys(store, UNSEALED)
     yield live
     store.answers.set()
     await live.aclose()
@@ -79,7 +81,7 @@ async def test_a_revoked_key_is_none_a_second_later(store: FaultyStore, live: Li
     """Wherever it was revoked."""
     made = store.create()
     assert await live.find(made.text) == made.key
-    ApiKeys(store).revoke([made.key.id])
+    ApiKeys(store, UNSEALED).revoke([made.key.id])
     later.seconds = 1.01
 
     assert await live.find(made.text) is None
@@ -206,3 +208,15 @@ async def test_whether_there_are_keys(store: FaultyStore, live: LiveKeys, later:
     store.create(expires_at=fleet_clock.now() + 1)
     later.seconds = 5
     assert await live.has_any()
+
+
+async def test_keys_are_signed_anew(store: FaultyStore) -> None:
+    """By whichever gateway has an old key of the fleet's still."""
+    old, new = "0123456789" * 4, "abcdefghij" * 4
+    made = ApiKeys(store, TextSeal(old, purpose="api-key")).create(KeyDraft(user_id="ada"), COMMAND_LINE)
+    live = LiveKeys(store, TextSeal(new, purpose="api-key", old_keys=(old,)), signs_again=True)
+    assert await live.find(made.text) == made.key
+
+    later = ApiKeys(store, TextSeal(new, purpose="api-key"))
+    await wait_until(lambda: later.find(made.text) == made.key, "it is signed anew")
+    await live.aclose()
