@@ -48,6 +48,7 @@ _TITLES: Final = {
     "JobSettings": "Jobs and wake-ups",
     "WebhookSettings": "Webhooks",
     "SigningSettings": "Signing",
+    "GatewaySettings": "Gateways",
     "ServerSettings": "Redis and clocks",
     "ProbeSettings": "Health",
 }

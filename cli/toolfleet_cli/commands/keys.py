@@ -37,35 +37,42 @@ class RoleName(StrEnum):
     ADMIN = "admin"
 
 
+UserOption = Annotated[str, typer.Option("--user", metavar="ID", help="The user in whose name it calls.")]
+PermissionOption = Annotated[Level, typer.Option("--permission", help="What it may call.")]
+ModulesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--modules",
+        metavar="A,B",
+        help="It reaches these modules only; * is all.",
+        show_default="all that the permission allows",
+    ),
+]
+RoleOption = Annotated[RoleName, typer.Option("--role", help="What it may do as an operator.")]
+ExpiresOption = Annotated[str, typer.Option("--expires", metavar="WHEN", help="As in 30d, 12h, 2027-01-31 or never.")]
+OthersOption = Annotated[bool, typer.Option("--acts-for-others", help="It may call in the name of other users.")]
+RateOption = Annotated[
+    float | None,
+    typer.Option("--requests-per-second", metavar="N", help="How many requests it may send in a second."),
+]
+StreamsOption = Annotated[
+    int | None, typer.Option("--streams", metavar="N", help="How many event streams it may have open at once.")
+]
+DescriptionOption = Annotated[str, typer.Option("--description", metavar="TEXT", help="What it is for.")]
+
+
 @app.command()
 def create(  # noqa: PLR0913 - one for each thing that a key has
     *,
-    user: Annotated[str, typer.Option("--user", metavar="ID", help="The user in whose name it calls.")],
-    permission: Annotated[Level, typer.Option("--permission", help="What it may call.")] = Level.GUEST,
-    modules: Annotated[
-        str | None,
-        typer.Option(
-            "--modules",
-            metavar="A,B",
-            help="It reaches these modules only; * is all.",
-            show_default="all that the permission allows",
-        ),
-    ] = None,
-    role: Annotated[RoleName, typer.Option("--role", help="What it may do as an operator.")] = RoleName.NONE,
-    expires: Annotated[
-        str, typer.Option("--expires", metavar="WHEN", help="As in 30d, 12h, 2027-01-31 or never.")
-    ] = "90d",
-    acts_for_others: Annotated[
-        bool, typer.Option("--acts-for-others", help="It may call in the name of other users.")
-    ] = False,
-    requests_per_second: Annotated[
-        float | None,
-        typer.Option("--requests-per-second", metavar="N", help="How many requests it may send in a second."),
-    ] = None,
-    streams: Annotated[
-        int | None, typer.Option("--streams", metavar="N", help="How many event streams it may have open at once.")
-    ] = None,
-    description: Annotated[str, typer.Option("--description", metavar="TEXT", help="What it is for.")] = "",
+    user: UserOption,
+    permission: PermissionOption = Level.GUEST,
+    modules: ModulesOption = None,
+    role: RoleOption = RoleName.NONE,
+    expires: ExpiresOption = "90d",
+    acts_for_others: OthersOption = False,
+    requests_per_second: RateOption = None,
+    streams: StreamsOption = None,
+    description: DescriptionOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Make a key, and print it: this once, for only its digest is kept."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from toolfleet_gateway.auth.credentials import Credential, read_credential
+from toolfleet_gateway.auth.credentials import SentCredential, read_credential
 from toolfleet_gateway.auth.generated_key import GeneratedKey
 from toolfleet_gateway.auth.identity import Identity
 from toolfleet_gateway.auth.protected_resource import ProtectedResource, challenge_of
@@ -58,7 +58,7 @@ class Authenticator:
         except FleetUnavailable as exc:
             raise unavailable("The API keys cannot be read") from exc
 
-    async def _identify(self, credential: Credential | None) -> Identity:
+    async def _identify(self, credential: SentCredential | None) -> Identity:
         if credential is None:
             raise AuthRefused("missing-credentials", "Send an API key or a token: Authorization: Bearer …")
         if credential.kind == "token":

@@ -20,14 +20,14 @@ _MOST_FIELDS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Credential:
+class SentCredential:
     """What a request has sent: the text of an API key, or a token."""
 
     kind: Literal["key", "token"]
     text: str = field(repr=False)
 
 
-def read_credential(headers: Iterable[tuple[bytes, bytes]], query: bytes = b"") -> Credential | None:
+def read_credential(headers: Iterable[tuple[bytes, bytes]], query: bytes = b"") -> SentCredential | None:
     """The credential in the headers, as ASGI has them; `None` if there is none.
 
     Raises `AuthRefused`: for several, for one that cannot be read, and for one in the query, where logs and histories keep it.
@@ -45,16 +45,16 @@ def read_credential(headers: Iterable[tuple[bytes, bytes]], query: bytes = b"") 
     return _read_key(text) if name == b"x-api-key" else _read_authorization(text)
 
 
-def _read_key(text: str) -> Credential:
+def _read_key(text: str) -> SentCredential:
     if not text or not text.isascii() or not text.isprintable() or "," in text or " " in text:
         raise AuthRefused("malformed-credentials", "X-API-Key must be one API key.")
-    return Credential("key", text)
+    return SentCredential("key", text)
 
 
-def _read_authorization(text: str) -> Credential | None:
+def _read_authorization(text: str) -> SentCredential | None:
     match = _BEARER.fullmatch(text)
     if match is not None:
-        return Credential("key" if match[1].startswith(BEGIN) else "token", match[1])
+        return SentCredential("key" if match[1].startswith(BEGIN) else "token", match[1])
     scheme = _SCHEME.match(text)
     if scheme is None or scheme[0].lower() == "bearer":
         raise AuthRefused("malformed-credentials", "Authorization must be: Bearer, a space, and one key or token.")

@@ -5,14 +5,17 @@ import json
 
 import pytest
 
-from support.api_keys import UNSEALED
 from support.command import Run
 from toolfleet_registry.access.api_keys import ApiKeys
+from toolfleet_registry.access.entries import key_seal
 from toolfleet_registry.access.factory import open_key_store
 from toolfleet_registry.access.port import KeyStore
+from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
+
+UNSEALED = key_seal(SigningSettings())
 
 
 @pytest.fixture

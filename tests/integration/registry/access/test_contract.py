@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from support.api_keys import UNSEALED
 from toolfleet_registry.access import memory, redis, sql
 from toolfleet_registry.access.api_key import KeyDraft
 from toolfleet_registry.access.api_keys import ApiKeys
@@ -16,6 +15,8 @@ from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.errors import OperationRefused
 from toolfleet_registry.signing.sealing import TextSeal
 from toolfleet_registry.time import fleet_clock
+
+UNSEALED = key_seal(SigningSettings())
 
 Stores = Callable[[], KeyStore]
 ADA = KeyDraft(user_id="ada", permission="user", allowed_modules=frozenset({"owls"}), description="für die Eulen")

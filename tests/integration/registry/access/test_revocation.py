@@ -4,14 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from support.api_keys import UNSEALED
 from support.processes import next_line, python_program
 from support.servers.redis_faults import faulty_redis
 from toolfleet_registry.access.api_key import KeyDraft
 from toolfleet_registry.access.api_keys import ApiKeys
+from toolfleet_registry.access.entries import key_seal
 from toolfleet_registry.access.factory import open_key_store
 from toolfleet_registry.access.grants import COMMAND_LINE
+from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.settings import Settings
+
+UNSEALED = key_seal(SigningSettings())
 
 # Says each change of what becomes of a key: `let in`, `refused`, `unavailable`.
 GATEWAY = """

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolfleet_gateway.auth.credentials import Credential, read_credential
+from toolfleet_gateway.auth.credentials import SentCredential, read_credential
 from toolfleet_gateway.auth.refusals import AuthRefused
 
 KEY = f"tfk_0123456789ab_{49 * 'x'}"
@@ -19,18 +19,18 @@ def bearer(text: str) -> Header:
 @pytest.mark.parametrize(
     ("header", "credential"),
     [
-        (bearer(KEY), Credential("key", KEY)),
-        (bearer(TOKEN), Credential("token", TOKEN)),
-        ((b"Authorization", f"BEARER   {TOKEN}".encode()), Credential("token", TOKEN)),
-        ((b"x-api-key", KEY.encode()), Credential("key", KEY)),
-        ((b"X-API-KEY", TOKEN.encode()), Credential("key", TOKEN)),
+        (bearer(KEY), SentCredential("key", KEY)),
+        (bearer(TOKEN), SentCredential("token", TOKEN)),
+        ((b"Authorization", f"BEARER   {TOKEN}".encode()), SentCredential("token", TOKEN)),
+        ((b"x-api-key", KEY.encode()), SentCredential("key", KEY)),
+        ((b"X-API-KEY", TOKEN.encode()), SentCredential("key", TOKEN)),
         ((b"authorization", b"Basic YWRhOmFkYQ=="), None),
         ((b"authorization", b"Digest username=ada"), None),
         ((b"cookie", f"key={KEY}".encode()), None),
         ((b"proxy-authorization", f"Bearer {KEY}".encode()), None),
     ],
 )
-def test_one_header_is_the_credential(header: Header, credential: Credential | None) -> None:
+def test_one_header_is_the_credential(header: Header, credential: SentCredential | None) -> None:
     """In any case of letters; no other header, and no other scheme, is."""
     assert read_credential([(b"host", b"x"), header]) == credential
 
@@ -119,7 +119,7 @@ def test_a_secret_in_the_query_is_refused(query: str) -> None:
 )
 def test_other_queries_are_none_of_this(query: str) -> None:
     """Nor is one that only looks a little like it."""
-    assert read_credential([bearer(KEY)], query.encode()) == Credential("key", KEY)
+    assert read_credential([bearer(KEY)], query.encode()) == SentCredential("key", KEY)
 
 
 @given(

@@ -7,18 +7,21 @@ from types import SimpleNamespace
 
 import pytest
 
-from support.api_keys import UNSEALED
 from support.waiting import wait_until
 from toolfleet_registry.access.api_key import KeyDraft
 from toolfleet_registry.access.api_keys import ApiKeys, CreatedKey
+from toolfleet_registry.access.entries import key_seal
 from toolfleet_registry.access.grants import COMMAND_LINE
 from toolfleet_registry.access.key_text import new_key_text
 from toolfleet_registry.access.live_keys import LiveKeys
 from toolfleet_registry.access.memory import InMemoryKeyStore
 from toolfleet_registry.access.port import StoredKeys
+from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.errors import FleetUnavailable, OperationRefused
 from toolfleet_registry.signing.sealing import TextSeal
 from toolfleet_registry.time import fleet_clock
+
+UNSEALED = key_seal(SigningSettings())
 
 
 class FaultyStore(InMemoryKeyStore):
