@@ -1,18 +1,17 @@
 """Reads a token's claims as who has sent it. What it may do it may because a claim says so: a claim that is not understood gives nothing."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from toolfleet_gateway.auth.identity import Identity
 from toolfleet_gateway.auth.refusals import AuthRefused
 from toolfleet_registry.access.api_key import MOST_MODULES
-from toolfleet_registry.access.roles import ROLES, Role, role_of
+from toolfleet_registry.access.roles import ROLES, Role
 from toolfleet_registry.config.gateway_settings import ClaimUse
 from toolfleet_registry.contracts import Caller, Level
-from toolfleet_registry.permissions import level_of_caller
 from toolfleet_registry.policy.identities import LONGEST
 
-_LEVELS: tuple[Level, ...] = ("guest", "user", "admin", "owner")
+_LEVELS: tuple[Level, ...] = get_args(Level)  # the lowest first
 
 
 def identity_of(claims: Mapping[str, Any], names: Mapping[ClaimUse, str], *, expires_at: float) -> Identity:
@@ -62,11 +61,15 @@ def _text(value: Any, name: str) -> str | None:
 
 def _level(value: Any) -> Level:
     """The highest of those that are named, and a guest without any."""
-    return max((level for level in _LEVELS if level in words_of(value)), key=level_of_caller, default="guest")
+    words = words_of(value)
+    named = [level for level in _LEVELS if words.count(level)]
+    return named[-1] if named else "guest"
 
 
 def _role(value: Any) -> Role:
-    return max(map(role_of, words_of(value)), key=ROLES.index, default="none")
+    words = words_of(value)
+    named = [role for role in ROLES if words.count(role)]
+    return named[-1] if named else "none"
 
 
 def _modules(value: Any, name: str) -> frozenset[str] | Literal["*"] | None:

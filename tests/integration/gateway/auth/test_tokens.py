@@ -18,6 +18,11 @@ from toolfleet_gateway.auth.tokens import TokenVerifier
 Forge = Callable[[ToyIssuer], str]
 
 
+def now_of(claims: dict[str, Any]) -> dict[str, Any]:
+    """Those that depend on the time, at this moment."""
+    return {name: value() if callable(value) else value for name, value in claims.items()}
+
+
 @pytest.mark.parametrize("key_id", ["rsa-1", "ec-1"])
 async def test_a_good_token_says_who_it_is(issuer: ToyIssuer, verifier: TokenVerifier, key_id: str) -> None:
     """By its claims, whichever of its keys the issuer has used."""
@@ -50,9 +55,7 @@ async def test_what_no_claim_says_is_not_given(issuer: ToyIssuer, verifier: Toke
 )
 async def test_a_token_may_differ(issuer: ToyIssuer, verifier: TokenVerifier, changed: dict[str, Any]) -> None:
     """As the standard has it, and by as much as clocks do."""
-    values = {name: value() if callable(value) else value for name, value in changed.items()}
-
-    assert (await verifier.verify(issuer.token(**values))).caller.user_id == "ada"
+    assert (await verifier.verify(issuer.token(**now_of(changed)))).caller.user_id == "ada"
 
 
 @pytest.mark.parametrize("kind", ["JWT", "jwt", "at+jwt", "application/at+jwt"])
@@ -93,9 +96,7 @@ def _with_header(**header: Any) -> Forge:
 
 
 def _with_claims(**claims: Any) -> Forge:
-    return lambda issuer: issuer.token(
-        **{name: value() if callable(value) else value for name, value in claims.items()}
-    )
+    return lambda issuer: issuer.token(**now_of(claims))
 
 
 def _with_signed_header(**header: Any) -> Forge:
@@ -205,7 +206,7 @@ async def test_claims_may_have_other_names(issuer: ToyIssuer, verifier: TokenVer
         "conversation_id": "thread",
     }
     own = replace(verifier, claims=names)  # type: ignore[arg-type] # the uses are known
-    claims = {
+    claims: dict[str, Any] = {
         "email": "ada@acme.example",
         "realm_access": {"roles": ["offline_access", "user", "admin", "operator"]},
         "https://acme.example/modules": "owls notes",

@@ -35,7 +35,8 @@ def test_oauth_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
 
     assert settings.oauth_issuer == ISSUER
     assert settings.oauth_audience == (AUDIENCE, "other")
-    assert (settings.oauth_algorithms, settings.oauth_scopes) == ({"ES256"}, ("call", "read"))
+    assert settings.oauth_algorithms == {"ES256"}
+    assert settings.oauth_scopes == ("call", "read")
     assert settings.oauth_claim_names["user_id"] == "email"
     assert settings.oauth_claim_names["role"] == "toolfleet_role"
     assert settings.gateway_resource == "https://tools.example/fleet"
