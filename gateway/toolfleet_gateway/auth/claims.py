@@ -62,13 +62,13 @@ def _text(value: Any, name: str) -> str | None:
 def _level(value: Any) -> Level:
     """The highest of those that are named, and a guest without any."""
     words = words_of(value)
-    named = [level for level in _LEVELS if words.count(level)]
+    named: list[Level] = [level for level in _LEVELS if words.count(level)]
     return named[-1] if named else "guest"
 
 
 def _role(value: Any) -> Role:
     words = words_of(value)
-    named = [role for role in ROLES if words.count(role)]
+    named: list[Role] = [role for role in ROLES if words.count(role)]
     return named[-1] if named else "none"
 
 
