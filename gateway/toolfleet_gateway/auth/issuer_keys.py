@@ -37,6 +37,8 @@ class IssuerKeys:
     ) -> None:
         self._issuer, self._jwks_url, self._algorithms, self._get = issuer, jwks_url, frozenset(algorithms), get
         self._keys: Sequence[IssuerKey] = ()
+        self.readings = 0
+        """How often they were read: a key that has verified something may be gone after the next time."""
         self._read_at = self._asked_at = -math.inf
         self._asking: asyncio.Task[None] | None = None
 
@@ -45,8 +47,7 @@ class IssuerKeys:
 
         Raises `AuthRefused`, 503, if no keys were ever had.
         """
-        if self._asking is None and fleet_clock.suspend_aware() - self._read_at > REFRESH_SECONDS:
-            self._ask()  # beside this request, if there are keys
+        self.refresh_old()
         found = self._fitting(key_id, algorithm)
         if found is None:
             await self._refresh()
@@ -54,6 +55,11 @@ class IssuerKeys:
         if found is None and not self._keys:
             raise unavailable("The keys of the tokens' issuer cannot be read")
         return found
+
+    def refresh_old(self) -> None:
+        """Have keys that are old read anew, beside whoever wants one."""
+        if self._asking is None and fleet_clock.suspend_aware() - self._read_at > REFRESH_SECONDS:
+            self._ask()
 
     async def aclose(self) -> None:
         """End a question that is under way."""
@@ -88,6 +94,7 @@ class IssuerKeys:
         try:
             self._keys = await self._get_keys()
             self._read_at = fleet_clock.suspend_aware()
+            self.readings += 1
         except NoDocument as exc:
             _log.warning("issuer_keys_unreadable", issuer=self._issuer, error=str(exc), known=len(self._keys))
 

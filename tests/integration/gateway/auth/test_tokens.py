@@ -6,12 +6,16 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import jwt
 import pytest
 
 from support.servers.toy_issuer import AUDIENCE, ToyIssuer, encoded, forged, jwk_of, private_key
+from support.waiting import wait_until
+from toolfleet_gateway.auth import tokens
+from toolfleet_gateway.auth.issuer_keys import REFRESH_SECONDS
 from toolfleet_gateway.auth.refusals import AuthRefused
 from toolfleet_gateway.auth.tokens import TokenVerifier
 
@@ -242,3 +246,36 @@ async def test_a_secret_in_the_key_set_verifies_nothing(issuer: ToyIssuer, verif
         await loose.verify(jwt.encode(issuer.claims(), secret, "HS256", headers={"kid": "oct-1"}))
 
     assert await loose.verify(issuer.token())
+
+
+async def test_a_known_token_is_good_for_no_longer(
+    issuer: ToyIssuer, verifier: TokenVerifier, later: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends when it ends, and when the issuer has withdrawn its key; one that differs in a letter is another one."""
+    token = issuer.token(sub="ada", exp=time.time() + 300)
+    for _ in range(3):
+        assert (await verifier.verify(token)).caller.user_id == "ada"
+    with pytest.raises(AuthRefused):
+        await verifier.verify(token[:-2] + ("AA" if token[-2:] != "AA" else "BB"))
+    after_its_end = replace(verifier, now=lambda: time.time() + 331)
+    after_its_end._good.update(verifier._good)
+    with pytest.raises(AuthRefused, match="expired"):
+        await after_its_end.verify(token)
+
+    issuer.withdraw("rsa-1")
+    later.seconds = REFRESH_SECONDS + 1
+    await verifier.verify(token)  # which has the keys read anew
+    await wait_until(lambda: verifier.keys.readings == 2, "the keys were read anew")
+    with pytest.raises(AuthRefused, match="no such key"):
+        await verifier.verify(token)
+
+
+async def test_known_tokens_are_bounded(
+    issuer: ToyIssuer, verifier: TokenVerifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest go first."""
+    monkeypatch.setattr(tokens, "MOST_GOOD", 3)
+    for number in range(5):
+        await verifier.verify(issuer.token("ec-1", sub=f"user-{number}"))
+
+    assert len(verifier._good) == 3
