@@ -18,6 +18,7 @@ from toolfleet_registry.once.port import OnceStore
 from toolfleet_registry.once.redis import RedisReplies
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.listening import listening_socket
 from toolfleet_registry.system.private_process import hide_process
 
 _log = logging.getLogger("toolfleet.host")
@@ -117,7 +118,7 @@ def serve_host(
     for name in ("httpx", "watchfiles"):  # which tell of each request, and of each change
         logging.getLogger(name).setLevel(logging.WARNING)
     hide_process()  # its tools are this user's processes, too: they must not read its key from its environment
-    with _listening(address, port) as listener:
+    with listening_socket(address, port) as listener:
         port = listener.getsockname()[1]
         announcer = None
         if announced_by is not None and announced_by.redis_url is not None:
@@ -141,16 +142,3 @@ def serve_host(
         server = _HostServer(config, announcer)
         server.run(sockets=[listener])
         return 0 if server.started else 1
-
-
-def _listening(address: str, port: int) -> socket.socket:
-    """The socket, taken before anything is started. Raises `SettingsError` where it cannot be had."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listener = socket.socket(family)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((address, port))
-    except OSError as exc:
-        listener.close()
-        raise SettingsError(f"Nothing can listen at {address}:{port}: {exc.strerror or exc}.") from exc
-    return listener

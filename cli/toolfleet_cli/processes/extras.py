@@ -9,10 +9,11 @@ _LIBRARIES = {
     "flower": ("flower",),
     "up": ("httptools", "flower"),
     "demo": ("httptools", "flower", "mcp", "watchfiles", "yaml"),
+    "gateway": ("httptools", "jwt", "starlette", "uvicorn", "uvloop"),
     "host": ("httpx", "packaging", "starlette", "uvicorn", "watchfiles", "yaml"),
     "host mcp": ("starlette", "uvicorn", "mcp"),
 }
-_EXTRAS = {"host": "hosts", "host mcp": "mcp", "demo": "worker,hosts,mcp"}  # for others, `worker`
+_EXTRAS = {"gateway": "gateway", "host": "hosts", "host mcp": "mcp", "demo": "worker,hosts,mcp"}  # for others, `worker`
 
 
 def need(command: str) -> None:

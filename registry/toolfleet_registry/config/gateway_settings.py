@@ -1,12 +1,13 @@
-"""Declares the settings of gateways, and of whose tokens they take; a part of `Settings`."""
+"""Declares the settings of gateways: whose tokens they take, whom they answer, and how much a request may be; a part of `Settings`."""
 
+import re
 from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode
 
-from toolfleet_registry.config.setting_values import read_json
+from toolfleet_registry.config.setting_values import Count, Seconds, read_json
 from toolfleet_registry.redis.urls import is_http_url
 
 LOOPBACK_HOSTS: Final = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -14,6 +15,8 @@ LOOPBACK_HOSTS: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 Signature = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 """How a token may be signed: by a private key. What its verifiers could sign as well, or nobody has signed, is none of them."""
+
+_Names = Annotated[frozenset[str], NoDecode]
 
 ClaimUse = Literal["user_id", "permission", "modules", "role", "conversation_id"]
 """What a claim of a token can become."""
@@ -28,7 +31,7 @@ DEFAULT_CLAIMS: Final[dict[ClaimUse, str]] = {
 
 
 class GatewaySettings(BaseSettings):
-    """Where a gateway is, and who issues tokens for it."""
+    """Where a gateway is, who issues tokens for it, and how much a request may be."""
 
     gateway_url: str | None = None
     """The gateway's URL as its clients know it, with its path if it is below one. It is in what is said of OAuth; None: the first audience."""
@@ -45,6 +48,36 @@ class GatewaySettings(BaseSettings):
     """How tokens may be signed. An issuer uses one or two of these; each other one is an attack."""
     oauth_scopes: Annotated[tuple[str, ...], NoDecode] = ()
     """What must be in a token's `scope`, all of them, comma-separated or JSON."""
+
+    gateway_hosts: _Names = frozenset({"localhost", "127.0.0.1", "[::1]"})
+    """Names in a request's `Host` that a gateway answers to, without ports: comma-separated or JSON. `*`: any; then a website may reach
+    a gateway on its visitor's machine by a name of its own."""
+    gateway_origins: _Names = frozenset()
+    """Websites whose scripts are let in, such as `https://console.example.com`, beside those of `gateway_hosts`: comma-separated or JSON."""
+    gateway_root_path: str = ""
+    """The path before every route, if a proxy serves the gateway below one and takes that off, such as `/toolfleet`."""
+    gateway_max_body_bytes: Count = 4 * 2**20
+    """Of a request's body: room for four calls with the largest arguments."""
+    gateway_body_seconds: Seconds = 30
+    """How long a request's body may take to arrive."""
+    gateway_max_header_bytes: Count = 32 * 2**10
+    """Of a request's URL and headers: the longest tokens are about 8 KiB."""
+    gateway_header_seconds: Seconds = 10
+    """How long a request's headers may take to arrive, and a new connection to say anything."""
+    gateway_connections: Count = 4_000
+    """Connections that one gateway has open at once; each needs a file descriptor."""
+    gateway_streams: Count = 2_000
+    """Streams of events among them."""
+    gateway_wait_seconds: Seconds = 30
+    """How long a call's request is held open for its result where its client does not say; then the answer is 202. Proxies cut one after a minute, most often."""
+    gateway_longest_wait_seconds: Seconds = 300
+    """The same where its client asks for longer, by `Prefer: wait`."""
+    gateway_result_kept_seconds: Seconds = 600
+    """How long a call's result is kept after it was handed out, for a client that has lost its answer."""
+    gateway_leave_seconds: float = Field(default=1, ge=0)
+    """How long a gateway that is told to end still takes requests, not ready by `/readyz`: for load balancers to see it."""
+    gateway_stop_seconds: Seconds = 30
+    """How long requests that are under way then may take to end."""
 
     @property
     def oauth_claim_names(self) -> dict[ClaimUse, str]:
@@ -91,6 +124,35 @@ class GatewaySettings(BaseSettings):
         if not algorithms:
             raise ValueError("must name one at least")
         return algorithms
+
+    @field_validator("gateway_hosts", "gateway_origins", mode="before")
+    @classmethod
+    def _read_hosts_and_origins(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        if value.lstrip().startswith("["):
+            try:
+                return read_json(value)
+            except ValueError:  # `[::1]` is an address
+                pass
+        return [name.strip() for name in value.split(",") if name.strip()]
+
+    @field_validator("gateway_origins")
+    @classmethod
+    def _check_origins(cls, origins: frozenset[str]) -> frozenset[str]:
+        for origin in origins:
+            if origin != "*" and not re.fullmatch(r"https?://[^/\s]+/?", origin):
+                raise ValueError(
+                    f"{origin[:80]!r} is no origin: give scheme and host, such as https://console.example.com"
+                )
+        return origins
+
+    @field_validator("gateway_root_path")
+    @classmethod
+    def _check_root_path(cls, path: str) -> str:
+        if path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", path):
+            raise ValueError("must begin with '/' and end without one, such as /toolfleet")
+        return path
 
     @model_validator(mode="after")
     def _check_oauth(self) -> Self:

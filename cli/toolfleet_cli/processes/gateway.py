@@ -1,0 +1,54 @@
+"""Serves the fleet over HTTP in this process: `toolfleet gateway`."""
+
+from typing import Annotated
+
+import typer
+
+from toolfleet_cli.console.output import say
+from toolfleet_cli.processes.extras import need
+from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.settings import PREFIX, load_settings
+from toolfleet_registry.system import randomness
+from toolfleet_registry.system.listening import listening_socket
+
+READY = "toolfleet gateway ready"
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+
+HostOption = Annotated[str, typer.Option("--host", help="Listen on this address.")]
+PortOption = Annotated[int, typer.Option(min=0, max=65535, help="Listen on this port; 0: one that is free.")]
+RootPathOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH", help="The path below which a proxy serves it; by default TOOLFLEET_GATEWAY_ROOT_PATH."
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Give the app the command."""
+    app.command()(gateway)
+
+
+def gateway(*, host: HostOption = "127.0.0.1", port: PortOption = 8484, root_path: RootPathOption = None) -> None:
+    """Serve the fleet over HTTP, until SIGTERM: then what is under way ends. Prints its URL when it is ready.
+
+    Without keys of its own it listens on loopback only, and prints one that was made for this run.
+    """
+    need("gateway")
+    given = {} if root_path is None else {"gateway_root_path": root_path}
+    settings = load_settings(**given)
+    if settings.redis_url is None:
+        raise SettingsError(f"There is no Redis to work with: set {PREFIX}REDIS_URL, such as redis://127.0.0.1:6379/0.")
+    if host not in LOOPBACK:
+        raise SettingsError(f"Without keys a gateway listens on loopback only, and not at {host!r}.")
+    from toolfleet_gateway.gateway import run_gateway  # noqa: PLC0415 - only this command needs it
+    from toolfleet_gateway.http.generated_key import GeneratedKey  # noqa: PLC0415 - as above
+    from toolfleet_tasks.control.logs import configure_logs  # noqa: PLC0415 - as above
+
+    configure_logs(settings)
+    key = f"{randomness.uuid4().hex}{randomness.uuid4().hex}"
+    with listening_socket("127.0.0.1" if host == "localhost" else host, port) as listener:
+        address = f"[{host}]" if ":" in host else host
+        url = f"http://{address}:{listener.getsockname()[1]}{settings.gateway_root_path}"
+        say(f"key: {key}")
+        run_gateway(settings, GeneratedKey(key), listener, ready=lambda: say(f"{READY} url={url}"))

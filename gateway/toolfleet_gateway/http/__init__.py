@@ -1,0 +1,1 @@
+"""Answers HTTP: routes and their document, problems, streams, health, and one uvicorn server."""

@@ -1,0 +1,52 @@
+"""Writes one log line a request: method, path, status, milliseconds and who; no query, no header, no body."""
+
+import asyncio
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from toolfleet_registry.system.loggers import get_logger
+
+log = get_logger(__name__)
+
+_FAILED = 400
+_LONGEST_PATH = 200  # characters: a path may be anything
+
+
+class AccessLog:
+    """Requests to `quiet` paths are not logged while they go well: they come every second."""
+
+    def __init__(self, app: ASGIApp, *, quiet: frozenset[str] = frozenset()) -> None:
+        self._app = app
+        self._quiet = quiet
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        clock = asyncio.get_running_loop().time
+        status, began_at = 0, clock()
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        finally:
+            if status >= _FAILED or scope["path"] not in self._quiet:
+                self._say(scope, status, clock() - began_at)
+
+    def _say(self, scope: Scope, status: int, seconds: float) -> None:
+        who = scope.get("toolfleet.who")
+        log.info(
+            "request",
+            method=scope["method"],
+            path=scope["path"][:_LONGEST_PATH],
+            status=status,
+            ms=round(seconds * 1000, 1),
+            user=None if who is None else who.caller.user_id,
+            problem=scope.get("toolfleet.problem"),
+        )

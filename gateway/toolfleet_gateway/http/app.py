@@ -1,0 +1,92 @@
+"""Builds the gateway's app out of routes: bounds around it, one endpoint a path, and the document of all."""
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route as StarletteRoute
+
+from toolfleet_gateway.http.access_log import AccessLog
+from toolfleet_gateway.http.answers import text_answer
+from toolfleet_gateway.http.bounds.body_size import BodySize
+from toolfleet_gateway.http.bounds.body_time import BodyTime
+from toolfleet_gateway.http.bounds.header_rules import HeaderRules
+from toolfleet_gateway.http.bounds.host_check import HostCheck
+from toolfleet_gateway.http.bounds.origin_check import OriginCheck
+from toolfleet_gateway.http.bounds.query_keys import QueryKeys
+from toolfleet_gateway.http.endpoint import Endpoint
+from toolfleet_gateway.http.health import LIVE, READY, health_routes
+from toolfleet_gateway.http.identities import RequestAuthenticator
+from toolfleet_gateway.http.openapi import openapi_document
+from toolfleet_gateway.http.problem_answers import ProblemAnswers, problem_of
+from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
+from toolfleet_gateway.http.security_headers import SecurityHeaders
+from toolfleet_registry.config.gateway_settings import GatewaySettings
+
+DOCUMENT = "/openapi.json"
+
+
+def build_app(
+    routes: Sequence[AnyRoute],
+    authenticator: RequestAuthenticator,
+    settings: GatewaySettings,
+    *,
+    is_ready: Callable[[], Awaitable[bool]],
+) -> Starlette:
+    """The app of `routes`, and of what every gateway answers beside them. The order of `routes` is that in which paths are tried."""
+    known = [*routes, *health_routes(is_ready)]
+    document = openapi_document([*known, _document_route("")], root_path=settings.gateway_root_path)
+    by_path = dict[str, list[AnyRoute]]()
+    for route in (*known, _document_route(json.dumps(document, separators=(",", ":")))):
+        by_path.setdefault(route.path, []).append(route)
+    endpoints = [Endpoint(of_path, authenticator) for of_path in by_path.values()]
+    app = Starlette(
+        routes=[StarletteRoute(endpoint.path, endpoint) for endpoint in endpoints],
+        middleware=_bounds(settings),
+        exception_handlers={HTTPException: _answer_of_router},
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+async def _answer_of_router(request: Request, error: Exception) -> Response:
+    """A path that no route has; Starlette would answer in plain text."""
+    return problem_of(error).answer(request.url.path)
+
+
+def _bounds(settings: GatewaySettings) -> list[Middleware]:
+    """Outermost first."""
+    root = settings.gateway_root_path
+    health = frozenset({root + LIVE, root + READY})
+    hosts = settings.gateway_hosts
+    return [
+        Middleware(SecurityHeaders),
+        Middleware(AccessLog, quiet=health),
+        Middleware(ProblemAnswers),
+        Middleware(HeaderRules),
+        Middleware(HostCheck, hosts=hosts, paths=health),
+        Middleware(OriginCheck, origins=settings.gateway_origins, hosts=hosts),
+        Middleware(QueryKeys),
+        Middleware(BodySize, most=settings.gateway_max_body_bytes),
+        Middleware(BodyTime, seconds=settings.gateway_body_seconds),
+    ]
+
+
+def _document_route(text: str) -> AnyRoute:
+    async def document(_: RouteRequest[None, None]) -> Response:
+        return text_answer(text)
+
+    return Route(
+        method="GET",
+        path=DOCUMENT,
+        name="openapi",
+        summary="This document",
+        handle=document,
+        answers={200: Answer("The OpenAPI document of this gateway.", media="application/json")},
+        tag="health",
+        is_public=True,
+    )

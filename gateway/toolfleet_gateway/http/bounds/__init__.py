@@ -1,0 +1,1 @@
+"""Bounds what a request may be, each rule one middleware."""

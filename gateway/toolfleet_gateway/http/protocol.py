@@ -1,0 +1,150 @@
+"""Bounds uvicorn's HTTP connections where it does not itself, and says in a problem what it says in plain text."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from toolfleet_gateway.http.problems import MEDIA_TYPE, Problem, invalid_request, title_of
+
+_LINGER_SECONDS = 5.0  # for the rest of a body that was refused: a connection that is cut at once loses its answer
+_FLUSH_SECONDS = 30.0  # for a client to take the end of an answer
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """What one connection may send before its request is an app's matter, and how many there may be."""
+
+    header_bytes: int
+    header_seconds: float
+    connections: int
+
+
+class _TooLarge(Exception):
+    pass
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """uvicorn's protocol with limits: of a request's line and headers, of the time they take, and of connections."""
+
+    limits: ClassVar[ConnectionLimits]
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
+        """As `asyncio.Protocol`."""
+        self._head_bytes = 0
+        self._is_in_body = False
+        self._timer: asyncio.TimerHandle | None = None
+        super().connection_made(transport)
+        if len(self.connections) > self.limits.connections:
+            self._end(
+                Problem(
+                    503,
+                    "busy",
+                    "So many connections are open that no other can be.",
+                    retryable=True,
+                    retry_after_seconds=1,
+                )
+            )
+        else:
+            self._arm(self.limits.header_seconds, self._headers_late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """As `asyncio.Protocol`."""
+        self._disarm()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """As `asyncio.Protocol`."""
+        if not self.transport.is_closing():
+            super().data_received(data)
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        super().on_message_begin()
+        self.scope["toolfleet.abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key] # for streams
+        self._head_bytes = 0
+        if self._timer is None:
+            self._arm(self.limits.header_seconds, self._headers_late)
+
+    def on_url(self, url: bytes) -> None:
+        """A part of the request's URL has come."""
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header has come."""
+        self._count(len(name) + len(value) + 4)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """The body follows, if there is one."""
+        self._disarm()
+        self._is_in_body = True
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """The request is complete."""
+        self._is_in_body = False
+        self._disarm()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """The answer is written. The rest of a body that nobody has read may come for a moment."""
+        super().on_response_complete()
+        if self._is_in_body and not self.transport.is_closing():
+            self._arm(_LINGER_SECONDS, self.transport.abort)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close a connection on which nothing comes, also where its client does not take what it was sent."""
+        super().timeout_keep_alive_handler()
+        self._arm(_FLUSH_SECONDS, self.transport.abort)
+
+    def send_400_response(self, msg: str) -> None:
+        """The request is no HTTP, or is beyond the limits."""
+        del msg
+        if self._head_bytes > self.limits.header_bytes:
+            most = self.limits.header_bytes
+            self._end(Problem(431, "headers_too_large", f"URL and headers are larger than {most} bytes."))
+        else:
+            self._end(invalid_request("The request is not valid HTTP/1.1."))
+
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > self.limits.header_bytes:
+            raise _TooLarge  # the parser stops, and has `send_400_response` called
+
+    def _headers_late(self) -> None:
+        self._timer = None
+        if not self.server_busy():
+            self._end(Problem(408, "headers_too_slow", "The request's headers did not arrive in time."))
+
+    def server_busy(self) -> bool:
+        """Whether an answer is being written on this connection."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _end(self, problem: Problem) -> None:
+        if self.server_busy():  # nothing may be written into another answer
+            self.transport.abort()
+            return
+        text = problem.body("").model_dump_json(exclude_none=True).encode()
+        retry = "" if problem.retry_after_seconds is None else f"retry-after: {problem.retry_after_seconds:g}\r\n"
+        head = f"HTTP/1.1 {problem.status} {title_of(problem.status)}\r\ncontent-type: {MEDIA_TYPE}\r\n"
+        rest = f"{retry}content-length: {len(text)}\r\nconnection: close\r\n\r\n"
+        self.transport.write((head + rest).encode() + text)
+        self.transport.close()
+        self._arm(_FLUSH_SECONDS, self.transport.abort)
+
+    def _arm(self, seconds: float, act: Any) -> None:
+        self._disarm()
+        self._timer = self.loop.call_later(seconds, act)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def protocol_of(limits: ConnectionLimits) -> type[GuardedProtocol]:
+    """Uvicorn makes a protocol a connection by itself: its limits are the class's."""
+    return type("LimitedProtocol", (GuardedProtocol,), {"limits": limits})

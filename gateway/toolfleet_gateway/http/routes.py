@@ -1,0 +1,77 @@
+"""Describes a route: what it takes, what it answers, and who handles it; the OpenAPI document is made of that."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
+
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+
+from toolfleet_gateway.http.identities import CallerIdentity
+
+B = TypeVar("B")
+Q = TypeVar("Q")
+
+Method = Literal["GET", "POST", "DELETE"]
+
+
+@dataclass(frozen=True, slots=True)
+class RouteRequest(Generic[B, Q]):
+    """A request that was let in: `who` sends it, its `body` and `query` as the route's models have read them.
+
+    `path` has the parts of the path that the route names. `raw` is Starlette's own, for headers and the like.
+    """
+
+    who: CallerIdentity
+    body: B
+    query: Q
+    path: Mapping[str, str]
+    raw: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer of a route: its body's `model`, if there is one, or another `media` type than JSON."""
+
+    description: str
+    model: type[BaseModel] | None = None
+    media: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Header -> what it says."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderParameter:
+    """A header that a route takes."""
+
+    name: str
+    description: str
+    most: int = 256
+    """Characters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route(Generic[B, Q]):
+    """One method of one path. `name` is the operation's id in the OpenAPI document, and what generated clients call it.
+
+    `handle` gets the request and answers it, or raises `Problem`. `problems`: the statuses of problems that it may answer, beside
+    those of every route. `body` and `query` are read by their models; a route without a `body` does not read one.
+    """
+
+    method: Method
+    path: str
+    name: str
+    summary: str
+    handle: Callable[[RouteRequest[B, Q]], Awaitable[Response]]
+    answers: Mapping[int, Answer]
+    body: type[B] | None = None
+    query: type[Q] | None = None
+    headers: tuple[HeaderParameter, ...] = ()
+    problems: tuple[int, ...] = ()
+    tag: str = "calls"
+    is_public: bool = False
+    """Whether it answers those who do not say who they are."""
+
+
+AnyRoute: TypeAlias = Route[Any, Any]

@@ -1,0 +1,165 @@
+"""Sends Server-Sent Events: one stream a client, with heartbeats, until its events end, the client goes, or the gateway."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Generator
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from toolfleet_gateway.http.problems import Problem
+
+HEARTBEAT_SECONDS = 15.0
+"""Proxies cut a connection on which nothing is said for a minute, most often."""
+MEDIA_TYPE = "text/event-stream"
+
+_SEND_SECONDS = 30.0  # for a client to take what it is sent; one that does not would keep it here for ever
+_HEARTBEAT = b": still here\n\n"
+_RETRY_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSentEvent:
+    """One event: its kind, its data as JSON in one line, and the id that a client says when it comes again."""
+
+    kind: str
+    data: str
+    id: str | None = None
+
+    def encode(self) -> bytes:
+        """As it is sent."""
+        name = "" if self.id is None else f"id: {self.id}\n"
+        return f"{name}event: {self.kind}\ndata: {self.data}\n\n".encode()
+
+
+CLOSING = ServerSentEvent("closing", "{}")
+"""The last event of a gateway that ends: come again, to whichever there is, with the last id."""
+
+
+class OpenStreams:
+    """The streams that are open here: at most `most`, all of which end at `close`. Belongs to the running loop."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.count = 0
+
+    def close(self) -> None:
+        """Tell every stream to end, and let none begin."""
+        if not self.closing.done():
+            self.closing.set_result(None)
+
+    @contextlib.contextmanager
+    def place(self) -> Generator[None]:
+        """Hold one stream open in this block. Raises `Problem` (503) if there is no room."""
+        if self.count >= self._most or self.closing.done():
+            raise Problem(
+                503,
+                "busy",
+                "So many streams are open here that no other can be.",
+                retryable=True,
+                retry_after_seconds=2,
+            )
+        self.count += 1
+        try:
+            yield
+        finally:
+            self.count -= 1
+
+
+class EventStream(Response):
+    """An answer that goes on: what `events` yields, as it comes. `release` is called at its end, whatever ends it."""
+
+    media_type = MEDIA_TYPE
+
+    def __init__(
+        self,
+        events: AsyncGenerator[ServerSentEvent],
+        streams: OpenStreams,
+        *,
+        release: Callable[[], None] = lambda: None,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
+    ) -> None:
+        super().__init__(None, 200, {"cache-control": "no-store", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._events = events
+        self._streams = streams
+        self._release = release
+        self._heartbeat_seconds = heartbeat_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI."""
+        try:
+            with self._streams.place():
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                if scope["method"] == "HEAD":
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+                else:
+                    await self._stream(receive, _Writer(send, scope.get("toolfleet.abort")))
+        finally:
+            self._release()
+            await self._events.aclose()
+
+    async def _stream(self, receive: Receive, writer: "_Writer") -> None:
+        gone = asyncio.ensure_future(_disconnected(receive))
+        coming: asyncio.Future[ServerSentEvent] | None = None
+        try:
+            await writer.write(f"retry: {_RETRY_MS}\n\n".encode())
+            while not gone.done():
+                coming = coming or asyncio.ensure_future(anext(self._events))
+                waited: set[asyncio.Future[Any]] = {coming, gone, self._streams.closing}
+                await asyncio.wait(waited, timeout=self._heartbeat_seconds, return_when=asyncio.FIRST_COMPLETED)
+                if coming.done():
+                    event, coming = coming, None
+                    await writer.write(event.result().encode())
+                elif self._streams.closing.done():
+                    await writer.write(CLOSING.encode())
+                    break
+                elif not gone.done():
+                    await writer.write(_HEARTBEAT)
+        except StopAsyncIteration:
+            pass
+        except TimeoutError:
+            writer.abort()
+            return
+        finally:
+            await _end(gone, coming)
+        await writer.end()
+
+
+class _Writer:
+    def __init__(self, send: Send, abort: Callable[[], None] | None) -> None:
+        self._send = send
+        self._abort = abort
+
+    async def write(self, data: bytes) -> None:
+        """Raises `TimeoutError` where the client reads nothing."""
+        async with asyncio.timeout(_SEND_SECONDS):
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SEND_SECONDS):
+                await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def abort(self) -> None:
+        if self._abort is not None:
+            self._abort()
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _end(*waiting: "asyncio.Future[Any] | None") -> None:
+    left = [one for one in waiting if one is not None]
+    for one in left:
+        one.cancel()
+    if left:
+        await asyncio.wait(left)
+    for one in left:
+        if not one.cancelled():
+            one.exception()  # seen
